@@ -1,0 +1,63 @@
+# Every target does its own set-up: on a fresh clone `make demo` and `make test` just work.
+# What is needed beforehand: Python >= 3.11 and make; Java 17 for the Spark parts.
+
+VENV := .venv
+BIN := $(VENV)/bin
+DEV_STAMP := $(VENV)/.installed-dev
+BENCH_STAMP := $(VENV)/.installed-bench
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo '  variables: PYTHON=…  demo: ARGS="--input FILE --json"  test: PYTEST_ARGS="-k …"'
+	@echo '             bench: ONLY=spine JSON=FILE RUNS=5 QUICK=1'
+
+setup: $(DEV_STAMP) ## make .venv and install the package with its development tools
+	@:
+
+# The first interpreter that runs and is new enough; PYTHON=… names another one.
+$(BIN)/python:
+	@for python in $(if $(PYTHON),'$(PYTHON)',python3.11 python3); do \
+		if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			echo "setup: making $(VENV) with $$("$$python" --version)"; \
+			"$$python" -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }; \
+			exit 0; \
+		fi; \
+	done; \
+	echo "setup: Python 3.11 or newer is needed; found" \
+		"$$($(or $(PYTHON),python3) --version 2>&1 | head -n 1). Name one: make PYTHON=/path/to/python3.11" >&2; \
+	exit 1
+
+$(DEV_STAMP): pyproject.toml | $(BIN)/python
+	@echo "setup: installing p2pmsg and its development tools"
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+# Zenoh is a peer of the benchmark only and has no wheel for some machines: go on without it.
+$(BENCH_STAMP): pyproject.toml $(DEV_STAMP)
+	@if $(PIP_INSTALL) --editable '.[bench]'; then touch $@; \
+	else echo "bench: eclipse-zenoh does not install here; its row will say so" >&2; fi
+
+demo: setup ## run the market feed demo; ARGS goes to `p2pmsg demo`
+	@$(BIN)/p2pmsg demo $(ARGS)
+
+test: setup check ## run the checks, then all tests; PYTEST_ARGS goes to pytest
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+check: setup ## lint, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup $(BENCH_STAMP) ## measure against the peers; ONLY=area, JSON=file
+	@$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON)) \
+		$(if $(RUNS),--runs $(RUNS)) $(if $(QUICK),--quick)
+
+clean: ## remove .venv, caches and build products
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The market feed demo: `p2pmsg demo`."""

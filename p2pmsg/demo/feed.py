@@ -1,0 +1,183 @@
+"""Market feeds for the demo: read from a file of JSON lines, or made by a random walk.
+
+Pure: no clock, no global random. What is published is the line itself, byte for byte as it was
+read, so that a subscriber and Spark see what the exchange's recorder wrote.
+"""
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from os import PathLike, fspath
+from random import Random
+from typing import Annotated, Any, BinaryIO, Literal, cast
+
+import msgspec
+
+GZIP_MAGIC = b"\x1f\x8b"
+LINE_BYTES_MAX = 1 << 20
+"""A longer line is refused: it is no trade, and reading it whole would have no bound."""
+
+SYMBOLS = ("ADAUSDT", "BNBUSDT", "BTCUSDT", "ETHUSDT", "SOLUSDT", "XRPUSDT")
+START_NS = 1_723_161_600_000_000_000
+"""2024-08-09 00:00:00 UTC, the day on which the recorded feed begins."""
+SPAN_MS = 180_000
+"""Event time that a random walk covers: three minutes."""
+
+_BURST_COUNT_MAX = 6
+_VALUE_CHARACTERS_MAX = 60
+
+
+class FeedError(ValueError):
+    """A feed cannot be read; says in which file and line, and what is wrong there."""
+
+    def __init__(self, path: str, line_number: int, reason: str) -> None:
+        super().__init__(f"{path}, line {line_number}: {reason}")
+        self.path = path
+        self.line_number = line_number
+        self.reason = reason
+
+
+class FeedEvent(msgspec.Struct, frozen=True, gc=False):
+    """One event of a feed: `line` is the JSON text that is published, key is the symbol."""
+
+    kind: Literal["trade", "quote"]
+    symbol: str
+    timestamp_ns: int
+    line: bytes
+
+
+_Symbol = Annotated[str, msgspec.Meta(min_length=1)]
+_Timestamp = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Size = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Trade(msgspec.Struct, tag_field="kind", tag="trade", kw_only=True, gc=False):
+    """A trade; fields that the demo does not need may be missing."""
+
+    symbol: _Symbol
+    timestamp_ns: _Timestamp
+    received_ns: _Timestamp = 0
+    id: int = 0
+    price: float
+    size: _Size
+    sell: bool = False
+
+
+class Quote(msgspec.Struct, tag_field="kind", tag="quote", kw_only=True, gc=False):
+    """The best bid and ask; carried, but no part of a bar."""
+
+    symbol: _Symbol
+    timestamp_ns: _Timestamp
+    received_ns: _Timestamp = 0
+    id: int = 0
+    bid: float
+    bid_size: _Size
+    ask: float
+    ask_size: _Size
+
+
+_decode_event: Callable[[bytes], Trade | Quote] = msgspec.json.Decoder(Trade | Quote).decode
+
+
+def read_feed(path: str | PathLike[str]) -> Iterator[FeedEvent]:
+    """Yield the events of a file of JSON lines, gzip or plain, in the order of the file.
+
+    What the file is packed with shows in its first bytes, whatever its name. Blank lines are
+    passed over; the first line that is no event raises `FeedError`.
+    """
+    name = fspath(path)
+    line_number = 0
+    try:
+        with open(name, "rb") as plain:
+            is_gzip = plain.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+            plain.seek(0)
+            lines = cast(BinaryIO, gzip.GzipFile(fileobj=plain)) if is_gzip else plain
+            while line := lines.readline(LINE_BYTES_MAX + 1):
+                line_number += 1
+                if len(line) > LINE_BYTES_MAX:
+                    raise FeedError(name, line_number, f"longer than {LINE_BYTES_MAX} bytes")
+                line = line.strip()
+                if line:
+                    yield _parse_line(line, name, line_number)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise FeedError(name, line_number + 1, f"gzip data is damaged: {error}") from error
+
+
+def _parse_line(line: bytes, name: str, line_number: int) -> FeedEvent:
+    try:
+        event = _decode_event(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FeedError(name, line_number, _explain(line, error)) from error
+    kind: Literal["trade", "quote"] = "trade" if type(event) is Trade else "quote"
+    return FeedEvent(kind, event.symbol, event.timestamp_ns, line)
+
+
+def _explain(line: bytes, error: Exception) -> str:
+    """Name the field and its value beside msgspec's finding, which has only the field's path."""
+    try:
+        fields = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as syntax_error:
+        return f"not JSON ({syntax_error}): {_shorten(line.decode('utf-8', 'replace'))}"
+    if not isinstance(fields, dict):
+        return f"not a JSON object: {_shorten(line.decode())}"
+    if "kind" not in fields:
+        return "field 'kind' is missing"
+    finding, _, field_path = str(error).partition(" - at `$.")
+    field = field_path.rstrip("`")
+    if field not in fields:
+        return f"{finding[:1].lower()}{finding[1:]}"
+    return f"field {field!r}: {finding}; got {_shorten(_to_json(fields[field]))}"
+
+
+def _to_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= _VALUE_CHARACTERS_MAX:
+        return text
+    return f"{text[: _VALUE_CHARACTERS_MAX - 1]}…"
+
+
+def random_walk(
+    count: int = 200_000,
+    seed: int = 1,
+    symbols: Sequence[str] = SYMBOLS,
+    start_ns: int = START_NS,
+) -> Iterator[FeedEvent]:
+    """Yield `count` trades whose prices walk at random; the same seed gives the same bytes.
+
+    Trades come in bursts of one symbol and one millisecond, as when one large order meets many
+    small ones, so open and close cannot go by the timestamp alone. Timestamps never decrease.
+    """
+    if count < 0:
+        raise ValueError(f"count must not be negative, got {count}")
+    if not symbols:
+        raise ValueError("symbols must name at least one symbol")
+    rng = Random(seed)
+    draw = rng.random
+    encode = msgspec.json.Encoder().encode
+    # Whole cents and 1e-5 lots, divided once: each float is the one nearest to its decimal.
+    prices_cents = {symbol: int(10 ** (3 + draw() * 3.8)) for symbol in symbols}
+    index = 0
+    while index < count:
+        symbol = symbols[int(draw() * len(symbols))]
+        timestamp_ns = start_ns + index * SPAN_MS // count * 1_000_000
+        price_cents = prices_cents[symbol]
+        sell = draw() < 0.5
+        burst_end = min(count, index + 1 + int(draw() * _BURST_COUNT_MAX))
+        step_cents = 1 + price_cents // 20_000
+        while index < burst_end:
+            price_cents = max(1, price_cents + int((draw() * 2 - 1) * (step_cents + 1)))
+            trade = Trade(
+                symbol=symbol,
+                timestamp_ns=timestamp_ns,
+                received_ns=timestamp_ns + 100_000 + int(draw() * 900_000),
+                id=index,
+                price=price_cents / 100,
+                size=(1 + int(draw() * draw() * 500_000)) / 100_000,
+                sell=sell,
+            )
+            yield FeedEvent("trade", symbol, timestamp_ns, encode(trade))
+            index += 1
+        prices_cents[symbol] = price_cents

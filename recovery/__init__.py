@@ -1,0 +1,48 @@
+"""Recovery: gaps, NACKs, replay. Pure state machines that know sequences and bytes, no more.
+
+Nothing here reads a clock, opens a socket or starts a thread: time comes in as `now_ns`, an integer
+of monotonic nanoseconds, and randomness as a `random.Random`. See README.md in this folder.
+"""
+
+from recovery.backoff import Backoff
+from recovery.budget import TokenBucket
+from recovery.errors import RecoveryError
+from recovery.heartbeat import HeartbeatConfig, HeartbeatSchedule
+from recovery.latency import LatencyHistogram
+from recovery.loss import Loss, LossReason
+from recovery.nack import NackConfig, NackScheduler
+from recovery.ranges import RangeSet
+from recovery.receiver import Delivery, ReceiverConfig, StreamReceiver
+from recovery.reorder import HeldFrame, InsertResult, ReorderBuffer
+from recovery.replay_buffer import Kept, ReplayBuffer, ReplayConfig
+from recovery.retransmit import RequesterStats, RetransmitConfig, RetransmitScheduler
+from recovery.stall import StallConfig, StallGuard, StallState
+
+__all__ = [
+    "Backoff",
+    "Delivery",
+    "HeartbeatConfig",
+    "HeartbeatSchedule",
+    "HeldFrame",
+    "InsertResult",
+    "Kept",
+    "LatencyHistogram",
+    "Loss",
+    "LossReason",
+    "NackConfig",
+    "NackScheduler",
+    "RangeSet",
+    "ReceiverConfig",
+    "RecoveryError",
+    "ReorderBuffer",
+    "ReplayBuffer",
+    "ReplayConfig",
+    "RequesterStats",
+    "RetransmitConfig",
+    "RetransmitScheduler",
+    "StallConfig",
+    "StallGuard",
+    "StallState",
+    "StreamReceiver",
+    "TokenBucket",
+]

@@ -1,0 +1,55 @@
+"""A token bucket in whole numbers."""
+
+from recovery._checks import NS_PER_S, at_least
+
+
+class TokenBucket:
+    """So many tokens (bytes, here) a second, and so many at once after a pause.
+
+    It starts full. Whole numbers of token-nanoseconds, so nothing drifts however long it runs.
+
+    Args:
+        rate_per_s: tokens gained a second; at least 1.
+        burst: most tokens held; at least 1.
+
+    Raises:
+        ValueError: for a rate or burst below 1.
+
+    """
+
+    __slots__ = ("_burst", "_level", "_rate", "_updated_ns")
+
+    def __init__(self, rate_per_s: int, burst: int) -> None:
+        at_least("rate_per_s", rate_per_s, 1)
+        at_least("burst", burst, 1)
+        self._rate = int(rate_per_s)
+        self._burst = int(burst) * NS_PER_S
+        self._level = self._burst
+        self._updated_ns: int | None = None
+
+    def available(self, now_ns: int) -> int:
+        """Return the tokens held, rounded down; negative while a debt is paid back."""
+        self._refill(now_ns)
+        return self._level // NS_PER_S
+
+    def take(self, amount: int, now_ns: int) -> None:
+        """Take tokens, into debt if need be: a frame cannot be cut to what is left.
+
+        Whoever takes only while `available` is above 0 is never in debt by more than one frame.
+        """
+        self._refill(now_ns)
+        self._level -= amount * NS_PER_S
+
+    def ready_at_ns(self, now_ns: int) -> int:
+        """Return when at least one token is available; `now_ns` if one is."""
+        self._refill(now_ns)
+        short = NS_PER_S - self._level
+        return now_ns if short <= 0 else now_ns - (-short // self._rate)
+
+    def _refill(self, now_ns: int) -> None:
+        if self._updated_ns is None:
+            self._updated_ns = now_ns
+        elapsed_ns = now_ns - self._updated_ns
+        if elapsed_ns > 0:
+            self._updated_ns = now_ns
+            self._level = min(self._burst, self._level + elapsed_ns * self._rate)

@@ -1,0 +1,82 @@
+"""A histogram of times that costs the same however many are recorded."""
+
+from recovery._checks import above, at_most
+
+_EXPONENT_MAX = 62
+_BUCKETS = _EXPONENT_MAX * 4
+
+
+class LatencyHistogram:
+    """Times in ns, in buckets that are powers of two, each cut into four.
+
+    A percentile is therefore at most a quarter too high, and 248 counters hold any number of times
+    up to 2**63 ns (292 years); longer ones are counted in the last bucket.
+
+    Attributes:
+        count: times recorded.
+        max: the longest, in ns; 0 while there is none.
+
+    """
+
+    __slots__ = ("_buckets", "count", "max")
+
+    def __init__(self) -> None:
+        self._buckets = [0] * _BUCKETS
+        self.count = 0
+        self.max = 0
+
+    def record(self, ns: int) -> None:
+        """Count one time; a negative one, which only a clock gone wrong gives, as 0."""
+        ns = max(0, ns)
+        self._buckets[_index(ns)] += 1
+        self.count += 1
+        if ns > self.max:
+            self.max = ns
+
+    def merge(self, other: "LatencyHistogram") -> None:
+        """Add what another histogram has recorded."""
+        for index, count in enumerate(other._buckets):
+            self._buckets[index] += count
+        self.count += other.count
+        self.max = max(self.max, other.max)
+
+    def percentile(self, p: float) -> int:
+        """Return a time, in ns, that `p` per cent of all do not exceed: a bucket's upper edge.
+
+        Never above `max`; 0 while nothing is recorded. Raises `ValueError` unless 0 < p <= 100.
+        """
+        above("p", p, 0)
+        at_most("p", p, 100)
+        wanted = self.count * p / 100
+        seen = 0
+        for index, count in enumerate(self._buckets):
+            seen += count
+            if count and seen >= wanted:
+                return self.max if index == _BUCKETS - 1 else min(self.max, _upper_edge(index))
+        return self.max
+
+    def as_dict(self) -> dict[str, int]:
+        """Return `count`, `p50_ns`, `p90_ns`, `p99_ns` and `max_ns`."""
+        return {
+            "count": self.count,
+            "p50_ns": self.percentile(50),
+            "p90_ns": self.percentile(90),
+            "p99_ns": self.percentile(99),
+            "max_ns": self.max,
+        }
+
+
+def _index(ns: int) -> int:
+    if ns < 4:
+        return ns
+    exponent = ns.bit_length() - 1
+    if exponent > _EXPONENT_MAX:
+        return _BUCKETS - 1
+    return (exponent - 1) * 4 + ((ns >> (exponent - 2)) & 3)
+
+
+def _upper_edge(index: int) -> int:
+    if index < 4:
+        return index
+    exponent = index // 4 + 1
+    return ((5 + index % 4) << (exponent - 2)) - 1

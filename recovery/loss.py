@@ -1,0 +1,110 @@
+"""What is lost for good: exact ranges, each with its reason."""
+
+import enum
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+class LossReason(enum.StrEnum):
+    """Why a range could not be delivered. The values are what users and `stats()` see."""
+
+    EVICTED = "evicted"
+    """No replay buffer or log keeps it any more."""
+
+    TIMEOUT = "timeout"
+    """It was asked for as often and as long as configured, without an answer."""
+
+    PUBLISHER_GONE = "publisher_gone"
+    """Nobody is left who could have answered."""
+
+    BUDGET = "budget"
+    """The requester's retransmission budget did not allow it."""
+
+    CRASH = "crash"
+    """The publisher crashed and skipped these sequences, so that none is used twice."""
+
+    SKIPPED = "skipped"
+    """The subscriber does not wait for repairs."""
+
+    MALFORMED = "malformed"
+    """What arrived in this place could not be read."""
+
+    OVERFLOW = "overflow"
+    """A bound of the receiver was met."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The half-open range `[start, stop)` of sequences that is lost, and why."""
+
+    start: int
+    stop: int
+    reason: LossReason
+
+    @property
+    def count(self) -> int:
+        """Number of messages lost."""
+        return self.stop - self.start
+
+
+class LossRanges:
+    """Disjoint losses sorted by sequence; touching losses of one reason are kept as one.
+
+    It has no bound of its own: the owner looks at `len()` and uses `forget_first` or
+    `merge_reasons`, whichever result it has promised.
+    """
+
+    __slots__ = ("_losses", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._losses: list[Loss] = []
+
+    def add(self, loss: Loss, *, merge_reasons: bool = False) -> None:
+        """Add a loss that overlaps none that is held.
+
+        With `merge_reasons` a touching neighbour of another reason swallows it, so that the number
+        of ranges does not grow; the neighbour's reason then stands for both.
+        """
+        index = bisect_left(self._starts, loss.start)
+        start, stop, reason = loss.start, loss.stop, loss.reason
+        low = high = index
+        if index > 0:
+            before = self._losses[index - 1]
+            if before.stop == start and (merge_reasons or before.reason is reason):
+                low, start, reason = index - 1, before.start, before.reason
+        if index < len(self._losses):
+            after = self._losses[index]
+            swallowed = merge_reasons and low == index
+            if after.start == stop and (swallowed or after.reason is reason):
+                high, stop, reason = index + 1, after.stop, after.reason
+        self._starts[low:high] = [start]
+        self._losses[low:high] = [Loss(start, stop, reason)]
+
+    def pop_at(self, sequence: int) -> Loss | None:
+        """Take out the loss that starts at `sequence`, or None. Cheap for the first one."""
+        index = bisect_left(self._starts, sequence)
+        if index == len(self._starts) or self._starts[index] != sequence:
+            return None
+        del self._starts[index]
+        return self._losses.pop(index)
+
+    def forget_first(self) -> Loss:
+        """Take out the loss with the lowest sequences; `IndexError` when there is none."""
+        del self._starts[0]
+        return self._losses.pop(0)
+
+    def overlap_count(self, start: int, stop: int) -> int:
+        """Count the sequences of `[start, stop)` that are held as lost."""
+        index = max(0, bisect_right(self._starts, start) - 1)
+        total = 0
+        for loss in self._losses[index : bisect_left(self._starts, stop)]:
+            total += max(0, min(stop, loss.stop) - max(start, loss.start))
+        return total
+
+    def __iter__(self) -> Iterator[Loss]:
+        return iter(self._losses)
+
+    def __len__(self) -> int:
+        return len(self._losses)

@@ -1,0 +1,386 @@
+"""When to ask for what is missing, and when to give it up.
+
+The life of a gap (RFC 5401 calls the question a NACK)::
+
+    add ──▶ waiting ──due──▶ asked ──back-off──▶ asked … ──attempts or deadline──▶ lost
+               │               │
+               └──── fill ─────┴──▶ repaired (what remains starts afresh)
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+
+from recovery._checks import above, at_least, at_most, ms_to_ns
+from recovery.backoff import Backoff
+from recovery.deadlines import DeadlineHeap
+from recovery.loss import Loss, LossReason
+from recovery.ranges import RangeSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NackConfig:
+    """How a receiver asks for what is missing. Raises `ValueError` for a value out of limits."""
+
+    delay_ms: float = 0.0
+    """Wait before the first NACK, in ms. 0, because TCP does not reorder: a gap is a loss."""
+
+    retry_ms: float = 20.0
+    """Wait before the second NACK, in ms; it doubles with each one. 20 ms is twice the time for
+    which a publisher ignores repeated NACKs, so that a retry is never ignored."""
+
+    retry_ceiling_ms: float = 1000.0
+    """Longest wait between two NACKs of a gap, in ms. 1 s, the same as the rarest heartbeat: a
+    publisher that comes back is asked within a second."""
+
+    jitter: float = 0.1
+    """Largest part that is randomly taken off a wait, 0 to 1. A tenth is enough that receivers
+    which lost the same frame do not ask in step for long."""
+
+    attempts_max: int = 30
+    """NACKs for a gap without any progress before it is given up. 30 take some 25 s with the
+    other defaults, so that the deadline rules; it matters where the ceiling is low."""
+
+    deadline_ms: float = 10_000.0
+    """Time without any progress after which a gap is given up, in ms. 10 s outlast a restart of
+    the publisher and a TCP reconnection."""
+
+    gaps_max: int = 4096
+    """Bound on the number of gaps (not of messages) of a stream; what would pass it is not
+    recorded. 4096 gaps cost about 2 MiB, and are more than any repairable stream has."""
+
+    def __post_init__(self) -> None:
+        at_least("delay_ms", self.delay_ms, 0)
+        at_least("retry_ms", self.retry_ms, 0.001)
+        at_least("retry_ceiling_ms", self.retry_ceiling_ms, self.retry_ms)
+        at_least("jitter", self.jitter, 0)
+        at_most("jitter", self.jitter, 1)
+        at_least("attempts_max", self.attempts_max, 1)
+        above("deadline_ms", self.deadline_ms, 0)
+        at_least("gaps_max", self.gaps_max, 1)
+
+
+class _Gap:
+    __slots__ = ("attempts", "detected_ns", "reason", "start", "stop")
+
+    def __init__(self, start: int, stop: int, detected_ns: int, reason: LossReason) -> None:
+        self.start = start
+        self.stop = stop
+        self.detected_ns = detected_ns
+        self.reason = reason
+        self.attempts = 0
+
+
+class NackScheduler:
+    """The gaps of one stream, and when each is asked for again or given up.
+
+    A gap is one range, however long; nothing here costs more for ten million missing messages than
+    for one. Receiver and publisher go through a stream from the front, so progress in the first
+    gap also keeps those behind it alive: they are only waiting for their turn.
+
+    Args:
+        config: waits and bounds.
+        rng: source of the jitter.
+
+    Attributes:
+        gaps_refused: `add` calls that would have passed `gaps_max`.
+        splits_refused: `fill` and `refuse` calls that would have split a gap past `gaps_max`.
+        nacks: NACKs counted, one a gap and attempt.
+
+    """
+
+    __slots__ = (
+        "_backoff",
+        "_config",
+        "_deadline_ns",
+        "_delay_ns",
+        "_due",
+        "_expiry",
+        "_front_progress_ns",
+        "_gaps",
+        "_missing_count",
+        "_quiet_until_ns",
+        "_retry_ns",
+        "_starts",
+        "gaps_refused",
+        "nacks",
+        "splits_refused",
+    )
+
+    def __init__(self, config: NackConfig, rng: Random) -> None:
+        self._config = config
+        self._delay_ns = ms_to_ns(config.delay_ms)
+        self._retry_ns = ms_to_ns(config.retry_ms)
+        self._deadline_ns = ms_to_ns(config.deadline_ms)
+        ceiling_ns = ms_to_ns(config.retry_ceiling_ms)
+        self._backoff = Backoff(self._retry_ns, ceiling_ns, jitter=config.jitter, rng=rng)
+        self._starts: list[int] = []
+        self._gaps: list[_Gap] = []
+        self._due: DeadlineHeap[_Gap] = DeadlineHeap()
+        self._expiry: DeadlineHeap[_Gap] = DeadlineHeap()
+        self._missing_count = 0
+        self._quiet_until_ns = 0
+        self._front_progress_ns: int | None = None
+        self.gaps_refused = 0
+        self.splits_refused = 0
+        self.nacks = 0
+
+    def add(
+        self, start: int, stop: int, *, now_ns: int, reason: LossReason = LossReason.TIMEOUT
+    ) -> bool:
+        """Record `[start, stop)` as missing; it must overlap no gap that is known.
+
+        Returns False, with nothing recorded and `gaps_refused` raised, where `gaps_max` is met. A
+        range that touches the last gap before it was ever asked for becomes part of it. `reason`
+        is what will be named if it is given up, until `blame` names another. Raises `ValueError`
+        for an empty range or one that overlaps a gap.
+        """
+        if not 0 <= start < stop:
+            raise ValueError(f"a gap needs 0 <= start < stop, not [{start}, {stop})")
+        low, high = self._touched(start, stop)
+        if low != high:
+            raise ValueError(f"[{start}, {stop}) overlaps a gap that is known")
+        if low > 0 and low == len(self._gaps):
+            last = self._gaps[-1]
+            if last.stop == start and last.attempts == 0 and last.reason is reason:
+                last.stop = stop
+                self._missing_count += stop - start
+                self._expiry.set(last, self._expiry_ns(now_ns))
+                return True
+        if len(self._gaps) >= self._config.gaps_max:
+            self.gaps_refused += 1
+            return False
+        gap = _Gap(start, stop, now_ns, reason)
+        due_ns = max(now_ns + self._delay_ns, self._quiet_until_ns)
+        self._insert(low, gap, due_ns, self._expiry_ns(now_ns))
+        self._missing_count += stop - start
+        return True
+
+    def can_fill(self, start: int, stop: int) -> bool:
+        """Return False where taking `[start, stop)` out would split a gap past `gaps_max`."""
+        return len(self._gaps) < self._config.gaps_max or not self._splits(start, stop)
+
+    def fill(self, start: int, stop: int, *, now_ns: int) -> list[int]:
+        """Take out `[start, stop)`, which arrived.
+
+        Returns, for each gap that is now wholly repaired, the time since it was detected in ns.
+        What remains of a gap starts afresh: no attempts, a new deadline, and the next NACK in
+        `retry_ms`, since the answer is on its way. Where a split would pass `gaps_max` nothing
+        happens but a count in `splits_refused`: the caller asks `can_fill` first, and drops.
+        """
+        if not self.can_fill(start, stop):
+            self.splits_refused += 1
+            return []
+        low, high = self._touched(start, stop)
+        if low == high:
+            return []
+        ages: list[int] = []
+        due_ns = max(now_ns + self._retry_ns, self._quiet_until_ns)
+        for gap in self._gaps[low:high]:
+            remains = self._cut(gap, start, stop)
+            if not remains:
+                ages.append(now_ns - gap.detected_ns)
+            for rest in remains:
+                rest.attempts = 0
+                self._due.set(rest, due_ns)
+                self._expiry.set(rest, self._expiry_ns(now_ns))
+        if low == 0:
+            self._front_moved(now_ns)
+        return ages
+
+    def refuse(self, start: int, stop: int, reason: LossReason, *, now_ns: int) -> list[Loss]:
+        """Take out `[start, stop)`, which cannot be had; returns what of it was missing.
+
+        Where a split would pass `gaps_max` nothing happens but a count in `splits_refused`: the
+        range stays missing, is asked for again and ends by a later refusal or by its deadline.
+        """
+        if not self.can_fill(start, stop):
+            self.splits_refused += 1
+            return []
+        low, high = self._touched(start, stop)
+        losses: list[Loss] = []
+        for gap in self._gaps[low:high]:
+            losses.append(Loss(max(start, gap.start), min(stop, gap.stop), reason))
+            self._cut(gap, start, stop)
+        if losses and low == 0:
+            self._front_moved(now_ns)  # an answer, if a bad one: the queue moves on
+        return losses
+
+    def blame(self, start: int, stop: int, reason: LossReason) -> None:
+        """Name the reason for which the gaps that overlap `[start, stop)` will have been given up.
+
+        It stands for the whole of such a gap until the next `blame`; the default is `TIMEOUT`.
+        """
+        low, high = self._touched(start, stop)
+        for gap in self._gaps[low:high]:
+            gap.reason = reason
+
+    def postpone(self, *, now_ns: int, delay_ns: int) -> None:
+        """Be quiet until `now_ns + delay_ns`: the receiver had paused reading.
+
+        Answers may lie unread in its queue, so nothing is asked for until then, deadlines start
+        over, and a gap whose attempts are used up has one more.
+        """
+        self._quiet_until_ns = max(self._quiet_until_ns, now_ns + delay_ns)
+        for gap in self._gaps:
+            due_ns = self._due.get(gap)
+            gap.attempts = min(gap.attempts, self._config.attempts_max - 1)
+            self._due.set(gap, max(due_ns or 0, self._quiet_until_ns))
+            self._expiry.set(gap, self._quiet_until_ns + self._deadline_ns)
+
+    def due(self, *, now_ns: int, ranges_max: int = 64) -> list[tuple[int, int]]:
+        """Return the ranges to ask for now, sorted, touching ones coalesced, and count the attempt.
+
+        At most `ranges_max` gaps are taken at a time (default 64: the NACK fits one datagram);
+        where more are due, `next_deadline_ns()` stays in the past and the next call gives more.
+        """
+        ranges = RangeSet()
+        taken = 0
+        while taken < ranges_max:
+            gap = self._due.pop_due(now_ns)
+            if gap is None:
+                break
+            if gap.attempts >= self._config.attempts_max:
+                if self._waits_its_turn(gap, now_ns) is None:
+                    continue  # its expiry is due, too
+                gap.attempts -= 1
+            due_ns = now_ns + self._backoff.delay_ns(gap.attempts)
+            gap.attempts += 1
+            self._due.set(gap, due_ns)
+            if gap.attempts >= self._config.attempts_max:
+                # The last answer has as long to come as any other.
+                self._expiry.set(gap, min(due_ns, self._expiry.get(gap) or due_ns))
+            ranges.add(gap.start, gap.stop)
+            self.nacks += 1
+            taken += 1
+        return list(ranges)
+
+    def expire(self, *, now_ns: int) -> list[Loss]:
+        """Give up the gaps whose attempts or time are used up; returns them as losses, sorted."""
+        losses: list[Loss] = []
+        # The front first: as long as it goes on, those behind it only wait for their turn.
+        expired: list[_Gap] = []
+        while (gap := self._expiry.pop_due(now_ns)) is not None:
+            expired.append(gap)
+        for gap in sorted(expired, key=lambda gap: gap.start):
+            until_ns = self._waits_its_turn(gap, now_ns)
+            if until_ns is not None:
+                self._expiry.set(gap, until_ns)
+                if gap not in self._due:
+                    self._due.set(gap, now_ns)
+                continue
+            losses.append(Loss(gap.start, gap.stop, gap.reason))
+            self._delete(gap)
+        return losses
+
+    def abandon(self, reason: LossReason) -> list[Loss]:
+        """Give up every gap for `reason`; returns them as losses, sorted."""
+        losses = [Loss(gap.start, gap.stop, reason) for gap in self._gaps]
+        self._gaps.clear()
+        self._starts.clear()
+        self._due.clear()
+        self._expiry.clear()
+        self._missing_count = 0
+        return losses
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `due` or `expire` has something to do, or None while there is no gap."""
+        due, expiry = self._due.first(), self._expiry.first()
+        if due is None:
+            return expiry[0] if expiry else None
+        return min(due[0], expiry[0]) if expiry else due[0]
+
+    def overlap(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """List the parts of `[start, stop)` that are missing, in order."""
+        low, high = self._touched(start, stop)
+        return [(max(start, gap.start), min(stop, gap.stop)) for gap in self._gaps[low:high]]
+
+    @property
+    def missing(self) -> RangeSet:
+        """What is missing now, as a copy of its own."""
+        return RangeSet(self.ranges())
+
+    @property
+    def missing_count(self) -> int:
+        """How many messages are missing now; O(1)."""
+        return self._missing_count
+
+    def ranges(self) -> Iterable[tuple[int, int]]:
+        """List the gaps in order; touching ones are not merged."""
+        return [(gap.start, gap.stop) for gap in self._gaps]
+
+    def __len__(self) -> int:
+        return len(self._gaps)
+
+    def _touched(self, start: int, stop: int) -> tuple[int, int]:
+        """Find the indices of the gaps that overlap `[start, stop)`."""
+        if start >= stop:
+            return 0, 0
+        low = bisect_right(self._starts, start)
+        if low > 0 and self._gaps[low - 1].stop > start:
+            low -= 1
+        return low, bisect_left(self._starts, stop, low)
+
+    def _splits(self, start: int, stop: int) -> bool:
+        low, high = self._touched(start, stop)
+        if high - low != 1:
+            return False  # of several gaps none is cut in its middle
+        gap = self._gaps[low]
+        return gap.start < start and stop < gap.stop
+
+    def _insert(self, index: int, gap: _Gap, due_ns: int | None, expiry_ns: int | None) -> None:
+        self._starts.insert(index, gap.start)
+        self._gaps.insert(index, gap)
+        if due_ns is not None:
+            self._due.set(gap, due_ns)
+        if expiry_ns is not None:
+            self._expiry.set(gap, expiry_ns)
+
+    def _delete(self, gap: _Gap) -> None:
+        index = bisect_left(self._starts, gap.start)
+        del self._starts[index]
+        del self._gaps[index]
+        self._due.discard(gap)
+        self._expiry.discard(gap)
+        self._missing_count -= gap.stop - gap.start
+
+    def _cut(self, gap: _Gap, start: int, stop: int) -> list[_Gap]:
+        """Take `[start, stop)` out of `gap`; returns what remains of it."""
+        start, stop = max(start, gap.start), min(stop, gap.stop)
+        if start == gap.start and stop == gap.stop:
+            self._delete(gap)
+            return []
+        index = bisect_left(self._starts, gap.start)
+        self._missing_count -= stop - start
+        if start == gap.start:
+            gap.start = self._starts[index] = stop
+            return [gap]
+        if stop == gap.stop:
+            gap.stop = start
+            return [gap]
+        rest = _Gap(stop, gap.stop, gap.detected_ns, gap.reason)
+        rest.attempts = gap.attempts
+        gap.stop = start
+        self._insert(index + 1, rest, self._due.get(gap), self._expiry.get(gap))
+        return [gap, rest]
+
+    def _expiry_ns(self, now_ns: int) -> int:
+        return max(now_ns, self._quiet_until_ns) + self._deadline_ns
+
+    def _front_moved(self, now_ns: int) -> None:
+        """Note an answer for the first gap; the gap that is the first now has its full time."""
+        if not self._gaps:
+            self._front_progress_ns = None
+            return
+        self._front_progress_ns = now_ns
+        front = self._gaps[0]
+        front.attempts = min(front.attempts, self._config.attempts_max - 1)
+        self._expiry.set(front, self._expiry_ns(now_ns))
+
+    def _waits_its_turn(self, gap: _Gap, now_ns: int) -> int | None:
+        """Return until when progress in the first gap keeps this later one alive, if it does."""
+        if self._front_progress_ns is None or gap is self._gaps[0]:
+            return None
+        until_ns = self._front_progress_ns + self._deadline_ns
+        return until_ns if until_ns > now_ns else None

@@ -1,0 +1,389 @@
+"""The receiving side of one stream: what comes in by frames goes out in order, or as a loss.
+
+Every sequence from `start` to `head` is in exactly one of four places, at any moment::
+
+    handed | lost | missing | buffered        head - start == the sum of the four
+
+`missing` is what the `NackScheduler` asks for; `buffered` is what waits for something before it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Generic, TypeVar
+
+from recovery._checks import at_least
+from recovery.errors import RecoveryError
+from recovery.loss import Loss, LossRanges, LossReason
+from recovery.nack import NackConfig, NackScheduler
+from recovery.reorder import InsertResult, ReorderBuffer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverConfig:
+    """How one stream is received. Raises `ValueError` for a value out of limits."""
+
+    nack: NackConfig = field(default_factory=NackConfig)
+    """How missing messages are asked for."""
+
+    reorder_bytes_max: int = 16 * 2**20
+    """Bound on the bytes that wait for something before them. 16 MiB hold 100 ms of a gigabit
+    link, several times what a repair takes. What does not fit is dropped and asked for again."""
+
+    reorder_frames_max: int = 4096
+    """Bound on the frames that wait, so that tiny frames cannot cost more in bookkeeping than in
+    bytes. 4096, as many as there may be gaps."""
+
+    wait_for_repair: bool = True
+    """Whether to wait for missing messages. False reports them lost at once, reason `SKIPPED`,
+    for streams in which only the newest matters."""
+
+    losses_max: int = 1024
+    """Bound on the length of `lost_ranges`, and on the losses that wait for their place in the
+    order before different reasons are merged. 1024 cost some 200 KiB."""
+
+    def __post_init__(self) -> None:
+        at_least("reorder_bytes_max", self.reorder_bytes_max, 0)
+        at_least("reorder_frames_max", self.reorder_frames_max, 0)
+        at_least("losses_max", self.losses_max, 1)
+
+
+@dataclass(slots=True)  # not frozen: that would double the cost of making one
+class Delivery(Generic[T]):
+    """Hand on `count` messages of `item` after its first `skip`; the first is `sequence`."""
+
+    item: T
+    sequence: int
+    skip: int
+    count: int
+
+
+_AGES_MAX = 65_536
+
+
+class StreamReceiver(Generic[T]):
+    """The receiving side of one stream.
+
+    Put frames, heartbeats, refusals and time in; take `next_output()` and `nacks_due()` out. A
+    frame that arrives in order is handed straight on, whatever its size; one that arrives early
+    waits within the bounds; one that would pass them is dropped and stays missing.
+
+    Args:
+        config: waits and bounds.
+        rng: source of the jitter.
+
+    Attributes:
+        handed: messages handed on by `next_output`.
+        lost: messages reported lost, since the moment that is decided.
+        duplicates: messages received again, partial overlaps included.
+        late: messages that arrived after they had been reported lost; dropped.
+        early: messages below `start`; dropped.
+        repaired: messages that were missing and then arrived with `repaired=True`.
+        reordered: messages that were missing and then arrived on their own.
+        overflowed: frames, or parts of them, dropped because a bound was met.
+        heads_refused: times that a higher head was ignored because `gaps_max` was met.
+        lost_ranges_forgotten: losses that `lost_ranges` had to forget.
+        ages_forgotten: repair ages that were dropped because nobody drained them.
+
+    """
+
+    __slots__ = (
+        "_ages_ns",
+        "_config",
+        "_expected",
+        "_head",
+        "_head_early",
+        "_lost_ranges",
+        "_nacks",
+        "_pending_losses",
+        "_reorder",
+        "_slot",
+        "_start",
+        "ages_forgotten",
+        "duplicates",
+        "early",
+        "handed",
+        "heads_refused",
+        "late",
+        "lost",
+        "lost_ranges_forgotten",
+        "overflowed",
+        "reordered",
+        "repaired",
+    )
+
+    def __init__(self, config: ReceiverConfig, rng: Random) -> None:
+        self._config = config
+        self._nacks = NackScheduler(config.nack, rng)
+        # Kept frames are (sequence of the item's first message, item), cut to what was new.
+        self._reorder: ReorderBuffer[tuple[int, T]] = ReorderBuffer(
+            config.reorder_bytes_max, config.reorder_frames_max
+        )
+        self._slot: Delivery[T] | None = None  # the frame whose turn it is, outside the bounds
+        self._pending_losses = LossRanges()
+        self._lost_ranges = LossRanges()
+        self._ages_ns: list[int] = []
+        self._start = self._expected = self._head = -1  # -1: not started, matches no frame
+        self._head_early = -1
+        self.handed = self.lost = self.duplicates = self.late = self.early = 0
+        self.repaired = self.reordered = self.overflowed = self.heads_refused = 0
+        self.lost_ranges_forgotten = self.ages_forgotten = 0
+
+    def start_at(self, sequence: int, *, now_ns: int) -> None:
+        """Want messages from `sequence` on; frames that came before this call are put in place.
+
+        Raises `ValueError` for a negative sequence and `RecoveryError` if it has started.
+        """
+        at_least("sequence", sequence, 0)
+        if self.started:
+            raise RecoveryError(f"the stream has started at {self._start} already")
+        self._start = self._expected = self._head = sequence
+        for held in self._reorder.drain():
+            start, item = held.item
+            self.receive(start, held.stop - start, held.size, item, now_ns=now_ns)
+        self.observe_head(self._head_early, now_ns=now_ns)
+
+    def receive(
+        self, start: int, count: int, size: int, item: T, *, now_ns: int, repaired: bool = False
+    ) -> None:
+        """Take a frame of `count` messages from sequence `start` on.
+
+        `size` is what it costs in bytes, `repaired` says that it is an answer to a NACK. Raises
+        `ValueError` for a count below 1 or a negative start or size.
+        """
+        if start == self._head == self._expected and count > 0:
+            # In order with nothing outstanding, as nearly every frame: no bookkeeping at all.
+            self._head = start + count
+            self._slot = Delivery(item, start, 0, count)
+            return
+        if count < 1 or start < 0 or size < 0:
+            raise ValueError(f"a frame needs count >= 1, start, size >= 0: {count, start, size}")
+        if self._start < 0:
+            self._hold_early(start, start + count, size, item)
+            return
+        stop = start + count
+        if start < self._head:
+            self._receive_below_head(start, min(stop, self._head), size, item, now_ns, repaired)
+        if stop > self._head:
+            self._receive_above_head(start, stop, size, item, now_ns)
+
+    def observe_head(self, next_sequence: int, *, now_ns: int, earliest: int | None = None) -> None:
+        """Take a heartbeat: the publisher's next sequence, and the earliest that it keeps.
+
+        What is missing below `earliest` is lost at once, reason `EVICTED`; leave it None where
+        somebody else may keep more. A head below the known one is old news and ignored.
+        """
+        if next_sequence <= self._head and (earliest is None or earliest <= self._expected):
+            return
+        if self._start < 0:
+            self._head_early = max(self._head_early, next_sequence)
+            return
+        if earliest is not None and earliest > self._expected:
+            if earliest > self._head:
+                evicted = min(earliest, max(next_sequence, self._head))
+                if evicted > self._head:
+                    start, self._head = self._head, evicted
+                    self._lose([Loss(start, evicted, LossReason.EVICTED)])
+            self.refuse(self._expected, earliest, LossReason.EVICTED, now_ns=now_ns)
+        if next_sequence > self._head:
+            self._miss(next_sequence, now_ns)
+
+    def refuse(self, start: int, stop: int, reason: LossReason, *, now_ns: int) -> None:
+        """Take an answer that `[start, stop)` cannot be had: what of it is missing is lost."""
+        self._lose(self._nacks.refuse(start, stop, reason, now_ns=now_ns))
+
+    def blame(self, start: int, stop: int, reason: LossReason) -> None:
+        """Name the reason for which gaps in `[start, stop)` will be lost, if they will be."""
+        self._nacks.blame(start, stop, reason)
+
+    def abandon(self, reason: LossReason, *, now_ns: int) -> None:
+        """Give up everything that is missing: nobody is left to ask."""
+        self._lose(self._nacks.abandon(reason))
+
+    def postpone(self, *, now_ns: int, delay_ns: int) -> None:
+        """Ask for nothing before `now_ns + delay_ns`, and start deadlines over: reading paused."""
+        self._nacks.postpone(now_ns=now_ns, delay_ns=delay_ns)
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Give up what has been missing for too long."""
+        self._lose(self._nacks.expire(now_ns=now_ns))
+
+    def nacks_due(self, *, now_ns: int, ranges_max: int = 64) -> list[tuple[int, int]]:
+        """Return the ranges to ask for now; see `NackScheduler.due`."""
+        return self._nacks.due(now_ns=now_ns, ranges_max=ranges_max)
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `handle_timer` or `nacks_due` has something to do, or None."""
+        return self._nacks.next_deadline_ns()
+
+    def next_output(self) -> Delivery[T] | Loss | None:
+        """Return what comes next in the order, or None while that is missing or unknown."""
+        delivery = self._slot
+        if delivery is not None:
+            self._slot = None
+        else:
+            expected = self._expected
+            if expected == self._head:
+                return None
+            loss = self._pending_losses.pop_at(expected)
+            if loss is not None:
+                self._expected = loss.stop
+                return loss
+            held = self._reorder.pop(expected)
+            if held is None:
+                return None
+            first, item = held.item
+            delivery = Delivery(item, expected, expected - first, held.stop - expected)
+        self._expected += delivery.count
+        self.handed += delivery.count
+        return delivery
+
+    def drain_repair_ages(self) -> list[int]:
+        """Take out the times from detection to repair, in ns, one for each gap repaired."""
+        ages, self._ages_ns = self._ages_ns, []
+        return ages
+
+    @property
+    def started(self) -> bool:
+        """Whether `start_at` has been called."""
+        return self._start >= 0
+
+    @property
+    def start(self) -> int:
+        """The first sequence wanted; 0 until started."""
+        return max(0, self._start)
+
+    @property
+    def expected(self) -> int:
+        """The next sequence to hand on; 0 until started."""
+        return max(0, self._expected)
+
+    @property
+    def head(self) -> int:
+        """The highest next sequence known, at least `expected`; 0 until started."""
+        return max(0, self._head)
+
+    @property
+    def published(self) -> int:
+        """How many messages are known to have been published since `start`."""
+        return self._head - self._start
+
+    @property
+    def missing(self) -> int:
+        """How many messages are missing now."""
+        return self._nacks.missing_count
+
+    @property
+    def missing_ranges(self) -> Iterable[tuple[int, int]]:
+        """The gaps, in order."""
+        return self._nacks.ranges()
+
+    @property
+    def buffered(self) -> int:
+        """How many messages wait to be handed on; 0 until started."""
+        if self._start < 0:
+            return 0
+        slot = self._slot
+        return self._reorder.messages_held + (slot.count if slot is not None else 0)
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes in the reorder buffer; the one frame whose turn it is does not count."""
+        return self._reorder.bytes_held
+
+    @property
+    def frames_held(self) -> int:
+        """Frames in the reorder buffer; the one frame whose turn it is does not count."""
+        return self._reorder.frames_held
+
+    @property
+    def nacks_sent(self) -> int:
+        """NACKs that were due, one for each gap and attempt."""
+        return self._nacks.nacks
+
+    @property
+    def lost_ranges(self) -> list[Loss]:
+        """What was lost, sorted, coalesced by reason; the lowest are forgotten at `losses_max`."""
+        return list(self._lost_ranges)
+
+    def _hold_early(self, start: int, stop: int, size: int, item: T) -> None:
+        result = self._reorder.insert(start, stop, size, (start, item))
+        if result is InsertResult.FULL:
+            self.overflowed += 1
+        elif result is InsertResult.DUPLICATE:
+            self.duplicates += stop - start
+        self._head_early = max(self._head_early, stop)
+
+    def _receive_below_head(
+        self, start: int, stop: int, size: int, item: T, now_ns: int, repaired: bool
+    ) -> None:
+        known = max(start, min(stop, self._start))
+        self.early += known - start
+        held_before = stop - known
+        for piece_start, piece_stop in self._nacks.overlap(known, stop):
+            held_before -= piece_stop - piece_start
+            if not self._nacks.can_fill(piece_start, piece_stop) or not self._keep(
+                piece_start, piece_stop, size, start, item
+            ):
+                self.overflowed += 1
+                self._nacks.blame(piece_start, piece_stop, LossReason.OVERFLOW)
+                continue
+            ages = self._nacks.fill(piece_start, piece_stop, now_ns=now_ns)
+            if len(self._ages_ns) + len(ages) > _AGES_MAX:
+                self.ages_forgotten += len(ages)
+            else:
+                self._ages_ns += ages
+            if repaired:
+                self.repaired += piece_stop - piece_start
+            else:
+                self.reordered += piece_stop - piece_start
+        if held_before:
+            late = self._lost_ranges.overlap_count(known, stop)
+            self.late += late
+            self.duplicates += held_before - late
+
+    def _receive_above_head(self, start: int, stop: int, size: int, item: T, now_ns: int) -> None:
+        if start > self._head and not self._miss(start, now_ns):
+            return
+        piece_start = self._head
+        if self._keep(piece_start, stop, size, start, item):
+            self._head = stop
+            return
+        self.overflowed += 1
+        if not self._config.wait_for_repair:
+            self._head = stop
+            self._lose([Loss(piece_start, stop, LossReason.OVERFLOW)])
+        else:
+            self._miss(stop, now_ns, LossReason.OVERFLOW)
+
+    def _keep(self, start: int, stop: int, size: int, first: int, item: T) -> bool:
+        if start == self._expected and self._slot is None:
+            # Bounds do not apply: a full buffer must not keep out what it is waiting for.
+            self._slot = Delivery(item, start, start - first, stop - start)
+            return True
+        return self._reorder.insert(start, stop, size, (first, item)) is InsertResult.KEPT
+
+    def _miss(self, stop: int, now_ns: int, reason: LossReason = LossReason.TIMEOUT) -> bool:
+        """Make `[head, stop)` missing, or lost; False where it cannot be recorded, head unmoved."""
+        start = self._head
+        if not self._config.wait_for_repair:
+            self._head = stop
+            self._lose([Loss(start, stop, LossReason.SKIPPED)])
+            return True
+        if not self._nacks.add(start, stop, now_ns=now_ns, reason=reason):
+            self.heads_refused += 1
+            return False
+        self._head = stop
+        return True
+
+    def _lose(self, losses: list[Loss]) -> None:
+        for loss in losses:
+            self.lost += loss.count
+            merge = len(self._pending_losses) >= self._config.losses_max
+            self._pending_losses.add(loss, merge_reasons=merge)
+            self._lost_ranges.add(loss)
+            if len(self._lost_ranges) > self._config.losses_max:
+                self._lost_ranges.forget_first()
+                self.lost_ranges_forgotten += 1

@@ -1,0 +1,148 @@
+"""Frames that came before their turn."""
+
+import enum
+from bisect import bisect_left, bisect_right
+from typing import Generic, NamedTuple, TypeVar
+
+from recovery._checks import at_least
+from recovery.ranges import RangeSet
+
+T = TypeVar("T")
+
+
+class InsertResult(enum.Enum):
+    """What became of a frame that was put into a `ReorderBuffer`."""
+
+    KEPT = "kept"
+    DUPLICATE = "duplicate"
+    """Every message of it is held already; dropped and counted."""
+    FULL = "full"
+    """A bound would have been passed; dropped and counted."""
+
+
+class HeldFrame(NamedTuple, Generic[T]):
+    """A frame of messages `[start, stop)` that takes `size` bytes."""
+
+    start: int
+    stop: int
+    size: int
+    item: T
+
+
+class ReorderBuffer(Generic[T]):
+    """Frames of one stream, sorted by sequence, until it is their turn.
+
+    Frames may overlap partially; they are kept as they are, and whoever pops them skips what he
+    has. A frame wholly inside what is held is a duplicate.
+
+    Args:
+        bytes_max: bound on the sum of the sizes, in bytes; at least 0 (0 holds nothing that has
+            a size).
+        frames_max: bound on the number of frames; at least 0.
+
+    Raises:
+        ValueError: for a negative bound.
+
+    Attributes:
+        bytes_held: sum of the sizes held.
+        duplicates: frames dropped because they were held already.
+        full: frames dropped because a bound was met.
+        outdated: frames dropped by `pop` because they lay wholly below what was expected.
+
+    """
+
+    __slots__ = (
+        "_bytes_max",
+        "_covered",
+        "_frames",
+        "_frames_max",
+        "_starts",
+        "bytes_held",
+        "duplicates",
+        "full",
+        "outdated",
+    )
+
+    def __init__(self, bytes_max: int, frames_max: int) -> None:
+        at_least("bytes_max", bytes_max, 0)
+        at_least("frames_max", frames_max, 0)
+        self._bytes_max = bytes_max
+        self._frames_max = frames_max
+        self._starts: list[int] = []
+        self._frames: list[HeldFrame[T]] = []
+        self._covered = RangeSet()
+        self.bytes_held = 0
+        self.duplicates = 0
+        self.full = 0
+        self.outdated = 0
+
+    def insert(self, start: int, stop: int, size: int, item: T) -> InsertResult:
+        """Keep a frame, unless it is a duplicate or a bound is met.
+
+        Raises `ValueError` for an empty or negative range or a negative size.
+        """
+        if not 0 <= start < stop or size < 0:
+            raise ValueError(
+                f"a frame needs 0 <= start < stop, size >= 0: [{start}, {stop}) {size}"
+            )
+        covered = self._covered
+        if covered.overlap(start, stop) == [(start, stop)]:
+            self.duplicates += 1
+            return InsertResult.DUPLICATE
+        if self.bytes_held + size > self._bytes_max or len(self._frames) >= self._frames_max:
+            self.full += 1
+            return InsertResult.FULL
+        index = bisect_right(self._starts, start)
+        self._starts.insert(index, start)
+        self._frames.insert(index, HeldFrame(start, stop, size, item))
+        covered.add(start, stop)
+        self.bytes_held += size
+        return InsertResult.KEPT
+
+    def pop(self, expected: int) -> HeldFrame[T] | None:
+        """Take out a frame that covers `expected`, or None.
+
+        Frames that lie wholly below `expected` are dropped and counted in `outdated`; what has
+        been popped counts as covered no more, except where another frame holds it, too.
+        """
+        while self._starts and self._starts[0] <= expected:
+            frame = self._take_first()
+            if frame.stop > expected:
+                return frame
+            self.outdated += 1
+        return None
+
+    def drain(self) -> list[HeldFrame[T]]:
+        """Take out every frame, in order of their starts."""
+        frames, self._frames = self._frames, []
+        self._starts.clear()
+        self._covered.clear()
+        self.bytes_held = 0
+        return frames
+
+    @property
+    def covered(self) -> RangeSet:
+        """The sequences held now; a view that must not be changed."""
+        return self._covered
+
+    @property
+    def frames_held(self) -> int:
+        """Number of frames held."""
+        return len(self._frames)
+
+    @property
+    def messages_held(self) -> int:
+        """Number of different messages held; O(1)."""
+        return self._covered.size
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def _take_first(self) -> HeldFrame[T]:
+        del self._starts[0]
+        frame = self._frames.pop(0)
+        self.bytes_held -= frame.size
+        self._covered.remove(frame.start, frame.stop)
+        for other in self._frames[: bisect_left(self._starts, frame.stop)]:
+            self._covered.add(other.start, other.stop)
+        return frame

@@ -1,0 +1,255 @@
+"""The publisher's memory of the frames it has sent."""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
+
+from recovery._checks import above, at_least, ms_to_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayConfig:
+    """How much of what was sent is remembered. Raises `ValueError` for a value out of limits."""
+
+    bytes_max: int = 64 * 2**20
+    """Bound on the bytes of all kept frames. 64 MiB are half a second of a gigabit link, many
+    times what a repair takes. A frame's bookkeeping, some 200 bytes, comes on top."""
+
+    age_ms_max: float | None = None
+    """Age at which a frame is dropped, in ms. None: age does not matter, since old frames serve
+    late joiners as long as there is room."""
+
+    frames_max: int = 1_000_000
+    """Bound on the number of kept frames, so that the bookkeeping for tiny frames is bounded,
+    too: a million cost about 200 MiB."""
+
+    streams_max: int = 65_536
+    """Bound on the number of streams, since the next sequence of each is remembered for ever.
+    Frames of a stream past it are not kept. 65,536 cost some 20 MiB."""
+
+    def __post_init__(self) -> None:
+        at_least("bytes_max", self.bytes_max, 0)
+        if self.age_ms_max is not None:
+            above("age_ms_max", self.age_ms_max, 0)
+        at_least("frames_max", self.frames_max, 1)
+        at_least("streams_max", self.streams_max, 1)
+
+
+class Kept(NamedTuple):
+    """A frame of messages `[start, stop)`, as it was sent."""
+
+    start: int
+    stop: int
+    frame: bytes
+    timestamp_ns_max: int
+    """The newest of its messages' timestamps, in ns since the epoch."""
+
+
+# What a stream keeps for a frame is a plain tuple, three times cheaper to make than a Kept:
+# (start, stop, frame, timestamp_ns_max, newest timestamp so far).
+_Row = tuple[int, int, bytes, int, int]
+_STOP = itemgetter(1)
+_NEWEST = itemgetter(4)
+_GONE: _Row = (0, 0, b"", 0, 0)
+_COMPACT_AT = 1024
+
+
+class _Stream:
+    __slots__ = ("first", "newest_ns", "next", "rows")
+
+    def __init__(self) -> None:
+        self.rows: list[_Row] = []
+        self.first = 0  # rows before it are evicted; they are cut off when they are the half
+        self.next = 0
+        self.newest_ns = -(2**63)
+
+
+class ReplayBuffer:
+    """The newest frames of several streams, bounded by bytes, age and number over all of them.
+
+    What passes a bound evicts the oldest frames, in the order in which they were appended,
+    whichever stream they belong to. Appending is O(1) amortised, looking up O(log n).
+
+    Args:
+        config: bounds.
+
+    Attributes:
+        bytes_held: bytes of the frames kept now.
+        frames_evicted: frames dropped to keep a bound, those never kept included.
+        messages_evicted: messages in them.
+        frames_refused: those of `frames_evicted` that were never kept: larger than `bytes_max`, or
+            of one stream too many.
+
+    """
+
+    __slots__ = (
+        "_age_ns",
+        "_appended_ns",
+        "_bytes_max",
+        "_frames_max",
+        "_order",
+        "_streams",
+        "_streams_max",
+        "bytes_held",
+        "frames_evicted",
+        "frames_refused",
+        "messages_evicted",
+    )
+
+    def __init__(self, config: ReplayConfig) -> None:
+        self._bytes_max = config.bytes_max
+        self._frames_max = config.frames_max
+        self._streams_max = config.streams_max
+        self._age_ns = None if config.age_ms_max is None else ms_to_ns(config.age_ms_max)
+        self._streams: dict[str, _Stream] = {}
+        self._order: deque[_Stream] = deque()  # one entry a kept frame
+        self._appended_ns: deque[int] = deque()  # beside _order, only where age matters
+        self.bytes_held = 0
+        self.frames_evicted = 0
+        self.messages_evicted = 0
+        self.frames_refused = 0
+
+    def append(
+        self,
+        stream: str,
+        start: int,
+        count: int,
+        frame: bytes,
+        *,
+        now_ns: int,
+        timestamp_ns_max: int,
+    ) -> None:
+        """Remember a frame of `count` messages from `start` on, not below `next(stream)`.
+
+        A frame larger than `bytes_max` evicts nothing: it is not kept, and counted in
+        `frames_refused`. Raises `ValueError` for a count below 1 or a sequence that goes back.
+        """
+        kept = self._streams.get(stream)
+        if kept is None:
+            if len(self._streams) >= self._streams_max:
+                self._refuse(count)
+                return
+            kept = self._streams[stream] = _Stream()
+        if start < kept.next or count < 1:
+            raise ValueError(
+                f"a frame needs start >= {kept.next} and count >= 1, not {start} and {count}"
+            )
+        stop = kept.next = start + count
+        size = len(frame)
+        if size > self._bytes_max:
+            self._refuse(count)
+            return
+        if timestamp_ns_max > kept.newest_ns:
+            kept.newest_ns = timestamp_ns_max
+        kept.rows.append((start, stop, frame, timestamp_ns_max, kept.newest_ns))
+        order = self._order
+        order.append(kept)
+        if self._age_ns is not None:
+            self._appended_ns.append(now_ns)
+        self.bytes_held += size
+        while self.bytes_held > self._bytes_max or len(order) > self._frames_max:
+            self._evict_oldest()
+
+    def find(self, stream: str, start: int, stop: int) -> tuple[list[Kept], list[tuple[int, int]]]:
+        """Return the kept frames that overlap `[start, stop)`, and the parts that none covers."""
+        frames = self.frames(stream, start, stop, self.bytes_held + 1)
+        absent: list[tuple[int, int]] = []
+        for kept in frames:
+            if start < kept.start:
+                absent.append((start, kept.start))
+            start = kept.stop
+        if start < stop:
+            absent.append((start, stop))
+        return frames, absent
+
+    def frames(self, stream: str, start: int, stop: int, bytes_max: int) -> list[Kept]:
+        """Return kept frames that overlap `[start, stop)`, in order, of `bytes_max` bytes in all.
+
+        The first is given even where it alone is larger, so that a reader always gets on.
+        """
+        kept = self._streams.get(stream)
+        result: list[Kept] = []
+        if kept is None or start >= stop:
+            return result
+        rows = kept.rows
+        total = 0
+        for index in range(bisect_right(rows, start, kept.first, key=_STOP), len(rows)):
+            row = rows[index]
+            total += len(row[2])
+            if row[0] >= stop or (result and total > bytes_max):
+                break
+            result.append(Kept._make(row[:4]))
+        return result
+
+    def earliest(self, stream: str) -> int | None:
+        """Return the first sequence kept of a stream, or None where nothing is."""
+        kept = self._streams.get(stream)
+        if kept is None or kept.first == len(kept.rows):
+            return None
+        return kept.rows[kept.first][0]
+
+    def next(self, stream: str) -> int:
+        """Return the sequence after the last one appended; 0 for an unknown stream."""
+        kept = self._streams.get(stream)
+        return 0 if kept is None else kept.next
+
+    def streams(self) -> list[str]:
+        """Return the streams known, in the order in which they came."""
+        return list(self._streams)
+
+    def first_at_or_after(self, stream: str, timestamp_ns: int) -> Kept | None:
+        """Return the first kept frame with a `timestamp_ns_max` of at least `timestamp_ns`.
+
+        O(log n) while timestamps grow; where they go back, as many more steps as frames do.
+        """
+        kept = self._streams.get(stream)
+        if kept is None:
+            return None
+        rows = kept.rows
+        # Timestamps need not be sorted, but the newest so far is: before it nothing can match.
+        for index in range(bisect_left(rows, timestamp_ns, kept.first, key=_NEWEST), len(rows)):
+            if rows[index][3] >= timestamp_ns:
+                return Kept._make(rows[index][:4])
+        return None
+
+    def expire(self, *, now_ns: int) -> None:
+        """Drop the frames that are as old as `age_ms_max`."""
+        if self._age_ns is None:
+            return
+        limit_ns = now_ns - self._age_ns
+        while self._appended_ns and self._appended_ns[0] <= limit_ns:
+            self._evict_oldest()
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `expire` has something to do, or None."""
+        if self._age_ns is None or not self._appended_ns:
+            return None
+        return self._appended_ns[0] + self._age_ns
+
+    @property
+    def frames_held(self) -> int:
+        """Number of frames kept now."""
+        return len(self._order)
+
+    def _refuse(self, count: int) -> None:
+        self.frames_refused += 1
+        self.frames_evicted += 1
+        self.messages_evicted += count
+
+    def _evict_oldest(self) -> None:
+        kept = self._order.popleft()
+        if self._age_ns is not None:
+            self._appended_ns.popleft()
+        rows, first = kept.rows, kept.first
+        start, stop, frame, _, _ = rows[first]
+        rows[first] = _GONE
+        first += 1
+        if first >= _COMPACT_AT and 2 * first >= len(rows):
+            del rows[:first]
+            first = 0
+        kept.first = first
+        self.bytes_held -= len(frame)
+        self.frames_evicted += 1
+        self.messages_evicted += stop - start

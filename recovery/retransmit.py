@@ -1,0 +1,336 @@
+"""Which answer to a NACK goes out next.
+
+Requesters take turns, one job each. One whose budget is used up, or whose queue is full, is parked
+until it may go on, and costs the others nothing::
+
+    request ──▶ ready (in turn) ──sent, budget used up──▶ parked ──time──▶ ready
+                  │  └──block──────────────────────────────▲
+                  └──nothing wanted any more──▶ idle (remembered for its budget and stats)
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from recovery._checks import at_least, ms_to_ns
+from recovery.budget import TokenBucket
+from recovery.deadlines import DeadlineHeap
+from recovery.ranges import RangeSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetransmitConfig:
+    """How NACKs are answered. Raises `ValueError` for a value out of limits."""
+
+    linger_ms: float = 10.0
+    """Time for which an answered range is not answered again to the same requester, in ms. 10 ms,
+    as in Aeron: longer than most round trips, and half of a receiver's first retry."""
+
+    budget_bytes_s: int = 128 * 2**20
+    """Bytes a second that one requester may have, at least 1. 128 MiB/s, a gigabit link: one
+    receiver may use its own link fully, and no more."""
+
+    budget_burst_bytes: int = 32 * 2**20
+    """Bytes that one requester may have at once after a pause, at least 1. 32 MiB, a quarter of a
+    second's budget: usual losses are answered without waiting."""
+
+    ranges_max: int = 1024
+    """Bound on the ranges that one requester waits for, over all streams; what would pass it is
+    refused and named. 1024 are 16 NACKs of 64 ranges."""
+
+    requesters_max: int = 4096
+    """Bound on the requesters remembered. The one idle for longest makes room; where none is idle
+    the new one is refused. 4096, as many as one publisher may have subscribers."""
+
+    def __post_init__(self) -> None:
+        at_least("linger_ms", self.linger_ms, 0)
+        at_least("budget_bytes_s", self.budget_bytes_s, 1)
+        at_least("budget_burst_bytes", self.budget_burst_bytes, 1)
+        at_least("ranges_max", self.ranges_max, 1)
+        at_least("requesters_max", self.requesters_max, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RequesterStats:
+    """What one requester has asked for and got."""
+
+    bytes_sent: int
+    messages_sent: int
+    ranges_refused: int
+    """Ranges not answered: bounds met, or not kept any more."""
+    requests: int
+    throttled: int
+    """Times that it used up its budget while it still wanted more."""
+
+
+_ANSWERED_MAX = 4096
+
+
+class _Requester:
+    __slots__ = (
+        "answered",
+        "bucket",
+        "bytes_sent",
+        "messages_sent",
+        "ranges_held",
+        "ranges_refused",
+        "requests",
+        "throttled",
+        "wanted",
+    )
+
+    def __init__(self, config: RetransmitConfig) -> None:
+        self.bucket = TokenBucket(config.budget_bytes_s, config.budget_burst_bytes)
+        self.wanted: dict[str, RangeSet] = {}
+        self.ranges_held = 0
+        # (when, stream, start, stop) of the newest answers; a forgotten one costs a repetition.
+        self.answered: deque[tuple[int, str, int, int]] = deque(maxlen=_ANSWERED_MAX)
+        self.bytes_sent = self.messages_sent = 0
+        self.ranges_refused = self.requests = self.throttled = 0
+
+    def add(self, stream: str, start: int, stop: int, ranges_max: int) -> bool:
+        """Want `[start, stop)`; False where that would be a range too many."""
+        wanted = self.wanted.get(stream)
+        if wanted is None:
+            wanted = RangeSet()
+        before = len(wanted)
+        added = wanted.add(start, stop)
+        grown = len(wanted) - before
+        if grown > 0 and self.ranges_held >= ranges_max:
+            wanted.remove(start, stop)  # it touched nothing, or the number had not grown
+            return False
+        self.ranges_held += grown
+        if added:
+            self.wanted[stream] = wanted
+        return True
+
+    def remove(self, stream: str, start: int, stop: int, ranges_max: int) -> None:
+        """Want `[start, stop)` no more.
+
+        Where that cuts a range in two and so passes the bound, the upper part is forgotten and
+        counted as refused; its requester will ask for it again.
+        """
+        wanted = self.wanted.get(stream)
+        if wanted is None:
+            return
+        before = len(wanted)
+        wanted.remove(start, stop)
+        self.ranges_held += len(wanted) - before
+        upper = wanted.containing(stop)
+        if self.ranges_held > ranges_max and upper is not None:
+            wanted.remove(*upper)
+            self.ranges_held -= 1
+            self.ranges_refused += 1
+        if not wanted:
+            del self.wanted[stream]
+
+
+class RetransmitScheduler:
+    """What each requester still waits for, and whose turn it is.
+
+    Args:
+        config: budget and bounds.
+
+    Attributes:
+        requesters_refused: requests of new requesters refused because `requesters_max` was met.
+        ranges_refused: ranges refused because a bound was met, over all requesters.
+        ranges_malformed: ranges ignored because they were empty, reversed or negative.
+        messages_lingering: messages not answered because they had just been.
+
+    """
+
+    __slots__ = (
+        "_config",
+        "_idle",
+        "_linger_ns",
+        "_parked",
+        "_ready",
+        "_requesters",
+        "messages_lingering",
+        "ranges_malformed",
+        "ranges_refused",
+        "requesters_refused",
+    )
+
+    def __init__(self, config: RetransmitConfig) -> None:
+        self._config = config
+        self._linger_ns = ms_to_ns(config.linger_ms)
+        self._requesters: dict[bytes, _Requester] = {}
+        # Each known requester is in exactly one of these three.
+        self._ready: OrderedDict[bytes, None] = OrderedDict()
+        self._parked: DeadlineHeap[bytes] = DeadlineHeap()
+        self._idle: OrderedDict[bytes, None] = OrderedDict()
+        self.requesters_refused = 0
+        self.ranges_refused = 0
+        self.ranges_malformed = 0
+        self.messages_lingering = 0
+
+    def request(
+        self, requester: bytes, stream: str, ranges: Iterable[tuple[int, int]], *, now_ns: int
+    ) -> list[tuple[int, int]]:
+        """Take a NACK; returns the ranges refused because a bound is met.
+
+        Ranges are merged with what the requester waits for already. Parts answered to it within
+        `linger_ms` are ignored, since that answer is on its way. Malformed ranges are counted.
+        """
+        well_formed: list[tuple[int, int]] = []
+        for start, stop in ranges:
+            if 0 <= start < stop:
+                well_formed.append((start, stop))
+            else:
+                self.ranges_malformed += 1
+        state = self._known(requester)
+        if state is None:
+            self.requesters_refused += 1
+            self.ranges_refused += len(well_formed)
+            return well_formed
+        state.requests += 1
+        answered = self._answered(state, stream, now_ns)
+        refused: list[tuple[int, int]] = []
+        for start, stop in well_formed:
+            parts = answered.missing(start, stop)
+            self.messages_lingering += stop - start - sum(b - a for a, b in parts)
+            refused += [
+                (a, b) for a, b in parts if not state.add(stream, a, b, self._config.ranges_max)
+            ]
+        self.ranges_refused += len(refused)
+        state.ranges_refused += len(refused)
+        if state.wanted and requester in self._idle:
+            del self._idle[requester]
+            self._ready[requester] = None
+            self._park_if_throttled(requester, state, now_ns)
+        return refused
+
+    def next_job(self, *, now_ns: int) -> tuple[bytes, str, int, int] | None:
+        """Return (requester, stream, start, stop) to answer now, or None.
+
+        Its requester goes to the end of the queue, and the stream to the end of the requester's.
+        The caller answers with one frame, or a few, from `start` on and says so with `sent`; a
+        job that is neither sent, dropped nor blocked comes again in its next turn.
+        """
+        while (requester := self._parked.pop_due(now_ns)) is not None:
+            self._ready[requester] = None
+            self._park_if_throttled(requester, self._requesters[requester], now_ns, again=True)
+        if not self._ready:
+            return None
+        requester = next(iter(self._ready))
+        self._ready.move_to_end(requester)
+        wanted = self._requesters[requester].wanted
+        stream = next(iter(wanted))
+        ranges = wanted[stream] = wanted.pop(stream)
+        start, stop = next(iter(ranges))
+        return requester, stream, start, stop
+
+    def sent(
+        self, requester: bytes, stream: str, start: int, stop: int, size: int, *, now_ns: int
+    ) -> None:
+        """Note that `[start, stop)` went to a requester in `size` bytes, and charge its budget."""
+        state = self._requesters.get(requester)
+        if state is None:
+            return
+        state.remove(stream, start, stop, self._config.ranges_max)
+        state.bytes_sent += size
+        state.messages_sent += stop - start
+        state.bucket.take(size, now_ns)
+        if self._linger_ns:
+            self._remember(state, stream, start, stop, now_ns)
+        self._settle(requester, state)
+        self._park_if_throttled(requester, state, now_ns)
+
+    def drop_range(self, requester: bytes, stream: str, start: int, stop: int) -> None:
+        """Forget `[start, stop)`: it is not kept, and the requester has been told so."""
+        state = self._requesters.get(requester)
+        if state is None:
+            return
+        state.remove(stream, start, stop, self._config.ranges_max)
+        state.ranges_refused += 1
+        self._settle(requester, state)
+
+    def block(self, requester: bytes, until_ns: int) -> None:
+        """Leave a requester out until `until_ns`: its queue is full."""
+        if requester in self._ready:
+            del self._ready[requester]
+            self._parked.set(requester, until_ns)
+        elif requester in self._parked:
+            self._parked.set(requester, max(until_ns, self._parked.get(requester) or 0))
+
+    def forget(self, requester: bytes) -> None:
+        """Forget a requester, its wishes and its stats: it is gone."""
+        self._requesters.pop(requester, None)
+        self._ready.pop(requester, None)
+        self._idle.pop(requester, None)
+        self._parked.discard(requester)
+
+    def next_deadline_ns(self, *, now_ns: int) -> int | None:
+        """Return when `next_job` may have something: `now_ns` if it has, None if nothing waits."""
+        if self._ready:
+            return now_ns
+        first = self._parked.first()
+        return None if first is None else max(now_ns, first[0])
+
+    def waiting(self, requester: bytes, stream: str) -> RangeSet:
+        """Return what a requester still waits for in a stream, as a copy."""
+        state = self._requesters.get(requester)
+        ranges = None if state is None else state.wanted.get(stream)
+        return RangeSet() if ranges is None else ranges.copy()
+
+    def requester_stats(self) -> dict[bytes, RequesterStats]:
+        """Return what each remembered requester has asked for and got."""
+        return {
+            requester: RequesterStats(
+                state.bytes_sent,
+                state.messages_sent,
+                state.ranges_refused,
+                state.requests,
+                state.throttled,
+            )
+            for requester, state in self._requesters.items()
+        }
+
+    def __len__(self) -> int:
+        return len(self._requesters)
+
+    def _known(self, requester: bytes) -> _Requester | None:
+        state = self._requesters.get(requester)
+        if state is None:
+            if len(self._requesters) >= self._config.requesters_max:
+                if not self._idle:
+                    return None
+                self.forget(next(iter(self._idle)))
+            state = self._requesters[requester] = _Requester(self._config)
+            self._idle[requester] = None
+        elif requester in self._idle:
+            self._idle.move_to_end(requester)
+        return state
+
+    def _answered(self, state: _Requester, stream: str, now_ns: int) -> RangeSet:
+        recent = state.answered
+        while recent and recent[0][0] + self._linger_ns <= now_ns:
+            recent.popleft()
+        return RangeSet((start, stop) for _, name, start, stop in recent if name == stream)
+
+    def _remember(self, state: _Requester, stream: str, start: int, stop: int, now_ns: int) -> None:
+        recent = state.answered
+        if recent:
+            when, name, first, last = recent[-1]
+            if name == stream and last == start and now_ns - when < self._linger_ns // 8:
+                # A run of frames is one entry, by its first frame's time: its end may be answered
+                # an eighth of linger_ms early, and its entries are few.
+                recent[-1] = (when, name, first, stop)
+                return
+        recent.append((now_ns, stream, start, stop))
+
+    def _settle(self, requester: bytes, state: _Requester) -> None:
+        if not state.wanted and requester not in self._idle:
+            self._ready.pop(requester, None)
+            self._parked.discard(requester)
+            self._idle[requester] = None
+
+    def _park_if_throttled(
+        self, requester: bytes, state: _Requester, now_ns: int, *, again: bool = False
+    ) -> None:
+        if requester in self._ready and state.bucket.available(now_ns) < 1:
+            del self._ready[requester]
+            self._parked.set(requester, state.bucket.ready_at_ns(now_ns))
+            if not again:
+                state.throttled += 1

@@ -1,0 +1,133 @@
+"""p2pmsg as a contender, through its public names only."""
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from tests.bench.loads import BATCH_COUNT
+
+REPLAY_BYTES = 64 << 20
+READY_SECONDS = 10.0
+TIMEOUT_SECONDS = 20.0
+RECEIVE_MANY_COUNT = 4 * BATCH_COUNT
+TOPIC = "t"
+
+
+def why_not_ours() -> str | None:
+    """Return why p2pmsg cannot be measured, or None."""
+    try:
+        package = importlib.import_module("p2pmsg")
+    except ImportError as error:
+        return f"p2pmsg does not import: {error}"
+    missing = [name for name in ("Publisher", "Subscriber") if not hasattr(package, name)]
+    return f"p2pmsg has no {' and no '.join(missing)} yet" if missing else None
+
+
+def open_publisher() -> Any:
+    import p2pmsg
+
+    return p2pmsg.Publisher("tcp://127.0.0.1:0", name="bench", replay_bytes=REPLAY_BYTES)
+
+
+def open_subscriber(endpoint: str) -> Any:
+    import p2pmsg
+
+    return p2pmsg.Subscriber(endpoint, topics=[TOPIC], start="latest")
+
+
+def receive_rest(subscriber: Any, seconds: float) -> int:
+    """Count the messages that come within `seconds`; none is no error."""
+    try:
+        return len(subscriber.receive_many(1_000, seconds))
+    except TimeoutError:
+        return 0
+
+
+class OursSender:
+    """`publish` once a message."""
+
+    def __init__(self) -> None:
+        self._publisher = open_publisher()
+        self.endpoint = self._publisher.endpoint
+
+    def wait_ready(self, subscriber_count: int) -> None:
+        self._publisher.wait_for_subscribers(subscriber_count, timeout=READY_SECONDS)
+
+    def send_one(self, value: Any) -> None:
+        self._publisher.publish(TOPIC, value)
+
+    def send(self, values: list[Any]) -> None:
+        publish = self._publisher.publish
+        for value in values:
+            publish(TOPIC, value)
+
+    def finish(self) -> None:
+        self._publisher.flush()
+
+    def close(self) -> None:
+        self._publisher.close()
+
+
+class OursReceiver:
+    """Messages iterated one by one."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._subscriber = open_subscriber(endpoint)
+        self._messages: Iterator[Any] = iter(self._subscriber)
+
+    def receive_one(self) -> Any:
+        return self._subscriber.receive(TIMEOUT_SECONDS).value
+
+    def receive(self, count: int) -> list[Any]:
+        return [message.value for message in islice(self._messages, count)]
+
+    def receive_rest(self, seconds: float) -> int:
+        return receive_rest(self._subscriber, seconds)
+
+    def close(self) -> None:
+        self._subscriber.close()
+
+
+@dataclass(frozen=True)
+class Ours:
+    """p2pmsg, one call a message."""
+
+    name: str = "p2pmsg"
+
+    def open_sender(self) -> OursSender:
+        return OursSender()
+
+    def open_receiver(self, endpoint: str) -> OursReceiver:
+        return OursReceiver(endpoint)
+
+
+class OursManySender(OursSender):
+    """`publish_many` with the list that the peer packs into one frame."""
+
+    def send(self, values: list[Any]) -> None:
+        publish_many = self._publisher.publish_many
+        for start in range(0, len(values), BATCH_COUNT):
+            publish_many(TOPIC, values[start : start + BATCH_COUNT])
+
+
+class OursManyReceiver(OursReceiver):
+    """`receive_many`."""
+
+    def receive(self, count: int) -> list[Any]:
+        messages = self._subscriber.receive_many(RECEIVE_MANY_COUNT, TIMEOUT_SECONDS)
+        return [message.value for message in messages]
+
+
+@dataclass(frozen=True)
+class OursMany(Ours):
+    """p2pmsg, many messages a call."""
+
+    name: str = "p2pmsg, many"
+
+    def open_sender(self) -> OursSender:
+        return OursManySender()
+
+    def open_receiver(self, endpoint: str) -> OursReceiver:
+        return OursManyReceiver(endpoint)

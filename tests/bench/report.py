@@ -1,0 +1,163 @@
+"""Rows, the Markdown table, the JSON file and the name of the machine."""
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+from tests.bench.harness import Comparison
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Where it is `against_peer`, `bound`, `aim` and `spread` are about the ratio ours / peer, else
+    about `ours`. `ok` is None where nothing could be measured; `note` then says why.
+    """
+
+    area: str
+    what: str
+    ours: float | None
+    peer: float | None
+    ratio: float | None
+    bound: float
+    aim: float
+    ok: bool | None
+    unit: str
+    spread: tuple[float, float] | None
+    lower_is_better: bool = False
+    against_peer: bool = True
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a row is about and what it must reach."""
+
+    area: str
+    what: str
+    unit: str
+    bound: float
+    aim: float
+    lower_is_better: bool = False
+    against_peer: bool = True
+
+    def is_met(self, figure: float) -> bool:
+        return figure <= self.bound if self.lower_is_better else figure >= self.bound
+
+    def compared(self, comparison: Comparison, note: str = "") -> Row:
+        """A row of a comparison: the medians, and median and spread of the adjacent ratios."""
+        ratios = comparison.ratios
+        ratio = statistics.median(ratios)
+        return Row(
+            **asdict(self),
+            ours=statistics.median(comparison.ours),
+            peer=statistics.median(comparison.peers),
+            ratio=ratio,
+            ok=self.is_met(ratio),
+            spread=(min(ratios), max(ratios)),
+            note=note,
+        )
+
+    def measured(self, figures: Sequence[float], note: str = "") -> Row:
+        """A row that has a bound of its own and no peer."""
+        ours = statistics.median(figures)
+        return Row(
+            **asdict(self),
+            ours=ours,
+            peer=None,
+            ratio=None,
+            ok=self.is_met(ours),
+            spread=(min(figures), max(figures)),
+            note=note,
+        )
+
+    def alone(self, peer_figures: Sequence[float], reason: str) -> Row:
+        """A row with the peer's figure only."""
+        row = self.missing(reason)
+        return replace(row, peer=statistics.median(peer_figures))
+
+    def missing(self, reason: str, ok: bool | None = None) -> Row:
+        """A row without figures; `ok` is False where a trial failed."""
+        return Row(
+            **asdict(self), ours=None, peer=None, ratio=None, ok=ok, spread=None, note=reason
+        )
+
+
+def write_json(rows: Sequence[Row], path: Path) -> None:
+    path.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
+
+
+def render_markdown(rows: Sequence[Row]) -> str:
+    """The table, and beneath it the notes."""
+    titles = ("what", "ours", "peer", "ratio (spread)", "bound", "aim", "met")
+    cells = [titles, *(_format_row(row) for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(titles))]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in cells]
+    lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
+    subjects: dict[str, list[str]] = {}
+    for row in rows:
+        subjects.setdefault(row.note, []).append(row.what)
+    notes = [f"- {'; '.join(whats)}: {note}" for note, whats in subjects.items() if note]
+    return "\n".join([*lines, *([""] if notes else []), *notes])
+
+
+def _format_row(row: Row) -> tuple[str, ...]:
+    limit = "≤" if row.lower_is_better else "≥"
+    unit = " ×" if row.against_peer else f" {row.unit}"
+    spread = f" ({row.spread[0]:.2f} to {row.spread[1]:.2f})" if row.spread else ""
+    return (
+        row.what,
+        _format_figure(row.ours, row.unit, "" if row.against_peer else spread),
+        _format_figure(row.peer, row.unit),
+        "–" if row.ratio is None else f"{row.ratio:.2f} ×{spread}",
+        f"{limit} {row.bound:g}{unit}",
+        f"{limit} {row.aim:g}{unit}",
+        {True: "yes", False: "**no**", None: "–"}[row.ok],
+    )
+
+
+def _format_figure(figure: float | None, unit: str, spread: str = "") -> str:
+    if figure is None:
+        return "–"
+    if figure >= 1e6:
+        text = f"{figure / 1e6:.2f} M"
+    elif figure >= 1e4:
+        text = f"{figure / 1e3:.0f} k"
+    else:
+        text = f"{figure:.4g}"
+    return f"{text} {unit}{spread}"
+
+
+def name_machine() -> str:
+    """One line that says what the figures were measured on."""
+    import zmq
+
+    versions = [f"pyzmq {zmq.__version__}", f"libzmq {zmq.zmq_version()}"]
+    versions += [f"{package} {_version(package)}" for package in ("msgpack", "eclipse-zenoh")]
+    system = f"{platform.system()} {platform.release()}"
+    return (
+        f"{_cpu_model()}, {len(os.sched_getaffinity(0))} cores, {system}, "
+        f"Python {platform.python_version()}, {', '.join(versions)}"
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()

@@ -1,0 +1,400 @@
+"""The misbehaving proxy, with plain sockets and with ZeroMQ's through it."""
+
+import contextlib
+import select
+import socket
+import threading
+import time
+
+import pytest
+
+from p2pmsg.testing.proxy import TcpProxy
+from tests.unit.transports.sockets import DEADLINE_S, LOOPBACK, eventually
+from transports import EndpointError, ZmqReceiver, ZmqSender, context
+
+
+@pytest.fixture
+def stack():
+    with contextlib.ExitStack() as opened:
+        yield opened
+
+
+class Server:
+    """A plain listening socket whose connections are taken by hand."""
+
+    def __init__(self, stack):
+        self.stack = stack
+        self.listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self.listener.settimeout(DEADLINE_S)
+        self.address = self.listener.getsockname()
+
+    def accept(self):
+        taken, _ = self.listener.accept()
+        taken.settimeout(DEADLINE_S)
+        return self.stack.enter_context(taken)
+
+
+@pytest.fixture
+def server(stack):
+    return Server(stack)
+
+
+@pytest.fixture
+def proxied(stack, server):
+    """Make a proxy to `server`."""
+    return lambda **options: stack.enter_context(TcpProxy(server.address, **options))
+
+
+def client_of(stack, proxy):
+    port = int(proxy.endpoint.rpartition(":")[2])
+    return stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE_S))
+
+
+def receive_exactly(used, count):
+    data = b""
+    while len(data) < count:
+        chunk = used.recv(min(65536, count - len(data)))
+        assert chunk, "the connection ended early"
+        data += chunk
+    return data
+
+
+def zmq_pair(stack, *, welcome=b"", queue_frames=20_000, **options):
+    """Return a sender, a proxy to it, and a receiver that is connected through the proxy."""
+    sender = ZmqSender(LOOPBACK, context=context(), queue_frames=queue_frames, welcome=welcome)
+    stack.enter_context(sender)
+    proxy = stack.enter_context(TcpProxy(sender.endpoint, **options))
+    receiver = ZmqReceiver(proxy.endpoint, context=context(), queue_frames=queue_frames)
+    stack.enter_context(receiver)
+    receiver.subscribe(b"")
+    receiver.connect()
+    eventually(sender.receive_subscriptions)
+    return sender, proxy, receiver
+
+
+def back_again(sender, receiver):
+    """Wait until the receiver is subscribed anew; return the frames that came meanwhile.
+
+    Both have to be used for that: ZeroMQ does its part in the threads of their owners.
+    """
+    notes, frames = [], []
+
+    def both_see_it():
+        notes.extend(sender.receive_subscriptions())
+        frame = receiver.receive()
+        frames.extend([] if frame is None else [frame])
+        return notes[-1:] == [b"\x01"] and frames
+
+    eventually(both_see_it)
+    return frames
+
+
+def test_bytes_pass_both_ways_and_are_counted(stack, server, proxied):
+    proxy = proxied()
+    client = client_of(stack, proxy)
+    taken = server.accept()
+    client.sendall(b"up")
+    assert receive_exactly(taken, 2) == b"up"
+    taken.sendall(b"down")
+    assert receive_exactly(client, 4) == b"down"
+    eventually(lambda: (proxy.bytes_up, proxy.bytes_down) == (2, 4))
+    assert (proxy.connections, proxy.cuts, proxy.frames_passed) == (1, 0, 0)
+
+
+def test_an_end_passes_on_behind_all_bytes_one_way_at_a_time(stack, server, proxied):
+    client = client_of(stack, proxied(delay_ms=20))
+    taken = server.accept()
+    client.sendall(b"request")
+    client.shutdown(socket.SHUT_WR)
+    assert receive_exactly(taken, 7) == b"request"
+    assert taken.recv(1) == b""
+    answer = bytes(1_000_000)
+    sending = threading.Thread(target=lambda: (taken.sendall(answer), taken.close()))
+    sending.start()
+    assert receive_exactly(client, len(answer)) == answer
+    assert client.recv(1) == b""
+    sending.join()
+
+
+def test_cut_resets_both_ends_and_lets_new_connections_in(stack, server, proxied):
+    proxy = proxied()
+    client = client_of(stack, proxy)
+    taken = server.accept()
+    proxy.cut()
+    for end in (client, taken):
+        with pytest.raises(ConnectionResetError):
+            end.recv(1)
+    assert proxy.cuts == 1
+    again = client_of(stack, proxy)
+    again.sendall(b"x")
+    assert server.accept().recv(1) == b"x"
+    assert proxy.connections == 2
+
+
+def test_cut_every_goes_on_until_it_is_stopped(stack, server, proxied):
+    proxy = proxied()
+    with pytest.raises(ValueError, match="above 0"):
+        proxy.cut_every(0)
+    proxy.cut_every(0.02)
+    for _ in range(3):
+        client = client_of(stack, proxy)
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+    proxy.stop_cutting()
+    cuts = proxy.cuts
+    assert cuts >= 3
+    client = client_of(stack, proxy)
+    assert select.select([client], [], [], 0.1)[0] == []
+    assert proxy.cuts == cuts
+
+
+def test_refuse_closes_new_connections_and_leaves_the_old(stack, server, proxied):
+    proxy = proxied()
+    client = client_of(stack, proxy)
+    taken = server.accept()
+    proxy.refuse()
+    with pytest.raises(ConnectionError):
+        client_of(stack, proxy).recv(1)
+    client.sendall(b"old")
+    assert receive_exactly(taken, 3) == b"old"
+    proxy.refuse(False)
+    client_of(stack, proxy).sendall(b"new")
+    assert receive_exactly(server.accept(), 3) == b"new"
+
+
+def test_a_target_that_is_away_resets_the_client(stack, server, proxied):
+    proxy = proxied()
+    server.listener.close()
+    with pytest.raises(ConnectionError):
+        client_of(stack, proxy).recv(1)
+
+
+def test_delay_delays_each_way_and_keeps_order(stack, server, proxied):
+    proxy = proxied(delay_ms=100)
+    client = client_of(stack, proxy)
+    taken = server.accept()
+    start = time.monotonic()
+    client.sendall(b"1")
+    assert taken.recv(1) == b"1"
+    taken.sendall(b"2")
+    assert client.recv(1) == b"2"
+    assert 0.2 <= time.monotonic() - start < 5
+    client.sendall(b"slow")
+    eventually(lambda: select.select([taken], [], [], 0)[0] or time.monotonic() > start + 0.25)
+    proxy.delay_ms = 0
+    client.sendall(b" quick")
+    assert receive_exactly(taken, 10) == b"slow quick"
+
+
+def test_a_held_back_direction_makes_its_sender_wait(stack, server, proxied):
+    client = client_of(stack, proxied(delay_ms=60_000))
+    server.accept()
+    client.setblocking(False)
+    sent = 0
+    quiet_since = time.monotonic()
+    while time.monotonic() - quiet_since < 0.2:
+        try:
+            sent += client.send(bytes(65536))
+            quiet_since = time.monotonic()
+        except BlockingIOError:
+            select.select([], [client], [], 0.02)
+        # The proxy's 4 MiB, and what the system's buffers hold.
+        assert sent < 64 * 1024 * 1024
+    assert sent >= 4 * 1024 * 1024
+
+
+def test_stall_and_resume_lose_nothing(stack, server, proxied):
+    proxy = proxied()
+    client = client_of(stack, proxy)
+    taken = server.accept()
+    data = bytes(range(256)) * 40_000
+    sending = threading.Thread(target=client.sendall, args=(data,))
+    sending.start()
+    start = receive_exactly(taken, 100_000)
+    proxy.stall()
+    passed = proxy.bytes_up
+    start += receive_exactly(taken, passed - len(start))
+    assert (select.select([taken], [], [], 0.1)[0], proxy.bytes_up) == ([], passed)
+    proxy.resume()
+    assert start + receive_exactly(taken, len(data) - len(start)) == data
+    sending.join()
+
+
+def test_close_ends_the_thread_and_all_connections(stack, server, proxied):
+    proxy = proxied()
+    client = client_of(stack, proxy)
+    server.accept()
+    proxy.close()
+    proxy.close()
+    proxy.cut()
+    with pytest.raises(ConnectionResetError):
+        client.recv(1)
+    assert "tcp-proxy" not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "error"),
+    [
+        ("ipc://x", {}, EndpointError),
+        ("tcp://*:5", {}, EndpointError),
+        ("nonsense", {}, EndpointError),
+        (("127.0.0.1", 9), {"frame_loss": 1.1}, ValueError),
+        (("127.0.0.1", 9), {"delay_ms": -1}, ValueError),
+    ],
+)
+def test_misuse_is_refused(target, options, error):
+    with pytest.raises(error):
+        TcpProxy(target, **options)
+
+
+def test_the_welcome_comes_again_after_each_cut(stack):
+    sender, proxy, receiver = zmq_pair(stack, welcome=b"\x00hello")
+    assert receiver.receive_wait(5000) == b"\x00hello"
+    for _ in range(3):
+        proxy.cut()
+        assert back_again(sender, receiver) == [b"\x00hello"]
+        assert sender.send(b"live")
+        assert receiver.receive_wait(5000) == b"live"
+    assert (proxy.connections, proxy.cuts) == (4, 3)
+
+
+def test_a_partition_heals(stack):
+    sender, proxy, receiver = zmq_pair(stack, welcome=b"\x00hello")
+    assert receiver.receive_wait(5000) == b"\x00hello"
+    proxy.refuse()
+    proxy.cut()
+    assert eventually(sender.receive_subscriptions) == [b"\x00"]
+    assert receiver.receive_wait(200) is None
+    proxy.refuse(False)
+    assert back_again(sender, receiver) == [b"\x00hello"]
+
+
+def numbered(count):
+    return [b"%06d" % number for number in range(count)]
+
+
+def send_all(sender, frames):
+    for frame in frames:
+        assert sender.send(frame, wait_ms=5000)
+
+
+def receive_until(receiver, last):
+    frames = []
+    while not frames or frames[-1] != last:
+        frames.append(receiver.receive_wait(5000))
+        assert frames[-1] is not None
+    return frames
+
+
+def lossy_run(count, seed, **options):
+    """Return what arrives of `count` frames through a lossy proxy, and the proxy."""
+    with contextlib.ExitStack() as stack:
+        sender, proxy, receiver = zmq_pair(stack, seed=seed, **options)
+        send_all(sender, numbered(count))
+        # Only a switched-off loss makes the end certain to arrive.
+        eventually(lambda: proxy.frames_passed + proxy.frames_dropped >= count)
+        proxy.frame_loss = 0.0
+        send_all(sender, [b"end"])
+        return receive_until(receiver, b"end")[:-1], proxy
+
+
+def test_frames_are_lost_at_the_rate_given_and_every_one_is_accounted_for():
+    frames, proxy = lossy_run(5000, seed=1, frame_loss=0.1)
+    assert frames == sorted(set(frames))
+    assert proxy.frames_passed == len(frames) + 1
+    assert proxy.frames_dropped == 5000 - len(frames)
+    # Five standard deviations of a binomial distribution.
+    assert abs(proxy.frames_dropped - 500) < 5 * (5000 * 0.1 * 0.9) ** 0.5
+
+
+def test_losses_repeat_with_their_seed():
+    first, _ = lossy_run(500, seed=7, frame_loss=0.3)
+    again, _ = lossy_run(500, seed=7, frame_loss=0.3)
+    other, _ = lossy_run(500, seed=8, frame_loss=0.3)
+    assert first == again != other
+
+
+def test_the_first_frames_can_be_spared():
+    frames, proxy = lossy_run(100, seed=1, frame_loss=1.0, loss_after_frames=5)
+    assert frames == numbered(5)
+    assert (proxy.frames_passed, proxy.frames_dropped) == (6, 95)
+
+
+def test_a_predicate_says_what_may_be_lost():
+    frames, proxy = lossy_run(100, seed=1, drop=lambda prefix: prefix.endswith(b"3"))
+    assert frames == [frame for frame in numbered(100) if not frame.endswith(b"3")]
+    assert proxy.frames_dropped == 10
+
+
+def test_frames_of_every_size_survive_next_to_lost_ones(stack):
+    seen = []
+    sizes = [0, 1, 253, 254, 255, 256, 257, 511, 512, 513, 8191, 8192, 70_000, 1_000_000]
+    kept = [b"k" * size for size in sizes]
+
+    def is_lost(prefix):
+        seen.append(len(prefix))
+        return prefix.startswith(b"x")
+
+    sender, proxy, receiver = zmq_pair(stack, drop=is_lost)
+    for frame in kept:
+        send_all(sender, [frame, b"x" * len(frame) + b"x"])
+    send_all(sender, [b"end"])
+    assert receive_until(receiver, b"end") == [*kept, b"end"]
+    assert proxy.frames_dropped == len(kept)
+    assert max(seen) == 512
+
+
+def test_all_parts_of_a_message_share_its_fate(stack):
+    sender, proxy, receiver = zmq_pair(stack, drop=lambda prefix: prefix == b"drop")
+    sender.socket.send_multipart([b"drop", b"2", b"3"])
+    sender.socket.send_multipart([b"keep", b"drop"])
+    send_all(sender, [b"end"])
+    assert receive_until(receiver, b"end") == [b"keep", b"drop", b"end"]
+    assert (proxy.frames_passed, proxy.frames_dropped) == (3, 3)
+
+
+def test_heartbeats_pass_where_all_frames_are_lost(stack):
+    sender = stack.enter_context(ZmqSender(LOOPBACK, context=context(), heartbeat_timeout_ms=100))
+    proxy = stack.enter_context(TcpProxy(sender.endpoint, frame_loss=1.0))
+    receiver = ZmqReceiver(proxy.endpoint, context=context(), heartbeat_timeout_ms=100)
+    stack.enter_context(receiver)
+    receiver.subscribe(b"")
+    receiver.connect()
+    eventually(sender.receive_subscriptions)
+    before = proxy.bytes_down
+    eventually(lambda: proxy.bytes_down >= before + 200)
+    assert (proxy.connections, receiver.receive()) == (1, None)
+
+
+def test_silence_ends_a_connection_and_resume_brings_another(stack):
+    sender = stack.enter_context(
+        ZmqSender(LOOPBACK, context=context(), heartbeat_timeout_ms=200, welcome=b"hello")
+    )
+    proxy = stack.enter_context(TcpProxy(sender.endpoint))
+    receiver = ZmqReceiver(proxy.endpoint, context=context(), heartbeat_timeout_ms=200)
+    stack.enter_context(receiver)
+    receiver.subscribe(b"")
+    receiver.connect()
+    eventually(sender.receive_subscriptions)
+    assert receiver.receive_wait(5000) == b"hello"
+    proxy.stall()
+    assert eventually(sender.receive_subscriptions) == [b"\x00"]
+    proxy.resume()
+    assert back_again(sender, receiver) == [b"hello"]
+
+
+def test_what_the_predicate_raises_comes_out_of_close(stack):
+    def broken(prefix):
+        raise LookupError("a test's own mistake")
+
+    sender = stack.enter_context(ZmqSender(LOOPBACK, context=context()))
+    proxy = TcpProxy(sender.endpoint, drop=broken)
+    receiver = stack.enter_context(ZmqReceiver(proxy.endpoint, context=context()))
+    receiver.subscribe(b"")
+    receiver.connect()
+    eventually(sender.receive_subscriptions)
+    sender.send(b"frame")
+    assert eventually(sender.receive_subscriptions) == [b"\x00"]
+    with pytest.raises(LookupError, match="own mistake"):
+        proxy.close()
+    proxy.close()

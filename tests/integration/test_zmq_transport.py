@@ -1,0 +1,312 @@
+"""The ZeroMQ sockets over real connections on this machine."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from tests.unit.transports.sockets import (
+    LOOPBACK,
+    eventually,
+    fill,
+    join,
+    recovery_pair,
+    socket_opener,
+)
+from transports import (
+    BindError,
+    PeerUnreachableError,
+    ZmqReceiver,
+    ZmqRecoveryClient,
+    ZmqRecoveryServer,
+    ZmqSender,
+)
+from transports.zmq_pubsub import NO_COPY_BYTES
+
+
+@pytest.fixture
+def opened():
+    with socket_opener() as open_socket:
+        yield open_socket
+
+
+@pytest.fixture
+def pair(opened):
+    """Make a sender and a receiver that are connected and subscribed."""
+
+    def connect(endpoint=LOOPBACK, *, sender_options=None, prefix=b"", **receiver_options):
+        sender = opened(ZmqSender, endpoint, **(sender_options or {}))
+        receiver = join(opened, sender, prefix, **receiver_options)
+        return sender, receiver
+
+    return connect
+
+
+ENDPOINTS = {
+    "ipv4": LOOPBACK,
+    "name": "tcp://localhost:0",
+    "every interface": "tcp://*:0",
+    "ipv6": "tcp://[::1]:0",
+    "ipc": "ipc://{directory}/feed",
+    "abstract ipc": "ipc://@p2pmsg-test-{pid}",
+    "inproc": "inproc://feed",
+}
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=ENDPOINTS)
+def test_welcome_and_frames_arrive_over_every_kind_of_endpoint(pair, tmp_path, endpoint):
+    endpoint = endpoint.format(directory=tmp_path, pid=os.getpid())
+    try:
+        sender, receiver = pair(endpoint, sender_options={"welcome": b"\x00hello"})
+    except BindError:
+        if "::1" not in endpoint:
+            raise
+        pytest.skip("no IPv6 here")
+    assert not sender.endpoint.endswith(":0")
+    large = os.urandom(NO_COPY_BYTES)
+    assert sender.send(b"small")
+    assert sender.send(large)
+    sender.send_shedding(b"last")
+    frames = [receiver.receive_wait(5000) for _ in range(4)]
+    assert frames == [b"\x00hello", b"small", large, b"last"]
+    assert receiver.receive() is None
+
+
+def test_only_frames_with_a_subscribed_prefix_arrive(pair):
+    sender, receiver = pair(prefix=b"prices\x00")
+    receiver.subscribe(b"b")
+    assert eventually(sender.receive_subscriptions) == [b"\x01b"]
+    for frame in (b"other\x00", b"prices\x001", b"b2"):
+        assert sender.send(frame)
+    assert [receiver.receive_wait(5000) for _ in range(2)] == [b"prices\x001", b"b2"]
+    receiver.unsubscribe(b"b")
+    assert eventually(sender.receive_subscriptions) == [b"\x00b"]
+    sender.send(b"b3")
+    sender.send(b"prices\x004")
+    assert receiver.receive_wait(5000) == b"prices\x004"
+
+
+def test_receive_wait_waits_no_longer_than_it_may(pair):
+    _, receiver = pair()
+    for timeout_ms in (30, 30, 10, 0):
+        start = time.monotonic()
+        assert receiver.receive_wait(timeout_ms) is None
+        assert time.monotonic() - start >= timeout_ms / 1000 - 0.005
+
+
+def test_a_slow_receiver_makes_send_refuse_and_shedding_skips_it_alone(pair, opened):
+    sender, slow = pair(sender_options={"queue_frames": 10}, queue_frames=10)
+    quick = join_second(opened, sender)
+    frame = bytes(100_000)
+
+    def fill_the_slow_one():
+        sent = 0
+        while sender.send(frame, wait_ms=20):
+            assert quick.receive_wait(5000) == frame
+            sent += 1
+            assert sent < 10_000
+        return sent
+
+    sent = fill_the_slow_one()
+    shed = [b"shed %d" % number for number in range(30)]
+    for small in shed:
+        sender.send_shedding(small)
+        assert quick.receive_wait(5000) == small
+    for _ in range(sent):
+        assert slow.receive_wait(5000) == frame
+    reached = []
+
+    def slow_is_reached_again():
+        assert sender.send(b"mark")
+        assert quick.receive_wait(5000) == b"mark"
+        reached.append(slow.receive_wait(10))
+        return reached[-1] == b"mark"
+
+    eventually(slow_is_reached_again)
+    assert len([small for small in reached if small in shed]) < len(shed)
+    # It refuses again, too: shedding was for those frames only.
+    fill_the_slow_one()
+
+
+def join_second(opened, sender):
+    """Connect a second receiver, whose subscription the sender does not hear of."""
+    receiver = opened(ZmqReceiver, sender.endpoint)
+    receiver.subscribe(b"")
+    receiver.subscribe(b"second")
+    receiver.connect()
+    assert eventually(sender.receive_subscriptions) == [b"\x01second"]
+    return receiver
+
+
+def test_a_waiting_send_goes_on_once_there_is_room(pair):
+    sender, receiver = pair(sender_options={"queue_frames": 5}, queue_frames=5)
+    frame = bytes(200_000)
+    sent = fill(sender, frame)
+    reader = threading.Timer(0.05, lambda: [receiver.receive_wait(5000) for _ in range(sent)])
+    reader.start()
+    try:
+        assert sender.send(frame, wait_ms=9000)
+    finally:
+        reader.join()
+
+
+def repeat(function):
+    # For ever, since the system's buffers may still grow and take some frames.
+    while True:
+        function()
+
+
+def test_ctrl_c_comes_through_a_waiting_send_and_receive(pair):
+    sender, receiver = pair(sender_options={"queue_frames": 5}, queue_frames=5)
+    frame = bytes(200_000)
+    fill(sender, frame)
+    for blocked in (lambda: sender.send(frame, wait_ms=9000), lambda: receiver.receive_wait(9000)):
+        interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+        interrupt.start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            repeat(blocked)
+        assert time.monotonic() - start < 5
+        interrupt.join()
+
+
+def test_a_frame_above_the_limit_ends_the_connection_until_reconnect(pair):
+    sender, receiver = pair(sender_options={"welcome": b"hello"}, frame_bytes_max=1000)
+    assert receiver.receive_wait(5000) == b"hello"
+    sender.send(bytes(1000))
+    sender.send(bytes(1001))
+    sender.send(b"after")
+    assert receiver.receive_wait(5000) == bytes(1000)
+    assert eventually(sender.receive_subscriptions) == [b"\x00"]
+    assert receiver.receive() is None
+    receiver.reconnect()
+    assert eventually(sender.receive_subscriptions) == [b"\x01"]
+    assert receiver.receive_wait(5000) == b"hello"
+
+
+def test_reconnect_also_replaces_a_connection_that_works(pair):
+    sender, receiver = pair(sender_options={"welcome": b"hello"})
+    receiver.reconnect()
+    received = []
+
+    def comes_back():
+        sender.send(b"frame")
+        received.append(receiver.receive_wait(10))
+        return received[-1] == b"frame"
+
+    eventually(comes_back)
+    assert b"hello" in received
+
+
+def test_a_frozen_receiver_is_given_up_and_no_longer_holds_the_sender_up(opened):
+    sender = opened(ZmqSender, LOOPBACK, queue_frames=5, heartbeat_timeout_ms=500)
+    script = (
+        "import sys, transports as t\n"
+        "r = t.ZmqReceiver(sys.argv[1], context=t.context()); r.subscribe(b''); r.connect()\n"
+        "while True: r.receive_wait(1000)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, sender.endpoint]) as child:
+        try:
+            eventually(sender.receive_subscriptions)
+            child.send_signal(signal.SIGSTOP)
+            fill(sender, bytes(200_000))
+            assert eventually(sender.receive_subscriptions) == [b"\x00"]
+            assert all(sender.send_now(b"to nobody") for _ in range(100))
+        finally:
+            child.kill()
+
+
+def test_requests_and_replies(opened):
+    server, client = recovery_pair(opened)
+    other = opened(ZmqRecoveryClient, server.endpoint)
+    other.connect()
+    assert client.send(b"from client")
+    assert other.send(b"from other")
+    for _ in range(2):
+        requester, frame = eventually(server.receive)
+        assert server.reply(requester, b"re: " + frame)
+    assert eventually(client.receive) == b"re: from client"
+    assert eventually(other.receive) == b"re: from other"
+    assert (server.receive(), client.receive()) == (None, None)
+
+
+def test_a_request_waits_for_a_server_that_is_away(opened, tmp_path):
+    endpoint = f"ipc://{tmp_path}/feed"
+    client = opened(ZmqRecoveryClient, endpoint)
+    client.connect()
+    assert client.send(b"early")
+    server = opened(ZmqRecoveryServer, endpoint)
+    assert eventually(server.receive)[1] == b"early"
+
+
+def test_a_request_queue_has_its_bound(opened):
+    client = opened(ZmqRecoveryClient, "tcp://127.0.0.1:9", queue_frames=3)
+    client.connect()
+    assert [client.send(b"?") for _ in range(5)] == [True, True, True, False, False]
+
+
+def test_a_reply_to_a_full_queue_is_refused_and_to_a_vanished_peer_an_error(opened):
+    server, client = recovery_pair(opened, server_options={"queue_frames": 5}, queue_frames=5)
+    client.send(b"?")
+    requester, _ = eventually(server.receive)
+    eventually(lambda: not server.reply(requester, bytes(200_000)))
+    client.close()
+    with pytest.raises(PeerUnreachableError) as caught:
+        # It hears of the end once it has received what came before.
+        eventually(lambda: server.receive() or (server.reply(requester, b"late") and None))
+    assert caught.value.peer == requester
+    with pytest.raises(PeerUnreachableError):
+        server.reply(b"never seen", b"")
+
+
+def test_messages_of_other_than_one_part_are_counted_and_skipped(opened):
+    server, client = recovery_pair(opened)
+    client.socket.send_multipart([b"a", b"b", b"c"])
+    client.socket.send_multipart([b"", b"b"])
+    client.send(b"good")
+    requester, frame = eventually(server.receive)
+    assert (frame, server.malformed) == (b"good", 2)
+    server.socket.send_multipart([requester, b"a", b"b"])
+    server.reply(requester, b"good")
+    assert (eventually(client.receive), client.malformed) == (b"good", 1)
+
+
+def test_a_request_above_the_limit_disconnects_its_sender_only(opened):
+    server, client = recovery_pair(opened, server_options={"frame_bytes_max": 1000})
+    other = opened(ZmqRecoveryClient, server.endpoint)
+    other.connect()
+    client.send(bytes(1001))
+    other.send(b"fine")
+    assert eventually(server.receive)[1] == b"fine"
+    # The server's end broke, not the client's protocol: it connects again by itself.
+    eventually(lambda: client.send(b"fine again") and server.receive())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_bytes_on_the_listening_sockets_disturb_nobody(pair, opened, seed):
+    sender, receiver = pair()
+    server, client = recovery_pair(opened)
+    chance = random.Random(seed)
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(48)
+    ports = [int(bound.endpoint.rpartition(":")[2]) for bound in (sender, server)]
+    for port in ports:
+        for start in (b"", greeting, greeting + b"\x04\x05\x05READY", b"GET / HTTP/1.1\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", port)) as raw:
+                raw.sendall(start + chance.randbytes(chance.randrange(1, 20_000)))
+    client.send(b"?")
+    # Early versions of ZeroMQ's protocol have so little form that random bytes can be a frame.
+    requester, _ = eventually(lambda: is_last(server.receive()))
+    assert server.reply(requester, b"!")
+    assert eventually(client.receive) == b"!"
+    assert sender.send(b"still there")
+    assert receiver.receive_wait(5000) == b"still there"
+
+
+def is_last(request):
+    return request if request is not None and request[1] == b"?" else None

@@ -1,0 +1,214 @@
+"""A receiver behind a network that loses, repeats, reorders and cuts frames anew."""
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recovery import Delivery, Loss, LossReason, NackConfig, ReceiverConfig, StreamReceiver
+
+MS = 1_000_000
+FRAME = 100
+CONFIGS = st.builds(
+    lambda gaps, frames, size, losses, wait, delay: ReceiverConfig(
+        nack=NackConfig(
+            gaps_max=gaps,
+            attempts_max=3,
+            retry_ms=10,
+            retry_ceiling_ms=40,
+            deadline_ms=200,
+            delay_ms=delay,
+        ),
+        reorder_frames_max=frames,
+        reorder_bytes_max=size,
+        losses_max=losses,
+        wait_for_repair=wait,
+    ),
+    st.integers(1, 8),
+    st.integers(0, 6),
+    st.integers(0, 6 * FRAME),
+    st.integers(1, 4),
+    st.sampled_from([True, True, True, False]),
+    st.sampled_from([0, 5]),
+)
+WHERE = st.integers(0, 80)
+COUNT = st.integers(1, 10)
+STEP = st.one_of(
+    st.tuples(st.just("live"), st.integers(0, 6), COUNT),
+    st.tuples(st.just("live"), st.just(0), COUNT),
+    st.tuples(st.sampled_from(["old", "repair", "refuse", "blame"]), WHERE, COUNT),
+    st.tuples(st.just("heartbeat"), st.integers(0, 6), st.one_of(st.none(), WHERE)),
+    st.tuples(st.just("time"), st.integers(1, 100), st.none()),
+    st.tuples(st.just("take"), st.integers(1, 5), st.none()),
+    st.tuples(st.just("answer"), st.integers(0, 5), COUNT),
+    st.tuples(st.sampled_from(["split", "split_refusal"]), st.integers(0, 3), st.integers(1, 3)),
+)
+
+
+class Run:
+    def __init__(self, config: ReceiverConfig, start: int) -> None:
+        self.config = config
+        self.receiver: StreamReceiver[range] = StreamReceiver(config, Random(7))
+        self.now_ns = 0
+        self.published = 0
+        self.start = start
+        self.position = start
+        self.outcome: dict[int, str] = {}
+        self.arrived: set[int] = set()
+
+    def put(self, start: int, count: int, repaired: bool = False) -> None:
+        item = range(start, start + count)
+        self.arrived |= set(item)
+        self.receiver.receive(start, count, FRAME, item, now_ns=self.now_ns, repaired=repaired)
+
+    def live(self, skipped: int, count: int) -> None:
+        self.published += skipped
+        self.put(self.published, count)
+        self.published += count
+
+    def old(self, start: int, count: int, repaired: bool = False) -> None:
+        count = min(count, self.published - start)
+        if count > 0:
+            self.put(start, count, repaired)
+
+    def repair(self, start: int, count: int) -> None:
+        self.old(start, count, repaired=True)
+
+    def refuse(self, start: int, count: int) -> None:
+        self.receiver.refuse(start, start + count, LossReason.EVICTED, now_ns=self.now_ns)
+
+    def blame(self, start: int, count: int) -> None:
+        self.receiver.blame(start, start + count, LossReason.BUDGET)
+
+    def heartbeat(self, more: int, earliest: int | None) -> None:
+        self.published += more
+        if earliest is not None:
+            earliest = min(earliest, self.published)
+        self.receiver.observe_head(self.published, now_ns=self.now_ns, earliest=earliest)
+
+    def time(self, elapsed_ms: int, _: None) -> None:
+        self.now_ns += elapsed_ms * MS
+        for start, stop in self.receiver.nacks_due(now_ns=self.now_ns):
+            assert self.receiver.expected <= start < stop <= self.receiver.head
+        self.receiver.handle_timer(now_ns=self.now_ns)
+
+    def answer(self, before: int, count: int) -> None:
+        """Repair what is missing, with frames that reach beyond it on both sides."""
+        for start, stop in list(self.receiver.missing_ranges)[:2]:
+            self.repair(max(0, start - before), min(stop - start, count) + before)
+
+    def split(self, gap: int, count: int) -> None:
+        """Repair the middle of a gap."""
+        for start, stop in list(self.receiver.missing_ranges)[gap : gap + 1]:
+            self.repair((start + stop) // 2, count)
+
+    def split_refusal(self, gap: int, count: int) -> None:
+        for start, stop in list(self.receiver.missing_ranges)[gap : gap + 1]:
+            self.refuse((start + stop) // 2, count)
+
+    def take(self, times: int, _: None) -> None:
+        for _ in range(times):
+            output = self.receiver.next_output()
+            if output is None:
+                return
+            self.took(output)
+
+    def took(self, output: Delivery[range] | Loss) -> None:
+        if isinstance(output, Loss):
+            assert output.start == self.position
+            sequences, outcome = range(output.start, output.stop), "lost"
+        else:
+            assert output.sequence == self.position
+            sequences = output.item[output.skip : output.skip + output.count]
+            assert len(sequences) == output.count > 0
+            outcome = "delivered"
+        assert sequences[0] == self.position
+        for sequence in sequences:
+            assert sequence not in self.outcome
+            assert outcome == "lost" or sequence in self.arrived
+            self.outcome[sequence] = outcome
+        self.position = sequences[-1] + 1
+
+    def check(self) -> None:
+        receiver = self.receiver
+        ledger = receiver.handed + receiver.lost + receiver.missing + receiver.buffered
+        assert receiver.head - receiver.start == ledger == receiver.published
+        assert receiver.bytes_held <= self.config.reorder_bytes_max
+        assert receiver.frames_held <= self.config.reorder_frames_max
+        assert len(list(receiver.missing_ranges)) <= self.config.nack.gaps_max
+        assert len(receiver.lost_ranges) <= self.config.losses_max
+        assert receiver.expected == (self.position if receiver.started else 0)
+        outcomes = list(self.outcome.values())
+        assert receiver.handed == outcomes.count("delivered")
+        assert receiver.lost >= outcomes.count("lost")
+        assert (receiver.next_deadline_ns() is None) == (receiver.missing == 0)
+        if not self.config.wait_for_repair:
+            assert receiver.missing == 0
+
+    def heal(self) -> None:
+        """The network is well again: every NACK is answered in frames of one message."""
+        for _ in range(400):
+            self.take(1000, None)
+            self.receiver.observe_head(self.published, now_ns=self.now_ns)
+            if self.position >= self.published:
+                break
+            deadline_ns = self.receiver.next_deadline_ns()
+            self.now_ns = max(self.now_ns, deadline_ns or 0)
+            for start, stop in self.receiver.nacks_due(now_ns=self.now_ns):
+                for sequence in range(start, stop):
+                    self.put(sequence, 1, repaired=True)
+                    self.take(10, None)
+            self.receiver.handle_timer(now_ns=self.now_ns)
+            self.check()
+        self.take(1000, None)
+
+
+@settings(max_examples=500, deadline=None)
+@given(CONFIGS, st.lists(STEP, max_size=60), st.integers(0, 10), st.integers(0, 10))
+def test_every_message_comes_once_in_order_or_is_reported_lost(config, steps, start, start_after):
+    run = Run(config, start)
+    for index, (name, first, second) in enumerate(steps):
+        if index == start_after:
+            run.receiver.start_at(start, now_ns=run.now_ns)
+        getattr(run, name)(first, second)
+        run.check()
+    if not run.receiver.started:
+        run.receiver.start_at(start, now_ns=run.now_ns)
+    run.published = max(run.published, start)
+    run.heal()
+    run.check()
+    assert run.position == run.published
+    assert sorted(run.outcome) == list(range(start, run.published))
+    assert run.receiver.missing == run.receiver.buffered == 0
+    assert run.receiver.lost == list(run.outcome.values()).count("lost")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=40), st.randoms())
+def test_what_is_answered_is_never_lost(frames, random):
+    receiver: StreamReceiver[range] = StreamReceiver(ReceiverConfig(), random)
+    receiver.start_at(0, now_ns=0)
+    sent: list[range] = []
+    arriving: list[range] = []
+    for count, lost in frames:
+        start = sent[-1].stop if sent else 0
+        sent.append(range(start, start + count))
+        if not lost:
+            arriving.append(sent[-1])
+    random.shuffle(arriving)
+    for item in arriving:
+        receiver.receive(item.start, len(item), 1, item, now_ns=0)
+    receiver.observe_head(sent[-1].stop if sent else 0, now_ns=0)
+    while receiver.missing:
+        now_ns = receiver.next_deadline_ns()
+        assert now_ns is not None
+        for start, stop in receiver.nacks_due(now_ns=now_ns):
+            for item in sent:
+                if item.start < stop and start < item.stop:
+                    receiver.receive(item.start, len(item), 1, item, now_ns=now_ns, repaired=True)
+    got: list[int] = []
+    while (output := receiver.next_output()) is not None:
+        assert isinstance(output, Delivery)
+        got += output.item[output.skip : output.skip + output.count]
+    assert got == list(range(sent[-1].stop if sent else 0))
+    assert receiver.lost == receiver.missing == 0

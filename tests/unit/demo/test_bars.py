@@ -1,0 +1,164 @@
+import io
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from p2pmsg.demo.bars import (
+    WINDOW_NS,
+    Bar,
+    BarsError,
+    compute_bars,
+    read_csv,
+    render_table,
+    write_csv,
+)
+from p2pmsg.demo.feed import FeedEvent, random_walk, read_feed
+
+RECORDED_FEED = Path(__file__).parents[4] / "shared" / "data" / "market.jsonl.gz"
+HEADER_LINE = "symbol,window_start_ns,open,high,low,close,volume,trades\n"
+
+
+def trade(timestamp_ns: int, price: float, size: float = 1.0, symbol: str = "AAA") -> FeedEvent:
+    fields = {"kind": "trade", "symbol": symbol, "timestamp_ns": timestamp_ns}
+    line = msgspec.json.encode(fields | {"price": price, "size": size})
+    return FeedEvent("trade", symbol, timestamp_ns, line)
+
+
+def quote(timestamp_ns: int) -> FeedEvent:
+    return FeedEvent("quote", "AAA", timestamp_ns, b"not looked at")
+
+
+def bar(symbol: str = "AAA", window: int = 0, **changes: float) -> Bar:
+    fields = {"open": 1.0, "high": 2.5, "low": 0.5, "close": 2.0, "volume": 3.25, "trades": 4}
+    return Bar(symbol, window * WINDOW_NS, **(fields | changes))
+
+
+def test_a_bar_has_first_highest_lowest_and_last_price_and_the_sum_of_sizes():
+    events = [trade(1, 5.0, 0.1), trade(2, 9.0, 0.2), trade(3, 2.0, 0.3), trade(4, 6.0, 0.4)]
+
+    assert compute_bars(events) == [Bar("AAA", 0, 5.0, 9.0, 2.0, 6.0, 1.0, 4)]
+
+
+def test_of_trades_at_one_time_the_first_opens_and_the_last_closes():
+    (result,) = compute_bars([trade(7, 3.0), trade(7, 1.0), trade(7, 2.0)])
+
+    assert (result.open, result.close) == (3.0, 2.0)
+
+
+def test_open_and_close_go_by_event_time_before_the_order_of_the_input():
+    (result,) = compute_bars([trade(5, 5.0), trade(9, 9.0), trade(9, 8.0), trade(1, 1.0)])
+
+    assert (result.open, result.close) == (1.0, 8.0)
+
+
+def test_a_window_begins_at_a_whole_second_and_ends_before_the_next():
+    last, first = WINDOW_NS - 1, WINDOW_NS
+    windows = [b.window_start_ns for b in compute_bars([trade(first, 1.0), trade(last, 1.0)])]
+
+    assert windows == [0, WINDOW_NS]
+
+
+def test_bars_are_sorted_by_symbol_and_window_and_quotes_are_no_part_of_them():
+    events = [trade(WINDOW_NS, 1.0, symbol="B"), quote(0), trade(0, 1.0), trade(0, 1.0, symbol="B")]
+
+    keys = [(b.symbol, b.window_start_ns) for b in compute_bars(events)]
+
+    assert keys == [("AAA", 0), ("B", 0), ("B", WINDOW_NS)]
+    assert compute_bars([quote(0)]) == []
+
+
+def test_volume_does_not_depend_on_the_order_of_summation():
+    sizes = [round(random.Random(1).random() * 100, 5) for _ in range(2_000)]
+    straight = compute_bars([trade(0, 1.0, size) for size in sizes])
+    reverse = compute_bars([trade(0, 1.0, size) for size in sorted(sizes, reverse=True)])
+
+    assert straight == reverse
+
+
+def test_bars_agree_with_a_naive_computation():
+    events = list(random_walk(3_000, seed=3, symbols=("X", "Y")))
+    rows: dict[tuple[str, int], list[tuple[int, int, float]]] = {}
+    for index, event in enumerate(events):
+        key = (event.symbol, event.timestamp_ns // WINDOW_NS * WINDOW_NS)
+        price = msgspec.json.decode(event.line)["price"]
+        rows.setdefault(key, []).append((event.timestamp_ns, index, price))
+
+    bars = compute_bars(events)
+
+    assert [(b.symbol, b.window_start_ns) for b in bars] == sorted(rows)
+    for result in bars:
+        window = sorted(rows[result.symbol, result.window_start_ns])
+        prices = [price for _, _, price in window]
+        naive = (prices[0], max(prices), min(prices), prices[-1], len(prices))
+        assert (result.open, result.high, result.low, result.close, result.trades) == naive
+
+
+def test_the_recorded_feed_gives_bars_for_every_trade(tmp_path):
+    if not RECORDED_FEED.exists():
+        pytest.skip("no recorded feed at ../shared/data/market.jsonl.gz")
+
+    bars = compute_bars(read_feed(RECORDED_FEED))
+
+    assert len(bars) == 621
+    assert sum(b.trades for b in bars) == 16_253
+    assert all(b.low <= min(b.open, b.close) <= max(b.open, b.close) <= b.high for b in bars)
+    write_csv(bars, tmp_path / "bars.csv")
+    assert read_csv(tmp_path / "bars.csv") == bars
+
+
+def test_csv_is_sorted_and_prints_floats_in_one_way_only():
+    file = io.StringIO()
+    write_csv([bar("B"), bar("A", 2, high=61686.01), bar("A", 1, volume=1e-05)], file)
+
+    assert file.getvalue() == HEADER_LINE + (
+        "A,1000000000,1.0,2.5,0.5,2.0,0.00001000,4\n"
+        "A,2000000000,1.0,61686.01,0.5,2.0,3.25000000,4\n"
+        "B,0,1.0,2.5,0.5,2.0,3.25000000,4\n"
+    )
+
+
+def test_csv_comes_back_as_it_was(tmp_path):
+    bars = [bar('odd, "symbol"'), bar("ß", 3, volume=0.1), *compute_bars(random_walk(2_000))]
+    write_csv(bars, tmp_path / "bars.csv")
+
+    assert read_csv(tmp_path / "bars.csv") == sorted(bars)
+
+
+BAD_CSV = {
+    "empty": ("", "line 1: the header must be"),
+    "other header": ("a,b\n", "line 1: the header must be"),
+    "short row": (HEADER_LINE + "A,0,1.0\n", "line 2: a row has 8 fields, got 3"),
+    "no number": (HEADER_LINE + "A,0,1.0,x,1.0,1.0,1.0,1\n", "line 2: field 'high'.*got 'x'"),
+    "half a trade": (HEADER_LINE + "A,0,1.0,1.0,1.0,1.0,1.0,1.5\n", "field 'trades'.*got '1.5'"),
+}
+
+
+@pytest.mark.parametrize(("text", "finding"), BAD_CSV.values(), ids=BAD_CSV)
+def test_bad_csv_is_refused_by_line_and_field(text, finding):
+    with pytest.raises(BarsError, match=finding):
+        read_csv(io.StringIO(text))
+
+
+def test_a_short_table_shows_every_row():
+    table = render_table([bar("A"), bar("LONGER", 61, high=12345.678)], rows_max=2)
+
+    assert table.splitlines() == [
+        "symbol  window               open       high   low  close   volume  trades",
+        "A       1970-01-01 00:00:00  1.00       2.50  0.50   2.00  3.25000       4",
+        "LONGER  1970-01-01 00:01:01  1.00  12,345.68  0.50   2.00  3.25000       4",
+    ]
+
+
+def test_a_long_table_shows_the_first_and_the_last_rows_and_counts_the_rest():
+    lines = render_table([bar("A", window) for window in range(2_005)], rows_max=5).splitlines()
+
+    windows = [line.split()[2] if line.startswith("A") else line for line in lines[1:]]
+    assert windows == ["00:00:00", "00:00:01", "00:00:02", "… 2,000 more", "00:33:23", "00:33:24"]
+
+
+def test_an_empty_table_is_its_header():
+    assert render_table([]).split()[0] == "symbol"
+    with pytest.raises(ValueError, match="rows_max must be at least 2, got 1"):
+        render_table([], rows_max=1)

@@ -1,0 +1,180 @@
+import gzip
+import itertools
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from p2pmsg.demo.feed import LINE_BYTES_MAX, SPAN_MS, FeedError, random_walk, read_feed
+
+RECORDED_FEED = Path(__file__).parents[4] / "shared" / "data" / "market.jsonl.gz"
+
+TRADE_LINE = (
+    b'{"kind":"trade","symbol":"BTCUSDT","timestamp_ns":5,"received_ns":6,"id":7,'
+    b'"price":10.25,"size":0.5,"sell":true}'
+)
+QUOTE_LINE = (
+    b'{"kind":"quote","symbol":"ETHUSDT","timestamp_ns":8,"received_ns":9,"id":10,'
+    b'"bid":1.0,"bid_size":2.0,"ask":3.0,"ask_size":4.0}'
+)
+
+
+def trade_line(**changes: object) -> bytes:
+    """The good trade with some fields changed; None takes a field away."""
+    fields = msgspec.json.decode(TRADE_LINE) | changes
+    return msgspec.json.encode({key: value for key, value in fields.items() if value is not None})
+
+
+@pytest.fixture
+def write_feed(tmp_path):
+    def write(data: bytes) -> Path:
+        path = tmp_path / "feed"
+        path.write_bytes(data)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_feed_is_recognised_by_its_first_bytes_and_keeps_its_lines(write_feed, pack):
+    data = TRADE_LINE + b"\n\n  " + QUOTE_LINE + b"\r\n" + TRADE_LINE  # no newline at the end
+
+    events = list(read_feed(write_feed(pack(data))))
+
+    assert [event.line for event in events] == [TRADE_LINE, QUOTE_LINE, TRADE_LINE]
+    assert [event.kind for event in events] == ["trade", "quote", "trade"]
+    assert [event.symbol for event in events] == ["BTCUSDT", "ETHUSDT", "BTCUSDT"]
+    assert [event.timestamp_ns for event in events] == [5, 8, 5]
+
+
+def test_an_empty_file_is_an_empty_feed(write_feed):
+    assert list(read_feed(write_feed(b""))) == []
+
+
+MALFORMED = {
+    "cut off": (TRADE_LINE[:-5], "not JSON"),
+    "no JSON": (b"trade BTCUSDT 10.25", "not JSON"),
+    "an array": (b"[1, 2]", "not a JSON object: [1, 2]"),
+    "not UTF-8": (TRADE_LINE.replace(b"BTC", b"\xff\xfe\xfd"), "not JSON"),
+    "NaN": (TRADE_LINE.replace(b"10.25", b"NaN"), "not JSON"),
+    "infinite": (TRADE_LINE.replace(b"10.25", b"1e999"), "out of range"),
+    "no kind": (trade_line(kind=None), "field 'kind' is missing"),
+    "unknown kind": (trade_line(kind="book"), "field 'kind': Invalid value 'book'"),
+    "no price": (trade_line(price=None), "missing required field `price`"),
+    "price is text": (
+        trade_line(price="10.25"),
+        "field 'price': Expected `float`, got `str`; got \"10.25\"",
+    ),
+    "price is null": (TRADE_LINE.replace(b"10.25", b"null"), "field 'price'"),
+    "negative size": (trade_line(size=-1), "field 'size': Expected `float` >= 0.0; got -1"),
+    "symbol is empty": (trade_line(symbol=""), "field 'symbol'"),
+    "symbol is a number": (trade_line(symbol=3), "field 'symbol': Expected `str`"),
+    "timestamp is a fraction": (trade_line(timestamp_ns=1.5), "field 'timestamp_ns'"),
+    "timestamp is negative": (
+        trade_line(timestamp_ns=-1),
+        "field 'timestamp_ns': Expected `int` >= 0; got -1",
+    ),
+    "timestamp past 64 bits": (trade_line(timestamp_ns=2**63), f"; got {2**63}"),
+    "timestamp is true": (trade_line(timestamp_ns=True), "field 'timestamp_ns'"),
+    "quote without ask": (QUOTE_LINE.replace(b'"ask"', b'"task"'), "missing required field `ask`"),
+    "endless": (b'"' + b"x" * LINE_BYTES_MAX, f"longer than {LINE_BYTES_MAX} bytes"),
+}
+
+
+@pytest.mark.parametrize(("line", "finding"), MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_line_is_named_with_file_and_line_and_finding(write_feed, line, finding):
+    path = write_feed(TRADE_LINE + b"\n" + line + b"\n" + TRADE_LINE)
+    events = read_feed(path)
+
+    assert next(events).line == TRADE_LINE
+    with pytest.raises(FeedError) as caught:
+        next(events)
+
+    assert caught.value.path == str(path)
+    assert caught.value.line_number == 2
+    assert str(caught.value).startswith(f"{path}, line 2: ")
+    assert finding in str(caught.value)
+    assert len(str(caught.value)) < len(str(path)) + 250
+
+
+DAMAGED_GZIP = {
+    "header only": gzip.compress(TRADE_LINE)[:10],
+    "cut off": gzip.compress(TRADE_LINE)[:-12],
+    "no length": gzip.compress(TRADE_LINE)[:-4],
+    "wrong checksum": gzip.compress(TRADE_LINE)[:-8] + b"\0" * 8,
+    "garbage after the magic": b"\x1f\x8b" + b"garbage" * 10,
+    "bad block": gzip.compress(TRADE_LINE)[:10] + b"\xff" * 50,
+}
+
+
+@pytest.mark.parametrize("data", DAMAGED_GZIP.values(), ids=DAMAGED_GZIP)
+def test_damaged_gzip_data_is_a_feed_error(write_feed, data):
+    with pytest.raises(FeedError, match="gzip data is damaged"):
+        list(read_feed(write_feed(data)))
+
+
+def test_a_missing_file_is_the_usual_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        list(read_feed(tmp_path / "absent"))
+
+
+def test_the_recorded_feed_is_read_whole():
+    if not RECORDED_FEED.exists():
+        pytest.skip("no recorded feed at ../shared/data/market.jsonl.gz")
+
+    events = list(read_feed(RECORDED_FEED))
+
+    assert Counter(event.kind for event in events) == {"trade": 16_253, "quote": 69_211}
+    assert {event.symbol for event in events} == {"BTCUSDT", "ETHUSDT"}
+    with gzip.open(RECORDED_FEED) as file:
+        assert [event.line + b"\n" for event in events] == list(file)
+
+
+def test_the_same_seed_walks_the_same_way_and_another_seed_does_not():
+    assert list(random_walk(500, seed=7)) == list(random_walk(500, seed=7))
+    assert list(random_walk(500, seed=7)) != list(random_walk(500, seed=8))
+
+
+def test_a_random_walk_is_read_back_as_it_was_made(write_feed):
+    events = list(random_walk(1_000))
+    path = write_feed(b"\n".join(event.line for event in events))
+
+    assert list(read_feed(path)) == events
+    first = msgspec.json.decode(events[0].line)
+    assert list(first) == list(msgspec.json.decode(TRADE_LINE))
+
+
+def test_a_random_walk_covers_three_minutes_in_order_with_shared_milliseconds():
+    started = time.monotonic()
+    events = list(random_walk())
+    seconds = time.monotonic() - started
+
+    assert len(events) == 200_000
+    assert len({event.symbol for event in events}) >= 5
+    assert all(a.timestamp_ns <= b.timestamp_ns for a, b in itertools.pairwise(events))
+    span_ns = events[-1].timestamp_ns - events[0].timestamp_ns
+    assert span_ns == pytest.approx(SPAN_MS * 1e6, rel=0.01)
+    trades_per_instant = Counter((event.symbol, event.timestamp_ns) for event in events)
+    assert max(trades_per_instant.values()) >= 3
+    assert seconds < 5, "about 0.3 s on an idle machine"
+
+
+def test_prices_and_sizes_of_a_random_walk_are_short_decimals():
+    for event in random_walk(2_000):
+        trade = msgspec.json.decode(event.line)
+        assert trade["price"] == round(trade["price"], 2) > 0
+        assert trade["size"] == round(trade["size"], 5) > 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_a_random_walk_has_exactly_the_count_asked_for(count):
+    assert len(list(random_walk(count, symbols=("ONE",)))) == count
+
+
+def test_a_random_walk_refuses_what_makes_no_sense():
+    with pytest.raises(ValueError, match="count must not be negative, got -1"):
+        next(random_walk(-1))
+    with pytest.raises(ValueError, match="symbols must name at least one"):
+        next(random_walk(symbols=()))

@@ -1,0 +1,35 @@
+import pytest
+
+from recovery import HeartbeatConfig, HeartbeatSchedule
+
+MS = 1_000_000
+
+
+def test_heartbeats_grow_rarer_up_to_the_ceiling():
+    schedule = HeartbeatSchedule(HeartbeatConfig(initial_ms=10, ceiling_ms=50), now_ns=0)
+    sent = []
+    for _ in range(6):
+        now_ns = schedule.next_deadline_ns()
+        assert not schedule.due(now_ns=now_ns - 1)
+        assert schedule.due(now_ns=now_ns)
+        schedule.sent(now_ns=now_ns)
+        sent.append(now_ns // MS)
+    assert sent == [10, 30, 70, 120, 170, 220]
+
+
+def test_data_brings_the_next_heartbeat_near_again():
+    schedule = HeartbeatSchedule(HeartbeatConfig())
+    for now_ms in (10, 30, 70):
+        schedule.sent(now_ns=now_ms * MS)
+    schedule.data_sent(now_ns=100 * MS)
+    assert schedule.next_deadline_ns() == 110 * MS
+    schedule.sent(now_ns=110 * MS)
+    assert schedule.next_deadline_ns() == 130 * MS
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("initial_ms", 0), ("ceiling_ms", 1), ("factor", 0.5)]
+)
+def test_a_setting_out_of_its_limits_is_named(field, value):
+    with pytest.raises(ValueError, match=rf"{field} must .*{value}"):
+        HeartbeatConfig(**{field: value})

@@ -1,0 +1,251 @@
+from random import Random
+
+import pytest
+
+from recovery import Loss, LossReason, NackConfig, NackScheduler
+
+MS = 1_000_000
+
+
+def scheduler(**options) -> NackScheduler:
+    return NackScheduler(NackConfig(**{"jitter": 0.0} | options), Random(1))
+
+
+def test_a_gap_is_asked_for_at_once_and_again_with_back_off():
+    nacks = scheduler(retry_ms=20, retry_ceiling_ms=50)
+    nacks.add(3, 7, now_ns=0)
+    asked = []
+    for _ in range(5):
+        now_ns = nacks.next_deadline_ns()
+        assert nacks.due(now_ns=now_ns) == [(3, 7)]
+        asked.append(now_ns // MS)
+    assert asked == [0, 20, 60, 110, 160]
+    assert nacks.nacks == 5
+
+
+def test_a_gap_is_not_asked_for_again_before_its_back_off():
+    nacks = scheduler(retry_ms=20)
+    nacks.add(0, 1, now_ns=0)
+    nacks.due(now_ns=0)
+    assert nacks.due(now_ns=20 * MS - 1) == []
+    assert nacks.due(now_ns=20 * MS) == [(0, 1)]
+
+
+def test_the_first_nack_waits_for_its_delay():
+    nacks = scheduler(delay_ms=5)
+    nacks.add(0, 1, now_ns=0)
+    assert nacks.due(now_ns=5 * MS - 1) == []
+    assert nacks.due(now_ns=5 * MS) == [(0, 1)]
+
+
+def test_ranges_that_touch_are_asked_for_as_one():
+    nacks = scheduler()
+    nacks.add(0, 2, now_ns=0)
+    nacks.due(now_ns=0)
+    nacks.add(2, 4, now_ns=MS)
+    assert len(nacks) == 2
+    assert nacks.due(now_ns=40 * MS) == [(0, 4)]
+
+
+def test_a_range_behind_a_gap_that_was_never_asked_for_becomes_part_of_it():
+    nacks = scheduler()
+    nacks.add(0, 2, now_ns=0)
+    assert nacks.add(2, 4, now_ns=0)
+    assert (len(nacks), nacks.missing_count, list(nacks.missing)) == (1, 4, [(0, 4)])
+
+
+def test_a_nack_takes_so_many_ranges_and_leaves_the_rest_due():
+    nacks = scheduler()
+    for start in range(0, 20, 2):
+        nacks.add(start, start + 1, now_ns=0)
+    first = nacks.due(now_ns=0, ranges_max=6)
+    assert nacks.next_deadline_ns() <= 0
+    assert len(first) == 6
+    assert sorted(first + nacks.due(now_ns=0)) == [(start, start + 1) for start in range(0, 20, 2)]
+
+
+def test_jitter_tells_receivers_apart():
+    deadlines = set()
+    for seed in range(10):
+        nacks = NackScheduler(NackConfig(jitter=0.5), Random(seed))
+        nacks.add(0, 1, now_ns=0)
+        nacks.due(now_ns=0)
+        deadlines.add(nacks.next_deadline_ns())
+    assert len(deadlines) == 10
+    assert all(10 * MS <= deadline <= 20 * MS for deadline in deadlines)
+
+
+@pytest.mark.parametrize(
+    ("filled", "rest", "ages"),
+    [
+        pytest.param((10, 20), [], [7], id="all"),
+        pytest.param((0, 99), [], [7], id="more than all"),
+        pytest.param((10, 15), [(15, 20)], [], id="front"),
+        pytest.param((15, 25), [(10, 15)], [], id="end"),
+        pytest.param((12, 15), [(10, 12), (15, 20)], [], id="middle"),
+        pytest.param((20, 30), [(10, 20)], [], id="beside"),
+    ],
+)
+def test_what_arrives_is_taken_out(filled, rest, ages):
+    nacks = scheduler()
+    nacks.add(10, 20, now_ns=0)
+    assert nacks.fill(*filled, now_ns=7) == ages
+    assert list(nacks.missing) == rest
+    assert nacks.missing_count == sum(stop - start for start, stop in rest)
+    assert (nacks.next_deadline_ns() is None) == (not rest)
+
+
+def test_progress_restarts_attempts_deadline_and_the_wait():
+    nacks = scheduler(retry_ms=20, deadline_ms=100)
+    nacks.add(0, 10, now_ns=0)
+    for now_ms in (0, 20, 60):
+        assert nacks.due(now_ns=now_ms * MS)
+    nacks.fill(0, 5, now_ns=90 * MS)
+    assert nacks.due(now_ns=109 * MS) == []
+    assert nacks.due(now_ns=110 * MS) == [(5, 10)]
+    assert nacks.due(now_ns=130 * MS) == [(5, 10)]  # 20 ms again, not 80
+    assert nacks.expire(now_ns=190 * MS - 1) == []
+    assert nacks.expire(now_ns=190 * MS) == [Loss(5, 10, LossReason.TIMEOUT)]
+
+
+def test_a_gap_behind_one_that_makes_progress_waits_for_its_turn():
+    nacks = scheduler(deadline_ms=100, attempts_max=2)
+    nacks.add(0, 1000, now_ns=0)
+    nacks.add(2000, 2001, now_ns=0)
+    for now_ms in range(0, 1000, 10):
+        nacks.due(now_ns=now_ms * MS)
+        assert nacks.expire(now_ns=now_ms * MS) == []
+        nacks.fill(now_ms, now_ms + 10, now_ns=now_ms * MS)
+    assert list(nacks.missing) == [(2000, 2001)]
+    assert nacks.expire(now_ns=1089 * MS) == []
+    assert nacks.expire(now_ns=1090 * MS) == [Loss(2000, 2001, LossReason.TIMEOUT)]
+
+
+def test_the_first_gap_is_not_kept_alive_by_those_behind_it():
+    nacks = scheduler(deadline_ms=100)
+    nacks.add(0, 1, now_ns=0)
+    nacks.add(2, 100, now_ns=0)
+    nacks.fill(2, 50, now_ns=99 * MS)
+    assert nacks.expire(now_ns=100 * MS) == [Loss(0, 1, LossReason.TIMEOUT)]
+
+
+def test_a_gap_is_given_up_when_its_attempts_are_used_up_and_unanswered():
+    nacks = scheduler(attempts_max=2, retry_ms=20)
+    nacks.add(0, 1, now_ns=0)
+    assert nacks.due(now_ns=0)
+    assert nacks.due(now_ns=20 * MS)
+    assert nacks.expire(now_ns=60 * MS - 1) == []
+    assert nacks.next_deadline_ns() == 60 * MS
+    assert nacks.due(now_ns=60 * MS) == []
+    assert nacks.expire(now_ns=60 * MS) == [Loss(0, 1, LossReason.TIMEOUT)]
+    assert nacks.next_deadline_ns() is None
+
+
+def test_a_gap_is_lost_for_the_reason_last_blamed():
+    nacks = scheduler(deadline_ms=100)
+    nacks.add(0, 5, now_ns=0)
+    nacks.blame(0, 5, LossReason.BUDGET)
+    nacks.blame(3, 9, LossReason.PUBLISHER_GONE)
+    nacks.blame(7, 9, LossReason.CRASH)
+    assert nacks.expire(now_ns=100 * MS) == [Loss(0, 5, LossReason.PUBLISHER_GONE)]
+
+
+def test_a_refusal_takes_exactly_what_is_missing_of_it():
+    nacks = scheduler()
+    nacks.add(0, 5, now_ns=0)
+    nacks.add(8, 12, now_ns=0)
+    losses = nacks.refuse(3, 9, LossReason.EVICTED, now_ns=0)
+    assert losses == [Loss(3, 5, LossReason.EVICTED), Loss(8, 9, LossReason.EVICTED)]
+    assert list(nacks.missing) == [(0, 3), (9, 12)]
+
+
+def test_a_pause_in_reading_silences_and_restarts_deadlines():
+    nacks = scheduler(deadline_ms=100, attempts_max=1)
+    nacks.add(0, 5, now_ns=0)
+    nacks.due(now_ns=0)
+    nacks.postpone(now_ns=10 * MS, delay_ns=50 * MS)
+    nacks.add(9, 10, now_ns=20 * MS)
+    assert nacks.due(now_ns=60 * MS - 1) == []
+    assert nacks.due(now_ns=60 * MS) == [(0, 5), (9, 10)]
+    assert nacks.expire(now_ns=60 * MS) == []
+
+
+def test_abandoning_loses_everything_at_once():
+    nacks = scheduler()
+    nacks.add(0, 5, now_ns=0)
+    nacks.add(8, 9, now_ns=0)
+    gone = LossReason.PUBLISHER_GONE
+    assert nacks.abandon(gone) == [Loss(0, 5, gone), Loss(8, 9, gone)]
+    assert (len(nacks), nacks.missing_count, nacks.next_deadline_ns()) == (0, 0, None)
+
+
+def test_a_gap_too_many_is_refused_and_counted():
+    nacks = scheduler(gaps_max=2)
+    assert nacks.add(0, 10, now_ns=0)
+    assert nacks.add(20, 30, now_ns=0)
+    assert not nacks.add(40, 50, now_ns=0)
+    assert (nacks.gaps_refused, nacks.missing_count) == (1, 20)
+
+
+def test_no_split_passes_the_bound():
+    nacks = scheduler(gaps_max=1)
+    nacks.add(0, 10, now_ns=0)
+    assert not nacks.can_fill(4, 5)
+    assert nacks.fill(4, 5, now_ns=0) == []
+    assert nacks.refuse(4, 5, LossReason.EVICTED, now_ns=0) == []
+    assert (nacks.splits_refused, nacks.missing_count) == (2, 10)
+    assert nacks.can_fill(0, 5)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(5, 5), (6, 5), (-1, 2), (3, 12)])
+def test_a_gap_must_be_new_and_not_empty(start, stop):
+    nacks = scheduler()
+    nacks.add(10, 20, now_ns=0)
+    with pytest.raises(ValueError, match=rf"\[{start}, {stop}\)|start < stop"):
+        nacks.add(start, stop, now_ns=0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("delay_ms", -1), ("retry_ms", 0), ("retry_ceiling_ms", 1), ("jitter", 2),
+        ("attempts_max", 0), ("deadline_ms", 0), ("gaps_max", 0), ("deadline_ms", float("nan")),
+    ],
+)  # fmt: skip
+def test_a_setting_out_of_its_limits_is_named(field, value):
+    with pytest.raises(ValueError, match=rf"{field} must .*{value}"):
+        NackConfig(**{field: value})
+
+
+def test_a_gap_whose_turn_has_come_is_asked_for_once_more():
+    nacks = scheduler(attempts_max=1, retry_ms=20, deadline_ms=100)
+    nacks.add(0, 1, now_ns=0)
+    nacks.add(5, 6, now_ns=0)
+    nacks.due(now_ns=0)
+    nacks.fill(0, 1, now_ns=10 * MS)
+    assert nacks.due(now_ns=20 * MS) == [(5, 6)]
+    assert nacks.expire(now_ns=20 * MS) == []
+
+
+def test_a_gap_that_lives_on_is_asked_for_again():
+    nacks = scheduler(attempts_max=1, retry_ms=20, deadline_ms=100)
+    nacks.add(0, 10, now_ns=0)
+    nacks.add(20, 21, now_ns=0)
+    nacks.due(now_ns=0)
+    assert nacks.due(now_ns=20 * MS) == []
+    nacks.fill(0, 5, now_ns=20 * MS)
+    assert nacks.expire(now_ns=20 * MS) == []
+    assert nacks.due(now_ns=20 * MS) == [(20, 21)]
+
+
+def test_a_refusal_in_the_middle_gives_neither_part_new_attempts():
+    nacks = scheduler(attempts_max=1, retry_ms=20)
+    nacks.add(0, 9, now_ns=0)
+    nacks.add(20, 21, now_ns=0)
+    nacks.due(now_ns=0)
+    nacks.refuse(20, 21, LossReason.EVICTED, now_ns=0)
+    nacks.add(30, 39, now_ns=0)
+    nacks.due(now_ns=0)
+    nacks.refuse(33, 36, LossReason.EVICTED, now_ns=0)
+    assert nacks.due(now_ns=20 * MS) == []
+    assert len(nacks.expire(now_ns=20 * MS)) == 3

@@ -1,0 +1,266 @@
+from random import Random
+
+import pytest
+
+from recovery import (
+    Delivery,
+    Loss,
+    LossReason,
+    NackConfig,
+    ReceiverConfig,
+    RecoveryError,
+    StreamReceiver,
+)
+
+MS = 1_000_000
+
+
+def receiver(*, nack: NackConfig | None = None, start: int = 0, **options) -> StreamReceiver[str]:
+    config = ReceiverConfig(nack=nack or NackConfig(jitter=0.0), **options)
+    made: StreamReceiver[str] = StreamReceiver(config, Random(1))
+    made.start_at(start, now_ns=0)
+    return made
+
+
+def put(to: StreamReceiver[str], *frames: tuple[int, int], **options) -> None:
+    for start, stop in frames:
+        to.receive(start, stop - start, 10, f"{start}-{stop}", **{"now_ns": 0} | options)
+
+
+def outputs(of: StreamReceiver[str]) -> list[Delivery[str] | Loss]:
+    return list(iter(of.next_output, None))
+
+
+def test_frames_in_order_are_handed_straight_on():
+    stream = receiver()
+    put(stream, (0, 3))
+    assert outputs(stream) == [Delivery("0-3", 0, 0, 3)]
+    put(stream, (3, 4))
+    assert outputs(stream) == [Delivery("3-4", 3, 0, 1)]
+    assert (stream.handed, stream.expected, stream.head) == (4, 4, 4)
+    assert stream.next_deadline_ns() is None
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        pytest.param([(0, 2), (2, 4)], [("0-2", 0, 0, 2), ("2-4", 2, 0, 2)], id="not taken yet"),
+        pytest.param([(2, 4), (0, 2)], [("0-2", 0, 0, 2), ("2-4", 2, 0, 2)], id="reordered"),
+        pytest.param([(0, 2), (0, 2)], [("0-2", 0, 0, 2)], id="twice"),
+        pytest.param([(0, 3), (1, 5)], [("0-3", 0, 0, 3), ("1-5", 3, 2, 2)], id="overlapping"),
+        pytest.param(
+            [(2, 4), (0, 6)],
+            [("0-6", 0, 0, 2), ("2-4", 2, 0, 2), ("0-6", 4, 4, 2)],
+            id="around what is held",
+        ),
+    ],
+)
+def test_every_message_is_handed_on_once_and_in_order(frames, expected):
+    stream = receiver()
+    put(stream, *frames)
+    assert outputs(stream) == [Delivery(*delivery) for delivery in expected]
+    assert stream.missing == stream.buffered == stream.lost == 0
+
+
+def test_what_waits_for_a_gap_is_counted_as_buffered():
+    stream = receiver(start=10)
+    put(stream, (12, 15))
+    assert outputs(stream) == []
+    assert (stream.missing, stream.buffered, stream.published) == (2, 3, 5)
+    assert stream.nacks_due(now_ns=0) == [(10, 12)]
+    put(stream, (10, 12), now_ns=5 * MS, repaired=True)
+    assert len(outputs(stream)) == 2
+    assert (stream.repaired, stream.reordered, stream.drain_repair_ages()) == (2, 0, [5 * MS])
+    assert stream.drain_repair_ages() == []
+
+
+def test_a_lost_tail_is_seen_by_the_heartbeat():
+    stream = receiver()
+    put(stream, (0, 2))
+    stream.observe_head(5, now_ns=0)
+    stream.observe_head(3, now_ns=0)
+    assert (list(stream.missing_ranges), stream.head) == ([(2, 5)], 5)
+    assert stream.nacks_due(now_ns=0) == [(2, 5)]
+
+
+def test_what_is_no_longer_kept_is_lost_at_once():
+    stream = receiver()
+    put(stream, (0, 2))
+    stream.observe_head(10, now_ns=0, earliest=6)
+    assert outputs(stream) == [Delivery("0-2", 0, 0, 2), Loss(2, 6, LossReason.EVICTED)]
+    assert list(stream.missing_ranges) == [(6, 10)]
+    stream.observe_head(10, now_ns=0, earliest=8)
+    assert outputs(stream) == [Loss(6, 8, LossReason.EVICTED)]
+    assert stream.lost_ranges == [Loss(2, 8, LossReason.EVICTED)]
+
+
+def test_a_loss_comes_at_its_place_in_the_order():
+    stream = receiver()
+    put(stream, (2, 4), (6, 8))
+    stream.refuse(4, 6, LossReason.EVICTED, now_ns=0)
+    assert outputs(stream) == []
+    put(stream, (0, 2))
+    assert outputs(stream) == [
+        Delivery("0-2", 0, 0, 2),
+        Delivery("2-4", 2, 0, 2),
+        Loss(4, 6, LossReason.EVICTED),
+        Delivery("6-8", 6, 0, 2),
+    ]
+
+
+def test_losses_in_a_row_for_one_reason_are_one():
+    stream = receiver()
+    stream.observe_head(9, now_ns=0)
+    stream.refuse(0, 2, LossReason.EVICTED, now_ns=0)
+    stream.refuse(2, 5, LossReason.EVICTED, now_ns=0)
+    stream.refuse(5, 6, LossReason.BUDGET, now_ns=0)
+    stream.abandon(LossReason.PUBLISHER_GONE, now_ns=0)
+    assert outputs(stream) == [
+        Loss(0, 5, LossReason.EVICTED),
+        Loss(5, 6, LossReason.BUDGET),
+        Loss(6, 9, LossReason.PUBLISHER_GONE),
+    ]
+    assert (stream.lost, stream.missing, stream.next_deadline_ns()) == (9, 0, None)
+
+
+def test_time_ends_the_wait_with_the_reason_blamed():
+    stream = receiver(nack=NackConfig(deadline_ms=100))
+    put(stream, (1, 2), (3, 4))
+    stream.blame(2, 3, LossReason.BUDGET)
+    stream.handle_timer(now_ns=100 * MS)
+    assert outputs(stream)[0] == Loss(0, 1, LossReason.TIMEOUT)
+    assert stream.lost_ranges[1] == Loss(2, 3, LossReason.BUDGET)
+
+
+def test_what_comes_after_it_was_reported_lost_is_late():
+    stream = receiver()
+    put(stream, (2, 4))
+    stream.abandon(LossReason.PUBLISHER_GONE, now_ns=0)
+    put(stream, (0, 3))
+    assert (stream.late, stream.duplicates) == (2, 1)
+    assert outputs(stream) == [
+        Loss(0, 2, LossReason.PUBLISHER_GONE),
+        Delivery("2-4", 2, 0, 2),
+    ]
+
+
+def test_without_repair_a_gap_is_lost_at_once():
+    stream = receiver(wait_for_repair=False)
+    put(stream, (2, 3))
+    stream.observe_head(5, now_ns=0)
+    assert outputs(stream) == [
+        Loss(0, 2, LossReason.SKIPPED),
+        Delivery("2-3", 2, 0, 1),
+        Loss(3, 5, LossReason.SKIPPED),
+    ]
+    assert stream.next_deadline_ns() is None
+
+
+def test_without_repair_a_frame_that_does_not_fit_is_lost_by_overflow():
+    stream = receiver(wait_for_repair=False, reorder_frames_max=0)
+    put(stream, (0, 1), (1, 2))
+    assert outputs(stream) == [Delivery("0-1", 0, 0, 1), Loss(1, 2, LossReason.OVERFLOW)]
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"reorder_frames_max": 1}, {"reorder_bytes_max": 10}], ids=["frames", "bytes"]
+)
+def test_a_frame_that_does_not_fit_stays_missing_and_is_asked_for(bounds):
+    stream = receiver(**bounds)
+    put(stream, (1, 2), (2, 3), (3, 4))
+    assert (stream.overflowed, stream.buffered, stream.missing) == (2, 1, 3)
+    assert stream.nacks_due(now_ns=0) == [(0, 1), (2, 4)]
+    put(stream, (0, 1))
+    assert [output.sequence for output in outputs(stream)] == [0, 1]
+    put(stream, (2, 4), now_ns=30 * MS, repaired=True)
+    assert [output.sequence for output in outputs(stream)] == [2]
+
+
+def test_the_frame_whose_turn_it_is_always_fits():
+    stream = receiver(reorder_bytes_max=0, reorder_frames_max=0)
+    stream.observe_head(2, now_ns=0)
+    stream.receive(0, 2, 10**9, "huge", now_ns=0, repaired=True)
+    assert outputs(stream) == [Delivery("huge", 0, 0, 2)]
+
+
+def test_a_head_that_cannot_be_recorded_is_ignored_and_counted():
+    stream = receiver(nack=NackConfig(gaps_max=1))
+    put(stream, (2, 3), (5, 6))
+    assert (stream.heads_refused, stream.head) == (1, 3)
+    put(stream, (0, 2), (5, 6))
+    assert (stream.head, list(stream.missing_ranges)) == (6, [(3, 5)])
+
+
+def test_a_pause_in_reading_moves_questions_and_deadlines():
+    stream = receiver(nack=NackConfig(deadline_ms=100))
+    stream.observe_head(1, now_ns=0)
+    stream.postpone(now_ns=0, delay_ns=500 * MS)
+    assert stream.nacks_due(now_ns=499 * MS) == []
+    stream.handle_timer(now_ns=599 * MS)
+    assert stream.missing == 1
+
+
+def test_frames_before_the_start_is_known_are_put_in_place():
+    stream: StreamReceiver[str] = StreamReceiver(ReceiverConfig(), Random(1))
+    put(stream, (7, 9), (3, 6), (3, 6))
+    stream.observe_head(11, now_ns=0)
+    assert not stream.started
+    assert (stream.published, stream.buffered, stream.duplicates) == (0, 0, 3)
+    assert stream.next_output() is None
+    stream.start_at(4, now_ns=0)
+    assert outputs(stream) == [Delivery("3-6", 4, 1, 2)]
+    assert list(stream.missing_ranges) == [(6, 7), (9, 11)]
+    assert (stream.start, stream.expected, stream.early) == (4, 6, 1)
+
+
+def test_a_stream_starts_once():
+    with pytest.raises(RecoveryError, match="started at 3"):
+        receiver(start=3).start_at(4, now_ns=0)
+
+
+def test_the_list_of_losses_forgets_its_oldest_and_the_count_stays_exact():
+    stream = receiver(losses_max=2)
+    put(stream, *[(2 * n + 1, 2 * n + 2) for n in range(5)])
+    stream.abandon(LossReason.TIMEOUT, now_ns=0)
+    assert [loss.start for loss in stream.lost_ranges] == [6, 8]
+    assert (stream.lost, stream.lost_ranges_forgotten) == (5, 3)
+    assert len(outputs(stream)) == 10
+
+
+@pytest.mark.parametrize(("start", "count", "size"), [(0, 0, 1), (-1, 1, 1), (5, 1, -1)])
+def test_a_frame_that_is_none_is_refused(start, count, size):
+    with pytest.raises(ValueError, match="a frame needs"):
+        receiver().receive(start, count, size, "x", now_ns=0)
+
+
+@pytest.mark.parametrize("field", ["reorder_bytes_max", "reorder_frames_max", "losses_max"])
+def test_a_setting_out_of_its_limits_is_named(field):
+    with pytest.raises(ValueError, match=rf"{field} must .*-1"):
+        ReceiverConfig(**{field: -1})
+
+
+def test_what_never_fits_is_lost_by_overflow():
+    stream = receiver(nack=NackConfig(deadline_ms=100), reorder_frames_max=0)
+    put(stream, (1, 2))
+    put(stream, (1, 2), now_ns=MS, repaired=True)
+    stream.handle_timer(now_ns=100 * MS)
+    assert outputs(stream) == [
+        Loss(0, 1, LossReason.TIMEOUT),
+        Loss(1, 2, LossReason.OVERFLOW),
+    ]
+
+
+def test_a_frame_that_would_split_a_gap_too_many_is_dropped():
+    stream = receiver(nack=NackConfig(gaps_max=1))
+    stream.observe_head(9, now_ns=0)
+    put(stream, (4, 5), repaired=True)
+    assert (stream.overflowed, stream.missing, stream.buffered) == (1, 9, 0)
+    put(stream, (0, 4), (4, 5), repaired=True)
+    assert (stream.repaired, stream.missing) == (5, 4)
+
+
+def test_a_heartbeat_that_keeps_nothing_loses_up_to_its_head_only():
+    stream = receiver()
+    stream.observe_head(5, now_ns=0, earliest=9)
+    assert outputs(stream) == [Loss(0, 5, LossReason.EVICTED)]
+    assert stream.head == 5

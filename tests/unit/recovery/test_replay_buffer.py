@@ -1,0 +1,118 @@
+import pytest
+
+from recovery import ReplayBuffer, ReplayConfig
+
+MS = 1_000_000
+
+
+def buffer_of(*frames: tuple[str, int, int], **options) -> ReplayBuffer:
+    buffer = ReplayBuffer(ReplayConfig(**options))
+    for index, (stream, start, stop) in enumerate(frames):
+        frame = bytes(10)
+        buffer.append(
+            stream, start, stop - start, frame, now_ns=index * MS, timestamp_ns_max=100 * index
+        )
+    return buffer
+
+
+def ranges(frames) -> list[tuple[int, int]]:
+    return [(kept.start, kept.stop) for kept in frames]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "absent"),
+    [
+        pytest.param((0, 9), [(0, 3), (3, 5), (7, 9)], [(5, 7)], id="all"),
+        pytest.param((1, 4), [(0, 3), (3, 5)], [], id="parts of frames"),
+        pytest.param((4, 8), [(3, 5), (7, 9)], [(5, 7)], id="over a hole"),
+        pytest.param((5, 7), [], [(5, 7)], id="the hole"),
+        pytest.param((8, 12), [(7, 9)], [(9, 12)], id="beyond the end"),
+        pytest.param((4, 4), [], [], id="nothing"),
+    ],
+)
+def test_what_overlaps_is_found_and_what_is_not_kept_is_named(wanted, found, absent):
+    buffer = buffer_of(("s", 0, 3), ("s", 3, 5), ("s", 7, 9))
+    frames, missing = buffer.find("s", *wanted)
+    assert (ranges(frames), missing) == (found, absent)
+
+
+def test_the_oldest_frame_goes_first_whichever_stream_it_is_of():
+    buffer = buffer_of(("a", 0, 2), ("b", 0, 1), ("a", 2, 3), bytes_max=25)
+    assert (buffer.earliest("a"), buffer.earliest("b")) == (2, 0)
+    assert (buffer.frames_evicted, buffer.messages_evicted, buffer.bytes_held) == (1, 2, 20)
+
+
+def test_a_frame_larger_than_the_bound_evicts_nothing():
+    buffer = buffer_of(("a", 0, 2), bytes_max=10)
+    buffer.append("a", 2, 3, bytes(11), now_ns=0, timestamp_ns_max=0)
+    assert (buffer.frames_held, buffer.frames_refused, buffer.next("a")) == (1, 1, 5)
+    assert buffer.find("a", 0, 5)[1] == [(2, 5)]
+
+
+def test_a_stream_too_many_is_not_kept():
+    buffer = buffer_of(("a", 0, 2), ("b", 0, 2), streams_max=1)
+    assert (buffer.streams(), buffer.next("b"), buffer.frames_refused) == (["a"], 0, 1)
+
+
+def test_age_evicts_at_its_deadline():
+    buffer = buffer_of(("a", 0, 1), ("a", 1, 2), age_ms_max=10)
+    assert buffer.next_deadline_ns() == 10 * MS
+    buffer.expire(now_ns=10 * MS - 1)
+    assert buffer.frames_held == 2
+    buffer.expire(now_ns=10 * MS)
+    assert (buffer.frames_held, buffer.next_deadline_ns()) == (1, 11 * MS)
+
+
+def test_an_emptied_stream_still_knows_its_next_sequence():
+    buffer = buffer_of(("a", 0, 4), age_ms_max=1)
+    buffer.expire(now_ns=5 * MS)
+    assert (buffer.earliest("a"), buffer.next("a"), buffer.next("x")) == (None, 4, 0)
+    assert buffer.find("a", 0, 4) == ([], [(0, 4)])
+
+
+def test_a_reader_gets_so_many_bytes_and_at_least_one_frame():
+    buffer = buffer_of(("s", 0, 1), ("s", 1, 2), ("s", 2, 3))
+    assert ranges(buffer.frames("s", 0, 3, 20)) == [(0, 1), (1, 2)]
+    assert ranges(buffer.frames("s", 1, 3, 0)) == [(1, 2)]
+    assert buffer.frames("x", 0, 3, 20) == []
+
+
+@pytest.mark.parametrize(("timestamp", "start"), [(0, 0), (1, 1), (100, 1), (200, 2), (201, None)])
+def test_a_time_finds_the_first_frame_at_or_after_it(timestamp, start):
+    buffer = buffer_of(("s", 0, 1), ("s", 1, 2), ("s", 2, 3))
+    found = buffer.first_at_or_after("s", timestamp)
+    assert (found.start if found else None) == start
+    assert buffer.first_at_or_after("x", timestamp) is None
+
+
+def test_timestamps_that_go_back_are_found_even_after_the_newest_is_evicted():
+    buffer = ReplayBuffer(ReplayConfig(frames_max=3))
+    for start, timestamp_ns in enumerate([900, 100, 300, 200]):
+        buffer.append("s", start, 1, b"", now_ns=0, timestamp_ns_max=timestamp_ns)
+    assert buffer.first_at_or_after("s", 150).start == 2
+    assert buffer.first_at_or_after("s", 301) is None
+
+
+@pytest.mark.parametrize(("start", "count"), [(3, 1), (4, 0)])
+def test_sequences_do_not_go_back(start, count):
+    with pytest.raises(ValueError, match="start >= 4 and count >= 1"):
+        buffer_of(("s", 0, 4)).append("s", start, count, b"", now_ns=0, timestamp_ns_max=0)
+
+
+def test_a_long_life_leaves_no_trace_of_what_was_evicted():
+    buffer = ReplayBuffer(ReplayConfig(frames_max=10))
+    for start in range(20_000):
+        buffer.append("s", start, 1, b"x", now_ns=0, timestamp_ns_max=start)
+    assert (buffer.earliest("s"), buffer.next("s")) == (19_990, 20_000)
+    rows = buffer._streams["s"].rows
+    assert len(rows) < 2_100
+    assert sum(len(row[2]) for row in rows) == buffer.bytes_held == 10
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("bytes_max", -1), ("age_ms_max", 0), ("frames_max", 0), ("streams_max", 0)],
+)
+def test_a_setting_out_of_its_limits_is_named(field, value):
+    with pytest.raises(ValueError, match=rf"{field} must .*{value}"):
+        ReplayConfig(**{field: value})

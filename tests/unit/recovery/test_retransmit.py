@@ -1,0 +1,155 @@
+import pytest
+
+from recovery import RequesterStats, RetransmitConfig, RetransmitScheduler
+
+MS = 1_000_000
+S = 1_000_000_000
+
+
+def scheduler(**options) -> RetransmitScheduler:
+    return RetransmitScheduler(RetransmitConfig(**options))
+
+
+def serve(of: RetransmitScheduler, count: int, *, now_ns: int = 0, size: int = 10):
+    """Answer so many jobs with one message each; returns who got what."""
+    served = []
+    for _ in range(count):
+        job = of.next_job(now_ns=now_ns)
+        if job is None:
+            break
+        requester, stream, start, _ = job
+        of.sent(requester, stream, start, start + 1, size, now_ns=now_ns)
+        served.append((requester, stream, start))
+    return served
+
+
+def test_ranges_of_several_nacks_are_merged():
+    answers = scheduler()
+    answers.request(b"a", "s", [(0, 5)], now_ns=0)
+    answers.request(b"a", "s", [(3, 8), (9, 10)], now_ns=0)
+    assert list(answers.waiting(b"a", "s")) == [(0, 8), (9, 10)]
+    assert answers.next_job(now_ns=0) == (b"a", "s", 0, 8)
+
+
+def test_requesters_and_their_streams_take_turns():
+    answers = scheduler()
+    answers.request(b"a", "s", [(0, 100)], now_ns=0)
+    answers.request(b"a", "t", [(0, 100)], now_ns=0)
+    answers.request(b"b", "s", [(50, 100)], now_ns=0)
+    assert serve(answers, 5) == [
+        (b"a", "s", 0), (b"b", "s", 50), (b"a", "t", 0), (b"b", "s", 51), (b"a", "s", 1),
+    ]  # fmt: skip
+
+
+def test_what_was_just_answered_is_not_answered_again():
+    answers = scheduler(linger_ms=10)
+    answers.request(b"a", "s", [(0, 2)], now_ns=0)
+    serve(answers, 2)
+    assert answers.request(b"a", "s", [(0, 3)], now_ns=10 * MS - 1) == []
+    assert list(answers.waiting(b"a", "s")) == [(2, 3)]
+    assert answers.messages_lingering == 2
+    answers.request(b"a", "s", [(0, 2)], now_ns=10 * MS)
+    answers.request(b"b", "s", [(0, 2)], now_ns=0)
+    assert list(answers.waiting(b"a", "s")) == [(0, 3)]
+    assert list(answers.waiting(b"b", "s")) == [(0, 2)]
+
+
+def test_a_greedy_requester_waits_for_its_budget_and_the_others_do_not():
+    answers = scheduler(budget_bytes_s=1000, budget_burst_bytes=100)
+    answers.request(b"greedy", "s", [(0, 1000)], now_ns=0)
+    answers.request(b"modest", "s", [(0, 2)], now_ns=0)
+    served = serve(answers, 100)
+    assert [who for who, _, _ in served].count(b"greedy") == 10
+    assert [who for who, _, _ in served].count(b"modest") == 2
+    assert answers.requester_stats()[b"greedy"].throttled == 1
+    assert answers.requester_stats()[b"modest"].throttled == 0
+    ready_ns = answers.next_deadline_ns(now_ns=0)
+    assert ready_ns == MS  # one byte at 1000 bytes a second
+    assert serve(answers, 9, now_ns=ready_ns) == [(b"greedy", "s", 10)]
+
+
+def test_a_full_queue_is_left_alone_until_its_time():
+    answers = scheduler()
+    answers.request(b"a", "s", [(0, 2)], now_ns=0)
+    answers.block(b"a", 5 * MS)
+    assert answers.next_job(now_ns=5 * MS - 1) is None
+    assert answers.next_deadline_ns(now_ns=0) == 5 * MS
+    assert answers.next_job(now_ns=5 * MS) == (b"a", "s", 0, 2)
+
+
+def test_what_is_not_kept_is_dropped_without_a_charge():
+    answers = scheduler()
+    answers.request(b"a", "s", [(0, 10)], now_ns=0)
+    answers.drop_range(b"a", "s", 0, 4)
+    assert answers.next_job(now_ns=0) == (b"a", "s", 4, 10)
+    answers.drop_range(b"a", "s", 4, 10)
+    assert answers.next_job(now_ns=0) is None
+    assert answers.next_deadline_ns(now_ns=0) is None
+    assert answers.requester_stats()[b"a"] == RequesterStats(0, 0, 2, 1, 0)
+
+
+def test_a_range_too_many_is_refused_by_name():
+    answers = scheduler(ranges_max=2)
+    refused = answers.request(b"a", "s", [(0, 1), (4, 5), (8, 9), (1, 2)], now_ns=0)
+    assert refused == [(8, 9)]
+    assert list(answers.waiting(b"a", "s")) == [(0, 2), (4, 5)]
+    assert (answers.ranges_refused, answers.requester_stats()[b"a"].ranges_refused) == (1, 1)
+
+
+def test_an_answer_from_the_middle_does_not_pass_the_bound():
+    answers = scheduler(ranges_max=1)
+    answers.request(b"a", "s", [(0, 9)], now_ns=0)
+    answers.sent(b"a", "s", 3, 5, 10, now_ns=0)
+    assert list(answers.waiting(b"a", "s")) == [(0, 3)]
+
+
+def test_malformed_ranges_are_counted_and_ignored():
+    answers = scheduler()
+    assert answers.request(b"a", "s", [(5, 5), (7, 3), (-2, 4)], now_ns=0) == []
+    assert answers.ranges_malformed == 3
+    assert answers.next_job(now_ns=0) is None
+
+
+def test_the_longest_idle_requester_makes_room_and_a_busy_one_does_not():
+    answers = scheduler(requesters_max=2)
+    answers.request(b"idle", "s", [(0, 1)], now_ns=0)
+    serve(answers, 1)
+    answers.request(b"busy", "s", [(0, 5)], now_ns=0)
+    assert answers.request(b"new", "s", [(0, 5)], now_ns=0) == []
+    assert sorted(answers.requester_stats()) == [b"busy", b"new"]
+    assert answers.request(b"more", "s", [(0, 5)], now_ns=0) == [(0, 5)]
+    assert answers.requesters_refused == 1
+
+
+def test_one_that_is_gone_leaves_nothing():
+    answers = scheduler()
+    answers.request(b"a", "s", [(0, 5)], now_ns=0)
+    answers.forget(b"a")
+    answers.forget(b"a")
+    answers.sent(b"a", "s", 0, 1, 10, now_ns=0)
+    answers.drop_range(b"a", "s", 0, 1)
+    answers.block(b"a", 5)
+    assert (len(answers), answers.next_job(now_ns=0)) == (0, None)
+
+
+def test_stats_name_what_each_got():
+    answers = scheduler()
+    answers.request(b"a", "s", [(0, 5)], now_ns=0)
+    serve(answers, 3, size=7)
+    assert answers.requester_stats() == {b"a": RequesterStats(21, 3, 0, 1, 0)}
+
+
+@pytest.mark.parametrize(
+    "field", ["linger_ms", "budget_bytes_s", "budget_burst_bytes", "ranges_max", "requesters_max"]
+)
+def test_a_setting_out_of_its_limits_is_named(field):
+    with pytest.raises(ValueError, match=rf"{field} must .*-1"):
+        RetransmitConfig(**{field: -1})
+
+
+def test_a_block_is_never_shortened():
+    answers = scheduler()
+    answers.request(b"a", "s", [(0, 2)], now_ns=0)
+    answers.block(b"a", 5 * MS)
+    answers.block(b"a", 2 * MS)
+    assert answers.next_deadline_ns(now_ns=0) == 5 * MS

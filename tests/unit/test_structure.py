@@ -1,0 +1,172 @@
+"""What the house rules say about files, functions and names, checked instead of remembered."""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("recovery", "transports", "p2pmsg", "spark_bridge")
+FILE_LINES_MAX = 420
+FUNCTION_LINES_MAX = 60
+PUBLIC_MODULES = ("p2pmsg", "p2pmsg.testing")
+
+FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef)
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+ALL_FILES = python_files(*PACKAGES, "tests", "examples")
+BRIDGE_FILES = python_files("spark_bridge")
+SUBPACKAGES = sorted(
+    ".".join(path.parent.relative_to(ROOT).parts)
+    for path in python_files(*PACKAGES)
+    if path.name == "__init__.py"
+)
+
+
+def docstring_line_count(node: FunctionNode) -> int:
+    if ast.get_docstring(node, clean=False) is None:
+        return 0
+    docstring = node.body[0]
+    return (docstring.end_lineno or docstring.lineno) - docstring.lineno + 1
+
+
+def function_line_count(node: FunctionNode) -> int:
+    """Lines from `def` to the end, without the docstring."""
+    return (node.end_lineno or node.lineno) - node.lineno + 1 - docstring_line_count(node)
+
+
+def is_underscored(name: str) -> bool:
+    return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
+
+
+def imported_names(tree: ast.AST) -> Iterator[tuple[int, str, str | None]]:
+    """(line, module, name); the name is None where the module itself is imported."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, None
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                yield node.lineno, node.module or "", alias.name
+
+
+def own_names(tree: ast.AST) -> set[str]:
+    """Names that a module itself defines: its functions, classes and `self.…` attributes."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (*FUNCTION_NODES, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def exported_names(module: str) -> list[str]:
+    return getattr(importlib.import_module(module), "__all__", [])
+
+
+def foreign_import_findings(tree: ast.AST) -> Iterator[str]:
+    for line, module, name in imported_names(tree):
+        root = module.partition(".")[0]
+        if root in ("recovery", "transports"):
+            yield f"line {line} imports {module}; p2pmsg has every name that is needed"
+        if root != "p2pmsg" or f"{module}.{name}" in PUBLIC_MODULES:
+            continue
+        if module not in PUBLIC_MODULES:
+            yield f"line {line} imports {module}, which is not public"
+        elif name is not None and name not in exported_names(module):
+            yield f"line {line} imports {name!r}, which is not in {module}.__all__"
+
+
+def underscore_access_findings(tree: ast.AST) -> Iterator[str]:
+    own = own_names(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_underscored(node.attr) and node.attr not in own:
+            yield f"line {node.lineno} reaches for the private name {node.attr!r}"
+
+
+@pytest.mark.parametrize("path", ALL_FILES, ids=relative)
+def test_a_file_is_short(path):
+    line_count = len(path.read_text(encoding="utf-8").splitlines())
+
+    assert line_count <= FILE_LINES_MAX, f"{relative(path)} has {line_count} lines: split it"
+
+
+@pytest.mark.parametrize("path", ALL_FILES, ids=relative)
+def test_its_functions_are_short(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = (node for node in ast.walk(tree) if isinstance(node, FUNCTION_NODES))
+    too_long = {
+        f"{relative(path)}:{node.lineno} {node.name}": function_line_count(node)
+        for node in functions
+        if function_line_count(node) > FUNCTION_LINES_MAX
+    }
+
+    assert not too_long
+
+
+@pytest.mark.parametrize("path", BRIDGE_FILES, ids=relative)
+def test_spark_bridge_uses_public_names_of_p2pmsg_only(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+
+    assert not [*foreign_import_findings(tree), *underscore_access_findings(tree)]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_explains_itself_in_a_readme(package):
+    readme = ROOT / package / "README.md"
+
+    assert readme.is_file(), f"{package}/README.md is missing"
+    assert readme.read_text(encoding="utf-8").strip(), f"{package}/README.md is empty"
+
+
+@pytest.mark.parametrize("name", SUBPACKAGES)
+def test_a_package_exports_names_that_exist_and_each_once(name):
+    if name.startswith("spark_bridge"):
+        pytest.importorskip("pyspark", reason="spark_bridge needs PySpark")
+    package = importlib.import_module(name)
+    exported = exported_names(name)
+
+    assert not [export for export in exported if not hasattr(package, export)]
+    assert len(exported) == len(set(exported))
+
+
+SOURCES = {
+    "public names": ("import p2pmsg\nfrom p2pmsg import testing\nimport p2pmsg.testing", 0),
+    "a module behind the names": ("from p2pmsg.wire import Frame", 1),
+    "a module imported whole": ("import p2pmsg.sync.driver", 1),
+    "a private name": ("from p2pmsg import _private", 1),
+    "a lower layer": ("import recovery.gaps", 1),
+    "something else": ("import p2pmsg_other, json", 0),
+    "a private attribute": ("peer._socket.close()", 1),
+    "its own private attribute": ("class A:\n    def f(self):\n        self._a = self._a + 1", 0),
+    "a dunder": ("type(peer).__name__", 0),
+}
+
+
+@pytest.mark.parametrize(("source", "count"), SOURCES.values(), ids=SOURCES)
+def test_the_rule_for_spark_bridge_finds(source, count):
+    tree = ast.parse(source)
+
+    assert len([*foreign_import_findings(tree), *underscore_access_findings(tree)]) == count
+
+
+def test_a_docstring_does_not_count_as_function_lines():
+    source = 'def f():\n    """One.\n\n    Two.\n    """\n    return 1\n'
+    (function,) = ast.parse(source).body
+
+    assert isinstance(function, ast.FunctionDef)
+    assert function_line_count(function) == 2

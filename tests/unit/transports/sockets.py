@@ -1,0 +1,57 @@
+"""What the tests of real sockets share."""
+
+import contextlib
+import time
+
+from transports import ZmqReceiver, ZmqRecoveryClient, ZmqRecoveryServer, context
+
+LOOPBACK = "tcp://127.0.0.1:0"
+DEADLINE_S = 10.0
+
+
+def eventually(condition, deadline_s=DEADLINE_S):
+    """Return the first true value of `condition`; fail if there is none in time."""
+    deadline = time.monotonic() + deadline_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.001)
+    return value
+
+
+@contextlib.contextmanager
+def socket_opener():
+    """Give a function that makes sockets; all of them are closed at the end."""
+    sockets = []
+
+    def open_socket(kind, endpoint, **options):
+        made = kind(endpoint, context=context(), **options)
+        sockets.append(made)
+        return made
+
+    yield open_socket
+    for made in sockets:
+        made.close()
+
+
+def join(opened, sender, prefix=b"", **options):
+    receiver = opened(ZmqReceiver, sender.endpoint.replace("*", "127.0.0.1"), **options)
+    receiver.subscribe(prefix)
+    receiver.connect()
+    eventually(sender.receive_subscriptions)
+    return receiver
+
+
+def recovery_pair(opened, endpoint=LOOPBACK, *, server_options=None, **client_options):
+    server = opened(ZmqRecoveryServer, endpoint, **(server_options or {}))
+    client = opened(ZmqRecoveryClient, server.endpoint, **client_options)
+    client.connect()
+    return server, client
+
+
+def fill(sender, frame):
+    """Send until a queue is full; return how many frames went."""
+    sent = 0
+    while sender.send(frame, wait_ms=20):
+        sent += 1
+        assert sent < 100_000
+    return sent

@@ -1,0 +1,66 @@
+import inspect
+import pickle
+
+import pytest
+import zmq
+
+import transports
+from transports import errors
+
+EXAMPLES = [
+    errors.EndpointError("tcp://h", "port", "missing port"),
+    errors.BindError("tcp://h:1", "no such device", 19),
+    errors.AddressInUseError("tcp://h:1", "Address already in use", 98),
+    errors.ConnectError("tcp://h:1", "no", None),
+    errors.QueueFullError("tcp://h:1", 10),
+    errors.PeerUnreachableError("tcp://h:1", b"\x00\x01"),
+    errors.ClosedError("tcp://h:1"),
+]
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_errors_carry_their_data_through_pickle(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+    assert isinstance(error, errors.TransportError)
+
+
+def test_every_error_is_public_and_in_the_drawn_tree():
+    classes = [
+        name
+        for name, value in inspect.getmembers(errors, inspect.isclass)
+        if value.__module__ == "transports.errors" and not name.startswith("_")
+    ]
+    assert set(classes) <= set(transports.__all__)
+    assert all(name in errors.__doc__ for name in classes)
+
+
+def test_messages_name_what_happened():
+    assert str(EXAMPLES[1]) == "cannot bind 'tcp://h:1': no such device"
+    assert str(EXAMPLES[3]) == "cannot connect to 'tcp://h:1': no"
+    assert str(EXAMPLES[4]) == "a send queue of 'tcp://h:1' is full (10 frames)"
+    assert str(EXAMPLES[5]) == "peer 0001 is not connected to 'tcp://h:1'"
+
+
+def test_an_address_error_is_an_os_error_with_its_number():
+    assert isinstance(EXAMPLES[2], OSError)
+    assert EXAMPLES[2].errno == 98
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (zmq.ETERM, errors.ClosedError),
+        (zmq.ENOTSOCK, errors.ClosedError),
+        (zmq.EINVAL, errors.TransportError),
+    ],
+)
+def test_zmq_errors_are_translated(number, kind):
+    assert type(errors.translate(zmq.ZMQError(number), "inproc://x")) is kind
+
+
+def test_all_names_that_are_exported_exist():
+    assert sorted(transports.__all__) == transports.__all__
+    assert all(hasattr(transports, name) for name in transports.__all__)

@@ -1,0 +1,233 @@
+import pytest
+
+from transports import (
+    AddressInUseError,
+    ClosedError,
+    EndpointError,
+    MemoryNetwork,
+    MemoryReceiver,
+    MemoryRecoveryClient,
+    MemoryRecoveryServer,
+    MemorySender,
+    PeerUnreachableError,
+)
+from transports.base import DataReceiver, DataSender, RecoveryClient, RecoveryServer
+
+FEED = "memory://feed"
+
+
+class Transfers:
+    """A hook that holds every transfer back."""
+
+    def __init__(self):
+        self.held = []
+
+    def __call__(self, link, frame):
+        self.held.append((link, frame))
+
+    def deliver_all(self):
+        while self.held:
+            link, frame = self.held.pop(0)
+            link.arrive(frame)
+
+
+def receiver_on(network, *prefixes, **options):
+    receiver = MemoryReceiver(FEED, network=network, **options)
+    for prefix in prefixes or (b"",):
+        receiver.subscribe(prefix)
+    receiver.connect()
+    return receiver
+
+
+def received(socket):
+    frames = []
+    while (frame := socket.receive()) is not None:
+        frames.append(frame)
+    return frames
+
+
+def test_the_sockets_fit_the_protocols():
+    network = MemoryNetwork()
+    sender: DataSender = MemorySender(FEED, network=network)
+    receiver: DataReceiver = MemoryReceiver(FEED, network=network)
+    server: RecoveryServer = MemoryRecoveryServer(FEED, network=network)
+    client: RecoveryClient = MemoryRecoveryClient(FEED, network=network)
+    assert sender.endpoint == receiver.endpoint == server.endpoint == client.endpoint == FEED
+
+
+def test_a_frame_goes_to_each_receiver_once_whose_prefix_matches():
+    network = MemoryNetwork()
+    sender = MemorySender(FEED, network=network)
+    first, second = receiver_on(network, b"a", b"ab"), receiver_on(network, b"b")
+    assert sender.send(b"abc")
+    assert sender.send(b"bcd")
+    assert sender.send(b"xyz")
+    assert received(first) == [b"abc"]
+    assert received(second) == [b"bcd"]
+
+
+def test_a_full_receiver_makes_send_refuse_and_shedding_skips_it_alone():
+    network = MemoryNetwork()
+    sender = MemorySender(FEED, network=network)
+    slow, quick = receiver_on(network, queue_frames=1), receiver_on(network)
+    assert sender.send(b"1")
+    assert not sender.send(b"2")
+    sender.send_shedding(b"3")
+    assert received(quick) == [b"1", b"3"]
+    assert received(slow) == [b"1"]
+    assert sender.send(b"4")
+
+
+def test_frames_in_flight_take_room_until_they_arrive_and_are_read_or_are_lost():
+    transfers = Transfers()
+    network = MemoryNetwork(transfers)
+    sender = MemorySender(FEED, network=network, queue_frames=2)
+    receiver = receiver_on(network)
+    assert sender.send(b"1")
+    assert sender.send(b"2")
+    assert not sender.send_now(b"3")
+    (link, frame), (_, lost) = transfers.held
+    link.lose()
+    assert sender.send(b"4")
+    link.arrive(frame)
+    assert not sender.send(b"5")
+    assert receiver.receive() == b"1"
+    assert sender.send(b"6")
+    assert lost == b"2"
+
+
+def test_a_duplicate_arrives_twice_and_one_without_room_is_counted():
+    transfers = Transfers()
+    network = MemoryNetwork(transfers)
+    sender = MemorySender(FEED, network=network, queue_frames=2)
+    receiver = receiver_on(network)
+    sender.send(b"1")
+    link, frame = transfers.held[0]
+    for _ in range(3):
+        link.arrive(frame)
+    assert received(receiver) == [b"1", b"1"]
+    assert (link.overflowed, link.in_flight, link.waiting) == (1, 0, 0)
+
+
+def test_the_welcome_comes_first_on_every_connection_if_subscribed_to():
+    network = MemoryNetwork()
+    deaf = receiver_on(network, b"t")
+    early = receiver_on(network)
+    sender = MemorySender(FEED, network=network, welcome=b"\x00hello")
+    sender.send(b"t")
+    assert received(early) == [b"\x00hello", b"t"]
+    assert received(deaf) == [b"t"]
+    early.disconnect()
+    early.connect()
+    early.connect()
+    assert received(early) == [b"\x00hello"]
+
+
+def test_what_is_in_flight_on_a_cut_link_never_arrives():
+    transfers = Transfers()
+    network = MemoryNetwork(transfers)
+    sender = MemorySender(FEED, network=network)
+    receiver = receiver_on(network, name="alice")
+    sender.send(b"1")
+    receiver.disconnect()
+    receiver.connect()
+    sender.send(b"2")
+    old, new = transfers.held[0][0], transfers.held[1][0]
+    assert (old.connected, new.connected) == (False, True)
+    assert (new.kind, new.source, new.target) == ("data", FEED, "alice")
+    transfers.deliver_all()
+    assert received(receiver) == [b"2"]
+
+
+def test_receivers_come_back_to_an_endpoint_that_is_bound_anew():
+    network = MemoryNetwork()
+    receiver = receiver_on(network)
+    MemorySender(FEED, network=network, welcome=b"first").close()
+    second = MemorySender(FEED, network=network, welcome=b"second")
+    second.send(b"1")
+    assert received(receiver) == [b"first", b"second", b"1"]
+
+
+def test_a_queue_stays_bounded_over_reconnections():
+    network = MemoryNetwork()
+    sender = MemorySender(FEED, network=network)
+    receiver = receiver_on(network, queue_frames=3)
+    for number in range(10):
+        sender.send(b"%d" % number)
+        receiver.disconnect()
+        receiver.connect()
+    assert received(receiver) == [b"0", b"1", b"2"]
+
+
+def test_the_sender_hears_of_the_first_and_last_subscription_to_a_prefix():
+    network = MemoryNetwork()
+    sender = MemorySender(FEED, network=network)
+    first, second = receiver_on(network, b"a"), receiver_on(network, b"a")
+    first.subscribe(b"b")
+    first.subscribe(b"b")
+    first.unsubscribe(b"b")
+    first.unsubscribe(b"never")
+    assert sender.receive_subscriptions() == [b"\x01a", b"\x01b"]
+    first.close()
+    second.unsubscribe(b"a")
+    assert sender.receive_subscriptions() == [b"\x00b", b"\x00a"]
+
+
+def test_requests_and_replies_reach_whom_they_are_for():
+    network = MemoryNetwork()
+    server = MemoryRecoveryServer(FEED, network=network)
+    clients = [MemoryRecoveryClient(FEED, network=network) for _ in range(2)]
+    for client in clients:
+        client.connect()
+        assert client.send(client.name.encode())
+    for _ in clients:
+        requester, frame = server.receive()
+        assert server.reply(requester, b"to " + frame)
+    assert server.receive() is None
+    assert [received(client) for client in clients] == [[b"to peer-1"], [b"to peer-2"]]
+
+
+def test_a_reply_says_when_the_queue_is_full_and_when_the_requester_is_gone():
+    network = MemoryNetwork()
+    server = MemoryRecoveryServer(FEED, network=network, queue_frames=1)
+    client = MemoryRecoveryClient(FEED, network=network)
+    client.connect()
+    client.send(b"?")
+    assert not client.send(b"?")
+    requester, _ = server.receive()
+    assert server.reply(requester, b"1")
+    assert not server.reply(requester, b"2")
+    client.send(b"unread")
+    client.close()
+    assert server.receive() is None
+    with pytest.raises(PeerUnreachableError) as caught:
+        server.reply(requester, b"3")
+    assert caught.value.peer == requester
+
+
+def test_requests_wait_for_the_server_within_their_bound():
+    network = MemoryNetwork()
+    client = MemoryRecoveryClient(FEED, network=network, queue_frames=2)
+    assert [client.send(b"%d" % number) for number in range(3)] == [True, True, False]
+    client.connect()
+    server = MemoryRecoveryServer(FEED, network=network)
+    assert [server.receive()[1], server.receive()[1], server.receive()] == [b"0", b"1", None]
+
+
+def test_misuse_is_refused():
+    network = MemoryNetwork()
+    sender = MemorySender(FEED, network=network)
+    with pytest.raises(AddressInUseError):
+        MemorySender(FEED, network=network)
+    with pytest.raises(EndpointError, match="is not 'memory'"):
+        MemorySender("inproc://feed", network=network)
+    with pytest.raises(ValueError, match="queue_frames is at least 1"):
+        MemoryReceiver(FEED, network=network, queue_frames=0)
+    receiver = receiver_on(network)
+    for socket in (sender, receiver):
+        socket.close()
+        socket.close()
+    with pytest.raises(ClosedError):
+        sender.send(b"")
+    with pytest.raises(ClosedError):
+        receiver.receive()

@@ -1,0 +1,50 @@
+"""Frames in, frames out: ZeroMQ and memory. This package knows endpoints and bytes, no more."""
+
+from transports.base import DataReceiver, DataSender, RecoveryClient, RecoveryServer
+from transports.context import Context, context
+from transports.endpoint import Endpoint, as_endpoint, parse_endpoint
+from transports.errors import (
+    AddressInUseError,
+    BindError,
+    ClosedError,
+    ConnectError,
+    EndpointError,
+    PeerUnreachableError,
+    QueueFullError,
+    TransportError,
+)
+from transports.memory import Link, MemoryNetwork
+from transports.memory_pubsub import MemoryReceiver, MemorySender
+from transports.memory_recovery import MemoryRecoveryClient, MemoryRecoveryServer
+from transports.zmq_pubsub import ZmqReceiver, ZmqSender
+from transports.zmq_recovery import ZmqRecoveryClient, ZmqRecoveryServer
+
+__all__ = [
+    "AddressInUseError",
+    "BindError",
+    "ClosedError",
+    "ConnectError",
+    "Context",
+    "DataReceiver",
+    "DataSender",
+    "Endpoint",
+    "EndpointError",
+    "Link",
+    "MemoryNetwork",
+    "MemoryReceiver",
+    "MemoryRecoveryClient",
+    "MemoryRecoveryServer",
+    "MemorySender",
+    "PeerUnreachableError",
+    "QueueFullError",
+    "RecoveryClient",
+    "RecoveryServer",
+    "TransportError",
+    "ZmqReceiver",
+    "ZmqRecoveryClient",
+    "ZmqRecoveryServer",
+    "ZmqSender",
+    "as_endpoint",
+    "context",
+    "parse_endpoint",
+]

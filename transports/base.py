@@ -1,0 +1,174 @@
+"""What a transport does: frames in, frames out.
+
+Two channels connect a publisher with its subscribers. On the *data* channel frames fan out, chosen
+by a prefix. On the *recovery* channel a subscriber asks its publisher for something (a NACK, a
+replay) and gets frames that are for it alone. A frame is bytes; nothing here looks inside, but for
+the prefix.
+
+No method blocks unless its name or a parameter says so. No class here is thread-safe: one thread at
+a time uses an object. `close()` may be called again, and by another thread than the owner's once
+that one has stopped.
+"""
+
+from typing import Protocol
+
+
+class DataSender(Protocol):
+    """The publisher's end of the data channel."""
+
+    @property
+    def endpoint(self) -> str:
+        """Where it is bound, with the port that the system picked."""
+
+    def send(self, frame: bytes, *, wait_ms: int = 0) -> bool:
+        """Send to everybody whose prefix matches, or to nobody.
+
+        Args:
+            frame: what to send.
+            wait_ms: how long to wait for room at most. Default 0: not at all.
+
+        Returns:
+            Whether it was sent. False: the queue of one receiver at least is full.
+
+        Raises:
+            ClosedError: the sender is closed.
+
+        """
+
+    def send_shedding(self, frame: bytes) -> None:
+        """Send to everybody whose prefix matches and whose queue has room; the others miss it.
+
+        Whoever missed a frame so may miss the following ones too, even those that `send` took,
+        until it has caught up.
+
+        Raises:
+            ClosedError: the sender is closed.
+
+        """
+
+    def receive_subscriptions(self) -> list[bytes]:
+        r"""Return what came in about subscriptions since the last call, oldest first.
+
+        Each is `b"\x01" + prefix` for a prefix that its first receiver took up, and
+        `b"\x00" + prefix` for one that its last receiver gave up. It must be called now and then,
+        since the queue is bounded.
+
+        Raises:
+            ClosedError: the sender is closed.
+
+        """
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close; frames that are still queued get `linger_ms` to leave. Default 0: none."""
+
+
+class DataReceiver(Protocol):
+    """A subscriber's end of the data channel."""
+
+    @property
+    def endpoint(self) -> str:
+        """Where it connects to."""
+
+    def connect(self) -> None:
+        """Connect, once; a peer that is away is waited for without end.
+
+        It is a step of its own so that the subscriptions can come first: a subscriber that connects
+        with them misses nothing in between.
+
+        Raises:
+            ConnectError: the system cannot make such a connection.
+            ClosedError: the receiver is closed.
+
+        """
+
+    def reconnect(self) -> None:
+        """Give up the connection and make another, when the peer is silent for too long.
+
+        Frames not received yet may be lost.
+
+        Raises:
+            ConnectError: the system cannot make such a connection.
+            ClosedError: the socket is closed.
+
+        """
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Receive frames that begin with `prefix`; as often as it is called, as often undo it."""
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Undo one `subscribe(prefix)`."""
+
+    def receive(self) -> bytes | None:
+        """Return the next frame, or None where there is none yet; it never waits."""
+
+    def receive_wait(self, timeout_ms: int) -> bytes | None:
+        """Return the next frame, or None after `timeout_ms` without one (-1: wait without end)."""
+
+    def close(self) -> None:
+        """Close; what is still queued is lost."""
+
+
+class RecoveryServer(Protocol):
+    """The publisher's end of the recovery channel."""
+
+    @property
+    def endpoint(self) -> str:
+        """Where it is bound, with the port that the system picked."""
+
+    def receive(self) -> tuple[bytes, bytes] | None:
+        """Return the next request as (requester, frame), or None; it never waits.
+
+        The requester is an opaque identity of one connection: a peer that comes back has a new one.
+        """
+
+    def reply(self, requester: bytes, frame: bytes) -> bool:
+        """Send `frame` to one requester.
+
+        Returns:
+            Whether it was sent. False: that requester's queue is full.
+
+        Raises:
+            PeerUnreachableError: that requester is no longer connected.
+            ClosedError: the server is closed.
+
+        """
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close; replies that are still queued get `linger_ms` to leave. Default 0: none."""
+
+
+class RecoveryClient(Protocol):
+    """A subscriber's end of the recovery channel."""
+
+    @property
+    def endpoint(self) -> str:
+        """Where it connects to."""
+
+    def connect(self) -> None:
+        """Connect, once; a peer that is away is waited for without end.
+
+        Raises:
+            ConnectError: the system cannot make such a connection.
+            ClosedError: the client is closed.
+
+        """
+
+    def reconnect(self) -> None:
+        """Give up the connection and make another, when the peer is silent for too long.
+
+        Frames not received yet may be lost.
+
+        Raises:
+            ConnectError: the system cannot make such a connection.
+            ClosedError: the socket is closed.
+
+        """
+
+    def send(self, frame: bytes) -> bool:
+        """Send one request; False: the queue is full. It never waits."""
+
+    def receive(self) -> bytes | None:
+        """Return the next reply, or None where there is none yet; it never waits."""
+
+    def close(self) -> None:
+        """Close; what is still queued, both ways, is lost."""

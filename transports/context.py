@@ -1,0 +1,82 @@
+"""The process's ZeroMQ context.
+
+One context a process, because inproc endpoints and I/O threads belong to a context. A forked child
+gets a new one: ZeroMQ's threads do not survive a fork, and a context without them hangs.
+"""
+
+import atexit
+import os
+import threading
+import time
+
+import zmq
+
+Context = zmq.Context[zmq.Socket[bytes]]
+Socket = zmq.Socket[bytes]
+
+IO_THREADS = 1
+"""ZeroMQ's own rule is one thread for each GB/s of traffic; Python does not reach the first."""
+
+SOCKETS_MAX = 65536
+"""ZeroMQ's default of 1023 is soon met by a relay or by a test of many peers; the operating
+system's limit of open files is met before this one."""
+
+
+class _State:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.context: Context | None = None
+        self.linger_until = 0.0
+
+
+_state = _State()
+# Contexts of a parent process. They are kept, since collecting one would try to end its threads.
+_inherited: list[_State] = []
+
+
+def context() -> Context:
+    """Return the context that all sockets of this process share; it is made at the first call.
+
+    In a forked child this is a new context. Sockets that the child inherited are of no use to it.
+    """
+    with _state.lock:
+        if _state.context is None or _state.context.closed:
+            made: Context = zmq.Context(IO_THREADS)
+            made.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
+            # Sockets linger 0 unless their close says otherwise: nothing may hang at the end.
+            made.set(zmq.BLOCKY, 0)
+            _state.context = made
+        return _state.context
+
+
+def note_linger(used: Context, linger_ms: int) -> None:
+    """Note that a socket of `used` was closed with frames that may take `linger_ms` to leave."""
+    with _state.lock:
+        if used is _state.context:
+            until = time.monotonic() + linger_ms / 1000
+            _state.linger_until = max(_state.linger_until, until)
+
+
+def _start_anew() -> None:
+    global _state
+    _inherited.append(_state)
+    _state = _State()
+
+
+def _let_frames_leave() -> None:
+    """At exit, give closed sockets the rest of their linger time.
+
+    pyzmq does not end its contexts at exit, so a program that publishes, closes and ends would lose
+    its last frames. Ending a context waits for them, and for open sockets too; so a thread does it,
+    and the time is limited.
+    """
+    left = _state.linger_until - time.monotonic()
+    if _state.context is None or left <= 0:
+        return
+    thread = threading.Thread(target=_state.context.term, name="p2pmsg-linger", daemon=True)
+    thread.start()
+    thread.join(left)
+
+
+os.register_at_fork(after_in_child=_start_anew)
+atexit.register(_let_frames_leave)

@@ -1,0 +1,221 @@
+"""Endpoints: the only place where their text is parsed.
+
+- `tcp://HOST:PORT`. HOST is a name, an IPv4 address, an IPv6 address in brackets, or `*` (every
+  interface). PORT is 0 to 65535; 0, or `*`, lets the system pick one when binding.
+- `ipc://PATH`, a Unix-domain socket. A PATH that begins with `@` is in Linux's abstract space.
+- `inproc://NAME`, between the threads of one process.
+- `memory://NAME`, between the parts of one simulation (`transports.memory`).
+"""
+
+import ipaddress
+import re
+from dataclasses import dataclass, replace
+from typing import Final, NoReturn, Self
+
+from transports.errors import EndpointError
+
+SCHEMES: Final = ("tcp", "ipc", "inproc", "memory")
+PORT_MAX: Final = 65535
+IPC_PATH_BYTES_MAX: Final = 107
+"""`sockaddr_un.sun_path` has 108 bytes on Linux, the last of them a zero."""
+NAME_BYTES_MAX: Final = 255
+"""ZeroMQ keeps an endpoint in 256 bytes."""
+HOST_CHARACTERS_MAX: Final = 253
+"""The longest name that DNS carries."""
+
+_WILDCARD_HOSTS: Final = frozenset({"*", "0.0.0.0", "::"})
+_SCHEME: Final = re.compile(r"([A-Za-z0-9+.\-]*)://(.*)", re.DOTALL)
+_TCP: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", re.DOTALL)
+_LABEL: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_\-]{0,61}[A-Za-z0-9_])?")
+_DIGITS_AND_DOTS: Final = re.compile(r"[0-9.]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a socket binds or connects. Made by `parse_endpoint`; `str()` gives the text back."""
+
+    scheme: str
+    """`"tcp"`, `"ipc"`, `"inproc"` or `"memory"`."""
+
+    host: str = ""
+    """tcp only: lower-case name or address; an IPv6 address stands without its brackets."""
+
+    port: int = 0
+    """tcp only: 0 to 65535. Default 0: the system picks one when binding."""
+
+    path: str = ""
+    """The path of an ipc endpoint, the name of an inproc or memory endpoint."""
+
+    def __str__(self) -> str:
+        if self.scheme != "tcp":
+            return f"{self.scheme}://{self.path}"
+        host = f"[{self.host}]" if self.is_ipv6 else self.host
+        return f"tcp://{host}:{self.port}"
+
+    @property
+    def is_ipv6(self) -> bool:
+        """Whether the host is an IPv6 address, not a name that may lead to one."""
+        return ":" in self.host
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether the host means every interface, hence fits binding only."""
+        return self.scheme == "tcp" and self.host in _WILDCARD_HOSTS
+
+    @property
+    def is_abstract(self) -> bool:
+        """Whether this is an ipc endpoint without a file, in Linux's abstract name space."""
+        return self.scheme == "ipc" and self.path.startswith("@")
+
+    def with_port(self, port: int) -> Self:
+        """Return this endpoint with another port; `EndpointError` if it cannot have that one."""
+        if self.scheme != "tcp":
+            _refuse(str(self), "port", f"an {self.scheme} endpoint has no port: cannot set {port}")
+        if type(port) is not int or not 0 <= port <= PORT_MAX:
+            # The bit length, because Python refuses to print very long numbers.
+            shown = port if not isinstance(port, int) or port.bit_length() < 64 else "given"
+            _refuse(str(self), "port", f"port {shown!r} is not a number from 0 to {PORT_MAX}")
+        return replace(self, port=port)
+
+    def with_host(self, host: str) -> Self:
+        """Return this endpoint with another host; an IPv6 address may stand without brackets.
+
+        The usual use is to give out a wildcard endpoint under a name that others can reach.
+
+        Raises:
+            EndpointError: `host` is not well-formed, or the endpoint has no host.
+
+        """
+        if self.scheme != "tcp":
+            _refuse(str(self), "host", f"an {self.scheme} endpoint has no host: cannot set {host}")
+        bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
+        return replace(self, host=_parse_host(f"tcp://{bracketed}:{self.port}", bracketed))
+
+    def require_connectable(self) -> Self:
+        """Return the endpoint itself if one can connect to it.
+
+        Raises:
+            EndpointError: the host is a wildcard or the port is 0, which mean something only to
+                the side that binds.
+
+        """
+        if self.is_wildcard:
+            _refuse(str(self), "host", f"cannot connect to the wildcard host {self.host!r}")
+        if self.scheme == "tcp" and self.port == 0:
+            _refuse(str(self), "port", "cannot connect to port 0")
+        return self
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """Parse an endpoint such as `"tcp://127.0.0.1:5555"`, `"ipc:///run/feed"`, `"inproc://feed"`.
+
+    Raises:
+        EndpointError: `text` is not a str or not well-formed; the error names the part and value.
+
+    """
+    if not isinstance(text, str):
+        _refuse(text, "endpoint", f"an endpoint is a str, not {type(text).__name__},")
+    if text != text.strip():
+        _refuse(text, "endpoint", "white space around the endpoint")
+    match = _SCHEME.fullmatch(text)
+    if match is None or not match[1]:
+        _refuse(text, "scheme", f"missing scheme (known: {', '.join(SCHEMES)})")
+    scheme, rest = match[1], match[2]
+    if scheme == "tcp":
+        return _parse_tcp(text, rest)
+    if scheme == "ipc":
+        return Endpoint(scheme, path=_parse_path(text, rest))
+    if scheme in SCHEMES:
+        return Endpoint(scheme, path=_parse_name(text, rest))
+    _refuse(text, "scheme", f"unknown scheme {scheme!r} (known: {', '.join(SCHEMES)})")
+
+
+def as_endpoint(value: "str | Endpoint") -> Endpoint:
+    """Return `value` if it is an `Endpoint`, else parse it; `EndpointError` if it is no good."""
+    return value if isinstance(value, Endpoint) else parse_endpoint(value)
+
+
+def _refuse(endpoint: object, part: str, reason: str) -> NoReturn:
+    raise EndpointError(endpoint, part, reason)
+
+
+def _parse_tcp(text: str, rest: str) -> Endpoint:
+    if any(character.isspace() for character in rest):
+        _refuse(text, "endpoint", "white space inside the endpoint")
+    match = _TCP.fullmatch(rest)
+    if match is None:
+        # A bracket out of place, or text behind the closing one.
+        _refuse(text, "host", f"malformed host and port {rest!r} (IPv6 is written [ADDRESS]:PORT)")
+    host = _parse_host(text, match[1])
+    if match[2] is None:
+        _refuse(text, "port", f"missing port after host {match[1]!r}")
+    return Endpoint("tcp", host=host, port=_parse_port(text, match[2]))
+
+
+def _parse_host(text: str, host: str) -> str:
+    if host in ("", "[]"):
+        _refuse(text, "host", "empty host")
+    if host == "*":
+        return host
+    if host.startswith("["):
+        return _parse_ipv6(text, host)
+    if _DIGITS_AND_DOTS.fullmatch(host):
+        # Digits and dots are an address or a mistake: "10.0.0.256" must not reach DNS as a name.
+        try:
+            return str(ipaddress.IPv4Address(host))
+        except ValueError:
+            _refuse(text, "host", f"{host!r} is not an IPv4 address")
+    labels = host.removesuffix(".").split(".")
+    if len(host) > HOST_CHARACTERS_MAX or not all(map(_LABEL.fullmatch, labels)):
+        _refuse(text, "host", f"{host!r} is not a host name")
+    return host.lower()
+
+
+def _parse_ipv6(text: str, host: str) -> str:
+    try:
+        return str(ipaddress.IPv6Address(host.removeprefix("[").removesuffix("]")))
+    except ValueError:
+        _refuse(text, "host", f"{host!r} is not an IPv6 address")
+
+
+def _parse_port(text: str, port: str) -> int:
+    if port == "*":
+        return 0
+    if port == "":
+        _refuse(text, "port", "missing port")
+    if not (port.isascii() and port.isdigit()):
+        _refuse(text, "port", f"port {port!r} is not a number from 0 to {PORT_MAX}")
+    # The length is looked at first: int() refuses very long digits with an error of its own.
+    if len(port.lstrip("0")) > len(str(PORT_MAX)) or int(port) > PORT_MAX:
+        _refuse(text, "port", f"port {port} is above {PORT_MAX}")
+    return int(port)
+
+
+def _parse_path(text: str, path: str) -> str:
+    if path in ("", "@"):
+        _refuse(text, "path", "empty path")
+    if path == "*":
+        _refuse(text, "path", "a path must be named: '*' is not one")
+    size = _bytes_of(text, "path", path)
+    if size > IPC_PATH_BYTES_MAX:
+        _refuse(text, "path", f"path of {size} bytes is above {IPC_PATH_BYTES_MAX}")
+    return path
+
+
+def _parse_name(text: str, name: str) -> str:
+    if name == "":
+        _refuse(text, "name", "empty name")
+    if any(character.isspace() for character in name):
+        _refuse(text, "name", f"white space inside the name {name!r}")
+    size = _bytes_of(text, "name", name)
+    if size > NAME_BYTES_MAX:
+        _refuse(text, "name", f"name of {size} bytes is above {NAME_BYTES_MAX}")
+    return name
+
+
+def _bytes_of(text: str, part: str, value: str) -> int:
+    """Return the size of `value` in UTF-8, which is how ZeroMQ gets it."""
+    if not all(character.isprintable() for character in value):
+        # Control characters, and lone surrogates, which have no UTF-8 form.
+        _refuse(text, part, f"unprintable character in {part} {value!r}")
+    return len(value.encode())

@@ -1,0 +1,158 @@
+"""Errors of the transports.
+
+    TransportError
+    ├── EndpointError        (also ValueError)   an endpoint that cannot be used
+    ├── BindError            (also OSError)      the address could not be bound
+    │   └── AddressInUseError                    ... because somebody else has it
+    ├── ConnectError         (also OSError)      a connection could not be set up
+    ├── QueueFullError                           a send queue is at its high-water mark
+    ├── PeerUnreachableError                     the peer that should get a frame is gone
+    └── ClosedError                              the socket was closed on this side
+
+A ZeroMQ error never leaves this package: `translate` turns it into one of these, once, with the
+original as `__cause__`.
+"""
+
+import errno
+
+import zmq
+
+
+class TransportError(Exception):
+    """The root of all errors that this package raises."""
+
+
+class EndpointError(TransportError, ValueError):
+    """An endpoint that is not well-formed, or not fit for what it is used for.
+
+    Attributes:
+        endpoint: the text (or other object) that was given.
+        part: which part is wrong: `"endpoint"`, `"scheme"`, `"host"`, `"port"`, `"path"` or
+            `"name"`.
+        reason: what is wrong with it, naming the value.
+
+    """
+
+    def __init__(self, endpoint: object, part: str, reason: str) -> None:
+        super().__init__(endpoint, part, reason)
+        self.endpoint = endpoint
+        self.part = part
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.reason} in {self.endpoint!r}"
+
+
+class _AddressError(TransportError, OSError):
+    """An operating-system refusal that concerns one endpoint."""
+
+    verb = "use"
+
+    def __init__(self, endpoint: str, reason: str, error_number: int | None = None) -> None:
+        # One argument only: OSError would take two for (errno, strerror) and print them so.
+        super().__init__(f"cannot {self.verb} {endpoint!r}: {reason}")
+        self.endpoint = endpoint
+        self.reason = reason
+        self.errno = error_number
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.endpoint, self.reason, self.errno)
+
+
+class BindError(_AddressError):
+    """An endpoint could not be bound.
+
+    Attributes:
+        endpoint: the endpoint, as text.
+        reason: the operating system's or ZeroMQ's words.
+        errno: the error's number, or None where there is none.
+
+    """
+
+    verb = "bind"
+
+
+class AddressInUseError(BindError):
+    """An endpoint could not be bound because somebody listens there already."""
+
+
+class ConnectError(_AddressError):
+    """A connection could not be set up at all; a peer that is merely away is never this error.
+
+    Attributes:
+        endpoint: the endpoint, as text.
+        reason: the operating system's or ZeroMQ's words.
+        errno: the error's number, or None where there is none.
+
+    """
+
+    verb = "connect to"
+
+
+class QueueFullError(TransportError):
+    """A send queue is at its high-water mark, and the caller chose not to wait.
+
+    Attributes:
+        endpoint: the endpoint of the socket, as text.
+        queue_frames: the mark, in frames.
+
+    """
+
+    def __init__(self, endpoint: str, queue_frames: int) -> None:
+        super().__init__(endpoint, queue_frames)
+        self.endpoint = endpoint
+        self.queue_frames = queue_frames
+
+    def __str__(self) -> str:
+        return f"a send queue of {self.endpoint!r} is full ({self.queue_frames} frames)"
+
+
+class PeerUnreachableError(TransportError):
+    """The peer that a frame is for is no longer connected.
+
+    Attributes:
+        endpoint: the endpoint of the socket that would have sent, as text.
+        peer: the peer's routing identity.
+
+    """
+
+    def __init__(self, endpoint: str, peer: bytes) -> None:
+        super().__init__(endpoint, peer)
+        self.endpoint = endpoint
+        self.peer = peer
+
+    def __str__(self) -> str:
+        return f"peer {self.peer.hex()} is not connected to {self.endpoint!r}"
+
+
+class ClosedError(TransportError):
+    """A socket was used after it, or its context, was closed on this side.
+
+    Attributes:
+        endpoint: the endpoint of the socket, as text.
+
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        self.endpoint = endpoint
+
+    def __str__(self) -> str:
+        return f"the socket of {self.endpoint!r} is closed"
+
+
+_IN_USE = frozenset({errno.EADDRINUSE, errno.EEXIST})
+_CLOSED = frozenset({int(zmq.ENOTSOCK), int(zmq.ETERM)})
+
+
+def translate(error: zmq.ZMQError, endpoint: str) -> TransportError:
+    """Return this package's error for `error`, met while using the socket of `endpoint`."""
+    if error.errno in _CLOSED:
+        return ClosedError(endpoint)
+    return TransportError(f"{endpoint!r}: {error.strerror or error}")
+
+
+def translate_bind(error: zmq.ZMQError, endpoint: str) -> BindError:
+    """Return this package's error for `error`, met while binding `endpoint`."""
+    kind = AddressInUseError if error.errno in _IN_USE else BindError
+    return kind(endpoint, error.strerror or str(error), error.errno)

@@ -1,0 +1,93 @@
+"""The socket file of a bound ipc endpoint.
+
+ZeroMQ unlinks whatever is at the path before it binds, so that a second publisher would take the
+endpoint from a living one, without an error on either side; and it unlinks the file at some time
+after close, which by then may be another's. So the listening socket is made here and handed over.
+"""
+
+import errno
+import os
+import socket
+import stat
+from typing import Final
+
+from transports.endpoint import Endpoint
+from transports.errors import AddressInUseError, BindError
+
+_BACKLOG: Final = 100
+"""ZeroMQ's own default."""
+
+
+class IpcFile:
+    """A listening Unix-domain socket, and the file that stands for it.
+
+    Attributes:
+        fd: the descriptor, to be handed to ZeroMQ, which then closes it.
+
+    Raises:
+        AddressInUseError: somebody listens at this endpoint.
+        BindError: something else is in the way, such as a file that is not a socket.
+
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = str(endpoint)
+        self._path = "" if endpoint.is_abstract else endpoint.path
+        # Linux's abstract names begin with a zero byte, which endpoints write as "@".
+        self._address = "\0" + endpoint.path[1:] if endpoint.is_abstract else endpoint.path
+        self._pid = os.getpid()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._bind()
+            self._listener.listen(_BACKLOG)
+            # Else a client that hangs up at the wrong moment stops ZeroMQ's thread in accept().
+            self._listener.setblocking(False)
+            self._inode = os.stat(self._path).st_ino if self._path else 0
+        except OSError as error:
+            self._listener.close()
+            if isinstance(error, BindError):
+                raise
+            raise BindError(self._endpoint, error.strerror or str(error), error.errno) from error
+        self.fd = self._listener.fileno()
+
+    def given_away(self) -> None:
+        """Note that ZeroMQ has taken the descriptor."""
+        self._listener.detach()
+
+    def remove(self) -> None:
+        """Remove the file, if it still is this socket's and this process made it."""
+        self._listener.close()
+        if not self._path or os.getpid() != self._pid:
+            return
+        try:
+            if os.stat(self._path).st_ino == self._inode:
+                os.unlink(self._path)
+        except OSError:
+            # Gone already, or not ours to remove any more; the next bind copes with what is left.
+            pass
+
+    def _bind(self) -> None:
+        try:
+            self._listener.bind(self._address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            self._remove_stale()
+            self._listener.bind(self._address)
+
+    def _remove_stale(self) -> None:
+        """Remove what is at the path if it is a socket on which nobody listens."""
+        if self._path and not stat.S_ISSOCK(os.lstat(self._path).st_mode):
+            raise BindError(self._endpoint, "the path is taken by something that is not a socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(self._address)
+            except ConnectionRefusedError:
+                if self._path:
+                    os.unlink(self._path)
+                return
+            except BlockingIOError:
+                # Its backlog is full: somebody is there, only busy.
+                pass
+        raise AddressInUseError(self._endpoint, "somebody listens there", errno.EADDRINUSE)

@@ -1,0 +1,293 @@
+"""The data channel over ZeroMQ: XPUB to SUB."""
+
+from collections.abc import Callable
+from typing import Final
+
+import zmq
+
+from transports.context import Context, Socket
+from transports.endpoint import Endpoint
+from transports.zmq_socket import (
+    FRAME_BYTES_MAX,
+    HEARTBEAT_TIMEOUT_MS,
+    QUEUE_FRAMES,
+    Limits,
+    ZmqConnectingSocket,
+    ZmqSocket,
+)
+
+NO_COPY_BYTES: Final = 128 * 1024
+"""From this size on, ZeroMQ sends a frame from Python's memory instead of copying it. Measured over
+TCP loopback, CPU time of both ends together, copied / not copied: 4 KiB 9 / 29 µs, 32 KiB 36 / 51,
+64 KiB 58 / 68, 128 KiB 137 / 92, 256 KiB 175 / 118, 1 MiB 423 / 263."""
+
+_SUBSCRIPTION_BYTES_MAX: Final = 4096
+"""All that a subscriber sends is subscriptions (a topic has at most 255 bytes) and handshakes."""
+_SUBSCRIPTIONS_PER_CALL: Final = 1000
+"""So that a peer which subscribes in a loop cannot keep the publisher's thread in one call."""
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+
+
+class ZmqSender(ZmqSocket):
+    """A bound XPUB socket: every frame to each subscriber whose prefix it begins with.
+
+    Attributes:
+        send_now: `send(frame)` with `wait_ms=0`, and cheaper: 0.20 µs, 0.30 µs by `send`
+            and 0.43 µs by pyzmq's own method, for 200 bytes and no subscriber.
+        socket: the pyzmq socket, for pollers only.
+
+    Raises:
+        EndpointError: the endpoint is not well-formed, or not tcp, ipc or inproc.
+        BindError: the endpoint could not be bound; `AddressInUseError` where it is taken.
+        ValueError: a bound is below 1.
+
+    """
+
+    def __init__(
+        self,
+        endpoint: str | Endpoint,
+        *,
+        context: Context,
+        queue_frames: int = QUEUE_FRAMES,
+        welcome: bytes = b"",
+        heartbeat_timeout_ms: int = HEARTBEAT_TIMEOUT_MS,
+    ) -> None:
+        """Bind.
+
+        Args:
+            endpoint: where; port 0 lets the system pick one.
+            context: the ZeroMQ context, usually `context()`.
+            queue_frames: the high-water mark of each subscriber's queue, in frames. Default 1000.
+            welcome: a frame that every connection gets first, where the receiver is subscribed to
+                a prefix of it. It leaves when this side next uses or polls the socket: ZeroMQ takes
+                up connections in the owner's thread. Default: none.
+            heartbeat_timeout_ms: how long a subscriber may be silent. Default 5000.
+
+        """
+        limits = Limits(
+            queue_frames=queue_frames,
+            frame_bytes_max=_SUBSCRIPTION_BYTES_MAX,
+            heartbeat_timeout_ms=heartbeat_timeout_ms,
+        )
+        super().__init__(endpoint, context=context, kind=zmq.XPUB, limits=limits)
+        # A full queue is an answer (EAGAIN) and not a silent loss.
+        self.socket.set(zmq.XPUB_NODROP, 1)
+        if welcome:
+            self.socket.set(zmq.XPUB_WELCOME_MSG, welcome)
+        self._send_timeout_ms = -1
+        # pyzmq's Python-level send costs 0.3 µs more than the compiled one below it.
+        self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
+        self._bind()
+        self.send_now: Callable[[bytes], bool] = self._make_send_now()
+
+    def send(self, frame: bytes, *, wait_ms: int = 0) -> bool:
+        """Send to everybody whose prefix matches, or to nobody.
+
+        Args:
+            frame: what to send.
+            wait_ms: how long to wait for room at most. Default 0: not at all. Signals are handled
+                while it waits, so Ctrl-C works.
+
+        Returns:
+            Whether it was sent. False: the queue of one subscriber at least is full.
+
+        Raises:
+            ClosedError: the sender is closed.
+
+        """
+        if len(frame) < NO_COPY_BYTES:
+            return self.send_now(frame) or (wait_ms > 0 and self._send_waiting(frame, wait_ms))
+        try:
+            self._send(frame, _NOBLOCK, False)
+        except zmq.Again:
+            return self._send_waiting(frame, wait_ms)
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+        return True
+
+    def send_shedding(self, frame: bytes) -> None:
+        """Send to everybody whose prefix matches and whose queue has room; the others miss it.
+
+        Whoever missed a frame so misses the following ones too, even those that `send` took, until
+        its queue has drained by half: ZeroMQ does not look at that queue before.
+
+        Raises:
+            ClosedError: the sender is closed.
+
+        """
+        try:
+            _take_up_news(self.socket)
+            self.socket.set(zmq.XPUB_NODROP, 0)
+            try:
+                self._send(frame, _NOBLOCK)
+            finally:
+                self.socket.set(zmq.XPUB_NODROP, 1)
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+
+    def receive_subscriptions(self) -> list[bytes]:
+        r"""Return what came in about subscriptions since the last call, oldest first.
+
+        Each is `b"\x01" + prefix` for a prefix that its first receiver took up, and
+        `b"\x00" + prefix` for one that its last receiver gave up; anything else comes from a peer
+        that is not a subscriber. A call returns 1000 at most. It must be called now and then, since
+        ZeroMQ keeps what is not fetched, without a bound.
+
+        Raises:
+            ClosedError: the sender is closed.
+
+        """
+        subscriptions: list[bytes] = []
+        try:
+            while len(subscriptions) < _SUBSCRIPTIONS_PER_CALL:
+                subscriptions.append(self.socket.recv(_NOBLOCK))
+        except zmq.Again:
+            pass
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+        return subscriptions
+
+    def _send_waiting(self, frame: bytes, wait_ms: int) -> bool:
+        try:
+            if wait_ms != self._send_timeout_ms:
+                self.socket.set(zmq.SNDTIMEO, wait_ms)
+                self._send_timeout_ms = wait_ms
+            _take_up_news(self.socket)
+            self._send(frame, 0, len(frame) < NO_COPY_BYTES)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+        return True
+
+    def _make_send_now(self) -> Callable[[bytes], bool]:
+        # A closure, because it finds its names faster than a method finds its attributes.
+        send, send_waiting = self._send, self._send_waiting
+        noblock, full, error_kind = _NOBLOCK, zmq.Again, zmq.ZMQError
+
+        def send_now(frame: bytes) -> bool:
+            try:
+                send(frame, noblock)
+            except full:
+                return send_waiting(frame, 0)
+            except error_kind as error:
+                raise self._error(error) from error
+            return True
+
+        return send_now
+
+
+def _take_up_news(socket: Socket) -> None:
+    """Let ZeroMQ learn which queues have room again.
+
+    To be quick, its send looks for such news once in a millisecond only, so that until then a queue
+    looks full that is not. Reading the socket's events looks at once.
+    """
+    socket.get(zmq.EVENTS)
+
+
+class ZmqReceiver(ZmqConnectingSocket):
+    """A SUB socket: subscribe, then connect, then receive.
+
+    It connects again by itself, 50 ms to 1 s after a connection broke, and subscribes again when it
+    is next used. Frames of the time in between are not received.
+
+    Attributes:
+        socket: the pyzmq socket, for pollers only.
+
+    Raises:
+        EndpointError: the endpoint is not well-formed, or one cannot connect to it.
+        ValueError: a bound is below 1.
+
+    """
+
+    def __init__(
+        self,
+        endpoint: str | Endpoint,
+        *,
+        context: Context,
+        queue_frames: int = QUEUE_FRAMES,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        heartbeat_timeout_ms: int = HEARTBEAT_TIMEOUT_MS,
+    ) -> None:
+        """Make the socket, unconnected.
+
+        Args:
+            endpoint: where the publisher is bound.
+            context: the ZeroMQ context, usually `context()`.
+            queue_frames: the high-water mark of the receive queue, in frames. Default 1000.
+            frame_bytes_max: a publisher that sends a larger frame is disconnected; see
+                `reconnect`. Default 16 MiB.
+            heartbeat_timeout_ms: how long the publisher may be silent. Default 5000. If the queue
+                stays full for this long the connection is given up too.
+
+        """
+        limits = Limits(
+            queue_frames=queue_frames,
+            frame_bytes_max=frame_bytes_max,
+            heartbeat_timeout_ms=heartbeat_timeout_ms,
+        )
+        super().__init__(endpoint, context=context, kind=zmq.SUB, limits=limits)
+        self._receive_timeout_ms = -1
+        self._recv = self.socket.recv
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Receive frames that begin with `prefix`; as often as it is called, as often undo it.
+
+        Raises:
+            ClosedError: the receiver is closed.
+
+        """
+        self._set_prefix(zmq.SUBSCRIBE, prefix)
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Undo one `subscribe(prefix)`; without one, nothing happens.
+
+        Raises:
+            ClosedError: the receiver is closed.
+
+        """
+        self._set_prefix(zmq.UNSUBSCRIBE, prefix)
+
+    def receive(self) -> bytes | None:
+        """Return the next frame, or None where there is none yet; it never waits.
+
+        Raises:
+            ClosedError: the receiver is closed.
+
+        """
+        try:
+            return self._recv(_NOBLOCK)
+        except zmq.Again:
+            return None
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+
+    def receive_wait(self, timeout_ms: int) -> bytes | None:
+        """Return the next frame, or None after `timeout_ms` without one.
+
+        Signals are handled while it waits, so Ctrl-C works.
+
+        Args:
+            timeout_ms: how long to wait at most; -1 waits without end. Using the same one again is
+                cheaper by 0.5 µs.
+
+        Raises:
+            ClosedError: the receiver is closed.
+
+        """
+        try:
+            if timeout_ms != self._receive_timeout_ms:
+                self.socket.set(zmq.RCVTIMEO, timeout_ms)
+                self._receive_timeout_ms = timeout_ms
+            return self._recv()
+        except zmq.Again:
+            return None
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+
+    def _set_prefix(self, option: int, prefix: bytes) -> None:
+        try:
+            self.socket.set(option, prefix)
+        except zmq.ZMQError as error:
+            raise self._error(error) from error

@@ -1,0 +1,237 @@
+"""What all ZeroMQ sockets here have in common: options, binding, connecting, closing."""
+
+import errno
+import os
+import socket as system_socket
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import zmq
+
+from transports.context import Context, Socket, note_linger
+from transports.endpoint import Endpoint, as_endpoint
+from transports.errors import (
+    BindError,
+    ConnectError,
+    EndpointError,
+    TransportError,
+    translate,
+    translate_bind,
+)
+from transports.ipc_file import IpcFile
+
+QUEUE_FRAMES: Final = 1000
+"""ZeroMQ's own default high-water mark."""
+FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Large enough for a frame of any sensible message, small enough that 64 peers cannot fill a GB."""
+HEARTBEAT_TIMEOUT_MS: Final = 5000
+"""Five missed heartbeats of the usual interval."""
+
+_HEARTBEAT_MS_MAX: Final = 1000
+_SCHEMES: Final = ("tcp", "ipc", "inproc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The bounds of one socket."""
+
+    queue_frames: int = QUEUE_FRAMES
+    """The high-water mark of each peer's queue, both ways, in frames, at least 1. Default 1000."""
+
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    """The largest frame that is received; a peer that sends a larger one is disconnected, before
+    memory is set aside for it. Default 16 MiB."""
+
+    heartbeat_timeout_ms: int = HEARTBEAT_TIMEOUT_MS
+    """How long a peer may be silent before its connection, and the queue behind it, is given up.
+    Default 5000. A receiver that leaves its full queue alone for this long also counts as silent,
+    since ZeroMQ then stops reading from its connection; it connects again when it reads on."""
+
+    def __post_init__(self) -> None:
+        # ZeroMQ takes 0 or -1 in these options for "no limit", which nothing here may be.
+        for name in ("queue_frames", "frame_bytes_max", "heartbeat_timeout_ms"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is at least 1, not {getattr(self, name)}")
+
+
+class ZmqSocket:
+    """A socket with its endpoint; the root of the ZeroMQ transports.
+
+    Attributes:
+        socket: the pyzmq socket, for pollers only.
+
+    """
+
+    def __init__(
+        self, endpoint: str | Endpoint, *, context: Context, kind: int, limits: Limits
+    ) -> None:
+        self._endpoint = as_endpoint(endpoint)
+        if self._endpoint.scheme not in _SCHEMES:
+            reason = f"scheme {self._endpoint.scheme!r} is not one of ZeroMQ's"
+            raise EndpointError(str(self._endpoint), "scheme", reason)
+        self._context = context
+        self._ipc_file: IpcFile | None = None
+        try:
+            self.socket: Socket = context.socket(kind)
+        except zmq.ZMQError as error:
+            raise translate(error, self.endpoint) from error
+        _set_options(self.socket, self._endpoint, limits)
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint as text; once bound, with the port that the system picked."""
+        return str(self._endpoint)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, or the context was ended."""
+        return bool(self.socket.closed)
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close the socket; it returns at once and may be called again.
+
+        Args:
+            linger_ms: how long frames in the queues may still take to leave, behind the caller's
+                back and at the process's exit. Default 0: they are dropped.
+
+        """
+        if self.socket.closed:
+            return
+        linger_ms = max(linger_ms, 0)
+        if linger_ms:
+            note_linger(self._context, linger_ms)
+        self.socket.close(linger=linger_ms)
+        if self._ipc_file is not None:
+            self._ipc_file.remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _bind(self) -> None:
+        """Bind, and learn the port; a socket that cannot be bound is closed."""
+        try:
+            if self._endpoint.scheme == "ipc":
+                self._ipc_file = IpcFile(self._endpoint)
+                self.socket.set(zmq.USE_FD, self._ipc_file.fd)
+            self.socket.bind(_bind_address(self._endpoint))
+        except zmq.ZMQError as error:
+            self.close()
+            raise translate_bind(error, self.endpoint) from error
+        except BindError:
+            self.close()
+            raise
+        if self._ipc_file is not None:
+            self._ipc_file.given_away()
+        if self._endpoint.scheme == "tcp":
+            bound = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+            self._endpoint = self._endpoint.with_port(int(bound.rpartition(":")[2]))
+
+    def _error(self, error: zmq.ZMQError) -> TransportError:
+        return translate(error, self.endpoint)
+
+
+class ZmqConnectingSocket(ZmqSocket):
+    """A socket that connects."""
+
+    def __init__(
+        self, endpoint: str | Endpoint, *, context: Context, kind: int, limits: Limits
+    ) -> None:
+        endpoint = as_endpoint(endpoint).require_connectable()
+        super().__init__(endpoint, context=context, kind=kind, limits=limits)
+        self._connected = False
+
+    def connect(self) -> None:
+        """Connect, once; a peer that is away is waited for without end.
+
+        Raises:
+            ConnectError: the system cannot make such a connection.
+            ClosedError: the socket is closed.
+
+        """
+        if self._connected:
+            return
+        try:
+            self.socket.connect(self.endpoint)
+        except zmq.ZMQError as error:
+            if self.socket.closed:
+                raise translate(error, self.endpoint) from error
+            raise ConnectError(self.endpoint, error.strerror or str(error), error.errno) from error
+        self._connected = True
+
+    def reconnect(self) -> None:
+        """Give up the connection and make another; frames not received yet may be lost.
+
+        ZeroMQ connects again by itself where a connection breaks or falls silent, but for one case:
+        after a peer broke the protocol, or sent a frame above `frame_bytes_max`, it gives that
+        endpoint up for good, without a word. So call this when a peer is silent for too long.
+
+        Raises:
+            ConnectError: the system cannot make such a connection.
+            ClosedError: the socket is closed.
+
+        """
+        try:
+            self.socket.disconnect(self.endpoint)
+        except zmq.ZMQError as error:
+            # ENOENT: it was never connected, or ZeroMQ has forgotten it already.
+            if error.errno != errno.ENOENT:
+                raise self._error(error) from error
+        self._connected = False
+        self.connect()
+
+
+def _set_options(socket: Socket, endpoint: Endpoint, limits: Limits) -> None:
+    heartbeat_ms = max(1, min(_HEARTBEAT_MS_MAX, limits.heartbeat_timeout_ms // 5))
+    options = {
+        zmq.LINGER: 0,
+        zmq.SNDHWM: limits.queue_frames,
+        zmq.RCVHWM: limits.queue_frames,
+        zmq.MAXMSGSIZE: limits.frame_bytes_max,
+        # A frozen peer, or a network that went dark, must not hold its queue for ever.
+        zmq.HEARTBEAT_IVL: heartbeat_ms,
+        zmq.HEARTBEAT_TIMEOUT: limits.heartbeat_timeout_ms,
+        zmq.HEARTBEAT_TTL: limits.heartbeat_timeout_ms,
+        # For middleboxes that forget idle connections, and peers that cannot answer heartbeats.
+        zmq.TCP_KEEPALIVE: 1,
+        zmq.TCP_KEEPALIVE_IDLE: 30,
+        zmq.TCP_KEEPALIVE_INTVL: 5,
+        zmq.TCP_KEEPALIVE_CNT: 3,
+        # Back quickly from a cut, and not in step with every other peer for long.
+        zmq.RECONNECT_IVL: 50,
+        zmq.RECONNECT_IVL_MAX: 1000,
+        # The system's own limit for an unanswered SYN is over two minutes.
+        zmq.CONNECT_TIMEOUT: 5000,
+    }
+    if endpoint.is_ipv6:
+        # Only then: with it, ZeroMQ leads "localhost" to ::1 and misses a peer on 127.0.0.1.
+        options[zmq.IPV6] = 1
+    for option, value in options.items():
+        socket.set(option, value)
+
+
+def _bind_address(endpoint: Endpoint) -> str:
+    """Return what ZeroMQ binds for `endpoint`.
+
+    ZeroMQ binds addresses and interfaces ("eth0"), but not names: those are looked up here, so that
+    "localhost" works on both sides.
+    """
+    if endpoint.scheme != "tcp" or endpoint.is_wildcard or endpoint.is_ipv6:
+        return str(endpoint)
+    if endpoint.host in {name for _, name in system_socket.if_nameindex()}:
+        return str(endpoint)
+    try:
+        return str(endpoint.with_host(system_socket.gethostbyname(endpoint.host)))
+    except OSError as error:
+        reason = f"host {endpoint.host!r} is unknown: {os.strerror(error.errno or 0)}"
+        if isinstance(error, system_socket.gaierror):
+            reason = f"host {endpoint.host!r} is unknown ({error.strerror})"
+        raise BindError(str(endpoint), reason, error.errno) from error
