@@ -1,0 +1,60 @@
+"""Brokerless peer-to-peer messaging in which nothing is lost silently.
+
+Each message that a publisher accepted is, at every subscriber, delivered once and in order, or
+reported lost with its exact range and reason.
+"""
+
+from p2pmsg.config import PublisherConfig, SubscriberConfig
+from p2pmsg.errors import (
+    BindError,
+    ClosedError,
+    ConfigError,
+    EndpointError,
+    LossReport,
+    MessageError,
+    MessagesLostError,
+    MessageTooLargeError,
+    P2PError,
+    QueueFullError,
+)
+from p2pmsg.message import Message, MessageBatch
+from p2pmsg.stats import PublisherStats, RequesterStats, StreamLedger, SubscriberStats
+from p2pmsg.sync.publisher import Publisher
+from p2pmsg.sync.subscriber import Subscriber
+from recovery import (
+    HeartbeatConfig,
+    LatencyHistogram,
+    LossReason,
+    NackConfig,
+    ReplayConfig,
+    RetransmitConfig,
+)
+
+__all__ = [
+    "BindError",
+    "ClosedError",
+    "ConfigError",
+    "EndpointError",
+    "HeartbeatConfig",
+    "LatencyHistogram",
+    "LossReason",
+    "LossReport",
+    "Message",
+    "MessageBatch",
+    "MessageError",
+    "MessageTooLargeError",
+    "MessagesLostError",
+    "NackConfig",
+    "P2PError",
+    "Publisher",
+    "PublisherConfig",
+    "PublisherStats",
+    "QueueFullError",
+    "ReplayConfig",
+    "RequesterStats",
+    "RetransmitConfig",
+    "StreamLedger",
+    "Subscriber",
+    "SubscriberConfig",
+    "SubscriberStats",
+]

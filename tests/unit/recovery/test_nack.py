@@ -249,3 +249,11 @@ def test_a_refusal_in_the_middle_gives_neither_part_new_attempts():
     nacks.refuse(33, 36, LossReason.EVICTED, now_ns=0)
     assert nacks.due(now_ns=20 * MS) == []
     assert len(nacks.expire(now_ns=20 * MS)) == 3
+
+
+def test_a_gap_found_during_a_pause_has_its_full_time_after_it():
+    nacks = scheduler(deadline_ms=100)
+    nacks.postpone(now_ns=0, delay_ns=50 * MS)
+    nacks.add(0, 1, now_ns=10 * MS)
+    assert nacks.expire(now_ns=150 * MS - 1) == []
+    assert nacks.expire(now_ns=150 * MS) == [Loss(0, 1, LossReason.TIMEOUT)]

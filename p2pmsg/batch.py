@@ -1,0 +1,220 @@
+"""The open batch: messages of one stream on their way into one frame."""
+
+from typing import Any, Final
+
+import msgspec
+
+from p2pmsg.errors import MessageError, MessageTooLargeError
+from p2pmsg.wire import HEADER, MAGIC, VERSION, Kind, data_frame, encoder, values_header
+
+_NIL: Final = b"\xc0"
+_NO_COLUMNS: Final = _NIL * 3
+_TIMESTAMP_MAX: Final = 2**63 - 1
+_encode_into: Final = encoder.encode_into
+PACKING_ERRORS: Final = (TypeError, ValueError, OverflowError, RecursionError)
+
+
+def packing_error(field: str, value: Any, error: Exception) -> MessageError:
+    """Return what to raise where msgpack cannot express `value`."""
+    kind = type(value).__name__
+    return MessageError(field, f"of type {kind} cannot be packed as msgpack: {error}")
+
+
+def check_timestamp(timestamp_ns: Any) -> int:
+    """Return `timestamp_ns`, or raise `MessageError`."""
+    if type(timestamp_ns) is not int or not -_TIMESTAMP_MAX <= timestamp_ns <= _TIMESTAMP_MAX:
+        reason = f"must be an int of ns since the epoch within 64 bits, not {timestamp_ns!r}"
+        raise MessageError("timestamp_ns", reason)
+    return timestamp_ns
+
+
+def check_key(key: Any) -> str | None:
+    """Return `key`, or raise `MessageError`."""
+    if key is not None and type(key) is not str:
+        raise MessageError("key", f"must be a str or None, not {key!r}")
+    return key
+
+
+def pack_headers(headers: Any) -> msgspec.Raw | None:
+    """Return the headers packed, so that a later change of the dict changes nothing."""
+    if headers is None:
+        return None
+    if not isinstance(headers, dict) or not all(type(name) is str for name in headers):
+        raise MessageError("headers", f"must be a dict with str keys or None, not {headers!r}")
+    try:
+        return msgspec.Raw(encoder.encode(headers))
+    except PACKING_ERRORS as error:
+        raise packing_error("headers", headers, error) from error
+
+
+class Batch:
+    """Messages packed one behind the other, ready to become a frame.
+
+    A message is in when its end is in `ends`: that one append is the moment of acceptance, so an
+    interrupt (Ctrl-C) at any other place leaves something that `repair` can cut off.
+
+    Attributes:
+        buffer: the frame so far: topic, zero byte, room for the header, values.
+        ends: where in `buffer` each message ends.
+        before: the first message's sequence less one, so that `before + len(ends)` is the last's.
+        wide: whether a column beside the values is in use.
+        extra_bytes: at most how many bytes those columns will take.
+        opened_ns: when, by the monotonic clock; the linger counts from here.
+
+    """
+
+    __slots__ = (
+        "_body_at",
+        "_headers",
+        "_keys",
+        "_timestamps",
+        "base_timestamp_ns",
+        "before",
+        "buffer",
+        "ends",
+        "extra_bytes",
+        "opened_ns",
+        "wide",
+    )
+
+    def __init__(self, topic: bytes, sequence: int, timestamp_ns: int, now_ns: int) -> None:
+        prefix = topic + bytes(1 + HEADER.size)
+        self._body_at = len(prefix)
+        self.buffer = bytearray(prefix + values_header(0))
+        self.ends: list[int] = []
+        self.before = sequence - 1
+        self.base_timestamp_ns = timestamp_ns
+        self.opened_ns = now_ns
+        self.wide = False
+        self.extra_bytes = 0
+        self._timestamps: list[int] | None = None
+        self._keys: list[str | None] | None = None
+        self._headers: list[msgspec.Raw | None] | None = None
+
+    @property
+    def values_at(self) -> int:
+        """Where in `buffer` the first message begins."""
+        return self._body_at + 6
+
+    @property
+    def start(self) -> int:
+        """Where in `buffer` the next message begins."""
+        return self.ends[-1] if self.ends else self._body_at + 6
+
+    def add_columns(self, key: Any, timestamp_ns: Any, headers: Any) -> None:
+        """Add what a message has beside its value."""
+        count = len(self.ends)
+        check_key(key)
+        if timestamp_ns is not None:
+            check_timestamp(timestamp_ns)
+        packed = pack_headers(headers)
+        self.wide = True
+        extra = 0
+        if timestamp_ns is not None and self._timestamps is None:
+            self._timestamps = [0] * count
+        if self._timestamps is not None:
+            offset = 0 if timestamp_ns is None else timestamp_ns - self.base_timestamp_ns
+            self._timestamps.append(offset)
+            extra = 9
+        if key is not None and self._keys is None:
+            self._keys = [None] * count
+        if self._keys is not None:
+            self._keys.append(key)
+            extra += 5 + 4 * len(key or "")
+        if packed is not None and self._headers is None:
+            self._headers = [None] * count
+        if self._headers is not None:
+            self._headers.append(packed)
+            extra += memoryview(packed).nbytes if packed is not None else 1
+        self.extra_bytes += extra
+
+    def repair(self) -> None:
+        """Cut off what belongs to no accepted message."""
+        count = len(self.ends)
+        del self.buffer[self.start :]
+        for column in (self._timestamps, self._keys, self._headers):
+            if column is not None:
+                del column[count:]
+
+    def seal(self, topic_length: int, session: int) -> tuple[bytes, int]:
+        """Return the frame, and the latest timestamp in it. It may be called again."""
+        self.repair()
+        buffer, count = self.buffer, len(self.ends)
+        at = self._body_at
+        latest = self.base_timestamp_ns
+        if self.wide:
+            for column in (self._timestamps, self._keys, self._headers):
+                try:
+                    buffer += _NIL if column is None else encoder.encode(column)
+                except OverflowError:  # offsets of more than 64 bits: nobody means such times
+                    buffer += encoder.encode([0] * count)
+            if self._timestamps is not None:
+                latest += max(self._timestamps)
+        else:
+            buffer += _NO_COLUMNS
+        buffer[at : at + 6] = values_header(count)
+        HEADER.pack_into(
+            buffer,
+            topic_length + 1,
+            MAGIC,
+            VERSION,
+            Kind.DATA,
+            0,
+            0,
+            session,
+            self.before + 1,
+            count,
+            len(buffer) - at,
+            self.base_timestamp_ns,
+        )
+        return bytes(buffer), latest
+
+
+def pack_slice(
+    topic: bytes,
+    session: int,
+    sequence: int,
+    timestamp_ns: int,
+    values: list[Any],
+    keys: list[str | None] | None,
+    timestamps_ns: list[int] | None,
+) -> tuple[bytes, int]:
+    """Return a frame of `values` packed in one go, and its latest timestamp."""
+    base = timestamp_ns if timestamps_ns is None else timestamps_ns[0]
+    latest = base if timestamps_ns is None else max(timestamps_ns)
+    try:
+        packed = encoder.encode(values)
+    except PACKING_ERRORS as error:
+        raise packing_error("values", values, error) from error
+    if keys is None and timestamps_ns is None:
+        columns = _NO_COLUMNS
+    else:
+        try:
+            columns = b"".join(
+                (
+                    _NIL
+                    if timestamps_ns is None
+                    else encoder.encode([time - base for time in timestamps_ns]),
+                    _NIL if keys is None else encoder.encode(keys),
+                    _NIL,
+                )
+            )
+        except PACKING_ERRORS as error:
+            raise packing_error("keys", keys, error) from error
+    frame = data_frame(topic, session, sequence, len(values), base, (b"\x94", packed, columns))
+    return frame, latest
+
+
+def pack_large(
+    topic: bytes, session: int, sequence: int, timestamp_ns: int, value: bytes
+) -> bytes:
+    """Return a frame of one large value, copied once only."""
+    size = len(value)
+    lead = b"\x94\x91\xc6" + size.to_bytes(4, "big")
+    return data_frame(topic, session, sequence, 1, timestamp_ns, (lead, value, _NO_COLUMNS))
+
+
+def check_size(field: str, size: int, limit: int) -> None:
+    """Raise `MessageTooLargeError` where `size` is above `limit`."""
+    if size > limit:
+        raise MessageTooLargeError(field, size, limit)

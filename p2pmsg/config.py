@@ -1,0 +1,135 @@
+"""Settings, with the reason for each default. Constructors take the few that most people set."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from p2pmsg.errors import ConfigError
+from recovery import HeartbeatConfig, NackConfig, ReplayConfig, RetransmitConfig
+
+OnFull = Literal["block", "drop", "raise"]
+
+__all__ = ["OnFull", "PublisherConfig", "SubscriberConfig"]
+
+
+def check(field_name: str, value: Any, ok: bool, limit: str) -> None:
+    """Raise `ConfigError` unless `ok`."""
+    if not ok:
+        raise ConfigError(field_name, limit, value)
+
+
+def at_least(field_name: str, value: float, least: float) -> None:
+    """Raise `ConfigError` unless `value` is a number of at least `least`."""
+    check(field_name, value, _is_number(value) and value >= least, f"at least {least}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherConfig:
+    """How a publisher works. `ConfigError` for a value out of its limits."""
+
+    frame_bytes: int = 64 * 1024
+    """A frame is sent when it has this many bytes. 64 KiB: larger ones are no faster over loopback,
+    and this many bytes of small messages take 0.2 ms to gather at full rate."""
+
+    linger_ms: float = 1.0
+    """How long a message waits at most for others to share its frame, while messages follow one
+    another closely. A message that comes alone does not wait at all."""
+
+    gather_us: float = 20.0
+    """Messages closer together than this are gathered. Sending a frame costs about half as long, so
+    a stream that is slower gains nothing from waiting."""
+
+    message_bytes_max: int = 1024 * 1024
+    """Largest message, packed, with its key and headers. 1 MiB as with Kafka and NATS; what is
+    larger belongs into a file and its name into a message."""
+
+    queue_frames: int = 64
+    """High-water mark of the send queue to each subscriber, in frames: 4 MiB of small messages,
+    10 ms at full rate. The memory that a subscriber who does not read can cost."""
+
+    on_full: OnFull = "block"
+    """What `publish` does when a subscriber's queue is full. `block` waits up to `stall_ms`, then
+    sheds the slow one only, who repairs from the replay buffer when it reads again. `drop` sheds at
+    once. `raise` refuses the next messages with `QueueFullError`."""
+
+    stall_ms: float = 1000.0
+    """How long one slow subscriber may hold up the others in all. 1 s outlasts a garbage collection
+    or a page-in."""
+
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    """Bounds of the replay buffer."""
+
+    retransmit: RetransmitConfig = field(
+        default_factory=lambda: RetransmitConfig(
+            budget_bytes_s=512 * 2**20, budget_burst_bytes=64 * 2**20
+        )
+    )
+    """Bounds on what one requester may ask for. 512 MiB/s: over TCP the requester's queue holds it
+    back before that, and a Spark task that reads history is a requester too."""
+
+    heartbeat: HeartbeatConfig = field(default_factory=HeartbeatConfig)
+    """When a stream's head is repeated, so that a lost tail is noticed."""
+
+    streams_max: int = 65_536
+    """How many topics; a further one is refused with `ConfigError`. Bounds the heartbeats."""
+
+    subscriber_timeout_ms: float = 15_000.0
+    """A subscriber that has not been heard of for so long is no longer counted: three of its
+    keep-alives."""
+
+    def __post_init__(self) -> None:
+        at_least("frame_bytes", self.frame_bytes, 1024)
+        at_least("linger_ms", self.linger_ms, 0)
+        at_least("gather_us", self.gather_us, 0)
+        at_least("message_bytes_max", self.message_bytes_max, 1024)
+        at_least("queue_frames", self.queue_frames, 1)
+        at_least("stall_ms", self.stall_ms, 1)
+        at_least("streams_max", self.streams_max, 1)
+        at_least("subscriber_timeout_ms", self.subscriber_timeout_ms, 100)
+        check("message_bytes_max", self.message_bytes_max, self.message_bytes_max < 2**31, "< 2**31")
+        modes = ("block", "drop", "raise")
+        check("on_full", self.on_full, self.on_full in modes, f"one of {modes}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriberConfig:
+    """How a subscriber works. `ConfigError` for a value out of its limits."""
+
+    receive_bytes: int = 16 * 2**20
+    """Bound on the bytes of frames that wait for `receive`, in order or for a repair. 16 MiB hold
+    100 ms of a gigabit link. When it is met nothing more is read from the sockets."""
+
+    queue_frames: int = 64
+    """High-water mark of the receive queue of each connection, in frames, as at the publisher."""
+
+    frame_bytes_max: int = 4 * 2**20
+    """A publisher that sends a larger frame is disconnected. 4 MiB: four times the default limit of
+    a message."""
+
+    nack: NackConfig = field(default_factory=NackConfig)
+    """How gaps are asked for; `deadline_ms` is how long without progress until one is reported."""
+
+    publisher_timeout_ms: float = 5000.0
+    """A publisher that was silent for so long is connected to anew, and what it still owes will be
+    reported as `publisher_gone`: five of its slowest heartbeats."""
+
+    streams_max: int = 65_536
+    """How many streams; frames of a further one are dropped and counted."""
+
+    keep_alive_ms: float = 5000.0
+    """How often the publisher is told that this subscriber is there."""
+
+    def __post_init__(self) -> None:
+        at_least("receive_bytes", self.receive_bytes, 64 * 1024)
+        at_least("queue_frames", self.queue_frames, 1)
+        at_least("frame_bytes_max", self.frame_bytes_max, 64 * 1024)
+        at_least("publisher_timeout_ms", self.publisher_timeout_ms, 100)
+        at_least("streams_max", self.streams_max, 1)
+        at_least("keep_alive_ms", self.keep_alive_ms, 10)
+
+
+OnGap = Literal["wait", "raise", "skip"] | Callable[..., object]

@@ -1,0 +1,100 @@
+"""Bodies of the control frames, as msgpack arrays; a body that does not fit raises `FrameError`."""
+
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from p2pmsg.wire import Frame, FrameError
+
+RANGES_MAX: Final = 1024
+"""How many ranges one NACK may have; a receiver asks for the rest with its next one."""
+
+Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Id = Annotated[int, msgspec.Meta(ge=0)]  # msgpack has none above 64 bits
+Topic = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+Name = Annotated[str, msgspec.Meta(max_length=255)]
+Range = tuple[Sequence, Sequence]
+
+
+class Welcome(msgspec.Struct, array_like=True):
+    """Publisher to each new connection: who is here, and where repairs are to be asked for."""
+
+    name: Name
+    recovery: Annotated[str, msgspec.Meta(max_length=1024)]
+    stall_ms: float
+    """How long a full subscriber may hold up the publisher; negative: it may not."""
+
+
+class Probe(msgspec.Struct, array_like=True):
+    """Subscriber to publisher: answer me over the data path, to this id."""
+
+    probe: Id
+    topics: list[Name]
+    """What it takes: a topic, or a prefix with a `*` behind it."""
+    start: str
+    """`latest`, `earliest`, `sequence` or `time`."""
+    position: int = 0
+    """The sequence, or the time in ns."""
+
+
+class Head(msgspec.Struct, array_like=True):
+    """One stream's place: what is kept begins at `earliest`, what comes next is `next`."""
+
+    topic: Topic
+    earliest: Sequence
+    next: Sequence
+    start: Sequence = 0
+
+
+class Heads(msgspec.Struct, array_like=True):
+    """Publisher to subscriber: ECHO over the data path, or HEADS over the recovery channel."""
+
+    name: Name
+    streams: list[Head]
+
+
+class Joined(msgspec.Struct, array_like=True):
+    """Subscriber to publisher: the echo came, so the data path works; repeated as a keep-alive."""
+
+    subscriber: Id
+    name: Name
+    complete: bool = False
+    """Whether everything up to the last known head was received or reported lost."""
+
+
+class Nack(msgspec.Struct, array_like=True):
+    """Subscriber to publisher: I miss these."""
+
+    topic: Topic
+    ranges: Annotated[list[Range], msgspec.Meta(max_length=RANGES_MAX)]
+
+
+class Refused(msgspec.Struct, array_like=True):
+    """Publisher to subscriber: these cannot be had (`evicted`), or not now (`budget`)."""
+
+    topic: Topic
+    ranges: list[Range]
+    reason: Annotated[str, msgspec.Meta(max_length=32)]
+
+
+class Heartbeat(msgspec.Struct, array_like=True):
+    """Publisher to subscribers of a stream: what is kept begins here; the header has the next."""
+
+    earliest: Sequence
+
+
+B = TypeVar("B", bound=msgspec.Struct)
+_decoders: dict[type, msgspec.msgpack.Decoder[msgspec.Struct]] = {
+    kind: msgspec.msgpack.Decoder(kind)
+    for kind in (Welcome, Probe, Heads, Joined, Nack, Refused, Heartbeat)
+}
+
+
+def read_body(frame: Frame, kind: type[B]) -> B:
+    """Return the body of a control frame; `FrameError` where it does not fit."""
+    try:
+        body = _decoders[kind].decode(memoryview(frame.data)[frame.body_at :])
+    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
+        raise FrameError("body") from None
+    assert isinstance(body, kind)
+    return body

@@ -1,0 +1,150 @@
+"""What p2pmsg raises.
+
+::
+
+    P2PError
+    ├── ClosedError               a peer was used after close(), or by a forked child
+    ├── ConfigError (ValueError)  a setting or an argument is out of its limits
+    │   └── EndpointError         an endpoint string is not one
+    ├── MessageError (ValueError) a message cannot be published as it is
+    │   └── MessageTooLargeError  … because of its size
+    ├── BindError (OSError)       the endpoint could not be bound
+    ├── QueueFullError            on_full="raise", and a subscriber's queue is full
+    └── MessagesLostError         on_gap="raise", and a gap could not be repaired
+
+Time-outs are the built-in `TimeoutError`. A malformed frame off the wire is counted, never raised.
+"""
+
+from typing import Any
+
+from recovery import Loss
+from transports import EndpointError as TransportEndpointError
+
+__all__ = [
+    "BindError",
+    "ClosedError",
+    "ConfigError",
+    "EndpointError",
+    "MessageError",
+    "MessageTooLargeError",
+    "MessagesLostError",
+    "P2PError",
+    "QueueFullError",
+]
+
+
+class P2PError(Exception):
+    """The root of what p2pmsg raises."""
+
+
+class ClosedError(P2PError):
+    """A peer was used after it was closed, or in a forked child, which inherits no sockets."""
+
+    def __init__(self, what: str, why: str = "it is closed") -> None:
+        super().__init__(f"{what} cannot be used: {why}")
+        self.what = what
+
+
+class ConfigError(P2PError, ValueError):
+    """A setting or an argument is out of its limits; it names the field, the limit and the value.
+
+    Attributes:
+        field: the name of the setting or argument.
+        value: what was given.
+
+    """
+
+    def __init__(self, field: str, limit: str, value: Any) -> None:
+        super().__init__(f"{field} must be {limit}, not {value!r}")
+        self.field = field
+        self.value = value
+
+
+class EndpointError(ConfigError):
+    """An endpoint string is not one, or cannot be used here."""
+
+    def __init__(self, error: TransportEndpointError) -> None:
+        P2PError.__init__(self, str(error))
+        self.field = "endpoint"
+        self.value = error.endpoint
+
+
+class MessageError(P2PError, ValueError):
+    """A message cannot be published as it is; nothing of it was accepted.
+
+    Attributes:
+        field: which part of it.
+
+    """
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field} {reason}")
+        self.field = field
+
+
+class MessageTooLargeError(MessageError):
+    """A message is larger than `message_bytes_max`."""
+
+    def __init__(self, field: str, size: int, limit: int) -> None:
+        super().__init__(field, f"takes {size} bytes, and the limit is {limit}")
+        self.size = size
+        self.limit = limit
+
+
+class BindError(P2PError, OSError):
+    """The endpoint could not be bound; the message says why."""
+
+
+class QueueFullError(P2PError):
+    """A subscriber's queue is full; the message was not accepted and may be tried again."""
+
+
+class MessagesLostError(P2PError):
+    """Messages were lost for good; receiving may go on behind them.
+
+    Attributes:
+        report: which, of which stream, and why.
+
+    """
+
+    def __init__(self, report: "LossReport") -> None:
+        super().__init__(str(report))
+        self.report = report
+
+
+class LossReport:
+    """A range of messages of one stream that was lost for good.
+
+    Attributes:
+        topic: the stream's topic.
+        session: the stream's session.
+        publisher: the publisher's name.
+        start: first sequence lost.
+        stop: the sequence behind the last one lost.
+        reason: a `LossReason`.
+
+    """
+
+    __slots__ = ("publisher", "reason", "session", "start", "stop", "topic")
+
+    def __init__(self, topic: str, session: int, publisher: str, loss: Loss) -> None:
+        self.topic = topic
+        self.session = session
+        self.publisher = publisher
+        self.start = loss.start
+        self.stop = loss.stop
+        self.reason = loss.reason
+
+    @property
+    def count(self) -> int:
+        """How many messages were lost."""
+        return self.stop - self.start
+
+    def __repr__(self) -> str:
+        return f"<LossReport {self}>"
+
+    def __str__(self) -> str:
+        return (
+            f"lost {self.count} messages [{self.start}, {self.stop}) of {self.topic!r} from "
+            f"{self.publisher!r} (session {self.session:016x}): {self.reason.value}"
+        )

@@ -1,0 +1,352 @@
+"""The publisher's state machine: messages and requests in, frames and replies out. No I/O.
+
+::
+
+    publish ──▶ open batch ──seal──▶ replay buffer + outbox ──▶ the data path
+    NACK ──▶ retransmit scheduler ──▶ next_reply ──▶ the recovery channel of one requester
+    PROBE ──▶ ECHO over the data path ──▶ JOINED: the subscriber is counted
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from p2pmsg import control, wire
+from p2pmsg.batch import (
+    PACKING_ERRORS,
+    Batch,
+    check_key,
+    check_size,
+    check_timestamp,
+    pack_large,
+    pack_slice,
+    packing_error,
+)
+from p2pmsg.config import PublisherConfig
+from p2pmsg.errors import ConfigError, MessageError
+from p2pmsg.publisher_requests import Reply, RequestDesk
+from p2pmsg.wire import Kind, encoder
+from recovery import HeartbeatSchedule, ReplayBuffer
+
+_MS = 1_000_000
+_LARGE_BYTES = 8 * 1024
+"""From this size on a value gets a frame of its own, made with one copy instead of two."""
+_encode_into = encoder.encode_into
+
+
+class PublisherStream:
+    """What a publisher knows of one of its streams, beside the replay buffer."""
+
+    __slots__ = ("beat_ns", "heartbeat", "sealed_ns", "topic", "topic_bytes")
+
+    def __init__(self, topic: str, topic_bytes: bytes, heartbeat: HeartbeatSchedule) -> None:
+        self.topic = topic
+        self.topic_bytes = topic_bytes
+        self.heartbeat = heartbeat
+        self.sealed_ns = -(2**62)
+        self.beat_ns = 2**63  # where it stands in the heap of heartbeats
+
+
+def check_topic(topic: Any) -> bytes:
+    """Return the topic as it goes over the wire, or raise `MessageError`."""
+    if type(topic) is not str:
+        raise MessageError("topic", f"must be a str, not {topic!r}")
+    try:
+        encoded = topic.encode()
+    except UnicodeEncodeError as error:
+        raise MessageError("topic", f"must be UTF-8, not {topic!r}: {error.reason}") from None
+    if not 0 < len(encoded) <= wire.TOPIC_BYTES_MAX:
+        limit = wire.TOPIC_BYTES_MAX
+        raise MessageError("topic", f"must have 1 to {limit} bytes, not {len(encoded)}")
+    if b"\0" in encoded:
+        raise MessageError("topic", f"must not contain a zero byte: {topic!r}")
+    if encoded.endswith(b"*"):
+        raise MessageError("topic", f"must not end in '*', which means a prefix: {topic!r}")
+    return encoded
+
+
+class PublisherCore:
+    """The state machine. Not thread-safe: the shell holds a lock around every call.
+
+    Attributes:
+        open_batches: the batch of each stream that gathers one; the shell adds to it directly.
+        outbox: frames for the data path, oldest first; the shell sends and removes them.
+        replay: the replay buffer.
+        requests: who asks for what.
+        heartbeats_sent: how many heartbeats went out.
+
+    """
+
+    def __init__(
+        self, *, name: str, session: int, recovery: str, config: PublisherConfig, now_ns: int
+    ) -> None:
+        self.name = name
+        self.session = session
+        self.config = config
+        self.open_batches: dict[str, Batch] = {}
+        self.outbox: deque[bytes] = deque()
+        self.replay = ReplayBuffer(config.replay)
+        self.requests = RequestDesk(self)
+        self.heartbeats_sent = 0
+        self.closing = False
+        self._closing_due_ns = 0
+        self._streams: dict[str, PublisherStream] = {}
+        self._beats: list[tuple[int, str]] = []
+        self._gather_ns = int(config.gather_us * 1000)
+        self._linger_ns = int(config.linger_ms * _MS)
+        self._started_ns = now_ns
+        stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
+        self._welcome = control.Welcome(name, recovery, stall_ms)
+        self.welcome = wire.control_frame(Kind.WELCOME, session, self._welcome)
+
+    @property
+    def published(self) -> int:
+        """How many messages were accepted, over all streams."""
+        sealed = sum(self.replay.next(topic) for topic in self._streams)
+        return sealed + self.pending
+
+    @property
+    def pending(self) -> int:
+        """How many messages are in open batches."""
+        return sum(len(batch.ends) for batch in list(self.open_batches.values()))
+
+    def heads(self) -> dict[str, tuple[int, int]]:
+        """Return (earliest kept, next) by topic, of what was sealed."""
+        return {topic: self.head(topic) for topic in list(self._streams)}
+
+    def head(self, topic: str) -> tuple[int, int]:
+        """Return (earliest kept, next) of one stream."""
+        following = self.replay.next(topic)
+        earliest = self.replay.earliest(topic)
+        return (following if earliest is None else earliest), following
+
+    def publish(
+        self,
+        topic: str,
+        value: Any,
+        key: str | None,
+        timestamp_ns: int | None,
+        headers: dict[str, Any] | None,
+        *,
+        now_ns: int,
+        wall_ns: int,
+    ) -> int:
+        """Accept one message and return its sequence; raises `MessageError`."""
+        batch = self.open_batches.get(topic)
+        if batch is not None:
+            self._append(batch, value, key, timestamp_ns, headers)
+            sequence = batch.before + len(batch.ends)
+            self.batch_grew(topic, now_ns=now_ns)
+            return sequence
+        stream = self._streams.get(topic) or self._make_stream(topic)
+        sequence = self.replay.next(topic)
+        plain = key is None and timestamp_ns is None and headers is None
+        if plain and type(value) is bytes and len(value) >= _LARGE_BYTES:
+            check_size("value", len(value), self.config.message_bytes_max)
+            frame = pack_large(stream.topic_bytes, self.session, sequence, wall_ns, value)
+            self._keep(stream, sequence, 1, frame, wall_ns, now_ns)
+            return sequence
+        base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
+        batch = Batch(stream.topic_bytes, sequence, base_ns, now_ns)
+        self._append(batch, value, key, timestamp_ns, headers)
+        self.open_batches[topic] = batch
+        if now_ns - stream.sealed_ns >= self._gather_ns:
+            self.seal(topic, now_ns=now_ns)
+        else:
+            self.batch_grew(topic, now_ns=now_ns)
+        return sequence
+
+    def batch_grew(self, topic: str, *, now_ns: int) -> None:
+        """Check the last message's size and seal the batch if it is full."""
+        batch = self.open_batches[topic]
+        if len(batch.buffer) + batch.extra_bytes >= self.config.frame_bytes:
+            self.seal(topic, now_ns=now_ns)
+
+    def refuse_large(self, batch: Batch) -> None:
+        """Take back the last message of `batch` and raise, if it is too large."""
+        ends = batch.ends
+        before = ends[-2] if len(ends) > 1 else batch.values_at
+        size, limit = ends[-1] - before, self.config.message_bytes_max
+        if size > limit:
+            ends.pop()
+            batch.repair()
+            check_size("value", size, limit)
+
+    def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> None:
+        try:
+            extra = batch.extra_bytes
+            _encode_into(value, batch.buffer, -1)
+            if batch.wide or key is not None or timestamp_ns is not None or headers is not None:
+                batch.add_columns(key, timestamp_ns, headers)
+            size = len(batch.buffer) - batch.start + batch.extra_bytes - extra
+            check_size("message", size, self.config.message_bytes_max)
+            batch.ends.append(len(batch.buffer))
+        except MessageError:
+            batch.repair()
+            raise
+        except PACKING_ERRORS as error:
+            batch.repair()
+            raise packing_error("value", value, error) from error
+        except BaseException:
+            batch.repair()
+            raise
+
+    def publish_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[str | None] | None,
+        timestamps_ns: Sequence[int] | None,
+        at: int,
+        *,
+        now_ns: int,
+        wall_ns: int,
+        count: int,
+    ) -> int:
+        """Accept `values[at:at + n]`, where n is at most `count` and one frame's; returns n.
+
+        The shell calls it again until all are accepted, so that sending keeps pace.
+        """
+        stream = self._streams.get(topic) or self._make_stream(topic)
+        self.seal(topic, now_ns=now_ns)
+        stop = min(len(values), at + count)
+        part = list(values[at:stop])
+        part_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
+        times = None if timestamps_ns is None else [*map(check_timestamp, timestamps_ns[at:stop])]
+        sequence = self.replay.next(topic)
+        while True:
+            frame, latest = pack_slice(
+                stream.topic_bytes, self.session, sequence, wall_ns, part, part_keys, times
+            )
+            if len(frame) <= 2 * self.config.frame_bytes or len(part) == 1:
+                break
+            kept = max(1, len(part) * self.config.frame_bytes // len(frame))
+            part, part_keys = part[:kept], part_keys and part_keys[:kept]
+            times = times and times[:kept]
+        if len(part) == 1:
+            check_size("values", len(frame), self.config.message_bytes_max + 512)
+        self._keep(stream, sequence, len(part), frame, latest, now_ns)
+        return len(part)
+
+    def seal(self, topic: str, *, now_ns: int) -> None:
+        """Make a frame of the stream's open batch, if there is one.
+
+        An interrupt anywhere in here loses nothing: the batch is forgotten last, and sealing it
+        again skips what was done; a frame that went out twice is a duplicate to its subscribers.
+        """
+        batch = self.open_batches.get(topic)
+        if batch is None:
+            return
+        if batch.ends:
+            stream = self._streams[topic]
+            frame, latest = batch.seal(len(stream.topic_bytes), self.session)
+            self._keep(stream, batch.before + 1, len(batch.ends), frame, latest, now_ns)
+        del self.open_batches[topic]
+
+    def flush(self, *, now_ns: int) -> None:
+        """Seal all open batches."""
+        for topic in list(self.open_batches):
+            self.seal(topic, now_ns=now_ns)
+
+    def begin_close(self, *, now_ns: int) -> None:
+        """Flush, and tell the subscribers that what they have not got they must ask for now."""
+        self.flush(now_ns=now_ns)
+        self.closing = True
+        self.requests.forget_completions()
+        self._closing_due_ns = now_ns
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Flush what has lingered, send heartbeats that are due, forget what is too old."""
+        for topic, batch in list(self.open_batches.items()):
+            if now_ns - batch.opened_ns >= self._linger_ns:
+                self.seal(topic, now_ns=now_ns)
+        self.replay.expire(now_ns=now_ns)
+        self.requests.expire(now_ns=now_ns)
+        while self._beats and self._beats[0][0] <= now_ns:
+            deadline_ns, topic = heapq.heappop(self._beats)
+            stream = self._streams[topic]
+            if deadline_ns != stream.beat_ns:
+                continue  # an entry that an earlier one took the place of
+            if stream.heartbeat.due(now_ns=now_ns):
+                self._send_heartbeat(stream, now_ns)
+            self._schedule_beat(stream)
+        if self.closing and now_ns >= self._closing_due_ns:
+            self._closing_due_ns = now_ns + 50 * _MS
+            for stream in self._streams.values():
+                self._send_heartbeat(stream, now_ns)
+            flags = wire.FLAG_CLOSING
+            self.outbox.append(
+                wire.control_frame(Kind.WELCOME, self.session, self._welcome, flags=flags)
+            )
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `handle_timer` has something to do, or None."""
+        deadlines = [batch.opened_ns + self._linger_ns for batch in self.open_batches.values()]
+        if self._beats:
+            deadlines.append(self._beats[0][0])
+        if self.closing:
+            deadlines.append(self._closing_due_ns)
+        expiry = self.replay.next_deadline_ns()
+        if expiry is not None:
+            deadlines.append(expiry)
+        return min(deadlines, default=None)
+
+    def receive_request(self, requester: bytes, data: bytes, *, now_ns: int) -> None:
+        """Take a frame that came over the recovery channel; what is malformed is counted."""
+        self.requests.receive(requester, data, now_ns=now_ns)
+
+    def next_reply(self, *, now_ns: int) -> Reply | None:
+        """Return what to send next over the recovery channel; see `RequestDesk`."""
+        return self.requests.next_reply(now_ns=now_ns)
+
+    def frames_to_send(self) -> list[bytes]:
+        """Take out the frames for the data path. The shell uses `outbox` instead."""
+        frames = list(self.outbox)
+        self.outbox.clear()
+        return frames
+
+    def _keep(
+        self,
+        stream: PublisherStream,
+        sequence: int,
+        count: int,
+        frame: bytes,
+        latest_ns: int,
+        now_ns: int,
+    ) -> None:
+        if self.replay.next(stream.topic) <= sequence:
+            self.replay.append(
+                stream.topic, sequence, count, frame, now_ns=now_ns, timestamp_ns_max=latest_ns
+            )
+        self.outbox.append(frame)
+        stream.sealed_ns = now_ns
+        stream.heartbeat.data_sent(now_ns=now_ns)
+        if stream.beat_ns > stream.heartbeat.next_deadline_ns():
+            self._schedule_beat(stream)
+
+    def _schedule_beat(self, stream: PublisherStream) -> None:
+        stream.beat_ns = stream.heartbeat.next_deadline_ns()
+        heapq.heappush(self._beats, (stream.beat_ns, stream.topic))
+
+    def _send_heartbeat(self, stream: PublisherStream, now_ns: int) -> None:
+        earliest, following = self.head(stream.topic)
+        frame = wire.control_frame(
+            Kind.HEARTBEAT,
+            self.session,
+            control.Heartbeat(earliest),
+            sequence=following,
+            topic=stream.topic_bytes,
+        )
+        self.outbox.append(frame)
+        self.heartbeats_sent += 1
+        stream.heartbeat.sent(now_ns=now_ns)
+
+    def _make_stream(self, topic: str) -> PublisherStream:
+        topic_bytes = check_topic(topic)
+        limit = self.config.streams_max
+        if len(self._streams) >= limit:
+            raise ConfigError("topics in use", f"at most streams_max = {limit}", topic)
+        heartbeat = HeartbeatSchedule(self.config.heartbeat)
+        stream = self._streams[topic] = PublisherStream(topic, topic_bytes, heartbeat)
+        return stream

@@ -1,0 +1,244 @@
+"""What a publisher does for those who ask: probes, heads, repairs, and who is subscribed."""
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from p2pmsg import control, wire
+from p2pmsg.wire import Frame, FrameError, Kind
+from recovery import LossReason, RetransmitScheduler
+
+if TYPE_CHECKING:
+    from p2pmsg.publisher_core import PublisherCore
+
+_MS = 1_000_000
+REPLIES_MAX = 4096
+"""Control replies that wait; a peer that asks faster than it reads is not answered."""
+SUBSCRIBERS_MAX = 65_536
+"""Subscribers that are counted; further ones are served all the same."""
+BLOCKED_NS = 2 * _MS
+"""How long a requester whose queue was full is left alone."""
+
+
+@dataclass(slots=True)
+class Reply:
+    """One frame for one requester; a repair has the range that it answers."""
+
+    requester: bytes
+    frame: bytes
+    topic: str = ""
+    start: int = 0
+    stop: int = 0
+
+
+@dataclass(slots=True)
+class KnownSubscriber:
+    """A subscriber that confirmed that the data path works."""
+
+    requester: bytes
+    name: str
+    heard_ns: int
+    complete: bool = False
+
+
+class RequestDesk:
+    """Takes requests and gives replies; part of `PublisherCore`.
+
+    Attributes:
+        invalid: malformed or unexpected frames by reason.
+        replies_dropped: control replies that were dropped at the bound.
+        frames_repaired, messages_repaired: what was sent again.
+        subscribers: those who confirmed, by their ids.
+
+    """
+
+    def __init__(self, core: "PublisherCore") -> None:
+        self._core = core
+        self.scheduler = RetransmitScheduler(core.config.retransmit)
+        self._replies: deque[Reply] = deque()
+        self.subscribers: dict[int, KnownSubscriber] = {}
+        self.invalid: Counter[str] = Counter()
+        self.replies_dropped = 0
+        self.frames_repaired = 0
+        self.messages_repaired = 0
+        self._timeout_ns = int(core.config.subscriber_timeout_ms * _MS)
+        self._handlers = {
+            Kind.PROBE: self._receive_probe,
+            Kind.JOINED: self._receive_joined,
+            Kind.NACK: self._receive_nack,
+            Kind.HEADS_REQUEST: self._receive_heads_request,
+            Kind.LEAVE: self._receive_leave,
+        }
+
+    def receive(self, requester: bytes, data: bytes, *, now_ns: int) -> None:
+        """Take a request."""
+        try:
+            frame = Frame(data)
+            handler = self._handlers.get(Kind(frame.kind))
+            if handler is None:
+                raise FrameError("kind")
+            if frame.session != self._core.session:
+                raise FrameError("session")
+            handler(requester, frame, now_ns)
+        except FrameError as error:
+            self.invalid[str(error)] += 1
+
+    def next_reply(self, *, now_ns: int) -> Reply | None:
+        """Return what to send next, or None.
+
+        The shell tries to send it and then calls `reply_sent`, `reply_blocked` or
+        `requester_gone`.
+        """
+        if self._replies:
+            return self._replies[0]
+        while (job := self.scheduler.next_job(now_ns=now_ns)) is not None:
+            requester, topic, start, stop = job
+            kept = self._core.replay.frames(topic, start, stop, 1)
+            kept_from = max(kept[0].start, start) if kept else stop
+            if kept_from > start:
+                self.scheduler.drop_range(requester, topic, start, kept_from)
+                self._refuse(requester, topic, [(start, kept_from)], LossReason.EVICTED)
+                return self._replies[0] if self._replies else None
+            return Reply(requester, kept[0].frame, topic, start, min(stop, kept[0].stop))
+        return None
+
+    def reply_sent(self, reply: Reply, *, now_ns: int) -> None:
+        """Note that `reply` is on its way."""
+        if not reply.topic:
+            self._replies.popleft()
+            return
+        self.frames_repaired += 1
+        self.messages_repaired += reply.stop - reply.start
+        self.scheduler.sent(
+            reply.requester, reply.topic, reply.start, reply.stop, len(reply.frame), now_ns=now_ns
+        )
+
+    def reply_blocked(self, reply: Reply, *, now_ns: int) -> None:
+        """Note that the requester's queue is full: repairs wait, control replies are dropped."""
+        if not reply.topic:
+            self._replies.popleft()
+            self.replies_dropped += 1
+        self.scheduler.block(reply.requester, now_ns + BLOCKED_NS)
+
+    def requester_gone(self, reply: Reply) -> None:
+        """Note that the requester is no longer connected."""
+        if not reply.topic:
+            self._replies.popleft()
+        self.scheduler.forget(reply.requester)
+
+    def next_deadline_ns(self, *, now_ns: int) -> int | None:
+        """Return when `next_reply` may have something again."""
+        return now_ns if self._replies else self.scheduler.next_deadline_ns(now_ns=now_ns)
+
+    def expire(self, *, now_ns: int) -> None:
+        """Forget subscribers that have not been heard of."""
+        silent = [
+            subscriber
+            for subscriber, known in self.subscribers.items()
+            if now_ns - known.heard_ns > self._timeout_ns
+        ]
+        for subscriber in silent:
+            del self.subscribers[subscriber]
+
+    def forget_completions(self) -> None:
+        """Wait for every subscriber to say anew that it has everything."""
+        for known in self.subscribers.values():
+            known.complete = False
+
+    @property
+    def incomplete(self) -> int:
+        """How many subscribers have not said that they have everything."""
+        return sum(not known.complete for known in self.subscribers.values())
+
+    def _receive_probe(self, requester: bytes, frame: Frame, now_ns: int) -> None:
+        probe = control.read_body(frame, control.Probe)
+        heads = [
+            control.Head(topic, *self._core.head(topic), self._start(topic, probe))
+            for topic in self._core.heads()
+            if matches(topic, probe.topics)
+        ]
+        body = control.Heads(self._core.name, heads)
+        self._core.outbox.append(wire.control_frame(Kind.ECHO, probe.probe, body))
+
+    def _start(self, topic: str, probe: control.Probe) -> int:
+        earliest, following = self._core.head(topic)
+        if probe.start == "earliest":
+            return earliest
+        if probe.start == "sequence":
+            return max(0, probe.position)
+        if probe.start == "time":
+            return self._first_at(topic, probe.position, following)
+        return following
+
+    def _first_at(self, topic: str, timestamp_ns: int, following: int) -> int:
+        kept = self._core.replay.first_at_or_after(topic, timestamp_ns)
+        if kept is None:
+            return following
+        frame = Frame(kept.frame)
+        timestamps = wire.decode_columns(frame)[1]
+        if timestamps is None:
+            return kept.start
+        for index, timestamp in enumerate(timestamps):
+            if timestamp >= timestamp_ns:
+                return kept.start + index
+        return kept.stop
+
+    def _receive_joined(self, requester: bytes, frame: Frame, now_ns: int) -> None:
+        joined = control.read_body(frame, control.Joined)
+        known = self.subscribers.get(joined.subscriber)
+        if known is not None or len(self.subscribers) < SUBSCRIBERS_MAX:
+            self.subscribers[joined.subscriber] = KnownSubscriber(
+                requester, joined.name, now_ns, joined.complete
+            )
+
+    def _receive_leave(self, requester: bytes, frame: Frame, now_ns: int) -> None:
+        joined = control.read_body(frame, control.Joined)
+        self.subscribers.pop(joined.subscriber, None)
+        self.scheduler.forget(requester)
+
+    def _receive_nack(self, requester: bytes, frame: Frame, now_ns: int) -> None:
+        nack = control.read_body(frame, control.Nack)
+        earliest, following = self._core.head(nack.topic)
+        kept: list[tuple[int, int]] = []
+        evicted: list[tuple[int, int]] = []
+        for start, stop in nack.ranges:
+            if start >= stop:
+                raise FrameError("range")
+            if start < earliest:
+                evicted.append((start, min(stop, earliest)))
+            if max(start, earliest) < min(stop, following):
+                kept.append((max(start, earliest), min(stop, following)))
+        if evicted:
+            self._refuse(requester, nack.topic, evicted, LossReason.EVICTED)
+        if kept:
+            refused = self.scheduler.request(requester, nack.topic, kept, now_ns=now_ns)
+            if refused:
+                self._refuse(requester, nack.topic, refused, LossReason.BUDGET)
+
+    def _receive_heads_request(self, requester: bytes, frame: Frame, now_ns: int) -> None:
+        heads = [control.Head(topic, *head) for topic, head in self._core.heads().items()]
+        body = control.Heads(self._core.name, heads)
+        self._reply(
+            requester,
+            wire.control_frame(Kind.HEADS, self._core.session, body, sequence=frame.sequence),
+        )
+
+    def _refuse(
+        self, requester: bytes, topic: str, ranges: list[tuple[int, int]], reason: LossReason
+    ) -> None:
+        body = control.Refused(topic, ranges, reason.value)
+        self._reply(requester, wire.control_frame(Kind.REFUSED, self._core.session, body))
+
+    def _reply(self, requester: bytes, frame: bytes) -> None:
+        if len(self._replies) >= REPLIES_MAX:
+            self.replies_dropped += 1
+            return
+        self._replies.append(Reply(requester, frame))
+
+
+def matches(topic: str, patterns: list[str]) -> bool:
+    """Whether `topic` is one of `patterns`, each a topic or a prefix with a `*` behind it."""
+    return any(
+        topic.startswith(pattern[:-1]) if pattern.endswith("*") else topic == pattern
+        for pattern in patterns
+    )

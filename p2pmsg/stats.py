@@ -1,0 +1,152 @@
+"""What peers tell of themselves: the ledger, and counters."""
+
+from dataclasses import dataclass, field
+
+from p2pmsg.errors import LossReport
+from recovery import LatencyHistogram
+
+__all__ = ["PublisherStats", "RequesterStats", "StreamLedger", "SubscriberStats"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamLedger:
+    """The ledger of one stream at one subscriber: published = delivered + outstanding + lost.
+
+    Attributes:
+        topic, session, publisher: which stream.
+        start: the first sequence that this subscriber wants.
+        head: the highest next sequence that it knows of; published is `head - start`.
+        delivered: messages handed to the application.
+        outstanding: messages that are missing, or wait for the application.
+        lost: messages reported lost.
+
+    """
+
+    topic: str
+    session: int
+    publisher: str
+    start: int
+    head: int
+    delivered: int
+    outstanding: int
+    lost: int
+
+    @property
+    def published(self) -> int:
+        """How many messages are known to have been published since `start`."""
+        return self.head - self.start
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the equation holds; it always does."""
+        return self.published == self.delivered + self.outstanding + self.lost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriberStats:
+    """A subscriber's ledger and counters, over all streams since it was made.
+
+    Attributes:
+        published, delivered, outstanding, lost: the sums of the ledgers of `streams`.
+        repaired: messages that were missing and then repaired, by the rung that had them.
+        duplicates: messages that came again and were dropped.
+        late: messages that came after they had been reported lost, and were dropped.
+        losses: what was lost, with exact ranges and reasons (bounded for each stream).
+        streams: one ledger a stream.
+        repair_latency: from the moment a gap was seen to its repair, in ns.
+        nacks_sent: NACKs, one a gap and attempt.
+        frames_received: frames that came over the data path.
+        frames_invalid: frames that were dropped, by reason.
+        frames_shed: frames not taken in, because nobody read for longer than `stall_ms`; they count
+            as missing and are asked for later.
+        bytes_held: bytes of frames that wait.
+        publishers: names of the publishers connected to now.
+
+    """
+
+    published: int
+    delivered: int
+    outstanding: int
+    lost: int
+    repaired: dict[str, int]
+    duplicates: int
+    late: int
+    losses: list[LossReport]
+    streams: list[StreamLedger]
+    repair_latency: LatencyHistogram
+    nacks_sent: int
+    frames_received: int
+    frames_invalid: dict[str, int]
+    frames_shed: int
+    bytes_held: int
+    publishers: list[str]
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every stream's equation holds; it always does."""
+        return all(stream.balanced for stream in self.streams)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequesterStats:
+    """What one requester of repairs got.
+
+    Attributes:
+        name: of the subscriber, or the connection's id where it gave none.
+        messages, bytes: what was sent again to it.
+        refused: ranges that it was refused.
+        throttled: how often it had to wait for its budget.
+
+    """
+
+    name: str
+    messages: int
+    bytes: int
+    refused: int
+    throttled: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherStats:
+    """A publisher's counters since it was made.
+
+    Attributes:
+        name, session, endpoint, recovery_endpoint: who and where it is.
+        published: messages accepted.
+        pending: accepted messages that wait in open batches for others to share their frame.
+        unsent_frames: frames that wait for room in a subscriber's queue.
+        subscribers: how many have confirmed that they receive.
+        streams: (earliest kept sequence, next sequence) by topic.
+        replay_bytes, replay_frames: what the replay buffer holds.
+        messages_evicted: messages that the replay buffer no longer holds.
+        messages_repaired: messages sent again.
+        requesters: who asked for repairs.
+        frames_shed: frames sent although a slow subscriber's queue had no room; it repairs them.
+        stalls: times that a full queue made `publish` wait.
+        stalled_ms: how long it waited in all.
+        frames_invalid: frames that came in and were dropped, by reason.
+        heartbeats_sent: heartbeats.
+        undelivered: subscribers that had not got everything when the publisher was closed.
+
+    """
+
+    name: str
+    session: int
+    endpoint: str
+    recovery_endpoint: str
+    published: int
+    pending: int
+    unsent_frames: int
+    subscribers: int
+    streams: dict[str, tuple[int, int]]
+    replay_bytes: int
+    replay_frames: int
+    messages_evicted: int
+    messages_repaired: int
+    requesters: list[RequesterStats]
+    frames_shed: int
+    stalls: int
+    stalled_ms: float
+    frames_invalid: dict[str, int] = field(default_factory=dict)
+    heartbeats_sent: int = 0
+    undelivered: int = 0

@@ -1,0 +1,440 @@
+"""The subscriber's state machine: frames in, messages and requests out. No I/O.
+
+For each connection (a *line*)::
+
+    WELCOME ──▶ PROBE (over recovery) ──▶ ECHO (over data: heads) ──▶ JOINED ──▶ keep-alives
+
+The probe's prefix is subscribed to after the topics, on the same connection, so an echo proves that
+the topics are subscribed to as well. Each new connection is probed anew, and its heads show at once
+what was missed in between.
+"""
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from random import Random
+
+from p2pmsg import control, wire
+from p2pmsg.config import SubscriberConfig
+from p2pmsg.start import Start
+from p2pmsg.subscriber_peer import Peer, Stream
+from p2pmsg.wire import Frame, FrameError, Kind
+from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig
+
+_MS = 1_000_000
+PEERS_MAX = 4096
+"""Sessions known at once; the ones that ended first are forgotten first."""
+PROBE_RETRY_NS = 100 * _MS
+
+
+@dataclass(slots=True)
+class Command:
+    """Something that the shell is to do: connect, disconnect, subscribe, unsubscribe, reconnect."""
+
+    what: str
+    line: int = -1
+    session: int = 0
+    endpoint: str = ""
+    prefix: bytes = b""
+
+
+@dataclass(slots=True)
+class Line:
+    """One connection of the data path."""
+
+    session: int | None = None
+    contacted: bool = False
+    heard_ns: int = 0
+    received: int = 0
+
+
+class SubscriberCore:
+    """The state machine. Not thread-safe: the shell holds a lock around every call.
+
+    Attributes:
+        ready: what is to be handed on, oldest first: (stream, Delivery or Loss).
+        ready_bytes: bytes of the frames in `ready`.
+        commands: what the shell is to do, oldest first.
+        requests: (session, frame) for the recovery channel, oldest first.
+        invalid: frames that were dropped, by reason.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: list[str],
+        lines: int,
+        start: Start,
+        subscriber: int,
+        name: str,
+        config: SubscriberConfig,
+        wait_for_repair: bool,
+        rng: Random,
+        now_ns: int,
+    ) -> None:
+        self.config = config
+        self.topics = topics
+        self.start = start
+        self.ready: deque[tuple[Stream, Delivery[Frame] | Loss]] = deque()
+        self.ready_bytes = 0
+        self.commands: deque[Command] = deque()
+        self.requests: deque[tuple[int, bytes]] = deque()
+        self.invalid: Counter[str] = Counter()
+        self.repair_latency = LatencyHistogram()
+        self.frames_received = 0
+        self.frames_shed = 0
+        self.lines = [Line(heard_ns=now_ns) for _ in range(lines)]
+        self.peers: dict[int, Peer] = {}
+        self.forgotten: Counter[str] = Counter()
+        self._subscriber = subscriber
+        self._name = name
+        self._rng = rng
+        self._receiver = ReceiverConfig(
+            nack=config.nack,
+            reorder_bytes_max=config.receive_bytes,
+            wait_for_repair=wait_for_repair,
+        )
+        self._troubled: dict[int, Stream] = {}
+        self._stream_count = 0
+        self._paused_since_ns: int | None = None
+        self._next_check_ns = now_ns
+        self._timeout_ns = int(config.publisher_timeout_ms * _MS)
+
+    @property
+    def streams(self) -> list[Stream]:
+        """All streams, of all sessions that are remembered."""
+        return [stream for peer in list(self.peers.values()) for stream in peer.streams.values()]
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of frames that wait for the application, or for a repair."""
+        return self.ready_bytes + sum(s.receiver.bytes_held for s in self._troubled.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be read from the data path."""
+        return self.bytes_held >= self.config.receive_bytes
+
+    @property
+    def replies_full(self) -> bool:
+        """Whether nothing more should be read from the recovery channel."""
+        return self.ready_bytes >= self.config.receive_bytes
+
+    def receive_frame(self, line: int, data: bytes, *, now_ns: int, shed: bool = False) -> None:
+        """Take a frame from the data path; with `shed`, only note that its messages exist."""
+        self.frames_received += 1
+        state = self.lines[line]
+        state.heard_ns = now_ns
+        state.received += 1
+        try:
+            frame = Frame(data)
+            kind = frame.kind
+            if kind == Kind.DATA:
+                self._receive_data(frame, now_ns, shed)
+            elif kind == Kind.HEARTBEAT:
+                self._receive_heartbeat(frame, now_ns)
+            elif kind == Kind.WELCOME:
+                self._receive_welcome(line, frame, now_ns)
+            elif kind == Kind.ECHO:
+                self._receive_echo(frame, now_ns)
+            else:
+                raise FrameError("kind")
+        except FrameError as error:
+            self.invalid[str(error)] += 1
+
+    def receive_reply(self, session: int, data: bytes, *, now_ns: int) -> None:
+        """Take a frame from the recovery channel of `session`."""
+        peer = self.peers.get(session)
+        try:
+            frame = Frame(data)
+            if peer is None or frame.session != session:
+                raise FrameError("session")
+            peer.heard_ns = now_ns
+            if frame.kind == Kind.DATA:
+                stream = peer.streams.get(frame.topic)
+                if stream is None:
+                    raise FrameError("stream")
+                self._take(stream, frame, now_ns, repaired=True)
+            elif frame.kind == Kind.REFUSED:
+                self._receive_refused(peer, frame, now_ns)
+            else:
+                raise FrameError("kind")
+        except FrameError as error:
+            self.invalid[str(error)] += 1
+
+    def pop_ready(self) -> tuple[Stream, Delivery[Frame] | Loss] | None:
+        """Take out what is to be handed on next, or None."""
+        if not self.ready:
+            return None
+        stream, output = self.ready.popleft()
+        if isinstance(output, Delivery):
+            self.ready_bytes -= len(output.item.data)
+        return stream, output
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Do what is due: NACKs, losses, probes, keep-alives, silent publishers."""
+        if self.is_full:
+            # What is asked for now could not be taken in; gaps must not age meanwhile.
+            for stream in self._troubled.values():
+                stream.receiver.postpone(now_ns=now_ns, delay_ns=5 * _MS)
+            for line in self.lines:
+                line.heard_ns = now_ns
+        else:
+            self._care_for_gaps(now_ns)
+        if now_ns >= self._next_check_ns:
+            self._next_check_ns = now_ns + 50 * _MS
+            self._check_peers(now_ns)
+            self._check_lines(now_ns)
+
+    def next_deadline_ns(self) -> int:
+        """Return when `handle_timer` has something to do."""
+        deadline = self._next_check_ns
+        for stream in self._troubled.values():
+            due = stream.receiver.next_deadline_ns()
+            if due is not None and due < deadline:
+                deadline = due
+        return deadline
+
+    @property
+    def recovering(self) -> list[int]:
+        """The sessions that an answer may come from."""
+        return [
+            session
+            for session, peer in self.peers.items()
+            if not peer.gone and (peer.gaps or not peer.joined)
+        ]
+
+    def leave(self) -> None:
+        """Tell all publishers that this subscriber goes."""
+        for session, peer in self.peers.items():
+            if peer.joined and not peer.gone:
+                body = control.Joined(self._subscriber, self._name)
+                self.requests.append((session, wire.control_frame(Kind.LEAVE, session, body)))
+
+    def _care_for_gaps(self, now_ns: int) -> None:
+        for stream in list(self._troubled.values()):
+            receiver = stream.receiver
+            receiver.handle_timer(now_ns=now_ns)
+            ranges = receiver.nacks_due(now_ns=now_ns)
+            peer = stream.peer
+            if ranges and not peer.gone:
+                body = control.Nack(stream.topic, ranges)
+                frame = wire.control_frame(Kind.NACK, peer.session, body)
+                self.requests.append((peer.session, frame))
+            self._settle(stream)
+
+    def _receive_data(self, frame: Frame, now_ns: int, shed: bool) -> None:
+        peer = self.peers.get(frame.session)
+        if peer is None:
+            raise FrameError("session")
+        peer.heard_ns = now_ns
+        stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
+        if shed:
+            self.frames_shed += 1
+            stream.receiver.observe_head(frame.sequence + frame.count, now_ns=now_ns)
+            self._settle(stream)
+            return
+        self._take(stream, frame, now_ns, repaired=False)
+
+    def _take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
+        stream.receiver.receive(
+            frame.sequence, frame.count, len(frame.data), frame, now_ns=now_ns, repaired=repaired
+        )
+        self._settle(stream)
+
+    def _settle(self, stream: Stream) -> None:
+        """Move what is in order into `ready`, and note whether gaps remain."""
+        receiver = stream.receiver
+        while (output := receiver.next_output()) is not None:
+            if isinstance(output, Delivery):
+                self.ready_bytes += len(output.item.data)
+            self.ready.append((stream, output))
+        if receiver.missing or not receiver.started:
+            if id(stream) not in self._troubled:
+                self._troubled[id(stream)] = stream
+                stream.peer.gaps += 1
+        elif self._troubled and self._troubled.pop(id(stream), None) is not None:
+            stream.peer.gaps -= 1
+        if stream.watched:
+            for age_ns in receiver.drain_repair_ages():
+                self.repair_latency.record(age_ns)
+        stream.watched = bool(receiver.missing)
+
+    def _receive_heartbeat(self, frame: Frame, now_ns: int) -> None:
+        peer = self.peers.get(frame.session)
+        if peer is None:
+            raise FrameError("session")
+        body = control.read_body(frame, control.Heartbeat)
+        peer.heard_ns = now_ns
+        stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
+        earliest = min(body.earliest, frame.sequence)
+        stream.receiver.observe_head(frame.sequence, now_ns=now_ns, earliest=earliest)
+        self._settle(stream)
+
+    def _receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
+        welcome = control.read_body(frame, control.Welcome)
+        session = frame.session
+        state = self.lines[line]
+        peer = self.peers.get(session)
+        if frame.flags & wire.FLAG_CLOSING:
+            if peer is not None:
+                peer.closing = True
+            return
+        if peer is None:
+            self._forget_peers()
+            peer = Peer(session, welcome, returning=state.contacted, now_ns=now_ns)
+            self.peers[session] = peer
+            self.commands.append(Command("connect", line, session, welcome.recovery))
+        state.contacted = True
+        if state.session != session:
+            former, state.session = state.session, session
+            if former is not None and all(other.session != former for other in self.lines):
+                self._end_peer(self.peers[former], now_ns)
+        peer.heard_ns = now_ns
+        if peer.gone:
+            return  # a session that ended does not come back
+        self._send_probe(peer, line, now_ns)
+
+    def _send_probe(self, peer: Peer, line: int, now_ns: int) -> None:
+        if peer.probe is not None:
+            prefix = wire.control_prefix(Kind.ECHO, peer.probe)
+            self.commands.append(Command("unsubscribe", peer.probe_line, prefix=prefix))
+        peer.probe = self._rng.getrandbits(64)
+        peer.probe_line = line
+        peer.probe_due_ns = now_ns + PROBE_RETRY_NS
+        prefix = wire.control_prefix(Kind.ECHO, peer.probe)
+        self.commands.append(Command("subscribe", line, prefix=prefix))
+        self._request_probe(peer)
+
+    def _request_probe(self, peer: Peer) -> None:
+        assert peer.probe is not None
+        # Who was here before the session began has a right to all of it.
+        whole = peer.returning and self.start.kind == "latest"
+        start = Start("sequence", 0) if whole else self.start
+        topics = self.topics or ["*"]
+        body = control.Probe(peer.probe, topics, start.kind, start.position)
+        frame = wire.control_frame(Kind.PROBE, peer.session, body)
+        self.requests.append((peer.session, frame))
+
+    def _receive_echo(self, frame: Frame, now_ns: int) -> None:
+        peer = next((p for p in self.peers.values() if p.probe == frame.session), None)
+        if peer is None:
+            raise FrameError("probe")
+        heads = control.read_body(frame, control.Heads)
+        self.commands.append(
+            Command(
+                "unsubscribe",
+                peer.probe_line,
+                prefix=wire.control_prefix(Kind.ECHO, frame.session),
+            )
+        )
+        peer.probe = None
+        first, peer.joined = not peer.joined, True
+        peer.heard_ns = now_ns
+        for head in heads.streams:
+            known = head.topic in peer.streams
+            if not known and self._stream_count >= self.config.streams_max:
+                self.invalid["streams_max"] += 1
+                continue
+            stream = peer.streams.get(head.topic) or self._add_stream(peer, head.topic)
+            if not stream.receiver.started:
+                # On a later connection, a topic that is new was opened while we were away.
+                start = head.start if first or self.start.kind != "latest" else 0
+                stream.receiver.start_at(start, now_ns=now_ns)
+            earliest = min(head.earliest, head.next)
+            stream.receiver.observe_head(head.next, now_ns=now_ns, earliest=earliest)
+            self._settle(stream)
+        for stream in peer.streams.values():
+            if not stream.receiver.started:
+                stream.receiver.start_at(self._start_of_new(), now_ns=now_ns)
+                self._settle(stream)
+        self._send_joined(peer, now_ns)
+
+    def _start_of_new(self) -> int:
+        return self.start.position if self.start.kind == "sequence" else 0
+
+    def _send_joined(self, peer: Peer, now_ns: int) -> None:
+        complete = peer.closing and not any(s.receiver.missing for s in peer.streams.values())
+        peer.told_complete = complete
+        peer.keep_alive_ns = now_ns + int(self.config.keep_alive_ms * _MS)
+        body = control.Joined(self._subscriber, self._name, complete)
+        frame = wire.control_frame(Kind.JOINED, peer.session, body)
+        self.requests.append((peer.session, frame))
+
+    def _receive_refused(self, peer: Peer, frame: Frame, now_ns: int) -> None:
+        body = control.read_body(frame, control.Refused)
+        stream = peer.streams.get(body.topic)
+        if stream is None:
+            raise FrameError("stream")
+        for start, stop in body.ranges:
+            if start >= stop:
+                raise FrameError("range")
+            if body.reason == LossReason.EVICTED:
+                stream.receiver.refuse(start, stop, LossReason.EVICTED, now_ns=now_ns)
+            else:
+                stream.receiver.blame(start, stop, LossReason.BUDGET)
+        self._settle(stream)
+
+    def _make_stream(self, peer: Peer, topic: str, now_ns: int) -> Stream:
+        if not topic:
+            raise FrameError("topic")
+        if self._stream_count >= self.config.streams_max:
+            raise FrameError("streams_max")
+        stream = self._add_stream(peer, topic)
+        if peer.joined:
+            # It was not among the heads of the echo, so it is younger: nothing of it is too old.
+            stream.receiver.start_at(self._start_of_new(), now_ns=now_ns)
+        return stream
+
+    def _add_stream(self, peer: Peer, topic: str) -> Stream:
+        self._stream_count += 1
+        stream = Stream(peer, topic, self._receiver, self._rng)
+        peer.streams[topic] = stream
+        return stream
+
+    def _check_peers(self, now_ns: int) -> None:
+        for peer in self.peers.values():
+            if peer.gone:
+                continue
+            if peer.probe is not None and now_ns >= peer.probe_due_ns:
+                peer.probe_due_ns = now_ns + PROBE_RETRY_NS
+                self._request_probe(peer)
+            if peer.joined and peer.closing and not peer.told_complete:
+                if not any(s.receiver.missing for s in peer.streams.values()):
+                    self._send_joined(peer, now_ns)
+            elif peer.joined and now_ns >= peer.keep_alive_ns:
+                self._send_joined(peer, now_ns)
+            if now_ns - peer.heard_ns > self._timeout_ns:
+                for stream in peer.streams.values():
+                    receiver = stream.receiver
+                    receiver.blame(0, receiver.head, LossReason.PUBLISHER_GONE)
+
+    def _check_lines(self, now_ns: int) -> None:
+        for index, line in enumerate(self.lines):
+            if now_ns - line.heard_ns > self._timeout_ns:
+                # ZeroMQ gives up some connections for good, without a word.
+                line.heard_ns = now_ns
+                self.commands.append(Command("reconnect", index))
+
+    def _end_peer(self, peer: Peer, now_ns: int) -> None:
+        """The publisher of this session is gone for good: another session is at its place."""
+        peer.gone = True
+        peer.probe = None
+        for stream in peer.streams.values():
+            if not stream.receiver.started:
+                stream.receiver.start_at(self._start_of_new(), now_ns=now_ns)
+            stream.receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)
+            self._settle(stream)
+        self.commands.append(Command("disconnect", session=peer.session))
+
+    def _forget_peers(self) -> None:
+        if len(self.peers) < PEERS_MAX:
+            return
+        ended = next((session for session, peer in self.peers.items() if peer.gone), None)
+        if ended is None:
+            raise FrameError("peers_max")
+        peer = self.peers.pop(ended)
+        self._stream_count -= len(peer.streams)
+        for stream in peer.streams.values():
+            self._troubled.pop(id(stream), None)
+            self.forgotten.update(stream.totals())

@@ -1,0 +1,126 @@
+"""What a subscriber knows of a publisher's session, and of each of its streams."""
+
+from random import Random
+
+from p2pmsg.control import Welcome
+from p2pmsg.errors import LossReport
+from p2pmsg.stats import StreamLedger
+from p2pmsg.wire import Frame
+from recovery import Loss, LossReason, ReceiverConfig, StreamReceiver
+
+MALFORMED_MAX = 1024
+"""Ranges of malformed messages that are told apart."""
+
+
+class Peer:
+    """A publisher's session.
+
+    Attributes:
+        returning: another session was at its place before, so that nothing of it is too old.
+        probe: the id that an echo is awaited for, or None.
+        joined: an echo came.
+        closing: the publisher says that it is closing.
+        gone: another session has taken its place.
+        gaps: how many of its streams miss something.
+
+    """
+
+    __slots__ = (
+        "closing",
+        "gaps",
+        "gone",
+        "heard_ns",
+        "joined",
+        "keep_alive_ns",
+        "name",
+        "probe",
+        "probe_due_ns",
+        "probe_line",
+        "recovery",
+        "returning",
+        "session",
+        "stall_ms",
+        "streams",
+        "told_complete",
+    )
+
+    def __init__(self, session: int, welcome: Welcome, *, returning: bool, now_ns: int) -> None:
+        self.session = session
+        self.name = welcome.name
+        self.recovery = welcome.recovery
+        self.stall_ms = welcome.stall_ms
+        self.returning = returning
+        self.heard_ns = now_ns
+        self.streams: dict[str, Stream] = {}
+        self.probe: int | None = None
+        self.probe_line = -1
+        self.probe_due_ns = 0
+        self.keep_alive_ns = 0
+        self.joined = self.closing = self.gone = self.told_complete = False
+        self.gaps = 0
+
+
+class Stream:
+    """One stream at this subscriber.
+
+    Attributes:
+        malformed: messages whose frame turned out to be malformed; they count as lost.
+        watched: whether repair ages may be waiting.
+
+    """
+
+    __slots__ = ("malformed", "malformed_between", "peer", "receiver", "topic", "watched")
+
+    def __init__(self, peer: Peer, topic: str, config: ReceiverConfig, rng: Random) -> None:
+        self.peer = peer
+        self.topic = topic
+        self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng)
+        self.malformed: list[Loss] = []
+        self.malformed_between = 0
+        self.watched = False
+
+    def note_malformed(self, start: int, count: int) -> Loss:
+        """Count messages that were received but cannot be read."""
+        loss = Loss(start, start + count, LossReason.MALFORMED)
+        self.malformed.append(loss)
+        if len(self.malformed) > MALFORMED_MAX:
+            first, second, *rest = self.malformed
+            merged = Loss(first.start, second.stop, LossReason.MALFORMED)
+            self.malformed_between += second.start - first.stop
+            self.malformed = [merged, *rest]
+        return loss
+
+    def ledger(self, waiting: int) -> StreamLedger:
+        """Return the ledger, where `waiting` of the messages handed on are not delivered yet."""
+        receiver = self.receiver
+        malformed = sum(loss.count for loss in self.malformed) - self.malformed_between
+        return StreamLedger(
+            topic=self.topic,
+            session=self.peer.session,
+            publisher=self.peer.name,
+            start=receiver.start,
+            head=receiver.head,
+            delivered=receiver.handed - waiting - malformed,
+            outstanding=receiver.missing + receiver.buffered + waiting,
+            lost=receiver.lost + malformed,
+        )
+
+    def losses(self) -> list[LossReport]:
+        """Return what was lost."""
+        peer = self.peer
+        return [
+            LossReport(self.topic, peer.session, peer.name, loss)
+            for loss in [*self.receiver.lost_ranges, *self.malformed]
+        ]
+
+    def totals(self) -> dict[str, int]:
+        """Return the counters, to be kept when the stream is forgotten."""
+        receiver = self.receiver
+        return {
+            "handed": receiver.handed,
+            "lost": receiver.lost,
+            "repaired": receiver.repaired,
+            "duplicates": receiver.duplicates,
+            "late": receiver.late,
+            "nacks": receiver.nacks_sent,
+        }

@@ -1,0 +1,1 @@
+"""Threaded shells around the cores."""

@@ -1,0 +1,463 @@
+"""The threaded publisher."""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+import transports
+from p2pmsg.batch import PACKING_ERRORS, packing_error
+from p2pmsg.config import OnFull, PublisherConfig
+from p2pmsg.errors import (
+    BindError,
+    ClosedError,
+    ConfigError,
+    EndpointError,
+    MessageError,
+    QueueFullError,
+)
+from p2pmsg.publisher_core import PublisherCore
+from p2pmsg.stats import PublisherStats, RequesterStats
+from p2pmsg.sync.forks import close_in_children
+from p2pmsg.sync.publisher_driver import PublisherDriver
+from p2pmsg.sync.settings import check_name, publisher_config
+from p2pmsg.wire import encoder
+from recovery import StallConfig, StallGuard
+
+_MS = 1_000_000
+_SLICE_MS = 5
+"""A publisher that waits for room lets others have the lock this often."""
+_encode_into = encoder.encode_into
+_log = logging.getLogger("p2pmsg")
+_random = Random()
+
+
+class Publisher:
+    """Sends messages to every subscriber, and keeps them for those who missed some.
+
+    It binds; subscribers connect. `publish` may be called from several threads. A background thread
+    answers NACKs, sends heartbeats and flushes.
+
+    Args:
+        endpoint: where to bind: `tcp://HOST:PORT` (port 0 picks one), `ipc://PATH` or
+            `inproc://NAME`.
+        name: who publishes, for people; at most 255 bytes. Default: the endpoint.
+        replay_bytes: bound of the replay buffer in bytes. Default 64 MiB.
+        on_full: what happens when a subscriber's queue is full: `block` (default), `drop`, `raise`;
+            see `PublisherConfig.on_full`.
+        stall_ms: how long a slow subscriber may hold up `publish`, in ms. Default 1000.
+        recovery_endpoint: where repairs are asked for. Default: the same host, a port that the
+            system picks. Set it where a firewall must know it.
+        config: all settings; the arguments above go before it.
+
+    Raises:
+        ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
+        BindError: the endpoint could not be bound.
+
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        name: str | None = None,
+        replay_bytes: int | None = None,
+        on_full: OnFull | None = None,
+        stall_ms: float | None = None,
+        recovery_endpoint: str | None = None,
+        config: PublisherConfig | None = None,
+    ) -> None:
+        self._config = publisher_config(config, replay_bytes, on_full, stall_ms)
+        self._name = check_name(name if name is not None else str(endpoint)[:80])
+        self._lock = threading.RLock()
+        self._closed = False
+        self._undelivered = 0
+        queue_frames = self._config.queue_frames
+        context = transports.context()
+        try:
+            at = transports.parse_endpoint(endpoint)
+            recovery_at = _recovery_endpoint(at, recovery_endpoint)
+            self._server = transports.ZmqRecoveryServer(
+                recovery_at, context=context, queue_frames=queue_frames
+            )
+            try:
+                self._core = PublisherCore(
+                    name=self._name,
+                    session=_random.getrandbits(64),
+                    recovery=self._server.endpoint,
+                    config=self._config,
+                    now_ns=time.monotonic_ns(),
+                )
+                self._sender = transports.ZmqSender(
+                    at, context=context, queue_frames=queue_frames, welcome=self._core.welcome
+                )
+            except BaseException:
+                self._server.close()
+                raise
+        except transports.EndpointError as error:
+            raise EndpointError(error) from error
+        except transports.BindError as error:
+            raise BindError(str(error)) from error
+        self._batches = self._core.open_batches
+        self._frame_bytes = self._config.frame_bytes
+        self._guard = StallGuard(StallConfig(stall_ms=self._config.stall_ms))
+        self._counts: dict[str, int] = {}
+        # Taken as attributes, so that close() and a fork can put something else in their place.
+        self._acquire: Any = self._lock.acquire
+        self._release = self._lock.release
+        self._driver = PublisherDriver(
+            self._core, self._sender, self._server, self._lock, self._try_send
+        )
+        close_in_children(self)
+        self._driver.start()
+
+    @property
+    def endpoint(self) -> str:
+        """Where subscribers connect to, with the port that was picked."""
+        return self._sender.endpoint
+
+    @property
+    def recovery_endpoint(self) -> str:
+        """Where repairs are asked for; subscribers learn it by themselves."""
+        return self._server.endpoint
+
+    @property
+    def name(self) -> str:
+        """The publisher's name."""
+        return self._name
+
+    @property
+    def session(self) -> int:
+        """The 64-bit id of this publisher's sequence space."""
+        return self._core.session
+
+    def publish(
+        self,
+        topic: str,
+        value: Any,
+        key: str | None = None,
+        *,
+        timestamp_ns: int | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Accept one message and return its sequence.
+
+        It is sent at once where the stream is idle, and shares a frame with others where messages
+        follow one another closely, for at most `linger_ms`. What is changed in `value` afterwards
+        does not change the message.
+
+        Args:
+            topic: UTF-8, 1 to 255 bytes, without a zero byte, not ending in `*`.
+            value: any msgpack value: bytes, str, int (64 bits), float, bool, None, list, dict. A
+                tuple or set arrives as a list.
+            key: what it belongs to. Default None.
+            timestamp_ns: when it happened, in ns since the epoch. Default: the time at which its
+                frame was begun, at most `linger_ms` ago.
+            headers: further fields by name, msgpack values. Default None.
+
+        Raises:
+            MessageError: it cannot be published as it is.
+            QueueFullError: `on_full="raise"`, and a subscriber's queue is full.
+            ClosedError: the publisher is closed.
+
+        """
+        # The fast path is written out here: a call costs a fifth of it. RLock.acquire and release
+        # as plain calls cost half of a with statement; _failed() puts right what an exception
+        # (Ctrl-C too) leaves, wherever it strikes.
+        try:
+            self._acquire()
+            batch = self._batches.get(topic)
+            if batch is not None:
+                buffer = batch.buffer
+                ends = batch.ends
+                _encode_into(value, buffer, -1)
+                if (
+                    key is not None
+                    or timestamp_ns is not None
+                    or headers is not None
+                    or batch.wide
+                ):
+                    batch.add_columns(key, timestamp_ns, headers)
+                size = len(buffer)
+                if size + batch.extra_bytes < self._frame_bytes:
+                    ends.append(size)
+                    sequence = batch.before + len(ends)
+                    self._release()
+                    return sequence
+                batch.repair()  # it fills the batch: the core looks at it closely
+            sequence = self._publish_slowly(topic, value, key, timestamp_ns, headers)
+            self._release()
+        except BaseException as error:
+            self._failed(error, topic, value)
+        return sequence
+
+    def publish_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[str | None] | None = None,
+        timestamps_ns: Sequence[int] | None = None,
+    ) -> tuple[int, int]:
+        """Accept many messages in one call; returns the first and the last sequence.
+
+        It is some ten times faster than as many calls of `publish`. If it raises, the exception's
+        note says how many of the values were accepted.
+
+        Args:
+            topic: as for `publish`.
+            values: what to publish, one message each; at least one.
+            keys: one key (or None) a value. Default: none has one.
+            timestamps_ns: one a value. Default: now, for all.
+
+        Raises:
+            MessageError, QueueFullError, ClosedError: as for `publish`.
+            ConfigError: no values, or as many keys or timestamps as values are not there.
+
+        """
+        count = len(values)
+        for field, column in (("keys", keys), ("timestamps_ns", timestamps_ns)):
+            if column is not None and len(column) != count:
+                raise ConfigError(f"len({field})", f"len(values) = {count}", len(column))
+        if not count:
+            raise ConfigError("len(values)", "at least 1", 0)
+        at = 0
+        last = -1
+        try:
+            self._acquire()
+            while at < count:
+                self._make_room()
+                guess = self._counts.get(topic, 64)
+                now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
+                taken = self._core.publish_many(
+                    topic, values, keys, timestamps_ns, at,
+                    now_ns=now_ns, wall_ns=wall_ns, count=guess,
+                )  # fmt: skip
+                at += taken
+                last = self._core.head(topic)[1] - 1
+                size = len(self._core.outbox[-1]) if self._core.outbox else self._frame_bytes
+                self._counts[topic] = max(1, min(65_536, taken * self._frame_bytes // size))
+                self._send_waiting()
+            self._release()
+        except BaseException as error:
+            error.add_note(f"{at} of {count} values were accepted")
+            self._failed(error, topic, values)
+        return last - count + 1, last
+
+    def flush(self) -> None:
+        """Send what is gathered now, without waiting for others to share its frame.
+
+        Raises:
+            ClosedError: the publisher is closed.
+
+        """
+        self._acquire()
+        try:
+            self._core.flush(now_ns=time.monotonic_ns())
+            self._send_waiting()
+        finally:
+            self._release()
+
+    def wait_for_subscribers(self, count: int = 1, timeout: float | None = None) -> None:
+        """Wait until `count` subscribers have confirmed that they receive.
+
+        What is published afterwards reaches them; confirmed means over the very path that the
+        messages take.
+
+        Args:
+            count: how many. Default 1.
+            timeout: in seconds. Default None: without end.
+
+        Raises:
+            TimeoutError: they did not come in time.
+            ClosedError: the publisher is closed.
+
+        """
+        if not self._driver.wait_for_subscribers(count, timeout):
+            if self._closed:
+                raise ClosedError("the publisher")
+            there = len(self._core.requests.subscribers)
+            raise TimeoutError(f"{there} of {count} subscribers came within {timeout} s")
+
+    def stats(self) -> PublisherStats:
+        """Return the counters as they are now; also after `close`."""
+        with self._lock:
+            core, requests = self._core, self._core.requests
+            names = {known.requester: known.name for known in requests.subscribers.values()}
+            requesters = [
+                RequesterStats(
+                    name=names.get(requester) or requester.hex(),
+                    messages=stats.messages_sent,
+                    bytes=stats.bytes_sent,
+                    refused=stats.ranges_refused,
+                    throttled=stats.throttled,
+                )
+                for requester, stats in requests.scheduler.requester_stats().items()
+            ]
+            return PublisherStats(
+                name=self._name,
+                session=core.session,
+                endpoint=self.endpoint,
+                recovery_endpoint=self.recovery_endpoint,
+                published=core.published,
+                pending=core.pending,
+                unsent_frames=len(core.outbox),
+                subscribers=len(requests.subscribers),
+                streams=core.heads(),
+                replay_bytes=core.replay.bytes_held,
+                replay_frames=core.replay.frames_held,
+                messages_evicted=core.replay.messages_evicted,
+                messages_repaired=requests.messages_repaired,
+                requesters=requesters,
+                frames_shed=self._guard.frames_shed,
+                stalls=self._guard.stalls,
+                stalled_ms=self._guard.stalled_ns / _MS,
+                frames_invalid=dict(requests.invalid),
+                heartbeats_sent=core.heartbeats_sent,
+                undelivered=self._undelivered,
+            )
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Flush, wait until every subscriber has everything, and close.
+
+        Args:
+            timeout: how long to wait, in seconds, for subscribers that still repair gaps. Default
+                5.0. Those who are not through by then are counted in `stats().undelivered`.
+
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._acquire = _refuse_closed
+        with self._lock:
+            self._core.begin_close(now_ns=time.monotonic_ns())
+        try:
+            self._driver.wait_for_completion(timeout)
+        finally:
+            self._undelivered = self._core.requests.incomplete + bool(self._core.outbox)
+            self._driver.stop()
+            self._sender.close(linger_ms=int(min(timeout, 1.0) * 1000))
+            self._server.close(linger_ms=int(min(timeout, 1.0) * 1000))
+        if self._undelivered:
+            _log.warning("%d subscribers had not got everything at close", self._undelivered)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Who presses Ctrl-C wants to go: what is gathered is sent, but repairs are not waited for.
+        self.close(timeout=0.2 if isinstance(error, KeyboardInterrupt) else 5.0)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self.endpoint
+        return f"<Publisher {self._name!r} {state}>"
+
+    def _publish_slowly(
+        self, topic: str, value: Any, key: Any, timestamp_ns: Any, headers: Any
+    ) -> int:
+        core = self._core
+        self._make_room()
+        sequence = core.publish(
+            topic, value, key, timestamp_ns, headers,
+            now_ns=time.monotonic_ns(), wall_ns=time.time_ns(),
+        )  # fmt: skip
+        if core.outbox:
+            self._send_waiting()
+        if not self._driver.ticking and self._batches:
+            self._driver.tick()
+        return sequence
+
+    def _make_room(self) -> None:
+        """Before something is accepted: with `raise`, refuse it while frames cannot leave."""
+        if self._core.outbox and self._config.on_full == "raise" and not self._try_send():
+            raise QueueFullError(f"{len(self._core.outbox)} frames wait for a slow subscriber")
+
+    def _try_send(self) -> bool:
+        """Send what there is room for, or shed it; False where frames remain. It never waits."""
+        outbox = self._core.outbox
+        while outbox:
+            if self._sender.send(outbox[0]):
+                self._guard.succeeded(now_ns=time.monotonic_ns())
+            elif self._config.on_full == "raise":
+                return False
+            elif self._config.on_full == "block" and self._guard.blocked(
+                now_ns=time.monotonic_ns()
+            ):
+                return False
+            else:
+                self._sender.send_shedding(outbox[0])
+            outbox.popleft()
+        return True
+
+    def _send_waiting(self) -> None:
+        """Send all, waiting for room as long as the stall guard allows."""
+        outbox = self._core.outbox
+        while outbox:
+            frame = outbox[0]
+            if self._sender.send(frame):
+                self._guard.succeeded(now_ns=time.monotonic_ns())
+                outbox.popleft()
+                continue
+            if self._config.on_full != "block":
+                self._try_send()
+                return
+            wait_ns = self._guard.blocked(now_ns=time.monotonic_ns())
+            if wait_ns <= 0:
+                self._sender.send_shedding(frame)
+            elif self._sender.send(frame, wait_ms=max(1, min(_SLICE_MS, wait_ns // _MS))):
+                self._guard.succeeded(now_ns=time.monotonic_ns())
+            else:
+                self._guard.waited(now_ns=time.monotonic_ns())
+                self._release()  # the driver must get at the lock: it answers the others' NACKs
+                time.sleep(0.0002)
+                self._lock.acquire()
+                continue
+            if outbox and outbox[0] is frame:
+                outbox.popleft()
+
+    def _failed(self, error: BaseException, topic: Any, value: Any) -> NoReturn:
+        """Put right what an exception left half done, release the lock, raise what is meant."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            batch = self._batches.get(topic) if isinstance(topic, str) else None
+            if batch is not None:
+                batch.repair()
+            self._release()
+        if isinstance(error, MessageError | ClosedError | QueueFullError | ConfigError):
+            raise error
+        if isinstance(error, transports.TransportError):
+            raise ClosedError("the publisher", str(error)) from error
+        if isinstance(error, TypeError) and not isinstance(topic, str):
+            raise MessageError("topic", f"must be a str, not {topic!r}") from error
+        if isinstance(error, PACKING_ERRORS):
+            raise packing_error("value", value, error) from error
+        raise error
+
+    def _forget(self) -> None:
+        """In a forked child: the sockets and the thread are the parent's."""
+        self._closed = True
+        self._acquire = _refuse_forked
+
+
+def _refuse_closed() -> NoReturn:
+    raise ClosedError("the publisher")
+
+
+def _refuse_forked() -> NoReturn:
+    raise ClosedError("the publisher", "it belongs to the parent process")
+
+
+def _recovery_endpoint(
+    endpoint: transports.Endpoint, recovery_endpoint: str | None
+) -> transports.Endpoint:
+    if recovery_endpoint is not None:
+        return transports.parse_endpoint(recovery_endpoint)
+    if endpoint.scheme == "tcp":
+        return endpoint.with_port(0)
+    return transports.parse_endpoint(f"{endpoint}.recovery")

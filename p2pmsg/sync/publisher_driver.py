@@ -1,0 +1,188 @@
+"""The publisher's background thread: answers requests, sends heartbeats, flushes."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import zmq
+
+import transports
+from p2pmsg.publisher_core import PublisherCore
+
+_MS = 1_000_000
+_IDLE_TICKS = 16
+"""Ticks without an open batch after which the thread sleeps until something happens."""
+_REPLIES_PER_ROUND = 64
+_REQUESTS_PER_ROUND = 256
+_RETRY_NS = 2 * _MS
+_OUTBOX_MAX = 64
+"""While so many frames cannot leave, no heartbeats are added to them."""
+_log = logging.getLogger("p2pmsg")
+
+
+class PublisherDriver:
+    """The thread.
+
+    It sleeps until a request comes, a deadline is due, or it is woken because a batch was begun. As
+    long as batches are begun it ticks once a `linger_ms`, so that waking it costs nothing.
+
+    Attributes:
+        ticking: whether it looks at the batches by itself; set and read under the lock.
+
+    """
+
+    def __init__(
+        self,
+        core: PublisherCore,
+        sender: transports.ZmqSender,
+        server: transports.ZmqRecoveryServer,
+        lock: threading.RLock,  # type: ignore[valid-type]
+        try_send: Callable[[], bool],
+    ) -> None:
+        self._core = core
+        self._sender = sender
+        self._server = server
+        self._lock = lock
+        self._try_send = try_send
+        self.ticking = False
+        self._idle_ticks = 0
+        self._tick_ms = max(1, round(core.config.linger_ms))
+        self._stopping = False
+        self._ears, self._mouth = socket.socketpair()
+        self._ears.setblocking(False)
+        self._mouth.setblocking(False)
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="p2pmsg-publisher", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait for it."""
+        self._stopping = True
+        self._wake()
+        self._thread.join(5.0)
+        self._ears.close()
+        self._mouth.close()
+        with self._changed:
+            self._changed.notify_all()
+
+    def tick(self) -> None:
+        """Look after the open batches from now on; called under the lock."""
+        self.ticking = True
+        self._wake()
+
+    def wait_for_subscribers(self, count: int, timeout: float | None) -> bool:
+        """Wait until so many have confirmed; False when the time is up or the thread ended."""
+        subscribers = self._core.requests.subscribers
+        with self._changed:
+            self._changed.wait_for(
+                lambda: len(subscribers) >= count or self._stopping or self._core.closing, timeout
+            )
+        return len(subscribers) >= count
+
+    def wait_for_completion(self, timeout: float) -> bool:
+        """Wait until everything has left and every subscriber says that it has everything."""
+        self._wake()
+        requests, outbox = self._core.requests, self._core.outbox
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: (not requests.incomplete and not outbox) or self._stopping, timeout
+            )
+
+    def _wake(self) -> None:
+        try:
+            self._mouth.send(b"\0")
+        except OSError:  # full: it is awake; closed: it has ended
+            pass
+
+    def _run(self) -> None:
+        # The data socket belongs to whoever holds the lock, so it is not polled as a socket; the
+        # descriptor that ZeroMQ signals news on may be.
+        poller = zmq.Poller()
+        poller.register(self._server.socket, zmq.POLLIN)
+        poller.register(self._ears.fileno(), zmq.POLLIN)
+        poller.register(self._sender.socket.get(zmq.FD), zmq.POLLIN)
+        while not self._stopping:
+            try:
+                poller.poll(self._wait_ms())
+                self._round()
+            except (transports.ClosedError, zmq.ContextTerminated):
+                return
+            except Exception:  # the thread must go on: without it nothing is repaired
+                _log.exception("the publisher's background thread failed; it goes on")
+                time.sleep(0.05)
+
+    def _wait_ms(self) -> int:
+        with self._lock:
+            if self.ticking:
+                return self._tick_ms
+            now_ns = time.monotonic_ns()
+            deadline_ns = now_ns + 1000 * _MS
+            for due_ns in (
+                self._core.next_deadline_ns(),
+                self._core.requests.next_deadline_ns(now_ns=now_ns),
+            ):
+                if due_ns is not None:
+                    deadline_ns = min(deadline_ns, due_ns)
+            if self._core.outbox:
+                deadline_ns = min(deadline_ns, now_ns + _RETRY_NS)
+        return max(0, -((now_ns - deadline_ns) // _MS))
+
+    def _round(self) -> None:
+        try:
+            while self._ears.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+        with self._lock:
+            self._sender.receive_subscriptions()
+            if len(self._core.outbox) < _OUTBOX_MAX:
+                self._core.handle_timer(now_ns=time.monotonic_ns())
+            if self._core.open_batches:
+                self._idle_ticks = 0
+            elif self.ticking:
+                self._idle_ticks += 1
+                if self._idle_ticks > _IDLE_TICKS:
+                    self.ticking = False
+                    self._idle_ticks = 0
+        self._serve()
+        with self._lock:
+            self._try_send()
+        if self._core.closing or self._joined_changed():
+            with self._changed:
+                self._changed.notify_all()
+
+    _joined = 0
+
+    def _joined_changed(self) -> bool:
+        before, self._joined = self._joined, len(self._core.requests.subscribers)
+        return before != self._joined
+
+    def _serve(self) -> None:
+        requests = self._core.requests
+        for _ in range(_REQUESTS_PER_ROUND):
+            request = self._server.receive()
+            if request is None:
+                break
+            with self._lock:
+                requests.receive(*request, now_ns=time.monotonic_ns())
+        for _ in range(_REPLIES_PER_ROUND):
+            with self._lock:
+                reply = requests.next_reply(now_ns=time.monotonic_ns())
+            if reply is None:
+                break
+            try:
+                sent = self._server.reply(reply.requester, reply.frame)
+            except transports.PeerUnreachableError:
+                with self._lock:
+                    requests.requester_gone(reply)
+                continue
+            with self._lock:
+                if sent:
+                    requests.reply_sent(reply, now_ns=time.monotonic_ns())
+                else:
+                    requests.reply_blocked(reply, now_ns=time.monotonic_ns())

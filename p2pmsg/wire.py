@@ -1,0 +1,217 @@
+"""The wire format: topic, one zero byte, a 38-byte header in network byte order, a msgpack body.
+
+========  ================  ==================================================================
+bytes     field
+========  ================  ==================================================================
+0–1       magic             ``p2``
+2         version           1
+3         kind              see `Kind`
+4         flags             see `FLAG_CLOSING`
+5         compression       0: none; others are for later
+6–13      session
+14–21     sequence          of the first message; of a heartbeat, the next sequence
+22–25     count             of messages
+26–29     body length
+30–37     base timestamp    ns since the epoch, signed
+========  ================  ==================================================================
+
+The body of a DATA frame is one msgpack array ``[values, timestamps, keys, headers]``, each a list
+with an entry a message, or nil where the whole column is absent. Timestamps are offsets from the
+base timestamp. The values' array may have a longer header than msgpack needs.
+"""
+
+import enum
+import struct
+from typing import Any, Final
+
+import msgspec
+
+MAGIC: Final = b"p2"
+VERSION: Final = 1
+HEADER: Final = struct.Struct("!2sBBBBQQIIq")
+TOPIC_BYTES_MAX: Final = 255
+SEQUENCE_MAX: Final = 2**63 - 1
+FLAG_CLOSING: Final = 1
+"""On a heartbeat: the publisher is closing and waits for its subscribers to catch up."""
+
+_COUNT32: Final = struct.Struct("!BI")
+_ARRAY4: Final = 0x94
+
+
+class Kind(enum.IntEnum):
+    """What a frame is. 3 is kept for fragments; the values up to 15 are for the data channel."""
+
+    DATA = 1
+    HEARTBEAT = 2
+    WELCOME = 16
+    PROBE = 17
+    ECHO = 18
+    JOINED = 19
+    NACK = 20
+    REFUSED = 21
+    HEADS_REQUEST = 22
+    HEADS = 23
+    LEAVE = 24
+
+
+_KINDS: Final = frozenset(int(kind) for kind in Kind)
+
+
+class FrameError(Exception):
+    """A frame off the wire is not one; its argument is a short reason, for counting."""
+
+
+class Frame:
+    """A parsed frame; the body is not looked into yet.
+
+    Attributes:
+        topic: decoded; empty on control frames.
+        data: the whole frame.
+        body_at: where in `data` the body begins.
+
+    The others are the header's fields.
+
+    """
+
+    __slots__ = (
+        "base_timestamp_ns",
+        "body_at",
+        "count",
+        "data",
+        "flags",
+        "kind",
+        "sequence",
+        "session",
+        "topic",
+    )
+
+    def __init__(self, data: bytes) -> None:
+        """Parse `data`; `FrameError` where it is not a frame."""
+        zero = data.find(b"\0", 0, TOPIC_BYTES_MAX + 1)
+        if zero < 0:
+            raise FrameError("no topic")
+        if len(data) < zero + 39:
+            raise FrameError("truncated")
+        (
+            magic,
+            version,
+            self.kind,
+            self.flags,
+            compression,
+            self.session,
+            self.sequence,
+            self.count,
+            body_length,
+            self.base_timestamp_ns,
+        ) = HEADER.unpack_from(data, zero + 1)
+        if magic != MAGIC:
+            raise FrameError("magic")
+        if version != VERSION:
+            raise FrameError("version")
+        if self.kind not in _KINDS:
+            raise FrameError("kind")
+        if compression:
+            raise FrameError("compression")
+        self.body_at = zero + 39
+        if body_length != len(data) - self.body_at:
+            raise FrameError("length")
+        try:
+            self.topic = data[:zero].decode()
+        except UnicodeDecodeError:
+            raise FrameError("topic") from None
+        if self.sequence + self.count > SEQUENCE_MAX:
+            raise FrameError("sequence")
+        if self.kind == Kind.DATA and (
+            not zero or not self.count or self.count != _count_of(data, self.body_at)
+        ):
+            raise FrameError("count")
+        self.data = data
+
+
+def _count_of(data: bytes, at: int) -> int:
+    """Return how many values a DATA body says that it has; -1 where it is no such body."""
+    if len(data) < at + 2 or data[at] != _ARRAY4:
+        return -1
+    lead = data[at + 1]
+    if lead == 0xDD:
+        return int.from_bytes(data[at + 2 : at + 6], "big")
+    if lead == 0xDC:
+        return int.from_bytes(data[at + 2 : at + 4], "big")
+    return lead & 0x0F if lead & 0xF0 == 0x90 else -1
+
+
+Columns = tuple[
+    list[Any],
+    list[int] | None,
+    list[str | None] | None,
+    list[dict[str, Any] | None] | None,
+]
+_decode_columns: Final = msgspec.msgpack.Decoder(Columns).decode
+encoder: Final = msgspec.msgpack.Encoder()
+_WIRE_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
+
+
+def decode_columns(frame: Frame) -> Columns:
+    """Return the columns of a DATA frame; `FrameError` where the body is malformed."""
+    try:
+        columns = _decode_columns(memoryview(frame.data)[frame.body_at :])
+    except _WIRE_ERRORS:
+        raise FrameError("body") from None
+    count = frame.count
+    values, timestamps, keys, headers = columns
+    if (
+        len(values) != count
+        or (timestamps is not None and len(timestamps) != count)
+        or (keys is not None and len(keys) != count)
+        or (headers is not None and len(headers) != count)
+    ):
+        raise FrameError("columns")
+    if timestamps is not None:
+        base = frame.base_timestamp_ns
+        timestamps = [base + offset for offset in timestamps]
+    return values, timestamps, keys, headers
+
+
+def control_frame(
+    kind: Kind,
+    session: int,
+    body: Any = None,
+    *,
+    sequence: int = 0,
+    topic: bytes = b"",
+    flags: int = 0,
+    timestamp_ns: int = 0,
+) -> bytes:
+    """Return a frame other than DATA, with `body` (a msgspec struct) in msgpack."""
+    packed = b"" if body is None else encoder.encode(body)
+    header = HEADER.pack(
+        MAGIC, VERSION, kind, flags, 0, session, sequence, 0, len(packed), timestamp_ns
+    )
+    return b"".join((topic, b"\0", header, packed))
+
+
+def control_prefix(kind: Kind, session: int | None = None) -> bytes:
+    """Return how control frames of `kind` begin (of that session, where given)."""
+    prefix = b"\0" + MAGIC + bytes((VERSION, kind))
+    return prefix if session is None else prefix + b"\0\0" + session.to_bytes(8, "big")
+
+
+def data_frame(
+    topic: bytes,
+    session: int,
+    sequence: int,
+    count: int,
+    timestamp_ns: int,
+    parts: tuple[bytes, ...],
+) -> bytes:
+    """Return a DATA frame whose body is the concatenation of `parts`."""
+    length = sum(map(len, parts))
+    header = HEADER.pack(
+        MAGIC, VERSION, Kind.DATA, 0, 0, session, sequence, count, length, timestamp_ns
+    )
+    return b"".join((topic, b"\0", header, *parts))
+
+
+def values_header(count: int) -> bytes:
+    """Return how a body with `count` values begins."""
+    return bytes((_ARRAY4,)) + _COUNT32.pack(0xDD, count)
