@@ -9,7 +9,8 @@ from p2pmsg.wire import HEADER, MAGIC, VERSION, Kind, data_frame, encoder, value
 
 _NIL: Final = b"\xc0"
 _NO_COLUMNS: Final = _NIL * 3
-_TIMESTAMP_MAX: Final = 2**63 - 1
+_TIMESTAMP_MAX: Final = 2**62 - 1
+"""Up to the year 2116; the difference of two such times fits in 64 bits."""
 _encode_into: Final = encoder.encode_into
 PACKING_ERRORS: Final = (TypeError, ValueError, OverflowError, RecursionError)
 
@@ -23,7 +24,7 @@ def packing_error(field: str, value: Any, error: Exception) -> MessageError:
 def check_timestamp(timestamp_ns: Any) -> int:
     """Return `timestamp_ns`, or raise `MessageError`."""
     if type(timestamp_ns) is not int or not -_TIMESTAMP_MAX <= timestamp_ns <= _TIMESTAMP_MAX:
-        reason = f"must be an int of ns since the epoch within 64 bits, not {timestamp_ns!r}"
+        reason = f"must be an int of ns since the epoch within 62 bits, not {timestamp_ns!r}"
         raise MessageError("timestamp_ns", reason)
     return timestamp_ns
 
@@ -57,7 +58,7 @@ class Batch:
         buffer: the frame so far: topic, zero byte, room for the header, values.
         ends: where in `buffer` each message ends.
         before: the first message's sequence less one, so that `before + len(ends)` is the last's.
-        wide: whether a column beside the values is in use.
+        limit: the batch is full when `buffer` has so many bytes; the other columns' share is off.
         extra_bytes: at most how many bytes those columns will take.
         opened_ns: when, by the monotonic clock; the linger counts from here.
 
@@ -73,11 +74,13 @@ class Batch:
         "buffer",
         "ends",
         "extra_bytes",
+        "limit",
         "opened_ns",
-        "wide",
     )
 
-    def __init__(self, topic: bytes, sequence: int, timestamp_ns: int, now_ns: int) -> None:
+    def __init__(
+        self, topic: bytes, sequence: int, timestamp_ns: int, now_ns: int, frame_bytes: int
+    ) -> None:
         prefix = topic + bytes(1 + HEADER.size)
         self._body_at = len(prefix)
         self.buffer = bytearray(prefix + values_header(0))
@@ -85,7 +88,7 @@ class Batch:
         self.before = sequence - 1
         self.base_timestamp_ns = timestamp_ns
         self.opened_ns = now_ns
-        self.wide = False
+        self.limit = frame_bytes
         self.extra_bytes = 0
         self._timestamps: list[int] | None = None
         self._keys: list[str | None] | None = None
@@ -103,30 +106,26 @@ class Batch:
 
     def add_columns(self, key: Any, timestamp_ns: Any, headers: Any) -> None:
         """Add what a message has beside its value."""
-        count = len(self.ends)
         check_key(key)
         if timestamp_ns is not None:
             check_timestamp(timestamp_ns)
         packed = pack_headers(headers)
-        self.wide = True
+        count = len(self.ends)
         extra = 0
-        if timestamp_ns is not None and self._timestamps is None:
-            self._timestamps = [0] * count
-        if self._timestamps is not None:
-            offset = 0 if timestamp_ns is None else timestamp_ns - self.base_timestamp_ns
-            self._timestamps.append(offset)
+        if timestamp_ns is not None:
+            self._timestamps = column = _padded(self._timestamps, count, 0)
+            column.append(timestamp_ns - self.base_timestamp_ns)
             extra = 9
-        if key is not None and self._keys is None:
-            self._keys = [None] * count
-        if self._keys is not None:
-            self._keys.append(key)
-            extra += 5 + 4 * len(key or "")
-        if packed is not None and self._headers is None:
-            self._headers = [None] * count
-        if self._headers is not None:
-            self._headers.append(packed)
-            extra += memoryview(packed).nbytes if packed is not None else 1
+        if key is not None:
+            self._keys = keys = _padded(self._keys, count, None)
+            keys.append(key)
+            extra += 5 + 4 * len(key)
+        if packed is not None:
+            self._headers = packs = _padded(self._headers, count, None)
+            packs.append(packed)
+            extra += memoryview(packed).nbytes
         self.extra_bytes += extra
+        self.limit -= extra
 
     def repair(self) -> None:
         """Cut off what belongs to no accepted message."""
@@ -142,16 +141,15 @@ class Batch:
         buffer, count = self.buffer, len(self.ends)
         at = self._body_at
         latest = self.base_timestamp_ns
-        if self.wide:
-            for column in (self._timestamps, self._keys, self._headers):
-                try:
-                    buffer += _NIL if column is None else encoder.encode(column)
-                except OverflowError:  # offsets of more than 64 bits: nobody means such times
-                    buffer += encoder.encode([0] * count)
-            if self._timestamps is not None:
-                latest += max(self._timestamps)
-        else:
-            buffer += _NO_COLUMNS
+        if self._timestamps is not None:
+            self._timestamps = _padded(self._timestamps, count, 0)
+            latest += max(self._timestamps)
+        for column in (self._timestamps, self._keys, self._headers):
+            if column is None:
+                buffer += _NIL
+            else:
+                padding = 0 if column is self._timestamps else None
+                buffer += encoder.encode(_padded(column, count, padding))
         buffer[at : at + 6] = values_header(count)
         HEADER.pack_into(
             buffer,
@@ -168,6 +166,14 @@ class Batch:
             self.base_timestamp_ns,
         )
         return bytes(buffer), latest
+
+
+def _padded(column: list[Any] | None, count: int, padding: Any) -> list[Any]:
+    """Return the column with an entry for each of `count` messages, where it was left out."""
+    if column is None:
+        return [padding] * count
+    column.extend([padding] * (count - len(column)))
+    return column
 
 
 def pack_slice(

@@ -32,6 +32,8 @@ from recovery import HeartbeatSchedule, ReplayBuffer
 _MS = 1_000_000
 _LARGE_BYTES = 8 * 1024
 """From this size on a value gets a frame of its own, made with one copy instead of two."""
+_SENDING_NS = _MS // 2
+"""How long sending a full frame may take, for what comes next to count as following closely."""
 _encode_into = encoder.encode_into
 
 
@@ -148,7 +150,7 @@ class PublisherCore:
             self._keep(stream, sequence, 1, frame, wall_ns, now_ns)
             return sequence
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
-        batch = Batch(stream.topic_bytes, sequence, base_ns, now_ns)
+        batch = Batch(stream.topic_bytes, sequence, base_ns, now_ns, self.config.frame_bytes)
         self._append(batch, value, key, timestamp_ns, headers)
         self.open_batches[topic] = batch
         if now_ns - stream.sealed_ns >= self._gather_ns:
@@ -160,24 +162,16 @@ class PublisherCore:
     def batch_grew(self, topic: str, *, now_ns: int) -> None:
         """Check the last message's size and seal the batch if it is full."""
         batch = self.open_batches[topic]
-        if len(batch.buffer) + batch.extra_bytes >= self.config.frame_bytes:
+        if len(batch.buffer) >= batch.limit:
+            # The time that sending takes is not idleness: whoever filled a frame will go on.
             self.seal(topic, now_ns=now_ns)
-
-    def refuse_large(self, batch: Batch) -> None:
-        """Take back the last message of `batch` and raise, if it is too large."""
-        ends = batch.ends
-        before = ends[-2] if len(ends) > 1 else batch.values_at
-        size, limit = ends[-1] - before, self.config.message_bytes_max
-        if size > limit:
-            ends.pop()
-            batch.repair()
-            check_size("value", size, limit)
+            self._streams[topic].sealed_ns = now_ns + _SENDING_NS
 
     def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> None:
         try:
             extra = batch.extra_bytes
             _encode_into(value, batch.buffer, -1)
-            if batch.wide or key is not None or timestamp_ns is not None or headers is not None:
+            if key is not None or timestamp_ns is not None or headers is not None:
                 batch.add_columns(key, timestamp_ns, headers)
             size = len(batch.buffer) - batch.start + batch.extra_bytes - extra
             check_size("message", size, self.config.message_bytes_max)

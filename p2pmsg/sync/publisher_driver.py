@@ -10,6 +10,7 @@ import zmq
 
 import transports
 from p2pmsg.publisher_core import PublisherCore
+from p2pmsg.sync.exclusive import ExclusiveLock
 
 _MS = 1_000_000
 _IDLE_TICKS = 16
@@ -38,7 +39,7 @@ class PublisherDriver:
         core: PublisherCore,
         sender: transports.ZmqSender,
         server: transports.ZmqRecoveryServer,
-        lock: threading.RLock,  # type: ignore[valid-type]
+        lock: ExclusiveLock,
         try_send: Callable[[], bool],
     ) -> None:
         self._core = core
