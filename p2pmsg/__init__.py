@@ -20,6 +20,7 @@ from p2pmsg.errors import (
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.stats import PublisherStats, RequesterStats, StreamLedger, SubscriberStats
 from p2pmsg.sync.publisher import Publisher
+from p2pmsg.sync.reader import Heads, RangeReader, StreamHead
 from p2pmsg.sync.subscriber import Subscriber
 from recovery import (
     HeartbeatConfig,
@@ -35,6 +36,7 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "EndpointError",
+    "Heads",
     "HeartbeatConfig",
     "LatencyHistogram",
     "LossReason",
@@ -50,9 +52,11 @@ __all__ = [
     "PublisherConfig",
     "PublisherStats",
     "QueueFullError",
+    "RangeReader",
     "ReplayConfig",
     "RequesterStats",
     "RetransmitConfig",
+    "StreamHead",
     "StreamLedger",
     "Subscriber",
     "SubscriberConfig",

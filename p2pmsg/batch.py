@@ -9,6 +9,7 @@ from p2pmsg.wire import HEADER, MAGIC, VERSION, Kind, data_frame, encoder, value
 
 _NIL: Final = b"\xc0"
 _NO_COLUMNS: Final = _NIL * 3
+_LARGE_BYTES: Final = 4 * 1024
 _TIMESTAMP_MAX: Final = 2**62 - 1
 """Up to the year 2116; the difference of two such times fits in 64 bits."""
 _encode_into: Final = encoder.encode_into
@@ -211,13 +212,35 @@ def pack_slice(
     return frame, latest
 
 
-def pack_large(
-    topic: bytes, session: int, sequence: int, timestamp_ns: int, value: bytes
+def pack_alone(
+    topic: bytes,
+    session: int,
+    sequence: int,
+    timestamp_ns: int,
+    value: Any,
+    key: str | None,
+    headers: dict[str, Any] | None,
+    bytes_max: int,
 ) -> bytes:
-    """Return a frame of one large value, copied once only."""
-    size = len(value)
-    lead = b"\x94\x91\xc6" + size.to_bytes(4, "big")
-    return data_frame(topic, session, sequence, 1, timestamp_ns, (lead, value, _NO_COLUMNS))
+    """Return a frame of one message, made without a batch: the way of a stream that is idle."""
+    if type(value) is bytes and len(value) >= _LARGE_BYTES:
+        # Its header is made by hand, so that the value is copied once and not twice.
+        parts: tuple[bytes, ...] = (b"\x94\x91\xc6" + len(value).to_bytes(4, "big"), value)
+    else:
+        try:
+            parts = (b"\x94\x91", encoder.encode(value))
+        except PACKING_ERRORS as error:
+            raise packing_error("value", value, error) from error
+    if key is None and headers is None:
+        parts = (*parts, _NO_COLUMNS)
+    else:
+        packed = pack_headers(headers)
+        keys = _NIL if check_key(key) is None else encoder.encode([key])
+        parts = (*parts, _NIL, keys, _NIL if packed is None else encoder.encode([packed]))
+    size = sum(map(len, parts)) - 5
+    if size > bytes_max:
+        raise MessageTooLargeError("message", size, bytes_max)
+    return data_frame(topic, session, sequence, 1, timestamp_ns, parts)
 
 
 def check_size(field: str, size: int, limit: int) -> None:

@@ -19,7 +19,7 @@ from p2pmsg.batch import (
     check_key,
     check_size,
     check_timestamp,
-    pack_large,
+    pack_alone,
     pack_slice,
     packing_error,
 )
@@ -30,8 +30,6 @@ from p2pmsg.wire import Kind, encoder
 from recovery import HeartbeatSchedule, ReplayBuffer
 
 _MS = 1_000_000
-_LARGE_BYTES = 8 * 1024
-"""From this size on a value gets a frame of its own, made with one copy instead of two."""
 _SENDING_NS = _MS // 2
 """How long sending a full frame may take, for what comes next to count as following closely."""
 _encode_into = encoder.encode_into
@@ -76,6 +74,7 @@ class PublisherCore:
         outbox: frames for the data path, oldest first; the shell sends and removes them.
         replay: the replay buffer.
         requests: who asks for what.
+        sealed_ns: when the last frame was made.
         heartbeats_sent: how many heartbeats went out.
 
     """
@@ -91,6 +90,7 @@ class PublisherCore:
         self.replay = ReplayBuffer(config.replay)
         self.requests = RequestDesk(self)
         self.heartbeats_sent = 0
+        self.sealed_ns = 0
         self.closing = False
         self._closing_due_ns = 0
         self._streams: dict[str, PublisherStream] = {}
@@ -143,20 +143,19 @@ class PublisherCore:
             return sequence
         stream = self._streams.get(topic) or self._make_stream(topic)
         sequence = self.replay.next(topic)
-        plain = key is None and timestamp_ns is None and headers is None
-        if plain and type(value) is bytes and len(value) >= _LARGE_BYTES:
-            check_size("value", len(value), self.config.message_bytes_max)
-            frame = pack_large(stream.topic_bytes, self.session, sequence, wall_ns, value)
-            self._keep(stream, sequence, 1, frame, wall_ns, now_ns)
-            return sequence
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
+        large = type(value) is bytes and len(value) >= self.config.frame_bytes // 2
+        if large or now_ns - stream.sealed_ns >= self._gather_ns:
+            frame = pack_alone(
+                stream.topic_bytes, self.session, sequence, base_ns,
+                value, key, headers, self.config.message_bytes_max,
+            )  # fmt: skip
+            self._keep(stream, sequence, 1, frame, base_ns, now_ns)
+            return sequence
         batch = Batch(stream.topic_bytes, sequence, base_ns, now_ns, self.config.frame_bytes)
         self._append(batch, value, key, timestamp_ns, headers)
         self.open_batches[topic] = batch
-        if now_ns - stream.sealed_ns >= self._gather_ns:
-            self.seal(topic, now_ns=now_ns)
-        else:
-            self.batch_grew(topic, now_ns=now_ns)
+        self.batch_grew(topic, now_ns=now_ns)
         return sequence
 
     def batch_grew(self, topic: str, *, now_ns: int) -> None:
@@ -314,7 +313,7 @@ class PublisherCore:
                 stream.topic, sequence, count, frame, now_ns=now_ns, timestamp_ns_max=latest_ns
             )
         self.outbox.append(frame)
-        stream.sealed_ns = now_ns
+        stream.sealed_ns = self.sealed_ns = now_ns
         stream.heartbeat.data_sent(now_ns=now_ns)
         if stream.beat_ns > stream.heartbeat.next_deadline_ns():
             self._schedule_beat(stream)

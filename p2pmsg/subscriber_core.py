@@ -108,6 +108,8 @@ class SubscriberCore:
     @property
     def bytes_held(self) -> int:
         """Bytes of frames that wait for the application, or for a repair."""
+        if not self._troubled:
+            return self.ready_bytes
         return self.ready_bytes + sum(s.receiver.bytes_held for s in self._troubled.values())
 
     @property

@@ -105,6 +105,7 @@ class Publisher:
         self._batches = self._core.open_batches
         self._frame_bytes = self._config.frame_bytes
         self._guard = StallGuard(StallConfig(stall_ms=self._config.stall_ms))
+        self._held_up = False
         self._counts: dict[str, int] = {}
         self._driver = PublisherDriver(
             self._core, self._sender, self._server, self._lock, self._try_send
@@ -399,7 +400,7 @@ class Publisher:
         outbox = self._core.outbox
         while outbox:
             if self._sender.send(outbox[0]):
-                self._guard.succeeded(now_ns=time.monotonic_ns())
+                self._flows()
             elif self._config.on_full == "raise":
                 return False
             elif self._config.on_full == "block" and self._guard.blocked(
@@ -417,9 +418,11 @@ class Publisher:
         while outbox:
             frame = outbox[0]
             if self._sender.send(frame):
-                self._guard.succeeded(now_ns=time.monotonic_ns())
                 outbox.popleft()
+                if self._held_up:
+                    self._flows()
                 continue
+            self._held_up = True
             if self._config.on_full != "block":
                 self._try_send()
                 return
@@ -427,7 +430,7 @@ class Publisher:
             if wait_ns <= 0:
                 self._sender.send_shedding(frame)
             elif self._sender.send(frame, wait_ms=max(1, min(_SLICE_MS, wait_ns // _MS))):
-                self._guard.succeeded(now_ns=time.monotonic_ns())
+                self._flows()
             else:
                 self._guard.waited(now_ns=time.monotonic_ns())
                 self._lock.release()  # the driver needs it: it answers the others' NACKs
@@ -436,6 +439,10 @@ class Publisher:
                 continue
             if outbox and outbox[0] is frame:
                 outbox.popleft()
+
+    def _flows(self) -> None:
+        self._held_up = False
+        self._guard.succeeded(now_ns=time.monotonic_ns())
 
     def _repair(self, topic: Any) -> None:
         """Cut off what an exception left half done in a batch."""

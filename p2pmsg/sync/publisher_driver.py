@@ -18,6 +18,8 @@ _IDLE_TICKS = 16
 _REPLIES_PER_ROUND = 64
 _REQUESTS_PER_ROUND = 256
 _RETRY_NS = 2 * _MS
+_BUSY_NS = 20 * _MS
+"""How long after a frame the publisher counts as busy, and at most how long news then wait."""
 _OUTBOX_MAX = 64
 """While so many frames cannot leave, no heartbeats are added to them."""
 _log = logging.getLogger("p2pmsg")
@@ -106,10 +108,21 @@ class PublisherDriver:
         poller = zmq.Poller()
         poller.register(self._server.socket, zmq.POLLIN)
         poller.register(self._ears.fileno(), zmq.POLLIN)
-        poller.register(self._sender.socket.get(zmq.FD), zmq.POLLIN)
+        news = self._sender.socket.get(zmq.FD)
+        polled = False
         while not self._stopping:
             try:
-                poller.poll(self._wait_ms())
+                wait_ms = self._wait_ms()
+                # While messages are sent, sending looks at the news by itself, and the news are
+                # mostly of no use to us: room in queues.
+                busy = time.monotonic_ns() - self._core.sealed_ns < _BUSY_NS
+                if polled == busy:
+                    polled = not busy
+                    if polled:
+                        poller.register(news, zmq.POLLIN)
+                    else:
+                        poller.unregister(news)
+                poller.poll(min(wait_ms, _BUSY_NS // _MS) if busy else wait_ms)
                 self._round()
             except (transports.ClosedError, zmq.ContextTerminated):
                 return

@@ -1,0 +1,115 @@
+"""The command line: `p2pmsg demo`, `pub`, `sub`, `bench`.
+
+Exit status: 0, 1 for a failure at run time, 2 for wrong arguments, 130 after Ctrl-C, 143 after
+SIGTERM, 141 where nobody reads the output any more. Each failure is one line on standard error.
+"""
+
+import importlib.metadata
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from p2pmsg.cli import bench, demo, pub, sub
+from p2pmsg.cli.arguments import Parser, one_line
+from p2pmsg.demo.feed import FeedError
+from p2pmsg.demo.processes import DemoError
+from p2pmsg.errors import ConfigError, P2PError
+
+__all__ = ["main"]
+
+_FAILED, _WRONG, _INTERRUPTED, _PIPE_CLOSED, _TERMINATED = 1, 2, 130, 141, 143
+_DESCRIPTION = """\
+Brokerless messaging in which nothing is lost silently.
+
+example, in two terminals:
+  p2pmsg sub tcp://127.0.0.1:5556
+  echo hello | p2pmsg pub tcp://127.0.0.1:5556 greetings
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status."""
+    parser = _build_parser()
+    try:
+        arguments = parser.parse_args(argv)
+        if arguments.command is None:
+            parser.error("name a command: demo, pub, sub or bench (p2pmsg --help tells more)")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    prog = f"p2pmsg {arguments.command}"
+    with _signals_and_log(prog):
+        try:
+            status: int = arguments.run(arguments)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except _Terminated:
+            status = _TERMINATED
+        except KeyboardInterrupt:
+            status = _INTERRUPTED
+        except BrokenPipeError:
+            _let_go_of_output()
+            status = _PIPE_CLOSED
+        except ConfigError as error:
+            status = _fail(prog, error, _WRONG)
+        except (P2PError, DemoError, FeedError, OSError) as error:  # TimeoutError is an OSError
+            status = _fail(prog, error, _FAILED)
+    return status
+
+
+def _build_parser() -> Parser:
+    parser = Parser("p2pmsg", _DESCRIPTION)
+    version = importlib.metadata.version("p2pmsg")
+    parser.add_argument("--version", action="version", version=f"p2pmsg {version}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for command in (demo, pub, sub, bench):
+        command.add_parser(commands)
+    return parser
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM: everything ends as with Ctrl-C."""
+
+
+@contextmanager
+def _signals_and_log(prog: str) -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does, and the library's warnings be lines of its own."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(f"{prog}: %(message)s"))
+    log = logging.getLogger("p2pmsg")
+    log.addHandler(handler)
+    before = None
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+        log.removeHandler(handler)
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+def _fail(prog: str, error: Exception, status: int) -> int:
+    try:
+        print(f"{prog}: {one_line(str(error) or type(error).__name__)}", file=sys.stderr)
+    except OSError:
+        pass  # nobody reads it
+    return status
+
+
+def _let_go_of_output() -> None:
+    """Have Python's own flush at exit go nowhere."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass  # it is no real file

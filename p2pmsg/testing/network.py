@@ -1,0 +1,159 @@
+"""The simulated network: which frames arrive, when, and how often.
+
+It is the `deliver` hook of a `transports.MemoryNetwork`, whose sockets do what those of ZeroMQ do;
+here every frame meets its fate, drawn from one seeded source.
+"""
+
+import heapq
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import blake2b
+from random import Random
+from typing import Any
+
+from p2pmsg.testing.clock import ManualClock
+from p2pmsg.testing.options import NetworkOptions
+from p2pmsg.wire import Kind
+from transports import MemoryNetwork
+from transports.memory import Link
+
+MS = 1_000_000
+
+
+class FaultyNetwork:
+    """Discrete events on a manual clock, and a memory network whose frames they carry.
+
+    Attributes:
+        options: the circumstances, until `heal`.
+        clock: the time.
+        rng: the only source of chance.
+        sockets: where the simulated processes meet.
+        receivers: whom to call when a frame has arrived at the socket of that name.
+        sent: frames put on the way, by kind.
+        lost: frames that did not arrive.
+        events: how many events have happened.
+
+    """
+
+    def __init__(self, options: NetworkOptions, log: Callable[[str], object] | None) -> None:
+        self.options = options
+        self.clock = ManualClock()
+        self.rng = Random(options.seed)
+        self.sockets = MemoryNetwork(self._deliver)
+        self.receivers: dict[str, Callable[[], None]] = {}
+        self.sent: Counter[str] = Counter()
+        self.lost = 0
+        self.events = 0
+        self._log = log
+        self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._serial = 0
+        self._latest: dict[Link, int] = {}
+        self._partitions: dict[tuple[str, str], int] = {}
+        self._hash = blake2b(digest_size=16)
+        self._set_delays()
+
+    @property
+    def trace(self) -> str:
+        """A hash of everything that has happened."""
+        return self._hash.copy().hexdigest()
+
+    def at(self, time_ns: int, action: Callable[..., None], *args: Any) -> None:
+        """Let `action(*args)` happen at a time."""
+        self._serial += 1
+        heapq.heappush(self._queue, (time_ns, self._serial, action, args))
+
+    def after_ms(self, ms: float, action: Callable[..., None], *args: Any) -> None:
+        """Let `action(*args)` happen in `ms` milliseconds."""
+        self.at(self.clock.now_ns + int(ms * MS), action, *args)
+
+    def run_until(self, end_ns: int) -> None:
+        """Let happen what happens up to a time."""
+        queue, clock = self._queue, self.clock
+        while queue and queue[0][0] <= end_ns:
+            time_ns, _, action, args = heapq.heappop(queue)
+            clock.now_ns = time_ns
+            self.events += 1
+            action(*args)
+        clock.now_ns = end_ns
+
+    def note(self, what: str) -> None:
+        """Put `what` into the trace."""
+        line = f"{self.clock.now_ns / MS:.6f} {what}"
+        self._hash.update(line.encode())
+        if self._log is not None:
+            self._log(line)
+
+    def part(self, publisher: str, subscriber: str, ms: float) -> None:
+        """Let nothing pass between two for a while."""
+        self._partitions[publisher, subscriber] = self.clock.now_ns + int(ms * MS)
+
+    def heal(self) -> None:
+        """From now on every frame arrives, in order, after its delay."""
+        self.options = replace(
+            self.options, loss=0.0, recovery_loss=0.0, duplication=0.0, reordering=0.0
+        )
+        self._partitions.clear()
+        self._set_delays()
+
+    def _set_delays(self) -> None:
+        options = self.options
+        self._delay_ns = int(options.delay_min_ms * MS)
+        self._spread_ns = int((options.delay_max_ms - options.delay_min_ms) * MS)
+        recovery = options.loss if options.recovery_loss is None else options.recovery_loss
+        self._losses = {"data": options.loss, "request": recovery, "reply": recovery}
+
+    def _deliver(self, link: Link, frame: bytes) -> None:
+        """Decide what becomes of a frame; the hook of the memory network."""
+        kind = kind_of(frame)
+        self.sent[kind] += 1
+        self.note(f"{link.source}>{link.target} {kind} {zlib.crc32(frame):x}")
+        rng, now_ns = self.rng, self.clock.now_ns
+        loss = self._losses[link.kind]
+        if (loss and rng.random() < loss) or self._is_parted(link):
+            self.lost += 1
+            link.lose()
+            if self._log is not None:
+                self._log("    lost")
+            return
+        arrival_ns = now_ns + self._delay_ns
+        if self._spread_ns:
+            arrival_ns += int(rng.random() * self._spread_ns)
+        options = self.options
+        if options.reordering and rng.random() < options.reordering:
+            arrival_ns += int(rng.random() * options.reordering_ms * MS)
+        else:
+            arrival_ns = max(arrival_ns, self._latest.get(link, 0))
+            self._latest[link] = arrival_ns
+        self.at(arrival_ns, self._arrive, link, frame)
+        if options.duplication and rng.random() < options.duplication:
+            again_ns = int(rng.random() * options.reordering_ms * MS)
+            self.at(arrival_ns + again_ns, self._arrive, link, frame)
+
+    def _is_parted(self, link: Link) -> bool:
+        if not self._partitions:
+            return False
+        ends = (link.source, link.target) if link.kind != "request" else (link.target, link.source)
+        publisher, subscriber = (name_of(end) for end in ends)
+        return self._partitions.get((publisher, subscriber), 0) > self.clock.now_ns
+
+    def _arrive(self, link: Link, frame: bytes) -> None:
+        link.arrive(frame)
+        if not link.connected:
+            self._latest.pop(link, None)
+            return
+        receiver = self.receivers.get(link.target)
+        if receiver is not None:
+            receiver()
+
+
+def kind_of(frame: bytes) -> str:
+    """Return the name of a frame's kind."""
+    at = frame.index(b"\0") + 4
+    return Kind(frame[at]).name
+
+
+def name_of(socket: str) -> str:
+    """Return whose socket that is: `memory://p0.recovery` belongs to `p0`, `s1/0` to `s1`."""
+    return socket.removeprefix("memory://").partition("/")[0].partition(".")[0]

@@ -1,0 +1,112 @@
+"""What the simulated network does to frames, and the processes to themselves."""
+
+from dataclasses import dataclass
+
+from p2pmsg.config import OnFull, at_least, check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """The circumstances of a simulation. `ConfigError` for a value out of its limits.
+
+    The defaults are a clean network: every frame arrives once, in order, within a millisecond.
+    """
+
+    seed: int = 0
+    """All that is random comes from it: the same options give the same run."""
+
+    loss: float = 0.0
+    """Part of the frames on the data path that are lost, 0 to 1, welcome messages included. TCP
+    itself loses none; full queues and cut connections do."""
+
+    recovery_loss: float | None = None
+    """Part of the requests and replies on the recovery channel that are lost. None: as `loss`."""
+
+    duplication: float = 0.0
+    """Part of the frames that arrive twice, on both channels. TCP does not do that."""
+
+    reordering: float = 0.0
+    """Part of the frames that others may overtake, on both channels: they take up to
+    `reordering_ms` longer. TCP keeps the order within a connection."""
+
+    reordering_ms: float = 10.0
+    """How much longer a frame takes at most that others may overtake, in ms."""
+
+    delay_min_ms: float = 0.1
+    """Shortest time that a frame takes, in ms."""
+
+    delay_max_ms: float = 1.0
+    """Longest time that a frame takes, in ms, reordering aside."""
+
+    partitions_per_s: float = 0.0
+    """How often a publisher and a subscriber are cut off from one another, on average. Frames
+    between them are lost for `partition_ms`, and no connection notices."""
+
+    partition_ms: float = 300.0
+    """How long a partition lasts on average, in ms."""
+
+    cuts_per_s: float = 0.0
+    """How often a connection of the data path is cut and made anew, on average; every other time
+    the recovery channel is cut, too. What was on its way is lost."""
+
+    publisher_crashes_per_s: float = 0.0
+    """How often a publisher dies, on average. It comes back as a new session."""
+
+    subscriber_crashes_per_s: float = 0.0
+    """How often a subscriber dies, on average. It comes back as a new subscriber."""
+
+    restart_ms: float = 200.0
+    """How long who died stays away on average, in ms."""
+
+    read_ms: float = 0.0
+    """How long an application takes for a frame that it received, in ms. 0: no time at all."""
+
+    read_stops_per_s: float = 0.0
+    """How often an application stops reading, on average."""
+
+    read_stop_ms: float = 500.0
+    """How long it stops on average, in ms."""
+
+    queue_frames: int = 64
+    """Bound of each queue of frames, at both ends together."""
+
+    on_full: OnFull = "block"
+    """What a publisher does when a queue is full; see `PublisherConfig.on_full`."""
+
+    stall_ms: float = 1000.0
+    """How long a slow subscriber may hold up a publisher, in ms."""
+
+    replay_bytes: int = 64 * 2**20
+    """Bound of a publisher's replay buffer, in bytes."""
+
+    receive_bytes: int = 16 * 2**20
+    """Bound on what waits at a subscriber, in bytes; at least 64 KiB."""
+
+    repair_timeout_ms: float = 10_000.0
+    """How long a gap is waited for without progress, in ms."""
+
+    messages_per_s: float = 200.0
+    """How many messages each publisher sends a second, on average."""
+
+    bytes_max: int = 64
+    """Largest value, in bytes; sizes are spread evenly up to it."""
+
+    topics: int = 2
+    """How many topics each publisher has; each message belongs to one of them by chance."""
+
+    heartbeats: bool = True
+    """Whether publishers send heartbeats. Without, a lost tail of a stream goes unnoticed: that is
+    what shows that the checks find something."""
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "recovery_loss", "duplication", "reordering"):
+            value = getattr(self, name)
+            check(name, value, value is None or 0 <= value <= 1, "0 to 1")
+        for name in (
+            "reordering_ms", "delay_min_ms", "partitions_per_s", "partition_ms", "cuts_per_s",
+            "publisher_crashes_per_s", "subscriber_crashes_per_s", "restart_ms", "read_ms",
+            "read_stops_per_s", "read_stop_ms", "messages_per_s", "bytes_max",
+        ):  # fmt: skip
+            at_least(name, getattr(self, name), 0)
+        at_least("delay_max_ms", self.delay_max_ms, self.delay_min_ms)
+        at_least("topics", self.topics, 1)

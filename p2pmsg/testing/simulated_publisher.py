@@ -1,0 +1,283 @@
+"""A publisher in the simulator: the real core, driven as the threaded shell drives it."""
+
+from dataclasses import replace
+from typing import Any
+
+from p2pmsg.config import PublisherConfig
+from p2pmsg.publisher_core import PublisherCore
+from p2pmsg.testing.network import MS, FaultyNetwork
+from p2pmsg.testing.witness import Accepted, Book
+from recovery import HeartbeatConfig, StallConfig, StallGuard
+from transports import MemoryRecoveryServer, MemorySender, PeerUnreachableError
+
+_OUTBOX_MAX = 64
+_REPLIES_PER_ROUND = 64
+_RETRY_NS = 2 * MS
+_NEVER_MS = 1e9
+WALL_NS = 1_700_000_000 * 10**9
+"""What the simulated wall clock shows when the manual clock shows 0."""
+
+
+class SimulatedPublisher:
+    """A publisher; made by `Simulation.add_publisher`.
+
+    Attributes:
+        name: of the publisher, through all its lives.
+        endpoint: where subscribers connect to.
+        core: the real core, or None while it is dead.
+        crashes: how often it died.
+        evicted: whether a replay buffer of its forgot anything.
+
+    """
+
+    def __init__(
+        self, name: str, network: FaultyNetwork, book: Book, config: PublisherConfig | None
+    ) -> None:
+        options = network.options
+        self.name = name
+        self.endpoint = f"memory://{name}"
+        self.core: PublisherCore | None = None
+        self.crashes = 0
+        self.topics = [f"{name}-topic-{index}" for index in range(options.topics)]
+        self._network = network
+        self._book = book
+        config = config or PublisherConfig(frame_bytes=1024)
+        self._config = replace(
+            config,
+            queue_frames=options.queue_frames,
+            on_full=options.on_full,
+            stall_ms=options.stall_ms,
+            replay=replace(config.replay, bytes_max=options.replay_bytes),
+            heartbeat=config.heartbeat
+            if options.heartbeats
+            else HeartbeatConfig(initial_ms=_NEVER_MS, ceiling_ms=_NEVER_MS),
+        )
+        self._publishing = True
+        self._wake_ns = 0
+        self._evicted_before = False
+        self.start()
+        self._publish_later()
+
+    @property
+    def session(self) -> int | None:
+        """The session of the current life, or None while it is dead."""
+        return None if self.core is None else self.core.session
+
+    @property
+    def evicted(self) -> bool:
+        """Whether any of its lives has forgotten something."""
+        core = self.core
+        return self._evicted_before or (core is not None and core.replay.messages_evicted > 0)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits to be sent."""
+        core = self.core
+        return core is not None and not core.outbox and not core.open_batches
+
+    def start(self) -> None:
+        """Come to life, as a new session."""
+        if self.core is not None:
+            return
+        network, options = self._network, self._network.options
+        at = f"{self.endpoint}.recovery.{self.crashes}"
+        self._server = MemoryRecoveryServer(
+            at, network=network.sockets, queue_frames=options.queue_frames
+        )
+        self.core = PublisherCore(
+            name=self.name,
+            session=network.rng.getrandbits(64),
+            recovery=at,
+            config=self._config,
+            now_ns=network.clock.now_ns,
+        )
+        self._guard = StallGuard(StallConfig(stall_ms=self._config.stall_ms))
+        network.note(f"{self.name} starts {self.core.session:016x}")
+        self._sender = MemorySender(
+            self.endpoint,
+            network=network.sockets,
+            queue_frames=options.queue_frames,
+            welcome=self.core.welcome,
+        )
+        network.receivers[at] = self.pump
+        self._schedule()
+
+    def crash(self) -> None:
+        """Die without a word; what was on its way is lost."""
+        if self.core is None:
+            return
+        self._network.note(f"{self.name} crashes")
+        self._evicted_before = self.evicted
+        self._book.ended.add(self.core.session)
+        self.crashes += 1
+        self.core = None
+        self._sender.close()
+        self._server.close()
+
+    def stop_publishing(self) -> None:
+        """Publish nothing from now on."""
+        self._publishing = False
+
+    def publish(self, topic: str, count: int = 1) -> None:
+        """Publish `count` random messages, as one call."""
+        core, network = self.core, self._network
+        if core is None or not self._make_room(core):
+            return
+        now_ns = network.clock.now_ns
+        rng = network.rng
+        bytes_max = int(network.options.bytes_max)
+        sequence = core.replay.next(topic)
+        if topic in core.open_batches:
+            sequence += len(core.open_batches[topic].ends)
+        messages = [self._message(sequence + index, bytes_max) for index in range(count)]
+        wall_ns = WALL_NS + now_ns
+        if count == 1:
+            message = messages[0]
+            sequence = core.publish(
+                topic,
+                message.value,
+                message.key,
+                message.timestamp_ns,
+                message.headers,
+                now_ns=now_ns,
+                wall_ns=wall_ns,
+            )
+            self._book.accept(core.session, topic, sequence, message)
+        else:
+            self._publish_many(core, topic, messages, wall_ns, keyed=rng.random() < 0.5)
+        self._try_send(core)
+        self._schedule()
+
+    def pump(self) -> None:
+        """Do what is due: timers, requests, replies, sending."""
+        core = self.core
+        if core is None:
+            return
+        now_ns = self._network.clock.now_ns
+        if len(core.outbox) < _OUTBOX_MAX:
+            core.handle_timer(now_ns=now_ns)
+        self._serve(core, now_ns)
+        self._try_send(core)
+        self._schedule()
+
+    def _publish_later(self) -> None:
+        rate = self._network.options.messages_per_s
+        if rate and self._publishing:
+            self._network.after_ms(self._network.rng.expovariate(rate) * 1000, self._publish_some)
+
+    def _publish_some(self) -> None:
+        if not self._publishing:
+            return
+        rng, core = self._network.rng, self.core
+        if core is not None and core.outbox and self._config.on_full == "block":
+            # The application is held up by a slow subscriber.
+            self._network.after_ms(1.0, self._publish_some)
+            return
+        topic = self.topics[int(rng.random() * len(self.topics))]
+        draw = rng.random()
+        if draw < 0.1:
+            self.publish(topic, 2 + int(rng.random() * 8))
+        elif draw < 0.3:  # a burst: it shares a frame
+            for _ in range(3):
+                self.publish(topic)
+        else:
+            self.publish(topic)
+        self._publish_later()
+
+    def _publish_many(
+        self, core: PublisherCore, topic: str, messages: list[Accepted], wall_ns: int, *, keyed: bool
+    ) -> None:
+        values = [message.value for message in messages]
+        keys = [message.key for message in messages] if keyed else None
+        at = 0
+        while at < len(values):
+            taken = core.publish_many(
+                topic,
+                values,
+                keys,
+                None,
+                at,
+                now_ns=self._network.clock.now_ns,
+                wall_ns=wall_ns,
+                count=64,
+            )
+            last = core.replay.next(topic)
+            for index in range(taken):
+                message = messages[at + index]
+                message = replace(
+                    message, key=message.key if keyed else None, timestamp_ns=None, headers=None
+                )
+                self._book.accept(core.session, topic, last - taken + index, message)
+            at += taken
+
+    def _message(self, sequence: int, bytes_max: int) -> Accepted:
+        rng = self._network.rng
+        now_ns = self._network.clock.now_ns
+        draw = rng.random()
+        value: Any = sequence.to_bytes(8, "big") + bytes(int(rng.random() * bytes_max))
+        if draw < 0.1:
+            value = {"sequence": sequence, "price": draw}
+        elif draw < 0.2:
+            value = [sequence, None, "é", draw]
+        return Accepted(
+            value=value,
+            key=f"k{sequence % 5}" if rng.random() < 0.3 else None,
+            timestamp_ns=WALL_NS + now_ns - sequence if rng.random() < 0.2 else None,
+            headers={"n": sequence} if rng.random() < 0.1 else None,
+            at_ns=now_ns,
+        )
+
+    def _make_room(self, core: PublisherCore) -> bool:
+        return not core.outbox or self._config.on_full != "raise" or self._try_send(core)
+
+    def _try_send(self, core: PublisherCore) -> bool:
+        now_ns = self._network.clock.now_ns
+        while core.outbox:
+            if self._sender.send(core.outbox[0]):
+                self._guard.succeeded(now_ns=now_ns)
+            elif self._config.on_full == "raise":
+                return False
+            elif self._config.on_full == "block" and self._guard.blocked(now_ns=now_ns):
+                return False
+            else:
+                self._sender.send_shedding(core.outbox[0])
+            core.outbox.popleft()
+        return True
+
+    def _serve(self, core: PublisherCore, now_ns: int) -> None:
+        requests = core.requests
+        while (request := self._server.receive()) is not None:
+            core.receive_request(*request, now_ns=now_ns)
+        for _ in range(_REPLIES_PER_ROUND):
+            reply = requests.next_reply(now_ns=now_ns)
+            if reply is None:
+                break
+            try:
+                if self._server.reply(reply.requester, reply.frame):
+                    requests.reply_sent(reply, now_ns=now_ns)
+                else:
+                    requests.reply_blocked(reply, now_ns=now_ns)
+            except PeerUnreachableError:
+                requests.requester_gone(reply)
+
+    def _schedule(self) -> None:
+        core, now_ns = self.core, self._network.clock.now_ns
+        if core is None:
+            return
+        due = [core.next_deadline_ns(), core.requests.next_deadline_ns(now_ns=now_ns)]
+        if core.outbox:
+            due.append(now_ns + _RETRY_NS)
+        times = [max(time_ns, now_ns) for time_ns in due if time_ns is not None]
+        if not times:
+            return
+        time_ns = min(times)
+        if self._wake_ns <= now_ns or time_ns < self._wake_ns:
+            self._wake_ns = time_ns
+            self._network.at(time_ns, self._wake, time_ns)
+
+    def _wake(self, time_ns: int) -> None:
+        if time_ns == self._wake_ns:
+            self._wake_ns = 0
+            self.pump()
+
+

@@ -1,0 +1,175 @@
+"""Who watches a simulation: what was accepted, what was handed on, and what must hold."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from p2pmsg import wire
+from p2pmsg.subscriber_peer import Stream
+from p2pmsg.wire import Frame, FrameError
+from recovery import Delivery, Loss, LossReason
+
+VIOLATIONS_MAX = 10
+
+
+class InvariantError(AssertionError):
+    """A simulation broke a promise.
+
+    Attributes:
+        seed: of the simulation; with the same options it breaks the promise again.
+        violations: what went wrong, the first thing first.
+
+    """
+
+    def __init__(self, seed: int, violations: list[str]) -> None:
+        super().__init__(f"seed {seed}: " + "; ".join(violations))
+        self.seed = seed
+        self.violations = violations
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A message as the application gave it to its publisher, and when."""
+
+    value: Any
+    key: str | None
+    timestamp_ns: int | None
+    headers: dict[str, Any] | None
+    at_ns: int
+
+
+class Book:
+    """What publishers accepted, by (session, topic), and what went wrong.
+
+    Attributes:
+        published: the messages, by stream.
+        ended: sessions whose publisher died.
+        violations: what went wrong.
+
+    """
+
+    def __init__(self) -> None:
+        self.published: dict[tuple[int, str], list[Accepted]] = {}
+        self.ended: set[int] = set()
+        self.violations: list[str] = []
+
+    def accept(self, session: int, topic: str, sequence: int, message: Accepted) -> None:
+        """Enter a message that a publisher accepted."""
+        messages = self.published.setdefault((session, topic), [])
+        if sequence != len(messages):
+            self.complain(f"{topic!r} got sequence {sequence} for message {len(messages)}")
+        messages.append(message)
+
+    def complain(self, what: str) -> None:
+        """Note that something went wrong."""
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(what)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the application saw of one stream."""
+
+    next: int = -1
+    delivered: int = 0
+    lost: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+class Witness:
+    """Watches what one subscriber hands to its application.
+
+    Attributes:
+        seen: what the application saw, by (session, topic).
+
+    """
+
+    def __init__(self, name: str, book: Book, deadline_ns: int) -> None:
+        self.name = name
+        self.book = book
+        self.deadline_ns = deadline_ns
+        self.seen: dict[tuple[int, str], Seen] = {}
+
+    def take(self, stream: Stream, output: "Delivery[Frame] | Loss", *, now_ns: int) -> None:
+        """Look at what the application gets next."""
+        seen = self._seen(stream)
+        start = output.start if isinstance(output, Loss) else output.sequence
+        if start != seen.next:
+            self._complain(stream, f"went on at {start} instead of {seen.next}")
+        seen.next = start + output.count
+        if isinstance(output, Loss):
+            seen.lost += output.count
+            seen.reasons[output.reason.value] += output.count
+            self._check_loss(stream, output, now_ns)
+        else:
+            seen.delivered += output.count
+            self._check_content(stream, output)
+
+    def check_stream(self, stream: Stream, waiting: int) -> None:
+        """Compare a stream's ledger with what the application saw."""
+        receiver = stream.receiver
+        if not receiver.started:
+            return
+        ledger = stream.ledger(waiting)
+        if not ledger.balanced:
+            self._complain(stream, f"has a ledger that does not balance: {ledger}")
+        seen = self._seen(stream)
+        if ledger.delivered != seen.delivered:
+            self._complain(stream, f"claims {ledger.delivered} of {seen.delivered} deliveries")
+        if ledger.lost < seen.lost:
+            self._complain(stream, f"claims {ledger.lost} of {seen.lost} losses")
+        known = len(self.book.published.get((stream.peer.session, stream.topic), ()))
+        if receiver.head > max(known, receiver.start):
+            self._complain(stream, f"has head {receiver.head} where {known} were published")
+
+    def _seen(self, stream: Stream) -> Seen:
+        key = (stream.peer.session, stream.topic)
+        seen = self.seen.get(key)
+        if seen is None:
+            seen = self.seen[key] = Seen()
+        if seen.next < 0 and stream.receiver.started:
+            seen.next = stream.receiver.start
+        return seen
+
+    def _check_content(self, stream: Stream, delivery: "Delivery[Frame]") -> None:
+        messages = self.book.published.get((stream.peer.session, stream.topic), [])
+        frame = delivery.item
+        try:
+            values, timestamps, keys, headers = wire.decode_columns(frame)
+        except FrameError as error:
+            self._complain(stream, f"delivered what cannot be read: {error}")
+            return
+        for at in range(delivery.count):
+            sequence, index = delivery.sequence + at, delivery.skip + at
+            if sequence >= len(messages) or frame.sequence + index != sequence:
+                self._complain(stream, f"delivered {sequence}, which was never published")
+                return
+            want = messages[sequence]
+            if (
+                values[index] != want.value
+                or (keys[index] if keys else None) != want.key
+                or (headers[index] if headers else None) != want.headers
+                or (
+                    want.timestamp_ns is not None
+                    and (timestamps[index] if timestamps else frame.base_timestamp_ns)
+                    != want.timestamp_ns
+                )
+            ):
+                self._complain(stream, f"delivered {sequence} with another content")
+
+    def _check_loss(self, stream: Stream, loss: Loss, now_ns: int) -> None:
+        session = stream.peer.session
+        reason = loss.reason
+        if reason is LossReason.PUBLISHER_GONE and session not in self.book.ended:
+            self._complain(stream, f"lost {loss} of a publisher that lives")
+        if reason is LossReason.MALFORMED:
+            self._complain(stream, f"lost {loss}")
+        if reason in (LossReason.TIMEOUT, LossReason.BUDGET, LossReason.OVERFLOW):
+            messages = self.book.published.get((session, stream.topic), [])
+            if loss.stop > len(messages):
+                self._complain(stream, f"lost {loss}, which was never published")
+            elif now_ns - messages[loss.start].at_ns < self.deadline_ns:
+                self._complain(stream, f"lost {loss} before its deadline")
+
+    def _complain(self, stream: Stream, what: str) -> None:
+        self.book.complain(f"{self.name}: {stream.topic!r} of {stream.peer.name} {what}")
