@@ -152,7 +152,8 @@ class PublisherCore:
             )  # fmt: skip
             self._keep(stream, sequence, 1, frame, base_ns, now_ns)
             return sequence
-        batch = Batch(stream.topic_bytes, sequence, base_ns, now_ns, self.config.frame_bytes)
+        # The base is the time of messages that are given none, whatever this one's time is.
+        batch = Batch(stream.topic_bytes, sequence, wall_ns, now_ns, self.config.frame_bytes)
         self._append(batch, value, key, timestamp_ns, headers)
         self.open_batches[topic] = batch
         self.batch_grew(topic, now_ns=now_ns)

@@ -24,6 +24,12 @@ _MS = 1_000_000
 PEERS_MAX = 4096
 """Sessions known at once; the ones that ended first are forgotten first."""
 PROBE_RETRY_NS = 100 * _MS
+STRANGE_NS = 1000 * _MS
+"""How long frames of an unknown session may come: their welcome is on its way, or was lost."""
+CHECK_NS = 250 * _MS
+"""How often publishers are looked at: whether they are silent, and are told that we are there."""
+HURRIED_CHECK_NS = 25 * _MS
+"""The same while one is being probed, or is closing."""
 
 
 @dataclass(slots=True)
@@ -44,6 +50,8 @@ class Line:
     session: int | None = None
     contacted: bool = False
     heard_ns: int = 0
+    strange_ns: int | None = None
+    """Since when frames of sessions come that no welcome announced."""
     received: int = 0
 
 
@@ -56,6 +64,7 @@ class SubscriberCore:
         commands: what the shell is to do, oldest first.
         requests: (session, frame) for the recovery channel, oldest first.
         invalid: frames that were dropped, by reason.
+        repairs_dropped: repairs that came while there was no room, and are asked for again.
 
     """
 
@@ -83,6 +92,7 @@ class SubscriberCore:
         self.repair_latency = LatencyHistogram()
         self.frames_received = 0
         self.frames_shed = 0
+        self.repairs_dropped = 0
         self.lines = [Line(heard_ns=now_ns) for _ in range(lines)]
         self.peers: dict[int, Peer] = {}
         self.forgotten: Counter[str] = Counter()
@@ -96,6 +106,7 @@ class SubscriberCore:
         )
         self._troubled: dict[int, Stream] = {}
         self._stream_count = 0
+        self._last: Stream | None = None
         self._paused_since_ns: int | None = None
         self._next_check_ns = now_ns
         self._timeout_ns = int(config.publisher_timeout_ms * _MS)
@@ -119,8 +130,12 @@ class SubscriberCore:
 
     @property
     def replies_full(self) -> bool:
-        """Whether nothing more should be read from the recovery channel."""
-        return self.ready_bytes >= self.config.receive_bytes
+        """Whether nothing more should be read from the recovery channel.
+
+        It is read even while all room is taken by frames that wait for a repair: nothing else can
+        make room then.
+        """
+        return bool(self.ready) and self.is_full
 
     def receive_frame(self, line: int, data: bytes, *, now_ns: int, shed: bool = False) -> None:
         """Take a frame from the data path; with `shed`, only note that its messages exist."""
@@ -128,6 +143,19 @@ class SubscriberCore:
         state = self.lines[line]
         state.heard_ns = now_ns
         state.received += 1
+        stream = self._last
+        if stream is not None and data.startswith(stream.prefix) and not shed:
+            peer = stream.peer
+            following = wire.next_frame(data, stream.prefix, stream.topic, peer.session)
+            if following is not None and stream.receiver.accept(
+                following.sequence, following.count
+            ):
+                peer.heard_ns = now_ns
+                self.ready_bytes += len(data)
+                self.ready.append(
+                    (stream, Delivery(following, following.sequence, 0, following.count))
+                )
+                return
         try:
             frame = Frame(data)
             kind = frame.kind
@@ -143,6 +171,8 @@ class SubscriberCore:
                 raise FrameError("kind")
         except FrameError as error:
             self.invalid[str(error)] += 1
+            if str(error) == "session" and state.strange_ns is None:
+                state.strange_ns = now_ns
 
     def receive_reply(self, session: int, data: bytes, *, now_ns: int) -> None:
         """Take a frame from the recovery channel of `session`."""
@@ -156,6 +186,10 @@ class SubscriberCore:
                 stream = peer.streams.get(frame.topic)
                 if stream is None:
                     raise FrameError("stream")
+                if self.is_full and frame.sequence > stream.receiver.expected:
+                    # There is room only for what can be handed on at once; ask for this later.
+                    self.repairs_dropped += 1
+                    return
                 self._take(stream, frame, now_ns, repaired=True)
             elif frame.kind == Kind.REFUSED:
                 self._receive_refused(peer, frame, now_ns)
@@ -175,18 +209,22 @@ class SubscriberCore:
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Do what is due: NACKs, losses, probes, keep-alives, silent publishers."""
-        if self.is_full:
+        if self.is_full:  # nobody listens to the lines, so their silence means nothing
+            for line in self.lines:
+                line.heard_ns = now_ns
+            for peer in self.peers.values():
+                peer.heard_ns = now_ns
+        if self.replies_full:
             # What is asked for now could not be taken in; gaps must not age meanwhile.
             for stream in self._troubled.values():
                 stream.receiver.postpone(now_ns=now_ns, delay_ns=5 * _MS)
-            for line in self.lines:
-                line.heard_ns = now_ns
         else:
             self._care_for_gaps(now_ns)
         if now_ns >= self._next_check_ns:
-            self._next_check_ns = now_ns + 50 * _MS
             self._check_peers(now_ns)
             self._check_lines(now_ns)
+            hurried = any((p.probe or p.closing) and not p.gone for p in self.peers.values())
+            self._next_check_ns = now_ns + (HURRIED_CHECK_NS if hurried else CHECK_NS)
 
     def next_deadline_ns(self) -> int:
         """Return when `handle_timer` has something to do."""
@@ -239,6 +277,7 @@ class SubscriberCore:
         self._take(stream, frame, now_ns, repaired=False)
 
     def _take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
+        self._last = stream
         stream.receiver.receive(
             frame.sequence, frame.count, len(frame.data), frame, now_ns=now_ns, repaired=repaired
         )
@@ -281,7 +320,11 @@ class SubscriberCore:
         if frame.flags & wire.FLAG_CLOSING:
             if peer is not None:
                 peer.closing = True
+                self._next_check_ns = now_ns
             return
+        state.strange_ns = None
+        if peer is not None and peer.gone:
+            return  # a session that ended does not come back
         if peer is None:
             self._forget_peers()
             peer = Peer(session, welcome, returning=state.contacted, now_ns=now_ns)
@@ -293,8 +336,7 @@ class SubscriberCore:
             if former is not None and all(other.session != former for other in self.lines):
                 self._end_peer(self.peers[former], now_ns)
         peer.heard_ns = now_ns
-        if peer.gone:
-            return  # a session that ended does not come back
+        self._next_check_ns = now_ns
         self._send_probe(peer, line, now_ns)
 
     def _send_probe(self, peer: Peer, line: int, now_ns: int) -> None:
@@ -311,7 +353,7 @@ class SubscriberCore:
     def _request_probe(self, peer: Peer) -> None:
         assert peer.probe is not None
         # Who was here before the session began has a right to all of it.
-        whole = peer.returning and self.start.kind == "latest"
+        whole = peer.returning and self.start.kind in ("latest", "earliest")
         start = Start("sequence", 0) if whole else self.start
         topics = self.topics or ["*"]
         body = control.Probe(peer.probe, topics, start.kind, start.position)
@@ -341,7 +383,7 @@ class SubscriberCore:
             stream = peer.streams.get(head.topic) or self._add_stream(peer, head.topic)
             if not stream.receiver.started:
                 # On a later connection, a topic that is new was opened while we were away.
-                start = head.start if first or self.start.kind != "latest" else 0
+                start = head.start if first else self._start_of_new()
                 stream.receiver.start_at(start, now_ns=now_ns)
             earliest = min(head.earliest, head.next)
             stream.receiver.observe_head(head.next, now_ns=now_ns, earliest=earliest)
@@ -413,18 +455,33 @@ class SubscriberCore:
 
     def _check_lines(self, now_ns: int) -> None:
         for index, line in enumerate(self.lines):
-            if now_ns - line.heard_ns > self._timeout_ns:
+            silent_ns = now_ns - line.heard_ns
+            strange_ns = now_ns - (line.strange_ns or now_ns)
+            if silent_ns > self._timeout_ns or strange_ns > STRANGE_NS:
                 # ZeroMQ gives up some connections for good, without a word.
                 line.heard_ns = now_ns
+                line.strange_ns = None
                 self.commands.append(Command("reconnect", index))
+            elif silent_ns > self._timeout_ns // 2 and line.session is not None:
+                # Perhaps it has nothing to say: no topic of its is ours. An echo shows it.
+                peer = self.peers[line.session]
+                if peer.joined and peer.probe is None:
+                    self._send_probe(peer, index, now_ns)
 
     def _end_peer(self, peer: Peer, now_ns: int) -> None:
         """The publisher of this session is gone for good: another session is at its place."""
         peer.gone = True
-        peer.probe = None
+        if peer.probe is not None:
+            prefix = wire.control_prefix(Kind.ECHO, peer.probe)
+            self.commands.append(Command("unsubscribe", peer.probe_line, prefix=prefix))
+            peer.probe = None
         for stream in peer.streams.values():
-            if not stream.receiver.started:
-                stream.receiver.start_at(self._start_of_new(), now_ns=now_ns)
+            receiver = stream.receiver
+            if not receiver.started:
+                # It was never joined: what came is all that is known to be ours.
+                whole = peer.returning or self.start.kind == "sequence"
+                start = self._start_of_new() if whole else receiver.first_known
+                receiver.start_at(start, now_ns=now_ns)
             stream.receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)
             self._settle(stream)
         self.commands.append(Command("disconnect", session=peer.session))

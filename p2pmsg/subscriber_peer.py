@@ -5,7 +5,7 @@ from random import Random
 from p2pmsg.control import Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.stats import StreamLedger
-from p2pmsg.wire import Frame
+from p2pmsg.wire import Frame, stream_prefix
 from recovery import Loss, LossReason, ReceiverConfig, StreamReceiver
 
 MALFORMED_MAX = 1024
@@ -65,15 +65,17 @@ class Stream:
 
     Attributes:
         malformed: messages whose frame turned out to be malformed; they count as lost.
+        prefix: how its frames begin.
         watched: whether repair ages may be waiting.
 
     """
 
-    __slots__ = ("malformed", "malformed_between", "peer", "receiver", "topic", "watched")
+    __slots__ = ("malformed", "malformed_between", "peer", "prefix", "receiver", "topic", "watched")
 
     def __init__(self, peer: Peer, topic: str, config: ReceiverConfig, rng: Random) -> None:
         self.peer = peer
         self.topic = topic
+        self.prefix = stream_prefix(topic, peer.session)
         self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng)
         self.malformed: list[Loss] = []
         self.malformed_between = 0

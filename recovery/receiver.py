@@ -169,6 +169,18 @@ class StreamReceiver(Generic[T]):
         if stop > self._head:
             self._receive_above_head(start, stop, size, item, now_ns)
 
+    def accept(self, start: int, count: int) -> bool:
+        """Take a frame that is in order, for handing on at once; False: use `receive` instead.
+
+        It is `receive` and `next_output` in one, for nearly every frame: the caller hands on the
+        whole frame if it returns True. `count` must be above 0.
+        """
+        if start == self._head == self._expected and self._slot is None:
+            self._head = self._expected = start + count
+            self.handed += count
+            return True
+        return False
+
     def observe_head(self, next_sequence: int, *, now_ns: int, earliest: int | None = None) -> None:
         """Take a heartbeat: the publisher's next sequence, and the earliest that it keeps.
 
@@ -249,6 +261,12 @@ class StreamReceiver(Generic[T]):
     def started(self) -> bool:
         """Whether `start_at` has been called."""
         return self._start >= 0
+
+    @property
+    def first_known(self) -> int:
+        """Until started: where the first frame held begins, or else the head heard of, or else 0."""
+        first = self._reorder.first
+        return max(0, self._head_early) if first is None else first
 
     @property
     def start(self) -> int:

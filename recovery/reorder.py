@@ -121,6 +121,11 @@ class ReorderBuffer(Generic[T]):
         return frames
 
     @property
+    def first(self) -> int | None:
+        """Where the first frame held begins, or None."""
+        return self._starts[0] if self._starts else None
+
+    @property
     def covered(self) -> RangeSet:
         """The sequences held now; a view that must not be changed."""
         return self._covered

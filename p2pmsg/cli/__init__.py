@@ -14,8 +14,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from p2pmsg.cli import bench, demo, pub, sub
 from p2pmsg.cli.arguments import Parser, one_line
+from p2pmsg.cli.bench import add_parser as add_bench
+from p2pmsg.cli.demo import add_parser as add_demo
+from p2pmsg.cli.pub import add_parser as add_pub
+from p2pmsg.cli.sub import add_parser as add_sub
 from p2pmsg.demo.feed import FeedError
 from p2pmsg.demo.processes import DemoError
 from p2pmsg.errors import ConfigError, P2PError
@@ -66,8 +69,8 @@ def _build_parser() -> Parser:
     version = importlib.metadata.version("p2pmsg")
     parser.add_argument("--version", action="version", version=f"p2pmsg {version}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for command in (demo, pub, sub, bench):
-        command.add_parser(commands)
+    for add_parser in (add_demo, add_pub, add_sub, add_bench):
+        add_parser(commands)
     return parser
 
 

@@ -2,8 +2,9 @@
 
 import argparse
 import math
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -40,9 +41,12 @@ class Parser(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         self._intermixing = True
         try:
-            return self.parse_known_intermixed_args(args, namespace)
+            found, unknown = self.parse_known_intermixed_args(args, namespace)
         finally:
             self._intermixing = False
+        if unknown:
+            self.error(f"unknown arguments: {' '.join(unknown)}")
+        return found, unknown
 
 
 def add_command(
@@ -104,8 +108,8 @@ def topic_or_prefix(text: str) -> str:
     return text
 
 
-def count(least: int) -> Callable[[str], int]:
-    """Return the check of a whole number of at least `least`."""
+def count(least: int, most: int = 10**12) -> Callable[[str], int]:
+    """Return the check of a whole number from `least` to `most`."""
 
     def check(text: str) -> int:
         try:
@@ -114,6 +118,8 @@ def count(least: int) -> Callable[[str], int]:
             raise _Refused(f"must be a whole number, not {text!r}") from None
         if number < least:
             raise _Refused(f"must be at least {least}, not {number}")
+        if number > most:
+            raise _Refused(f"must be at most {most}, not {number}")
         return number
 
     return check
@@ -163,8 +169,6 @@ def input_file(text: str) -> str:
 
 def output_file(text: str) -> str:
     """Check a file to write, without making it or changing what it has."""
-    import os
-
     folder = os.path.dirname(text) or "."
     if os.path.isdir(text) or not text:
         raise _Refused(f"cannot write {text!r}: it is a directory" if text else "names no file")
@@ -178,6 +182,3 @@ def output_file(text: str) -> str:
 def is_terminal(stream: Any) -> bool:
     """Whether a person is likely to look at `stream`."""
     return stream is not None and bool(stream.isatty())
-
-
-Arguments = Sequence[str]

@@ -93,7 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _wait(publisher: Publisher, wanted: int, timeout: float | None) -> None:
     try:
-        publisher.wait_for_subscribers(wanted, timeout=0.5 if timeout is None else min(0.5, timeout))
+        publisher.wait_for_subscribers(
+            wanted, timeout=0.5 if timeout is None else min(0.5, timeout)
+        )
     except TimeoutError:
         if timeout is not None and timeout <= 0.5:
             raise

@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
         help="of the publisher: tcp://HOST:PORT or ipc://PATH; several separated by commas",
     )  # fmt: skip
     parser.add_argument(
-        "topics", metavar="TOPIC", nargs="*", type=kinds.topic_or_prefix,
+        "topics", metavar="TOPIC", nargs="*", default=[], type=kinds.topic_or_prefix,
         help="what to take: topics, or prefixes such as 'trades.*' (default: all)",
     )  # fmt: skip
     parser.add_argument(

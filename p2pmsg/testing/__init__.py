@@ -1,0 +1,23 @@
+"""Testing with p2pmsg: a seeded network simulator, a manual clock, and a TCP proxy that misbehaves.
+
+The simulator runs the very state machines that run over real sockets, with time and chance in
+hand: a failing run is named by its seed, and the seed brings it back.
+"""
+
+from p2pmsg.testing.clock import ManualClock
+from p2pmsg.testing.options import NetworkOptions
+from p2pmsg.testing.proxy import TcpProxy
+from p2pmsg.testing.simulated_publisher import SimulatedPublisher
+from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
+from p2pmsg.testing.simulation import Simulation
+from p2pmsg.testing.witness import InvariantError
+
+__all__ = [
+    "InvariantError",
+    "ManualClock",
+    "NetworkOptions",
+    "SimulatedPublisher",
+    "SimulatedSubscriber",
+    "Simulation",
+    "TcpProxy",
+]

@@ -264,9 +264,11 @@ class SimulatedPublisher:
         core, now_ns = self.core, self._network.clock.now_ns
         if core is None:
             return
-        due = [core.next_deadline_ns(), core.requests.next_deadline_ns(now_ns=now_ns)]
+        due = [core.requests.next_deadline_ns(now_ns=now_ns)]
         if core.outbox:
             due.append(now_ns + _RETRY_NS)
+        if len(core.outbox) < _OUTBOX_MAX:
+            due.append(core.next_deadline_ns())
         times = [max(time_ns, now_ns) for time_ns in due if time_ns is not None]
         if not times:
             return

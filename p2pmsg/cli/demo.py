@@ -1,0 +1,69 @@
+"""`p2pmsg demo`: a market feed from a publisher to two subscribers and into Spark."""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from p2pmsg.cli import arguments as kinds
+from p2pmsg.cli.demo_report import choose_progress, render_report, summarize
+from p2pmsg.demo.bars import write_csv
+from p2pmsg.demo.plan import Source
+from p2pmsg.demo.run import run_demo
+
+_TRADES = 200_000
+_DESCRIPTION = """\
+Play a market feed to two subscribers and into Spark.
+
+A publisher process plays trades and quotes. Two processes subscribe: fast, and slow, which reads
+slowly for a while and whose connection is cut every second. A Spark query makes one-second bars
+(open, high, low, close, volume) of the trades. At the end stand the ledger of each subscriber and
+the bars, compared with those computed straight from the input. Without Java it runs all but Spark.
+
+examples:
+  p2pmsg demo
+  p2pmsg demo --input market.jsonl.gz --output bars.csv
+  p2pmsg demo --no-spark --trades 20000 --json
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = kinds.add_command(commands, "demo", _DESCRIPTION, run)
+    feed = parser.add_mutually_exclusive_group()
+    feed.add_argument(
+        "--input", metavar="FILE", type=kinds.input_file,
+        help="play this file of JSON lines, gzip or plain (default: a random walk)",
+    )  # fmt: skip
+    feed.add_argument(
+        "--trades", metavar="N", type=kinds.count(1), default=_TRADES,
+        help=f"how many trades the random walk has (default {_TRADES:,})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--output", metavar="FILE", type=kinds.output_file, help="write the bars as CSV"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object at the end, nothing else"
+    )
+    parser.add_argument("--no-spark", action="store_true", help="leave Spark out")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo; 0 only if every ledger balances, nothing is lost and the bars are equal."""
+    progress = choose_progress(arguments.json)
+    source = Source(path=arguments.input, trades=arguments.trades)
+    state = run_demo(source, progress, with_spark=not arguments.no_spark)
+    if arguments.output:
+        write_csv(state.bars, arguments.output)
+    if arguments.json:
+        print(json.dumps(summarize(state)))
+    else:
+        print(render_report(state))
+        if arguments.output:
+            print(f"the bars are in {arguments.output}")
+    sys.stdout.flush()
+    if state.spark.startswith("left out:"):
+        print(f"p2pmsg demo: Spark was {kinds.one_line(state.spark)}", file=sys.stderr)
+    for error in state.errors:
+        print(f"p2pmsg demo: {kinds.one_line(error)}", file=sys.stderr)
+    return 1 if state.errors else 0

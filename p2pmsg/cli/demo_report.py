@@ -1,0 +1,176 @@
+"""What the demo shows: progress while it runs, the ledger and the bars at the end."""
+
+import sys
+from typing import Any, TextIO
+
+from p2pmsg.cli.text import render_columns
+from p2pmsg.demo.bars import render_table
+from p2pmsg.demo.plan import Plan
+from p2pmsg.demo.run import CUT_EVERY_S, Progress, State
+
+_LINE_EVERY_S = 1.0
+
+
+class Silent:
+    """Shows nothing."""
+
+    def begin(self, plan: Plan) -> None:
+        """Say nothing."""
+
+    def update(self, state: State) -> None:
+        """Show nothing."""
+
+    def end(self) -> None:
+        """Nothing to end."""
+
+
+class Lines:
+    """One line a second."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._told_s = 0.0
+
+    def begin(self, plan: Plan) -> None:
+        """Say what will be played."""
+        print(describe(plan), file=self._file, flush=True)
+
+    def update(self, state: State) -> None:
+        """Print a line if the last one is a second old."""
+        if state.seconds - self._told_s >= _LINE_EVERY_S:
+            self._told_s = state.seconds
+            print(progress_line(state), file=self._file, flush=True)
+
+    def end(self) -> None:
+        """Nothing to end."""
+
+
+class Live:
+    """A table that is drawn anew, by rich."""
+
+    def __init__(self, file: TextIO) -> None:
+        from rich.console import Console
+        from rich.live import Live as RichLive
+
+        self._console = Console(file=file, highlight=False)
+        self._live = RichLive(console=self._console, refresh_per_second=8, transient=True)
+
+    def begin(self, plan: Plan) -> None:
+        """Say what will be played, and start the table."""
+        self._console.print(describe(plan), markup=False)
+        self._live.start()
+
+    def update(self, state: State) -> None:
+        """Show the state from now on."""
+        self._live.update(_live_table(state))
+
+    def end(self) -> None:
+        """Remove the table."""
+        self._live.stop()
+
+
+def choose_progress(as_json: bool) -> Progress:
+    """Return how progress is shown: with `--json` on standard error, and on a terminal only."""
+    file = sys.stderr if as_json else sys.stdout
+    is_terminal = file is not None and file.isatty()
+    if file is None or (as_json and not is_terminal):
+        return Silent()
+    if is_terminal:
+        try:
+            return Live(file)
+        except ImportError:
+            pass  # rich comes with the extra `cli`
+    return Lines(file)
+
+
+def describe(plan: Plan) -> str:
+    """Return what will be played, in words."""
+    what = " and ".join(f"{count:,} {topic}" for topic, count in sorted(plan.counts.items()))
+    source = plan.source
+    origin = f"of {source.path}" if source.path is not None else "of a random walk"
+    return (
+        f"playing {what} {origin} within {plan.seconds:.0f} s, so that the cuts strike meanwhile; "
+        f"slow's connection is cut every {CUT_EVERY_S:g} s"
+    )
+
+
+def progress_line(state: State) -> str:
+    """Return the state as one line."""
+    parts = [f"{state.seconds:5.1f} s  published {state.published:,}"]
+    for name, tally in state.subscribers.items():
+        counts = f"{tally.delivered:,} delivered, {tally.repaired:,} repaired, {tally.lost:,} lost"
+        parts.append(f"{name} {counts}")
+    parts.append(f"{state.cuts} cuts")
+    rows = "" if state.spark_rows is None else f" {state.spark_rows:,} rows"
+    parts.append(f"Spark {state.spark.partition(':')[0]}{rows}")
+    return " | ".join(parts)
+
+
+def _live_table(state: State) -> Any:
+    from rich.table import Table
+
+    table = Table(title=f"{state.seconds:.1f} s, {state.cuts} cuts", title_justify="left")
+    for title in ("", "messages", "of", "repaired", "lost"):
+        table.add_column(title, justify="right" if title else "left")
+    total = f"{state.total:,}"
+    table.add_row("published", f"{state.published:,}", total, "", "")
+    for name, tally in state.subscribers.items():
+        counts = (tally.delivered, tally.repaired, tally.lost)
+        delivered, repaired, lost = (f"{count:,}" for count in counts)
+        table.add_row(f"delivered to {name}", delivered, total, repaired, lost)
+    rows = "" if state.spark_rows is None else f"{state.spark_rows:,}"
+    table.add_row(f"Spark ({state.spark.partition(':')[0]})", rows, total, "", "")
+    return table
+
+
+def render_report(state: State) -> str:
+    """Return the ledger, the bars, and whether all is well."""
+    equation = ("published", "= delivered", "+ outstanding", "+ lost")
+    titles = ("subscriber", *equation, "repaired", "duplicates", "ledger")
+    rows = []
+    for name, t in state.subscribers.items():
+        holds = t.balanced and state.published == t.delivered + t.outstanding + t.lost
+        ledger = "balances" if holds else "DOES NOT BALANCE"
+        counts = (state.published, t.delivered, t.outstanding, t.lost, t.repaired, t.duplicates)
+        rows.append((name, *counts, ledger))
+    if state.spark_rows is None:
+        spark = f"Spark {state.spark}; the bars are made of what fast received"
+    else:
+        spark = f"Spark read {state.spark_rows:,} messages in {state.spark_seconds:.1f} s"
+    equal = "equal to" if state.bars_equal else "NOT EQUAL to"
+    lines = [
+        f"ledger after {state.seconds:.1f} s and {state.cuts} cuts:",
+        render_columns(titles, rows, 1),
+        spark,
+        "",
+        f"one-second bars, {len(state.bars):,}:",
+        render_table(state.bars),
+        f"the bars are {equal} those computed straight from the input",
+    ]
+    return "\n".join(lines)
+
+
+def summarize(state: State) -> dict[str, Any]:
+    """Return what `--json` prints."""
+    return {
+        "published": state.published,
+        "subscribers": [
+            {
+                "name": name,
+                "delivered": tally.delivered,
+                "repaired": tally.repaired,
+                "lost": tally.lost,
+                "outstanding": tally.outstanding,
+                "duplicates": tally.duplicates,
+                "balanced": tally.balanced,
+            }
+            for name, tally in state.subscribers.items()
+        ],
+        "spark": state.spark,
+        "spark_rows": state.spark_rows,
+        "bars": len(state.bars),
+        "bars_equal": state.bars_equal,
+        "seconds": round(state.seconds, 3),
+        "cuts": state.cuts,
+        "errors": state.errors,
+    }

@@ -1,0 +1,82 @@
+"""What the demo plays: which feed, how much of it, how fast, and the bars that must come out."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from p2pmsg.demo.bars import Bar, compute_bars
+from p2pmsg.demo.feed import FeedEvent, random_walk, read_feed
+
+TOPICS = {"trade": "trades", "quote": "quotes"}
+FEED_SECONDS = 6.0
+"""How long the feed takes, so that the proxy's cuts strike while it runs."""
+MESSAGES_PER_S_MAX = 35_000
+"""A feed that would have to be faster for that takes longer."""
+_KEPT_BYTES_EXTRA = 64
+"""A message's key, timestamp and share of a frame's header, at most, in the replay buffer."""
+_REPLAY_BYTES_MIN = 64 * 2**20
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the feed comes from: a file, or a random walk."""
+
+    path: str | None = None
+    trades: int = 200_000
+    seed: int = 1
+
+    def events(self) -> Iterator[FeedEvent]:
+        """Return the feed from its beginning."""
+        if self.path is not None:
+            return read_feed(self.path)
+        return random_walk(self.trades, self.seed)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known before anything is published.
+
+    Attributes:
+        source: the feed.
+        counts: how many messages each topic gets.
+        seconds: how long the publisher takes for them.
+        replay_bytes: what the publisher's buffer needs to hold all.
+
+    """
+
+    source: Source
+    counts: dict[str, int]
+    seconds: float
+    replay_bytes: int
+
+    @property
+    def total(self) -> int:
+        """How many messages there are."""
+        return sum(self.counts.values())
+
+
+def make_plan(source: Source, seconds: float = FEED_SECONDS) -> tuple[Plan, list[Bar]]:
+    """Read the feed once: the plan, and the bars computed straight from the input."""
+    counts: Counter[str] = Counter()
+    size = 0
+
+    def counted() -> Iterator[FeedEvent]:
+        nonlocal size
+        for event in source.events():
+            counts[TOPICS[event.kind]] += 1
+            size += len(event.line) + _KEPT_BYTES_EXTRA
+            yield event
+
+    bars = compute_bars(counted())
+    plan = Plan(
+        source=source,
+        counts=dict(counts),
+        seconds=max(seconds, counts.total() / MESSAGES_PER_S_MAX),
+        replay_bytes=max(_REPLAY_BYTES_MIN, size + size // 4),
+    )
+    return plan, bars
+
+
+def to_json(value: Any) -> str:
+    """Return a struct as the JSON text that a child gets as its argument."""
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,60 @@
+"""The demo's publisher process: plays the feed at an even pace."""
+
+import sys
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from p2pmsg.config import PublisherConfig
+from p2pmsg.demo.child import emit, next_command
+from p2pmsg.demo.plan import TOPICS, Plan
+from p2pmsg.sync.publisher import Publisher
+from recovery import ReplayConfig
+
+STALL_MS = 100.0
+"""How long the slow subscriber may hold up the feed in all; then it has to repair."""
+_JOIN_TIMEOUT_S = 30.0
+_PACE_EVERY = 64
+_PROGRESS_S = 0.2
+
+
+def main() -> None:
+    """Publish, and stay until the parent says `close`."""
+    plan = msgspec.json.decode(sys.argv[1], type=Plan)
+    config = PublisherConfig(
+        replay=ReplayConfig(bytes_max=plan.replay_bytes), stall_ms=STALL_MS, on_full="block"
+    )
+    with Publisher("tcp://127.0.0.1:0", name="feed", config=config) as publisher:
+        emit("ready", endpoint=publisher.endpoint)
+        publisher.wait_for_subscribers(2, timeout=_JOIN_TIMEOUT_S)
+        emit("joined")
+        play(publisher, plan, lambda count: emit("progress", published=count))
+        counts = {topic: stop for topic, (_, stop) in publisher.stats().streams.items()}
+        emit("published", published=publisher.stats().published, counts=counts)
+        next_command()
+        publisher.close(timeout=2.0)
+        stats = publisher.stats()
+        emit("closed", shed=stats.frames_shed, repaired=stats.messages_repaired)
+
+
+def play(publisher: Publisher, plan: Plan, tell: Callable[[int], object]) -> None:
+    """Publish the feed within `plan.seconds`, at an even pace."""
+    publish = publisher.publish
+    start_s = told_s = time.monotonic()
+    s_per_message = plan.seconds / max(1, plan.total)
+    for index, event in enumerate(plan.source.events()):
+        if index % _PACE_EVERY == 0:
+            now_s = time.monotonic()
+            if now_s - told_s >= _PROGRESS_S:
+                told_s = now_s
+                tell(index)
+            ahead_s = start_s + index * s_per_message - now_s
+            if ahead_s > 0:
+                time.sleep(ahead_s)
+        publish(TOPICS[event.kind], event.line, event.symbol, timestamp_ns=event.timestamp_ns)
+    publisher.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,308 @@
+"""The demo's coordinator: starts the processes, follows them, and judges what came out."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from p2pmsg.demo.bars import Bar, round_volume
+from p2pmsg.demo.plan import FEED_SECONDS, Plan, Source, make_plan, to_json
+from p2pmsg.demo.processes import Child, Children, DemoError, Event
+from p2pmsg.demo.subscribing import Role, Tally
+from p2pmsg.testing import TcpProxy
+
+CUT_EVERY_S = 1.0
+SPARK_MODULE = "spark_bridge.bars"
+SPARK_MISSING_STATUS = 3
+"""How the Spark child says that Java or PySpark is missing."""
+_SPARK_START_S = 60.0
+_PATIENCE_S = 60.0
+"""The demo gives up when nothing has gone on for so long."""
+_CLOSE_TIMEOUT_S = 5.0
+_LEAVE_TIMEOUT_S = 3.0
+_SLOW_SHARE = 0.5
+"""For this share of the feed's time the slow subscriber is slow."""
+
+
+class State(msgspec.Struct, kw_only=True):
+    """What is known while it runs, and at the end.
+
+    Attributes:
+        total, published: messages of the feed; those published by now.
+        seconds: since the start.
+        subscribers: the ledger of each subscriber by now.
+        cuts: how often the slow subscriber's connection was cut.
+        spark: how Spark does, in words; `spark_rows` how many messages it read, None without it.
+        bars: what came out, of Spark or else of the fast subscriber.
+        expected: the bars computed straight from the input.
+        errors: what is wrong with the result; empty when all is well.
+
+    """
+
+    total: int
+    expected: list[Bar]
+    published: int = 0
+    seconds: float = 0.0
+    subscribers: dict[str, Tally] = {}
+    cuts: int = 0
+    spark: str = "not started"
+    spark_rows: int | None = None
+    spark_seconds: float = 0.0
+    bars: list[Bar] = []
+    bars_equal: bool = False
+    frames_shed: int = 0
+    errors: list[str] = []
+
+
+class Progress(Protocol):
+    """Shows the state while the demo runs."""
+
+    def begin(self, plan: Plan) -> None:
+        """Say what will be played."""
+
+    def update(self, state: State) -> None:
+        """Show the state; called many times a second."""
+
+    def end(self) -> None:
+        """Nothing further will be shown."""
+
+
+def run_demo(
+    source: Source,
+    progress: Progress,
+    *,
+    with_spark: bool = True,
+    seconds: float = FEED_SECONDS,
+    spark_module: str = SPARK_MODULE,
+) -> State:
+    """Run the demo and return how it ended; at the end no child is left.
+
+    Raises:
+        FeedError: the input cannot be read.
+        DemoError: a process failed, or nothing went on for too long.
+
+    """
+    began_s = time.monotonic()
+    plan, expected = make_plan(source, seconds)
+    if not plan.total:
+        raise DemoError("the input has no events")
+    progress.begin(plan)
+    with Children() as children:
+        demo = _Demo(children, plan, expected, progress, began_s)
+        try:
+            return demo.run(spark_module if with_spark else None)
+        finally:
+            progress.end()
+            demo.close()
+
+
+class _Demo:
+    def __init__(
+        self,
+        children: Children,
+        plan: Plan,
+        expected: list[Bar],
+        progress: Progress,
+        began_s: float,
+    ) -> None:
+        self._children, self._plan, self._progress = children, plan, progress
+        self._began_s = began_s
+        self._state = State(total=plan.total, expected=expected)
+        self._publisher: Child | None = None
+        self._spark: Child | None = None
+        self._proxy: TcpProxy | None = None
+        self._counts: dict[str, int] | None = None
+        self._done: dict[str, list[Bar]] = {}
+        self._spark_bars: list[Bar] | None = None
+        self._changed_s = began_s
+        self._endpoint = ""
+        self._joined = self._closed = False
+
+    def run(self, spark_module: str | None) -> State:
+        self._publisher = self._start("publisher", "publishing", self._plan)
+        self._follow(lambda: bool(self._endpoint))
+        endpoint = self._endpoint
+        self._proxy = TcpProxy(endpoint)
+        self._start_subscribers(endpoint, self._proxy.endpoint)
+        self._follow(lambda: self._joined)
+        self._proxy.cut_every(CUT_EVERY_S)
+        if spark_module is None:
+            self._state.spark = "left out"
+        else:
+            self._start_spark(spark_module, endpoint)
+        self._follow(lambda: "slow" in self._done)
+        self._proxy.stop_cutting()
+        self._follow(lambda: len(self._done) == 2 and self._counts is not None)
+        self._follow(lambda: self._spark is None or self._spark_bars is not None)
+        self._state.seconds = time.monotonic() - self._began_s
+        self._leave()
+        self._judge()
+        return self._state
+
+    def close(self) -> None:
+        if self._proxy is not None:
+            self._proxy.close()
+
+    def _start(self, name: str, module: str, argument: Any) -> Child:
+        return self._children.start(name, f"p2pmsg.demo.{module}", to_json(argument))
+
+    def _start_subscribers(self, endpoint: str, proxied: str) -> None:
+        counts = self._plan.counts
+        self._state.subscribers = {"fast": Tally(), "slow": Tally()}
+        fast = Role(name="fast", endpoint=endpoint, counts=counts, makes_bars=True)
+        slow_seconds = self._plan.seconds * _SLOW_SHARE
+        slow = Role(name="slow", endpoint=proxied, counts=counts, slow_seconds=slow_seconds)
+        for role in (fast, slow):
+            self._start(role.name, "subscribing", role)
+
+    def _start_spark(self, module: str, endpoint: str) -> None:
+        self._state.spark = "starting"
+        self._spark = self._children.start(
+            "spark", module,
+            "--peers", endpoint, "--topics", ",".join(sorted(self._plan.counts, reverse=True)),
+            "--expected-rows", str(self._plan.total),
+            "--timeout", f"{self._plan.seconds + _SPARK_START_S:.0f}",
+            "--starting-offsets", "earliest",
+        )  # fmt: skip
+
+    def _follow(self, is_done: Callable[[], bool]) -> None:
+        """Take in what the children tell until `is_done()`."""
+        while not is_done():
+            self._poll()
+            now_s = time.monotonic()
+            self._state.seconds = now_s - self._began_s
+            if self._proxy is not None:
+                self._state.cuts = self._proxy.cuts
+            self._progress.update(self._state)
+            if now_s - self._changed_s > _PATIENCE_S:
+                raise DemoError(f"nothing has gone on for {_PATIENCE_S:.0f} s: {self._outline()}")
+
+    def _outline(self) -> str:
+        state = self._state
+        parts = [f"published {state.published:,} of {state.total:,}"]
+        parts += [f"{name} has {t.delivered:,}" for name, t in state.subscribers.items()]
+        return ", ".join([*parts, f"Spark {state.spark}"])
+
+    def _poll(self) -> None:
+        before = self._outline()
+        for child, event in self._children.poll():
+            if event["event"] == "ended":
+                self._ended(child, event["status"])
+            elif child is self._publisher:
+                self._heard_publisher(event)
+            elif child is self._spark:
+                self._heard_spark(event)
+            else:
+                self._heard_subscriber(child.name, event)
+        if self._outline() != before:
+            self._changed_s = time.monotonic()
+
+    def _heard_publisher(self, event: Event) -> None:
+        self._state.published = event.get("published", self._state.published)
+        match event["event"]:
+            case "ready":
+                self._endpoint = event["endpoint"]
+            case "joined":
+                self._joined = True
+            case "published":
+                self._counts = event["counts"]
+            case "closed":
+                self._closed = True
+                self._state.frames_shed = event["shed"]
+
+    def _heard_subscriber(self, name: str, event: Event) -> None:
+        if "tally" in event:
+            self._state.subscribers[name] = msgspec.convert(event["tally"], Tally)
+        if event["event"] == "done":
+            self._done[name] = _to_bars(event["bars"])
+
+    def _heard_spark(self, event: Event) -> None:
+        match event["event"]:
+            case "ready":
+                self._state.spark = "ready"
+            case "progress":
+                self._state.spark = "reading"
+                self._state.spark_rows = event["rows"]
+            case "result":
+                self._state.spark = "done"
+                self._state.spark_rows = event["rows"]
+                self._state.spark_seconds = event["seconds"]
+                self._spark_bars = _to_bars(event["bars"])
+
+    def _ended(self, child: Child, status: int) -> None:
+        if child is self._spark:
+            if self._spark_bars is not None:
+                return
+            if status != SPARK_MISSING_STATUS:
+                raise DemoError(f"Spark failed: {child.last_words}")
+            self._spark = None
+            self._state.spark = f"left out: {child.last_words}"
+            self._state.spark_rows = None
+        elif not (self._closed if child is self._publisher else child.name in self._done):
+            raise DemoError(f"the {child.name} process failed: {child.last_words}")
+
+    def _leave(self) -> None:
+        """Let all end by themselves; the publisher's last figures come with it."""
+        assert self._publisher is not None
+        self._publisher.send("close")
+        deadline_s = time.monotonic() + _CLOSE_TIMEOUT_S
+        while not self._closed and time.monotonic() < deadline_s:
+            self._poll()
+        self._children.wait(_LEAVE_TIMEOUT_S)
+
+    def _judge(self) -> None:
+        """Check the ledgers and the bars; whatever is wrong goes into `errors`."""
+        state, plan = self._state, self._plan
+        errors: list[str] = []
+        if self._counts != plan.counts:
+            errors.append(f"published {self._counts}, but the input has {plan.counts}")
+        for name, tally in state.subscribers.items():
+            errors += [f"{name}: {error}" for error in _ledger_errors(tally, plan.total)]
+        if self._spark is not None and state.spark_rows != plan.total:
+            errors.append(f"Spark read {state.spark_rows} messages, not {plan.total}")
+        results = {"the fast subscriber": self._done["fast"]}
+        if self._spark_bars is not None:
+            results["Spark"] = self._spark_bars
+        state.bars_equal = True
+        for who, bars in results.items():
+            state.bars = bars
+            difference = first_difference(state.expected, bars)
+            if difference is not None:
+                state.bars_equal = False
+                errors.append(f"the bars of {who} differ: {difference}")
+        state.errors = errors
+
+
+def _ledger_errors(tally: Tally, published: int) -> list[str]:
+    """Compare the library's ledger with what was published, and with what the process counted."""
+    checks = {
+        f"knows of {tally.published} messages, not {published}": tally.published == published,
+        "published = delivered + outstanding + lost does not hold": tally.balanced
+        and published == tally.delivered + tally.outstanding + tally.lost,
+        f"{tally.lost} messages were lost": not tally.lost,
+        f"{tally.outstanding} messages are outstanding": not tally.outstanding,
+        f"counted {tally.seen} messages, stats() says {tally.delivered}": tally.seen
+        == tally.delivered,
+        f"{tally.duplicates} messages came twice": not tally.duplicates,
+        f"{tally.missing} sequences are missing, {tally.lost} reported": tally.missing
+        == tally.lost,
+    }
+    return [error for error, holds in checks.items() if not holds]
+
+
+def _to_bars(rows: list[list[Any]]) -> list[Bar]:
+    bars = sorted(Bar(*row) for row in rows)
+    return [msgspec.structs.replace(bar, volume=round_volume(bar.volume)) for bar in bars]
+
+
+def first_difference(expected: list[Bar], got: list[Bar]) -> str | None:
+    """Return the first bar in which two sorted lists differ, in words; None where they agree."""
+    for want, have in zip(expected, got, strict=False):
+        if want != have:
+            return f"expected {want}, got {have}"
+    if len(expected) == len(got):
+        return None
+    at = min(len(expected), len(got))
+    bar = (expected if len(expected) > at else got)[at]
+    return f"expected {len(expected)} bars, got {len(got)}; the first that is odd: {bar}"

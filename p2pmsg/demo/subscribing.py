@@ -1,0 +1,171 @@
+"""The demo's subscriber processes: `fast`, and `slow`, which reads slowly for a while."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from p2pmsg.demo.bars import Bar, compute_bars
+from p2pmsg.demo.child import emit
+from p2pmsg.demo.feed import FeedEvent
+from p2pmsg.demo.plan import TOPICS
+from p2pmsg.errors import LossReport
+from p2pmsg.message import MessageBatch
+from p2pmsg.stats import SubscriberStats
+from p2pmsg.sync.subscriber import Subscriber
+
+_SLOW_COUNT, _SLOW_PAUSE_S = 64, 0.02
+"""The slow one takes so many messages and then rests: 3,200 a second at most."""
+_SLOW_RECEIVE_BYTES = 256 * 1024
+_TIMEOUT_S = 0.1
+_PROGRESS_S = 0.2
+_KINDS = {topic: kind for kind, topic in TOPICS.items()}
+
+
+class Role(msgspec.Struct, frozen=True, kw_only=True):
+    """What one subscriber process does.
+
+    Attributes:
+        name: `fast` or `slow`.
+        endpoint: of the publisher, or of the proxy before it.
+        counts: how many messages each topic will have.
+        slow_seconds: how long it reads slowly, from its first message on.
+        makes_bars: whether it computes the bars of what it gets.
+
+    """
+
+    name: str
+    endpoint: str
+    counts: dict[str, int]
+    slow_seconds: float = 0.0
+    makes_bars: bool = False
+
+
+class Tally(msgspec.Struct, kw_only=True):
+    """A subscriber's ledger as the demo shows it: the library's figures, and its own count.
+
+    Attributes:
+        published, delivered, outstanding, lost, repaired: as `stats()` has them.
+        dropped: messages that came twice over the wire and were dropped, as `stats()` has them.
+        seen: messages that this process counted.
+        duplicates, missing: messages that it got twice, or not at all, by their sequences.
+        balanced: whether published = delivered + outstanding + lost, stream by stream.
+
+    """
+
+    published: int = 0
+    delivered: int = 0
+    outstanding: int = 0
+    lost: int = 0
+    repaired: int = 0
+    dropped: int = 0
+    seen: int = 0
+    duplicates: int = 0
+    missing: int = 0
+    balanced: bool = True
+
+
+class SequenceCheck:
+    """Counts what comes twice, and what does not come, by the sequences alone."""
+
+    def __init__(self) -> None:
+        self.next: Counter[tuple[int, str]] = Counter()
+        self.seen = self.duplicates = self.missing = 0
+
+    def note(self, batch: MessageBatch) -> None:
+        """Take note of messages that were delivered."""
+        stream = (batch.session, batch.topic)
+        expected, start = self.next[stream], batch.sequence
+        stop = start + len(batch)
+        self.seen += len(batch)
+        self.duplicates += max(0, min(stop, expected) - start)
+        self.missing += max(0, start - expected)
+        self.next[stream] = max(expected, stop)
+
+
+def make_tally(stats: SubscriberStats, check: SequenceCheck) -> Tally:
+    """Put the library's figures beside the process's own."""
+    return Tally(
+        published=stats.published,
+        delivered=stats.delivered,
+        outstanding=stats.outstanding,
+        lost=stats.lost,
+        repaired=sum(stats.repaired.values()),
+        dropped=stats.duplicates,
+        seen=check.seen,
+        duplicates=check.duplicates,
+        missing=check.missing,
+        balanced=stats.balanced,
+    )
+
+
+def main() -> None:
+    """Receive all, then tell the ledger and the bars."""
+    role = msgspec.json.decode(sys.argv[1], type=Role)
+    receive_bytes = _SLOW_RECEIVE_BYTES if role.slow_seconds else None
+    check = SequenceCheck()
+    lost: list[LossReport] = []
+    with Subscriber(
+        role.endpoint,
+        topics=list(TOPICS.values()),
+        name=role.name,
+        on_gap=lost.append,
+        receive_bytes=receive_bytes,
+    ) as subscriber:
+        emit("ready")
+
+        def tell() -> None:
+            emit("progress", tally=msgspec.to_builtins(make_tally(subscriber.stats(), check)))
+
+        events = receive_all(subscriber, role, check, lost, tell)
+        bars: list[Bar] = []
+        if role.makes_bars:
+            bars = compute_bars(events)
+        else:
+            for _ in events:
+                pass
+        tally = make_tally(subscriber.stats(), check)
+        emit(
+            "done",
+            tally=msgspec.to_builtins(tally),
+            bars=[list(msgspec.structs.astuple(bar)) for bar in bars],
+        )
+
+
+def receive_all(
+    subscriber: Subscriber,
+    role: Role,
+    check: SequenceCheck,
+    lost: list[LossReport],
+    tell: Callable[[], object],
+) -> Iterator[FeedEvent]:
+    """Yield the feed's events until every message was delivered or reported lost."""
+    total = sum(role.counts.values())
+    slow_until_s = None
+    told_s = time.monotonic()
+    while check.seen + sum(report.count for report in lost) < total:
+        is_slow = bool(role.slow_seconds) and (
+            slow_until_s is None or time.monotonic() < slow_until_s
+        )
+        try:
+            batch = subscriber.receive_many(_SLOW_COUNT if is_slow else 65_536, timeout=_TIMEOUT_S)
+        except TimeoutError:
+            batch = None
+        if batch is not None:
+            if slow_until_s is None:
+                slow_until_s = time.monotonic() + role.slow_seconds
+            check.note(batch)
+            for message in batch:
+                kind = _KINDS[message.topic]
+                yield FeedEvent(kind, message.key or "", message.timestamp_ns, message.value)  # type: ignore[arg-type]
+            if is_slow:
+                time.sleep(_SLOW_PAUSE_S)
+        if time.monotonic() - told_s >= _PROGRESS_S:
+            told_s = time.monotonic()
+            tell()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The sockets of a range reader: who publishes at an endpoint, and a channel to ask it on."""
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import zmq
+
+import transports
+from p2pmsg import control, wire
+from p2pmsg.errors import ClosedError, EndpointError
+from p2pmsg.wire import Frame, FrameError, Kind
+
+MS: Final = 1_000_000
+SILENCE_NS: Final = 200 * MS
+"""After so long without an answer one looks whether another session is at the endpoint."""
+_QUEUE_FRAMES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """Who was heard of at the endpoint last."""
+
+    session: int
+    name: str
+    recovery: transports.Endpoint
+
+
+class RangeChannel:
+    """Not thread-safe.
+
+    Attributes:
+        endpoint: of the publisher.
+        publisher: who is there; None until it is known.
+        invalid: frames that were dropped because they were malformed.
+
+    """
+
+    def __init__(self, endpoint: transports.Endpoint) -> None:
+        self.endpoint = endpoint
+        self.publisher: Presence | None = None
+        self.invalid = 0
+        self._line: transports.ZmqReceiver | None = None
+        self._client: transports.ZmqRecoveryClient | None = None
+        self._closed = False
+
+    def check_open(self) -> None:
+        """Raise `ClosedError` if it is closed."""
+        if self._closed:
+            raise ClosedError("the range reader")
+
+    def close(self) -> None:
+        """Close the sockets; a second call does nothing."""
+        for socket in (self._line, self._client):
+            if socket is not None:
+                socket.close()
+        self.forget()
+
+    def forget(self) -> None:
+        """Be closed, without touching sockets that belong to the parent process."""
+        self._closed = True
+        self._line = self._client = None
+
+    def address(self, text: str) -> transports.Endpoint:
+        """Return where to ask for ranges; a wildcard host stands for the publisher's host."""
+        try:
+            address = transports.parse_endpoint(text)
+            if address.is_wildcard and self.endpoint.scheme == "tcp":
+                address = address.with_host(self.endpoint.host)
+            return address.require_connectable()
+        except transports.EndpointError as error:
+            raise EndpointError(error) from error
+
+    def meet(self, publisher: Presence) -> None:
+        """Connect to the recovery channel of `publisher`."""
+        if self._client is not None:
+            self._client.close()
+        self._client = transports.ZmqRecoveryClient(
+            publisher.recovery, context=transports.context(), queue_frames=_QUEUE_FRAMES
+        )
+        self._client.connect()
+        self.publisher = publisher
+
+    def listen(self) -> None:
+        """Read WELCOMEs; each new connection to the endpoint gets one."""
+        if self._line is None:
+            self._line = transports.ZmqReceiver(
+                self.endpoint, context=transports.context(), queue_frames=_QUEUE_FRAMES
+            )
+            self._line.subscribe(wire.control_prefix(Kind.WELCOME))
+            self._line.connect()
+        while (data := self._line.receive()) is not None:
+            try:
+                frame = Frame(data)
+                if frame.flags & wire.FLAG_CLOSING or frame.kind != Kind.WELCOME:
+                    continue
+                welcome = control.read_body(frame, control.Welcome)
+                address = self.address(welcome.recovery)
+            except (FrameError, EndpointError):
+                self.invalid += 1
+                continue
+            if self.publisher is None or self.publisher.session != frame.session:
+                self.meet(Presence(frame.session, welcome.name, address))
+
+    def send(self, frame: bytes) -> None:
+        """Send a request; what has no room is dropped, and asked for again by the caller."""
+        if self._client is not None:
+            self._client.send(frame)
+
+    def receive(self) -> bytes | None:
+        """Return the next reply, or None where there is none yet."""
+        self.check_open()
+        return None if self._client is None else self._client.receive()
+
+    def poll(self, until_ns: int) -> None:
+        """Wait for a frame until that time, at least 1 ms."""
+        poller = zmq.Poller()
+        for socket in (self._line, self._client):
+            if socket is not None:
+                poller.register(socket.socket, zmq.POLLIN)
+        poller.poll(max(1, -((time.monotonic_ns() - until_ns) // MS)))
+
+    def reconnect(self) -> None:
+        """Connect anew to a publisher that is silent; ZeroMQ gives up some for good."""
+        for socket in (self._line, self._client):
+            if socket is not None:
+                socket.reconnect()

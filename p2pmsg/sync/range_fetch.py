@@ -1,0 +1,178 @@
+"""One fetch of a range: windows are asked for, batches and losses come out in order."""
+
+import time
+from collections.abc import Iterator
+from random import Random
+from typing import Final
+
+from p2pmsg import control, wire
+from p2pmsg.errors import LossReport
+from p2pmsg.message import MessageBatch
+from p2pmsg.sync.range_channel import MS, SILENCE_NS, RangeChannel
+from p2pmsg.wire import Frame, FrameError, Kind
+from recovery import Delivery, Loss, LossReason, NackConfig, ReceiverConfig, StreamReceiver
+
+_WINDOW_BYTES: Final = 8 * 2**20
+"""About as many bytes are asked for at a time: 5 ms at full rate, many times a round trip."""
+_WINDOW_COUNT: Final = 1024
+"""How many messages are asked for until their size is known."""
+_WINDOW_COUNT_MAX: Final = 131_072
+_RECONNECT_NS: Final = 2000 * MS
+_PAUSE_NS: Final = 10 * MS
+_random: Final = Random()
+
+
+class RangeFetch(Iterator[MessageBatch | LossReport]):
+    """One `fetch`; a class, so that it goes on where it was if an exception struck."""
+
+    def __init__(
+        self, channel: RangeChannel, topic: str, start: int, stop: int, session: int, limit_ns: int
+    ) -> None:
+        self._channel = channel
+        self._topic = topic
+        self._stop = stop
+        self._session = session
+        self._window = _WINDOW_COUNT
+        peer = channel.publisher
+        self._name = peer.name if peer is not None and peer.session == session else ""
+        now_ns = time.monotonic_ns()
+        # The deadline ends it, whatever the number of attempts.
+        nack = NackConfig(deadline_ms=limit_ns / MS, attempts_max=1_000_000, retry_ceiling_ms=500.0)
+        self._receiver: StreamReceiver[Frame] = StreamReceiver(ReceiverConfig(nack=nack), _random)
+        self._receiver.start_at(start, now_ns=now_ns)
+        self._heard_ns = self._reconnected_ns = self._left_ns = now_ns
+        self._waiting: Delivery[Frame] | Loss | None = None
+
+    def __next__(self) -> MessageBatch | LossReport:
+        now_ns = time.monotonic_ns()
+        if now_ns - self._left_ns > _PAUSE_NS:
+            # The caller took its time; that is not the publisher's silence.
+            self._receiver.postpone(now_ns=now_ns, delay_ns=0)
+            self._heard_ns = self._reconnected_ns = now_ns
+        try:
+            return self._next_item()
+        finally:
+            self._left_ns = time.monotonic_ns()
+
+    def _next_item(self) -> MessageBatch | LossReport:
+        output = self._next_output()
+        if output is None:
+            raise StopIteration
+        if isinstance(output, Delivery):
+            return self._batch(output)
+        # One report for one range, however many windows it was asked for in.
+        start, stop, reason = output.start, output.stop, output.reason
+        if reason is LossReason.TIMEOUT:
+            self._give_up(reason)
+        while (output := self._next_output()) is not None:
+            if not isinstance(output, Loss) or output.reason is not reason:
+                self._waiting = output
+                break
+            stop = output.stop
+        return self._report(Loss(start, stop, reason))
+
+    def _next_output(self) -> Delivery[Frame] | Loss | None:
+        receiver, channel = self._receiver, self._channel
+        if self._waiting is not None:
+            output, self._waiting = self._waiting, None
+            return output
+        while True:
+            channel.check_open()
+            waiting = receiver.next_output()
+            if waiting is not None or receiver.expected >= self._stop:
+                return waiting
+            data = channel.receive()
+            if data is not None:
+                self._take(data)
+            else:
+                self._wait()
+
+    def _batch(self, delivery: Delivery[Frame]) -> MessageBatch | LossReport:
+        frame = delivery.item
+        try:
+            columns = wire.decode_columns(frame)
+        except FrameError:
+            stop = delivery.sequence + delivery.count
+            return self._report(Loss(delivery.sequence, stop, LossReason.MALFORMED))
+        values, timestamps, keys, headers = columns
+        batch = MessageBatch(
+            self._topic, self._session, self._name, frame.sequence, frame.base_timestamp_ns,
+            values, timestamps, keys, headers,
+        )  # fmt: skip
+        return batch.part(delivery.skip, delivery.skip + delivery.count)
+
+    def _report(self, loss: Loss) -> LossReport:
+        return LossReport(self._topic, self._session, self._name, loss)
+
+    def _give_up(self, reason: LossReason) -> None:
+        now_ns = time.monotonic_ns()
+        self._receiver.observe_head(self._stop, now_ns=now_ns)
+        self._receiver.abandon(reason, now_ns=now_ns)
+
+    def _take(self, data: bytes) -> None:
+        now_ns = time.monotonic_ns()
+        try:
+            frame = Frame(data)
+            if frame.session != self._session:
+                raise FrameError("session")
+            if frame.kind == Kind.REFUSED:
+                self._take_refusal(control.read_body(frame, control.Refused), now_ns)
+            elif frame.kind == Kind.DATA and frame.topic == self._topic:
+                count = min(frame.count, self._stop - frame.sequence)
+                if count < 1:
+                    return  # left over from an earlier fetch
+                self._heard_ns = now_ns
+                self._window = max(
+                    1, min(_WINDOW_COUNT_MAX, _WINDOW_BYTES * frame.count // len(data))
+                )
+                self._receiver.receive(frame.sequence, count, len(data), frame, now_ns=now_ns)
+                self._ask(now_ns)
+        except FrameError:
+            self._channel.invalid += 1
+
+    def _take_refusal(self, body: control.Refused, now_ns: int) -> None:
+        if body.topic != self._topic:
+            return
+        self._heard_ns = now_ns
+        for start, stop in body.ranges:
+            if start >= stop:
+                raise FrameError("range")
+            if body.reason == LossReason.EVICTED:
+                self._receiver.refuse(start, stop, LossReason.EVICTED, now_ns=now_ns)
+            else:
+                self._receiver.blame(start, stop, LossReason.BUDGET)
+
+    def _ask(self, now_ns: int, *, again: bool = False) -> None:
+        """Move the window on when half of it is there; with `again`, repeat what is due."""
+        receiver = self._receiver
+        grown = False
+        if receiver.head < self._stop and 2 * (receiver.head - receiver.expected) < self._window:
+            head = min(self._stop, receiver.expected + self._window)
+            grown = head > receiver.head
+            receiver.observe_head(head, now_ns=now_ns)
+        if grown or again:
+            ranges = receiver.nacks_due(now_ns=now_ns)
+            if ranges:
+                body = control.Nack(self._topic, ranges)
+                self._channel.send(wire.control_frame(Kind.NACK, self._session, body))
+
+    def _wait(self) -> None:
+        """Nothing has come: ask, look who is there, and wait."""
+        channel, receiver = self._channel, self._receiver
+        now_ns = time.monotonic_ns()
+        silence_ns = now_ns - self._heard_ns
+        if channel.publisher is None or silence_ns > SILENCE_NS:
+            channel.listen()
+            if silence_ns > _RECONNECT_NS and now_ns - self._reconnected_ns > _RECONNECT_NS:
+                self._reconnected_ns = now_ns
+                channel.reconnect()
+        peer = channel.publisher
+        if peer is not None and peer.session != self._session:
+            self._give_up(LossReason.PUBLISHER_GONE)
+            return
+        if peer is not None:
+            self._name = peer.name or self._name
+        receiver.handle_timer(now_ns=now_ns)
+        self._ask(now_ns, again=peer is not None)
+        deadline_ns = receiver.next_deadline_ns() or now_ns
+        channel.poll(min(max(deadline_ns, now_ns + MS), now_ns + SILENCE_NS // 2))

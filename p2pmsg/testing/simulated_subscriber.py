@@ -1,0 +1,317 @@
+"""A subscriber in the simulator: the real core, driven as the threaded shell drives it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from random import Random
+
+from p2pmsg import wire
+from p2pmsg.config import SubscriberConfig
+from p2pmsg.publisher_requests import matches
+from p2pmsg.start import parse_start
+from p2pmsg.subscriber_core import Command, SubscriberCore
+from p2pmsg.subscriber_peer import Peer, Stream
+from p2pmsg.testing.network import MS, FaultyNetwork
+from p2pmsg.testing.simulated_publisher import SimulatedPublisher
+from p2pmsg.testing.witness import Book, Witness
+from p2pmsg.wire import Frame, Kind
+from recovery import Delivery, Loss
+from transports import MemoryReceiver, MemoryRecoveryClient
+
+_FULL_NS = 5 * MS
+_FRAME_BYTES_MAX = 64 * 1024
+
+
+class SimulatedSubscriber:
+    """A subscriber and its application; made by `Simulation.add_subscriber`.
+
+    Attributes:
+        name: of the subscriber, through all its lives.
+        core: the real core, or None while it is dead.
+        witness: watches what the application of the current life gets.
+        crashes: how often it died.
+        joins: what each publisher had published when its session was joined:
+            (session, topic) to (earliest kept, next).
+
+    """
+
+    def __init__(
+        self,
+        name: str,
+        network: FaultyNetwork,
+        book: Book,
+        publishers: Sequence[SimulatedPublisher],
+        *,
+        topics: Sequence[str],
+        start: str | int | datetime,
+        wait_for_repair: bool,
+        config: SubscriberConfig | None,
+    ) -> None:
+        options = network.options
+        self.name = name
+        self.publishers = list(publishers)
+        self.topics = list(topics)
+        self.start = parse_start(start)
+        self.wait_for_repair = wait_for_repair
+        config = config or SubscriberConfig()
+        self.config = replace(
+            config,
+            queue_frames=options.queue_frames,
+            receive_bytes=options.receive_bytes,
+            nack=replace(config.nack, deadline_ms=options.repair_timeout_ms),
+        )
+        self.core: SubscriberCore | None = None
+        self.crashes = 0
+        self._network = network
+        self._book = book
+        self._stopped_until_ns = 0
+        self._hurried = False
+        self.revive()
+
+    def revive(self) -> None:
+        """Come to life, as a new subscriber that knows nothing of the former one."""
+        if self.core is not None:
+            return
+        network = self._network
+        deadline_ns = int(self.config.nack.deadline_ms * MS)
+        self.witness = Witness(self.name, self._book, deadline_ns)
+        self.joins: dict[tuple[int, str], tuple[int, int]] = {}
+        self._joined: set[int] = set()
+        self.core = SubscriberCore(
+            topics=self.topics,
+            lines=len(self.publishers),
+            start=self.start,
+            subscriber=network.rng.getrandbits(64),
+            name=self.name,
+            config=self.config,
+            wait_for_repair=self.wait_for_repair,
+            rng=Random(network.rng.getrandbits(64)),
+            now_ns=network.clock.now_ns,
+        )
+        self._clients: dict[int, MemoryRecoveryClient] = {}
+        self._receivers: list[MemoryReceiver] = []
+        self._full_since_ns: int | None = None
+        self._wake_ns = 0
+        self._reading = False
+        network.note(f"{self.name} starts")
+        for line, publisher in enumerate(self.publishers):
+            socket = f"{self.name}/{self.crashes}/{line}"
+            receiver = MemoryReceiver(
+                publisher.endpoint,
+                network=network.sockets,
+                queue_frames=network.options.queue_frames,
+                name=socket,
+            )
+            for topic in self.topics or ["*"]:
+                whole = not topic.endswith("*")
+                receiver.subscribe(topic.encode() + b"\0" if whole else topic[:-1].encode())
+            receiver.subscribe(wire.control_prefix(Kind.WELCOME))
+            network.receivers[socket] = self.pump
+            self._receivers.append(receiver)
+            receiver.connect()
+        self._schedule()
+
+    def crash(self) -> None:
+        """Die without a word."""
+        if self.core is None:
+            return
+        self._network.note(f"{self.name} crashes")
+        self.crashes += 1
+        self.core = None
+        for receiver in self._receivers:
+            receiver.close()
+        for client in self._clients.values():
+            client.close()
+
+    def cut(self, line: int, *, recovery: bool) -> None:
+        """Cut a connection of the data path, and the recovery channels too; they come back."""
+        if self.core is None:
+            return
+        self._network.note(f"{self.name} is cut from {line}, recovery {recovery}")
+        self._receivers[line].reconnect()
+        if recovery:
+            for client in self._clients.values():
+                client.reconnect()
+
+    def stop_reading(self, ms: float) -> None:
+        """Let the application take nothing for a while."""
+        self._stopped_until_ns = self._network.clock.now_ns + int(ms * MS)
+        self._network.at(self._stopped_until_ns, self.pump)
+
+    def hurry(self) -> None:
+        """Read as fast as frames come, from now on."""
+        self._hurried = True
+        self._stopped_until_ns = 0
+        self.pump()
+
+    def pump(self) -> None:
+        """Do one round of I/O, and let the application read."""
+        core = self.core
+        if core is None:
+            return
+        now_ns = self._network.clock.now_ns
+        if now_ns >= core.next_deadline_ns():
+            core.handle_timer(now_ns=now_ns)
+        self._do_commands(core)
+        while True:
+            if core.is_full:
+                taken = self._round_while_full(core, now_ns)
+            else:
+                self._full_since_ns = None
+                taken = self._take_all(core, now_ns)
+            self._do_commands(core)
+            if not (self._read(core, now_ns) or taken):
+                break
+        self._note_joins(core)
+        self._check_bounds(core)
+        self._schedule()
+
+    def hand_over(self, stream: Stream, output: "Delivery[Frame] | Loss") -> None:
+        """Give the application what comes next; a test may put something else in its place."""
+        self.witness.take(stream, output, now_ns=self._network.clock.now_ns)
+
+    @property
+    def streams(self) -> list[Stream]:
+        """The streams of the current life."""
+        return [] if self.core is None else self.core.streams
+
+    def wants(self, topic: str) -> bool:
+        """Whether it takes a topic."""
+        return matches(topic, self.topics or ["*"])
+
+    def peer_of(self, publisher: SimulatedPublisher) -> Peer | None:
+        """Return what is known of the publisher's current life."""
+        if self.core is None or publisher.session is None:
+            return None
+        return self.core.peers.get(publisher.session)
+
+    def _take_all(self, core: SubscriberCore, now_ns: int, *, shed: bool = False) -> int:
+        taken = self._take_replies(core, now_ns)
+        for line, receiver in enumerate(self._receivers):
+            while (shed or not core.is_full) and (data := receiver.receive()) is not None:
+                taken += 1
+                core.receive_frame(line, data, now_ns=now_ns, shed=shed)
+        return taken
+
+    def _take_replies(self, core: SubscriberCore, now_ns: int) -> int:
+        taken = 0
+        for session, client in self._clients.items():
+            while not core.replies_full and (reply := client.receive()) is not None:
+                taken += 1
+                core.receive_reply(session, reply, now_ns=now_ns)
+        return taken
+
+    def _round_while_full(self, core: SubscriberCore, now_ns: int) -> int:
+        if self._full_since_ns is None:
+            self._full_since_ns = now_ns
+        stalls = [peer.stall_ms for peer in core.peers.values() if peer.stall_ms >= 0]
+        if stalls and now_ns - self._full_since_ns > min(stalls) * MS:
+            return self._take_all(core, now_ns, shed=True)
+        return self._take_replies(core, now_ns)
+
+    def _read(self, core: SubscriberCore, now_ns: int) -> int:
+        """Let the application read what is ready, if it does read now."""
+        read_ms = 0.0 if self._hurried else self._network.options.read_ms
+        if now_ns < self._stopped_until_ns or self._reading:
+            return 0
+        count = 0
+        while (ready := core.pop_ready()) is not None:
+            self._network.note(f"{self.name} reads {ready[0].topic} {_describe(ready[1])}")
+            self.hand_over(*ready)
+            count += 1
+            if read_ms:
+                self._reading = True
+                self._network.after_ms(read_ms, self._read_on, core)
+                break
+        return count
+
+    def _read_on(self, core: SubscriberCore) -> None:
+        if core is self.core:
+            self._reading = False
+            self.pump()
+
+    def _do_commands(self, core: SubscriberCore) -> None:
+        while core.commands:
+            self._do(core.commands.popleft())
+        while core.requests:
+            session, frame = core.requests.popleft()
+            client = self._clients.get(session)
+            if client is not None:
+                client.send(frame)
+
+    def _do(self, command: Command) -> None:
+        what = command.what
+        network = self._network
+        network.note(f"{self.name} does {what} {command.prefix.hex()}")
+        if what == "connect":
+            socket = f"{self.name}/{self.crashes}/{command.session:x}"
+            client = self._clients[command.session] = MemoryRecoveryClient(
+                command.endpoint,
+                network=network.sockets,
+                queue_frames=network.options.queue_frames,
+                name=socket,
+            )
+            network.receivers[socket] = self.pump
+            client.connect()
+        elif what == "disconnect":
+            gone = self._clients.pop(command.session, None)
+            if gone is not None:
+                gone.close()
+                network.receivers.pop(gone.name, None)
+        elif what == "subscribe":
+            self._receivers[command.line].subscribe(command.prefix)
+        elif what == "unsubscribe":
+            self._receivers[command.line].unsubscribe(command.prefix)
+        elif what == "reconnect":
+            self._receivers[command.line].reconnect()
+
+    def _note_joins(self, core: SubscriberCore) -> None:
+        """Remember where the streams stood when a session was joined."""
+        for publisher in self.publishers:
+            session = publisher.session
+            if session is None or session in self._joined:
+                continue
+            peer = core.peers.get(session)
+            if peer is not None and peer.joined and publisher.core is not None:
+                self._joined.add(session)
+                for topic, head in publisher.core.heads().items():
+                    self.joins[session, topic] = head
+
+    def _check_bounds(self, core: SubscriberCore) -> None:
+        complain = self._book.complain
+        limit = self.config.receive_bytes
+        if core.bytes_held > limit + _FRAME_BYTES_MAX:
+            complain(f"{self.name} holds {core.bytes_held} bytes, and may hold {limit}")
+        waiting: dict[int, int] = {}
+        for stream, output in core.ready:
+            if isinstance(output, Delivery):
+                waiting[id(stream)] = waiting.get(id(stream), 0) + output.count
+        for stream in core.streams:
+            receiver = stream.receiver
+            if receiver.bytes_held > limit:
+                complain(f"{self.name} reorders {receiver.bytes_held} bytes, of at most {limit}")
+            if len(list(receiver.missing_ranges)) > self.config.nack.gaps_max:
+                complain(f"{self.name} has more gaps than gaps_max")
+            self.witness.check_stream(stream, waiting.get(id(stream), 0))
+
+    def _schedule(self) -> None:
+        core, now_ns = self.core, self._network.clock.now_ns
+        if core is None:
+            return
+        time_ns = max(now_ns + 1, core.next_deadline_ns())
+        if core.is_full:
+            time_ns = min(time_ns, now_ns + _FULL_NS)
+        if self._wake_ns <= now_ns or time_ns < self._wake_ns:
+            self._wake_ns = time_ns
+            self._network.at(time_ns, self._wake, core, time_ns)
+
+    def _wake(self, core: SubscriberCore, time_ns: int) -> None:
+        if core is self.core and time_ns == self._wake_ns:
+            self._wake_ns = 0
+            self.pump()
+
+
+def _describe(output: "Delivery[Frame] | Loss") -> str:
+    if isinstance(output, Loss):
+        return f"lost {output.start} {output.stop} {output.reason.value}"
+    return f"{output.sequence} {output.count}"

@@ -1,0 +1,289 @@
+"""Seeded simulations of whole systems: publishers, subscribers, and a network that misbehaves."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from p2pmsg.config import PublisherConfig, SubscriberConfig
+from p2pmsg.testing.clock import ManualClock
+from p2pmsg.testing.network import MS, FaultyNetwork
+from p2pmsg.testing.options import NetworkOptions
+from p2pmsg.testing.simulated_publisher import SimulatedPublisher
+from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
+from p2pmsg.testing.verdict import final_violations
+from p2pmsg.testing.witness import Book, InvariantError
+
+_STEP_MS = 20.0
+_CALM_MS = 500.0
+_QUIET_KINDS = frozenset({"HEARTBEAT", "JOINED"})
+
+
+class Simulation:
+    """The real cores, driven by discrete events, over a simulated network.
+
+    ::
+
+        simulation = Simulation(NetworkOptions(seed=7, loss=0.1))
+        publisher = simulation.add_publisher()
+        subscriber = simulation.add_subscriber(start="earliest")
+        simulation.run(1000)
+        simulation.heal()
+        simulation.settle(20_000)
+        simulation.check()
+
+    Args:
+        options: the circumstances. Default: a clean network.
+        log: gets a line for everything that happens, such as `print`. Default: nobody does.
+
+    Attributes:
+        options: the circumstances.
+        publishers, subscribers: who takes part.
+
+    """
+
+    def __init__(
+        self,
+        options: NetworkOptions | None = None,
+        *,
+        log: Callable[[str], object] | None = None,
+    ) -> None:
+        self.options = options or NetworkOptions()
+        self.publishers: list[SimulatedPublisher] = []
+        self.subscribers: list[SimulatedSubscriber] = []
+        self._network = FaultyNetwork(self.options, log)
+        self._book = Book()
+        self._healed = False
+        options = self.options
+        for rate, fault in (
+            (options.partitions_per_s, self._part),
+            (options.cuts_per_s, self._cut),
+            (options.publisher_crashes_per_s, self._crash_publisher),
+            (options.subscriber_crashes_per_s, self._crash_subscriber),
+            (options.read_stops_per_s, self._stop_reading),
+        ):
+            if rate:
+                self._fault_later(rate, fault)
+
+    @property
+    def clock(self) -> ManualClock:
+        """The time."""
+        return self._network.clock
+
+    @property
+    def trace(self) -> str:
+        """A hash of everything that has happened: the same options give the same one."""
+        return self._network.trace
+
+    @property
+    def published(self) -> int:
+        """How many messages publishers have accepted."""
+        return sum(map(len, self._book.published.values()))
+
+    @property
+    def delivered(self) -> int:
+        """How many messages applications got, in the current lives of their subscribers."""
+        return sum(
+            seen.delivered for one in self.subscribers for seen in one.witness.seen.values()
+        )
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """How many messages were reported lost, by reason, in subscribers' current lives."""
+        total: dict[str, int] = {}
+        for one in self.subscribers:
+            for seen in one.witness.seen.values():
+                for reason, count in seen.reasons.items():
+                    total[reason] = total.get(reason, 0) + count
+        return total
+
+    @property
+    def frames_sent(self) -> dict[str, int]:
+        """How many frames were put on the way, by kind."""
+        return dict(self._network.sent)
+
+    @property
+    def events(self) -> int:
+        """How many events have happened."""
+        return self._network.events
+
+    def add_publisher(self, config: PublisherConfig | None = None) -> SimulatedPublisher:
+        """Add a publisher, which publishes at random from now on.
+
+        Args:
+            config: its settings; what `NetworkOptions` has too is taken from there. Default: frames
+                of 1 KiB, so that few messages make several frames.
+
+        """
+        name = f"p{len(self.publishers)}"
+        publisher = SimulatedPublisher(name, self._network, self._book, config)
+        self.publishers.append(publisher)
+        return publisher
+
+    def add_subscriber(
+        self,
+        publishers: Sequence[SimulatedPublisher] | None = None,
+        *,
+        topics: Sequence[str] = (),
+        start: str | int | datetime = "latest",
+        wait_for_repair: bool = True,
+        config: SubscriberConfig | None = None,
+    ) -> SimulatedSubscriber:
+        """Add a subscriber and an application that reads what it gets.
+
+        Args:
+            publishers: whom it connects to. Default: all that there are.
+            topics: what it takes. Default: all.
+            start: as for `Subscriber`.
+            wait_for_repair: False is what `on_gap="skip"` means.
+            config: its settings; what `NetworkOptions` has too is taken from there.
+
+        """
+        subscriber = SimulatedSubscriber(
+            f"s{len(self.subscribers)}",
+            self._network,
+            self._book,
+            self.publishers if publishers is None else publishers,
+            topics=topics,
+            start=start,
+            wait_for_repair=wait_for_repair,
+            config=config,
+        )
+        self.subscribers.append(subscriber)
+        return subscriber
+
+    def run(self, duration_ms: float) -> None:
+        """Let `duration_ms` pass."""
+        self._network.run_until(self.clock.now_ns + int(duration_ms * MS))
+        self._check_publishers()
+
+    def heal(self) -> None:
+        """Let everything be well from now on: nothing is lost, who died comes back, all read."""
+        self._healed = True
+        self._network.note("heal")
+        self._network.heal()
+        for publisher in self.publishers:
+            publisher.start()
+            publisher.stop_publishing()
+        for subscriber in self.subscribers:
+            subscriber.revive()
+            subscriber.hurry()
+
+    def settle(self, limit_ms: float) -> bool:
+        """Run until every subscriber has everything or knows it lost; False at the limit."""
+        end_ns = self.clock.now_ns + int(limit_ms * MS)
+        while not self._is_settled():
+            if self.clock.now_ns >= end_ns:
+                return False
+            self.run(_STEP_MS)
+        return True
+
+    def check(self, quiet_ms: float = 2000.0) -> None:
+        """Raise `InvariantError` unless every promise was kept.
+
+        After `settle` that includes the final ones: everything is accounted for, and for
+        `quiet_ms` there is nothing but heartbeats and keep-alives.
+        """
+        violations = self._book.violations
+        if self._healed and not violations:
+            for subscriber in self.subscribers:
+                violations += final_violations(subscriber, self._book)
+            if not violations and not self._is_settled():
+                violations.append("it has not settled")
+            if not violations and quiet_ms:
+                self._check_quiet(quiet_ms)
+        if violations:
+            raise InvariantError(self.options.seed, violations)
+
+    def _check_quiet(self, quiet_ms: float) -> None:
+        self.run(_CALM_MS)
+        before = self._network.sent.copy()
+        self.run(quiet_ms)
+        noise = self._network.sent - before
+        heartbeat = self.publishers[0].core.config.heartbeat if self.publishers[0].core else None
+        ceiling_ms = heartbeat.ceiling_ms if heartbeat else 1000.0
+        pairs = sum(
+            len(publisher.topics)
+            for subscriber in self.subscribers
+            for publisher in subscriber.publishers
+        )
+        allowed = pairs * (quiet_ms / ceiling_ms + 8)
+        loud = {kind: count for kind, count in noise.items() if kind not in _QUIET_KINDS}
+        if loud:
+            self._book.complain(f"not quiet: {loud}")
+        if noise["HEARTBEAT"] > allowed:
+            self._book.complain(f"{noise['HEARTBEAT']} heartbeats of at most {allowed:.0f}")
+
+    def _check_publishers(self) -> None:
+        for publisher in self.publishers:
+            core = publisher.core
+            if core is None:
+                continue
+            limit = core.config.replay.bytes_max
+            if core.replay.bytes_held > limit:
+                self._book.complain(f"{publisher.name} keeps {core.replay.bytes_held} of {limit}")
+            count = sum(
+                len(messages)
+                for (session, _), messages in self._book.published.items()
+                if session == core.session
+            )
+            if core.published != count:
+                self._book.complain(f"{publisher.name} claims {core.published} of {count}")
+
+    def _is_settled(self) -> bool:
+        return all(publisher.is_idle for publisher in self.publishers) and all(
+            _has_everything(subscriber) for subscriber in self.subscribers
+        )
+
+    def _fault_later(self, rate: float, fault: Callable[[], None]) -> None:
+        self._network.after_ms(
+            self._network.rng.expovariate(rate) * 1000, self._do_fault, rate, fault
+        )
+
+    def _do_fault(self, rate: float, fault: Callable[[], None]) -> None:
+        if not self._healed:
+            fault()
+            self._fault_later(rate, fault)
+
+    def _about(self, ms: float) -> float:
+        return ms * (0.5 + self._network.rng.random())
+
+    def _part(self) -> None:
+        subscriber = self._network.rng.choice(self.subscribers)
+        publisher = self._network.rng.choice(subscriber.publishers)
+        ms = self._about(self.options.partition_ms)
+        self._network.note(f"{publisher.name} and {subscriber.name} are parted for {ms} ms")
+        self._network.part(publisher.name, subscriber.name, ms)
+
+    def _cut(self) -> None:
+        rng = self._network.rng
+        subscriber = rng.choice(self.subscribers)
+        subscriber.cut(rng.randrange(len(subscriber.publishers)), recovery=rng.random() < 0.5)
+
+    def _crash_publisher(self) -> None:
+        publisher = self._network.rng.choice(self.publishers)
+        publisher.crash()
+        self._network.after_ms(self._about(self.options.restart_ms), publisher.start)
+
+    def _crash_subscriber(self) -> None:
+        subscriber = self._network.rng.choice(self.subscribers)
+        subscriber.crash()
+        self._network.after_ms(self._about(self.options.restart_ms), subscriber.revive)
+
+    def _stop_reading(self) -> None:
+        subscriber = self._network.rng.choice(self.subscribers)
+        subscriber.stop_reading(self._about(self.options.read_stop_ms))
+
+
+def _has_everything(subscriber: SimulatedSubscriber) -> bool:
+    core = subscriber.core
+    if core is None or core.ready:
+        return False
+    for publisher in subscriber.publishers:
+        peer = subscriber.peer_of(publisher)
+        if peer is None or not peer.joined or peer.probe is not None or publisher.core is None:
+            return False
+        for topic, (_, following) in publisher.core.heads().items():
+            stream = peer.streams.get(topic)
+            if subscriber.wants(topic) and following:
+                if stream is None or stream.receiver.head < following:
+                    return False
+    return not any(stream.receiver.missing for stream in core.streams)

@@ -1,0 +1,104 @@
+"""What must hold at the end of a simulation."""
+
+from collections.abc import Iterator
+
+from p2pmsg.subscriber_peer import Stream
+from p2pmsg.testing.simulated_publisher import SimulatedPublisher
+from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
+from p2pmsg.testing.witness import Book
+from recovery import LossReason
+
+
+def final_violations(subscriber: SimulatedSubscriber, book: Book) -> Iterator[str]:
+    """Return what is wrong at a subscriber that should have everything."""
+    if subscriber.core is None:
+        yield f"{subscriber.name} is dead"
+        return
+    for stream in subscriber.core.streams:
+        yield from _stream_violations(subscriber, stream)
+    for publisher in subscriber.publishers:
+        yield from _publisher_violations(subscriber, publisher, book)
+
+
+def _stream_violations(subscriber: SimulatedSubscriber, stream: Stream) -> Iterator[str]:
+    name = f"{subscriber.name}: {stream.topic!r} of {stream.peer.name}"
+    receiver = stream.receiver
+    if not receiver.started:
+        if not stream.peer.gone:
+            yield f"{name} has not started"
+        return
+    if receiver.missing or receiver.buffered:
+        yield f"{name} misses {receiver.missing} and holds back {receiver.buffered}"
+    key = (stream.peer.session, stream.topic)
+    seen = subscriber.witness.seen.get(key)
+    delivered, lost = (seen.delivered, seen.lost) if seen else (0, 0)
+    if receiver.head - receiver.start != delivered + lost:
+        told = f"{delivered} delivered and {lost} lost"
+        yield f"{name} has [{receiver.start}, {receiver.head}), and {told}"
+
+
+def _publisher_violations(
+    subscriber: SimulatedSubscriber, publisher: SimulatedPublisher, book: Book
+) -> Iterator[str]:
+    core, peer = publisher.core, subscriber.peer_of(publisher)
+    if core is None or peer is None or not peer.joined:
+        yield f"{subscriber.name} has not joined {publisher.name}"
+        return
+    for topic in publisher.topics:
+        if not subscriber.wants(topic):
+            continue
+        name = f"{subscriber.name}: {topic!r} of {publisher.name}"
+        count = len(book.published.get((core.session, topic), ()))
+        stream = peer.streams.get(topic)
+        if stream is None:
+            if count:
+                yield f"{name} lost {count} messages silently: the stream is unknown"
+            continue
+        receiver = stream.receiver
+        if receiver.head < count:
+            yield f"{name} lost [{receiver.head}, {count}) silently"
+        yield from _start_violations(subscriber, stream, name, book)
+        yield from _loss_violations(subscriber, publisher, stream, name)
+
+
+def _start_violations(
+    subscriber: SimulatedSubscriber, stream: Stream, name: str, book: Book
+) -> Iterator[str]:
+    """Check that the stream does not start later than it may."""
+    peer = stream.peer
+    start = stream.receiver.start
+    kind, position = subscriber.start.kind, subscriber.start.position
+    earliest, following = subscriber.joins.get((peer.session, stream.topic), (0, 0))
+    if kind == "sequence":
+        latest = position
+    elif peer.returning and kind in ("latest", "earliest"):
+        latest = 0  # it was here before the session began
+    elif kind == "latest":
+        latest = following
+    elif kind == "earliest":
+        latest = earliest
+    else:
+        messages = book.published.get((peer.session, stream.topic), [])
+        times = [message.timestamp_ns for message in messages]
+        latest = next(
+            (
+                sequence
+                for sequence in range(earliest, following)
+                if (time_ns := times[sequence]) is not None and time_ns >= position
+            ),
+            following,
+        )
+    if start > latest:
+        yield f"{name} starts at {start} instead of {latest}"
+
+
+def _loss_violations(
+    subscriber: SimulatedSubscriber, publisher: SimulatedPublisher, stream: Stream, name: str
+) -> Iterator[str]:
+    """Check that what was lost had to be."""
+    seen = subscriber.witness.seen.get((stream.peer.session, stream.topic))
+    reasons = set(seen.reasons) if seen else set()
+    if LossReason.EVICTED.value in reasons and not publisher.evicted:
+        yield f"{name} lost messages as evicted, and nothing was"
+    if LossReason.SKIPPED.value in reasons and subscriber.wait_for_repair:
+        yield f"{name} skipped messages although it waits"
