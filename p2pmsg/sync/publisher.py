@@ -22,14 +22,12 @@ from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.stats import PublisherStats, RequesterStats
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.forks import close_in_children
+from p2pmsg.sync.outgoing import Outgoing
 from p2pmsg.sync.publisher_driver import PublisherDriver
 from p2pmsg.sync.settings import check_name, publisher_config
 from p2pmsg.wire import encoder
-from recovery import StallConfig, StallGuard
 
 _MS = 1_000_000
-_SLICE_MS = 5
-"""A publisher that waits for room lets others have the lock this often."""
 _encode_into = encoder.encode_into
 _log = logging.getLogger("p2pmsg")
 _random = Random()
@@ -104,11 +102,10 @@ class Publisher:
             raise BindError(str(error)) from error
         self._batches = self._core.open_batches
         self._frame_bytes = self._config.frame_bytes
-        self._guard = StallGuard(StallConfig(stall_ms=self._config.stall_ms))
-        self._held_up = False
         self._counts: dict[str, int] = {}
+        self._outgoing = Outgoing(self._core, self._sender, self._lock)
         self._driver = PublisherDriver(
-            self._core, self._sender, self._server, self._lock, self._try_send
+            self._core, self._sender, self._server, self._lock, self._outgoing
         )
         close_in_children(self)
         self._driver.start()
@@ -226,7 +223,7 @@ class Publisher:
         self._enter()
         try:
             while at < count:
-                self._make_room()
+                self._outgoing.make_room()
                 guess = self._counts.get(topic, 64)
                 now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
                 taken = self._core.publish_many(
@@ -237,7 +234,7 @@ class Publisher:
                 last = self._core.head(topic)[1] - 1
                 size = len(self._core.outbox[-1]) if self._core.outbox else self._frame_bytes
                 self._counts[topic] = max(1, min(65_536, taken * self._frame_bytes // size))
-                self._send_waiting()
+                self._outgoing.send()
         except BaseException as error:
             meant = self._meaning(error, topic, values)
             meant.add_note(f"{at} of {count} values were accepted")
@@ -256,7 +253,7 @@ class Publisher:
         self._enter()
         try:
             self._core.flush(now_ns=time.monotonic_ns())
-            self._send_waiting()
+            self._outgoing.send()
         finally:
             self._lock.release()
 
@@ -311,9 +308,9 @@ class Publisher:
                 messages_evicted=core.replay.messages_evicted,
                 messages_repaired=requests.messages_repaired,
                 requesters=requesters,
-                frames_shed=self._guard.frames_shed,
-                stalls=self._guard.stalls,
-                stalled_ms=self._guard.stalled_ns / _MS,
+                frames_shed=self._outgoing.guard.frames_shed,
+                stalls=self._outgoing.guard.stalls,
+                stalled_ms=self._outgoing.guard.stalled_ns / _MS,
                 frames_invalid=dict(requests.invalid),
                 heartbeats_sent=core.heartbeats_sent,
                 undelivered=self._undelivered,
@@ -365,13 +362,13 @@ class Publisher:
         self._enter()
         try:
             core = self._core
-            self._make_room()
+            self._outgoing.make_room()
             sequence = core.publish(
                 topic, value, key, timestamp_ns, headers,
                 now_ns=time.monotonic_ns(), wall_ns=time.time_ns(),
             )  # fmt: skip
             if core.outbox:
-                self._send_waiting()
+                self._outgoing.send()
             if not self._driver.ticking and self._batches:
                 self._driver.tick()
         except BaseException as error:
@@ -389,60 +386,6 @@ class Publisher:
         if self._unusable is not None:
             self._lock.release()
             raise ClosedError("the publisher", self._unusable)
-
-    def _make_room(self) -> None:
-        """Before something is accepted: with `raise`, refuse it while frames cannot leave."""
-        if self._core.outbox and self._config.on_full == "raise" and not self._try_send():
-            raise QueueFullError(f"{len(self._core.outbox)} frames wait for a slow subscriber")
-
-    def _try_send(self) -> bool:
-        """Send what there is room for, or shed it; False where frames remain. It never waits."""
-        outbox = self._core.outbox
-        while outbox:
-            if self._sender.send(outbox[0]):
-                self._flows()
-            elif self._config.on_full == "raise":
-                return False
-            elif self._config.on_full == "block" and self._guard.blocked(
-                now_ns=time.monotonic_ns()
-            ):
-                return False
-            else:
-                self._sender.send_shedding(outbox[0])
-            outbox.popleft()
-        return True
-
-    def _send_waiting(self) -> None:
-        """Send all, waiting for room as long as the stall guard allows."""
-        outbox = self._core.outbox
-        while outbox:
-            frame = outbox[0]
-            if self._sender.send(frame):
-                outbox.popleft()
-                if self._held_up:
-                    self._flows()
-                continue
-            self._held_up = True
-            if self._config.on_full != "block":
-                self._try_send()
-                return
-            wait_ns = self._guard.blocked(now_ns=time.monotonic_ns())
-            if wait_ns <= 0:
-                self._sender.send_shedding(frame)
-            elif self._sender.send(frame, wait_ms=max(1, min(_SLICE_MS, wait_ns // _MS))):
-                self._flows()
-            else:
-                self._guard.waited(now_ns=time.monotonic_ns())
-                self._lock.release()  # the driver needs it: it answers the others' NACKs
-                time.sleep(0.0002)
-                self._lock.acquire()
-                continue
-            if outbox and outbox[0] is frame:
-                outbox.popleft()
-
-    def _flows(self) -> None:
-        self._held_up = False
-        self._guard.succeeded(now_ns=time.monotonic_ns())
 
     def _repair(self, topic: Any) -> None:
         """Cut off what an exception left half done in a batch."""

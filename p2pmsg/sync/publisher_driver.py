@@ -4,13 +4,13 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
 
 import zmq
 
 import transports
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.sync.exclusive import ExclusiveLock
+from p2pmsg.sync.outgoing import Outgoing
 
 _MS = 1_000_000
 _IDLE_TICKS = 16
@@ -42,13 +42,13 @@ class PublisherDriver:
         sender: transports.ZmqSender,
         server: transports.ZmqRecoveryServer,
         lock: ExclusiveLock,
-        try_send: Callable[[], bool],
+        outgoing: Outgoing,
     ) -> None:
         self._core = core
         self._sender = sender
         self._server = server
         self._lock = lock
-        self._try_send = try_send
+        self._outgoing = outgoing
         self.ticking = False
         self._idle_ticks = 0
         self._tick_ms = max(1, round(core.config.linger_ms))
@@ -165,7 +165,7 @@ class PublisherDriver:
                     self._idle_ticks = 0
         self._serve()
         with self._lock:
-            self._try_send()
+            self._outgoing.send_now()
         if self._core.closing or self._joined_changed():
             with self._changed:
                 self._changed.notify_all()

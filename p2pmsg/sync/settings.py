@@ -69,7 +69,8 @@ def check_topics(topics: str | Sequence[str] | None) -> list[str]:
     for name in names:
         try:
             if name != "*":
-                check_topic(name[:-1] if isinstance(name, str) and name.endswith("*") else name)
+                check_topic(name.removesuffix("*") if isinstance(name, str) else name)
         except MessageError as error:
-            raise ConfigError("topics", f"topics, or prefixes ending in '*' ({error})", name) from error
+            limit = f"topics, or prefixes ending in '*' ({error})"
+            raise ConfigError("topics", limit, name) from error
     return names

@@ -1,4 +1,4 @@
-"""The subscriber's I/O: one round of it, by whoever waits in `receive`, or by a thread if nobody does."""
+"""The subscriber's I/O, by whoever waits in `receive`, or by a thread if nobody does."""
 
 import logging
 import threading

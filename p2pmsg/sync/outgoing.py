@@ -1,0 +1,91 @@
+"""The publisher's way out: from the core's outbox into the subscribers' queues, or not."""
+
+import time
+
+import transports
+from p2pmsg.errors import QueueFullError
+from p2pmsg.publisher_core import PublisherCore
+from p2pmsg.sync.exclusive import ExclusiveLock
+from recovery import StallConfig, StallGuard
+
+_MS = 1_000_000
+_SLICE_MS = 5
+"""A publisher that waits for room lets others have the lock this often."""
+
+
+class Outgoing:
+    """Sends what is in the outbox, by the rule of `on_full`; every call is made under the lock.
+
+    Attributes:
+        guard: how long full queues may hold the publisher up.
+
+    """
+
+    def __init__(
+        self, core: PublisherCore, sender: transports.ZmqSender, lock: ExclusiveLock
+    ) -> None:
+        self._outbox = core.outbox
+        self._sender = sender
+        self._lock = lock
+        self._on_full = core.config.on_full
+        self._held_up = False
+        self.guard = StallGuard(StallConfig(stall_ms=core.config.stall_ms))
+
+    def make_room(self) -> None:
+        """Before something is accepted: with `raise`, refuse it while frames cannot leave."""
+        if self._outbox and self._on_full == "raise" and not self.send_now():
+            raise QueueFullError(f"{len(self._outbox)} frames wait for a slow subscriber")
+
+    def send_now(self) -> bool:
+        """Send what there is room for, or shed it; False where frames remain. It never waits."""
+        outbox = self._outbox
+        while outbox:
+            if self._sender.send(outbox[0]):
+                self._flows()
+            elif self._must_stay():
+                return False
+            else:
+                self._sender.send_shedding(outbox[0])
+            outbox.popleft()
+        return True
+
+    def send(self) -> None:
+        """Send all; with `block`, wait for room as long as the stall guard allows."""
+        outbox, sender = self._outbox, self._sender
+        while outbox:
+            frame = outbox[0]
+            if sender.send(frame):
+                outbox.popleft()
+                if self._held_up:
+                    self._flows()
+            elif self._on_full != "block":
+                self.send_now()
+                return
+            elif self._wait_for_room(frame) and outbox and outbox[0] is frame:
+                outbox.popleft()
+
+    def _must_stay(self) -> bool:
+        """Whether a frame without room waits in the outbox."""
+        if self._on_full == "block":
+            return self.guard.blocked(now_ns=time.monotonic_ns()) > 0
+        return self._on_full == "raise"
+
+    def _wait_for_room(self, frame: bytes) -> bool:
+        """Wait a little for room; True when the frame has been sent, or shed."""
+        self._held_up = True
+        wait_ns = self.guard.blocked(now_ns=time.monotonic_ns())
+        if wait_ns <= 0:
+            self._sender.send_shedding(frame)
+            return True
+        if self._sender.send(frame, wait_ms=max(1, min(_SLICE_MS, wait_ns // _MS))):
+            self._flows()
+            return True
+        self.guard.waited(now_ns=time.monotonic_ns())
+        self._lock.release()  # the driver needs it: it answers the others' NACKs
+        time.sleep(0.0002)
+        self._lock.acquire()
+        return False
+
+    def _flows(self) -> None:
+        self._held_up = False
+        self.guard.succeeded(now_ns=time.monotonic_ns())
