@@ -10,7 +10,8 @@ from p2pmsg.wire import HEADER, MAGIC, VERSION, Kind, data_frame, encoder, value
 _NIL: Final = b"\xc0"
 _NO_COLUMNS: Final = _NIL * 3
 _LARGE_BYTES: Final = 4 * 1024
-_TIMESTAMP_MAX: Final = 2**62 - 1
+_TIMESTAMP_MAX: Final = 2**62
+_TIMESTAMP_MIN: Final = -(2**62)
 """Up to the year 2116; the difference of two such times fits in 64 bits."""
 _encode_into: Final = encoder.encode_into
 PACKING_ERRORS: Final = (TypeError, ValueError, OverflowError, RecursionError)
@@ -24,7 +25,7 @@ def packing_error(field: str, value: Any, error: Exception) -> MessageError:
 
 def check_timestamp(timestamp_ns: Any) -> int:
     """Return `timestamp_ns`, or raise `MessageError`."""
-    if type(timestamp_ns) is not int or not -_TIMESTAMP_MAX <= timestamp_ns <= _TIMESTAMP_MAX:
+    if type(timestamp_ns) is not int or not _TIMESTAMP_MIN < timestamp_ns < _TIMESTAMP_MAX:
         reason = f"must be an int of ns since the epoch within 62 bits, not {timestamp_ns!r}"
         raise MessageError("timestamp_ns", reason)
     return timestamp_ns
@@ -59,8 +60,8 @@ class Batch:
         buffer: the frame so far: topic, zero byte, room for the header, values.
         ends: where in `buffer` each message ends.
         before: the first message's sequence less one, so that `before + len(ends)` is the last's.
-        limit: the batch is full when `buffer` has so many bytes; the other columns' share is off.
-        extra_bytes: at most how many bytes those columns will take.
+        limit: the batch is full when `buffer` has so many bytes. What the columns beside the values
+            will take at most has been taken off.
         opened_ns: when, by the monotonic clock; the linger counts from here.
 
     """
@@ -74,7 +75,6 @@ class Batch:
         "before",
         "buffer",
         "ends",
-        "extra_bytes",
         "limit",
         "opened_ns",
     )
@@ -90,7 +90,6 @@ class Batch:
         self.base_timestamp_ns = timestamp_ns
         self.opened_ns = now_ns
         self.limit = frame_bytes
-        self.extra_bytes = 0
         self._timestamps: list[int] | None = None
         self._keys: list[str | None] | None = None
         self._headers: list[msgspec.Raw | None] | None = None
@@ -107,25 +106,29 @@ class Batch:
 
     def add_columns(self, key: Any, timestamp_ns: Any, headers: Any) -> None:
         """Add what a message has beside its value."""
-        check_key(key)
-        if timestamp_ns is not None:
-            check_timestamp(timestamp_ns)
-        packed = pack_headers(headers)
         count = len(self.ends)
         extra = 0
-        if timestamp_ns is not None:
-            self._timestamps = column = _padded(self._timestamps, count, 0)
-            column.append(timestamp_ns - self.base_timestamp_ns)
-            extra = 9
         if key is not None:
-            self._keys = keys = _padded(self._keys, count, None)
+            if type(key) is not str:
+                check_key(key)
+            keys = self._keys
+            if keys is None or len(keys) != count:
+                keys = self._keys = _padded(keys, count, None)
             keys.append(key)
-            extra += 5 + 4 * len(key)
-        if packed is not None:
+            extra = 5 + 4 * len(key)
+        if timestamp_ns is not None:
+            if type(timestamp_ns) is not int or not _TIMESTAMP_MIN < timestamp_ns < _TIMESTAMP_MAX:
+                check_timestamp(timestamp_ns)
+            column = self._timestamps
+            if column is None or len(column) != count:
+                column = self._timestamps = _padded(column, count, 0)
+            column.append(timestamp_ns - self.base_timestamp_ns)
+            extra += 9
+        if headers is not None:
+            packed = pack_headers(headers)
             self._headers = packs = _padded(self._headers, count, None)
             packs.append(packed)
-            extra += memoryview(packed).nbytes
-        self.extra_bytes += extra
+            extra += memoryview(packed).nbytes  # type: ignore[arg-type]
         self.limit -= extra
 
     def repair(self) -> None:

@@ -169,11 +169,11 @@ class PublisherCore:
 
     def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> None:
         try:
-            extra = batch.extra_bytes
+            limit = batch.limit
             _encode_into(value, batch.buffer, -1)
             if key is not None or timestamp_ns is not None or headers is not None:
                 batch.add_columns(key, timestamp_ns, headers)
-            size = len(batch.buffer) - batch.start + batch.extra_bytes - extra
+            size = len(batch.buffer) - batch.start + limit - batch.limit
             check_size("message", size, self.config.message_bytes_max)
             batch.ends.append(len(batch.buffer))
         except MessageError:

@@ -19,11 +19,12 @@ from p2pmsg.errors import (
     QueueFullError,
 )
 from p2pmsg.publisher_core import PublisherCore
-from p2pmsg.stats import PublisherStats, RequesterStats
+from p2pmsg.stats import PublisherStats
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.outgoing import Outgoing
 from p2pmsg.sync.publisher_driver import PublisherDriver
+from p2pmsg.sync.publisher_stats import publisher_stats
 from p2pmsg.sync.settings import check_name, publisher_config
 from p2pmsg.wire import encoder
 
@@ -281,38 +282,11 @@ class Publisher:
     def stats(self) -> PublisherStats:
         """Return the counters as they are now; also after `close`."""
         with self._lock:
-            core, requests = self._core, self._core.requests
-            names = {known.requester: known.name for known in requests.subscribers.values()}
-            requesters = [
-                RequesterStats(
-                    name=names.get(requester) or requester.hex(),
-                    messages=stats.messages_sent,
-                    bytes=stats.bytes_sent,
-                    refused=stats.ranges_refused,
-                    throttled=stats.throttled,
-                )
-                for requester, stats in requests.scheduler.requester_stats().items()
-            ]
-            return PublisherStats(
-                name=self._name,
-                session=core.session,
+            return publisher_stats(
+                self._core,
+                self._outgoing.guard,
                 endpoint=self.endpoint,
                 recovery_endpoint=self.recovery_endpoint,
-                published=core.published,
-                pending=core.pending,
-                unsent_frames=len(core.outbox),
-                subscribers=len(requests.subscribers),
-                streams=core.heads(),
-                replay_bytes=core.replay.bytes_held,
-                replay_frames=core.replay.frames_held,
-                messages_evicted=core.replay.messages_evicted,
-                messages_repaired=requests.messages_repaired,
-                requesters=requesters,
-                frames_shed=self._outgoing.guard.frames_shed,
-                stalls=self._outgoing.guard.stalls,
-                stalled_ms=self._outgoing.guard.stalled_ns / _MS,
-                frames_invalid=dict(requests.invalid),
-                heartbeats_sent=core.heartbeats_sent,
                 undelivered=self._undelivered,
             )
 
