@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from p2pmsg.errors import MessageError, MessageTooLargeError
-from p2pmsg.wire import HEADER, MAGIC, VERSION, Kind, data_frame, encoder, values_header
+from p2pmsg.wire import HEADER, MAGIC, REST, VERSION, Kind, data_frame, encoder, values_header
 
 _NIL: Final = b"\xc0"
 _NO_COLUMNS: Final = _NIL * 3
@@ -216,8 +216,7 @@ def pack_slice(
 
 
 def pack_alone(
-    topic: bytes,
-    session: int,
+    prefix: bytes,
     sequence: int,
     timestamp_ns: int,
     value: Any,
@@ -225,25 +224,34 @@ def pack_alone(
     headers: dict[str, Any] | None,
     bytes_max: int,
 ) -> bytes:
-    """Return a frame of one message, made without a batch: the way of a stream that is idle."""
+    """Return a frame of one message, made without a batch: the way of a stream that is idle.
+
+    `prefix` is the stream's `stream_prefix`.
+    """
     if type(value) is bytes and len(value) >= _LARGE_BYTES:
         # Its header is made by hand, so that the value is copied once and not twice.
-        parts: tuple[bytes, ...] = (b"\x94\x91\xc6" + len(value).to_bytes(4, "big"), value)
+        lead = b"\x94\x91\xc6" + len(value).to_bytes(4, "big")
+        packed = value
     else:
+        lead = b"\x94\x91"
         try:
-            parts = (b"\x94\x91", encoder.encode(value))
+            packed = encoder.encode(value)
         except PACKING_ERRORS as error:
             raise packing_error("value", value, error) from error
-    if key is None and headers is None:
-        parts = (*parts, _NO_COLUMNS)
-    else:
-        packed = pack_headers(headers)
-        keys = _NIL if check_key(key) is None else encoder.encode([key])
-        parts = (*parts, _NIL, keys, _NIL if packed is None else encoder.encode([packed]))
-    size = sum(map(len, parts)) - 5
-    if size > bytes_max:
-        raise MessageTooLargeError("message", size, bytes_max)
-    return data_frame(topic, session, sequence, 1, timestamp_ns, parts)
+    columns = _NO_COLUMNS
+    if key is not None or headers is not None:
+        packed_headers = pack_headers(headers)
+        columns = b"".join(
+            (
+                _NIL,
+                _NIL if check_key(key) is None else encoder.encode([key]),
+                _NIL if packed_headers is None else encoder.encode([packed_headers]),
+            )
+        )
+    size = len(packed) + len(columns)
+    check_size("message", size, bytes_max)
+    rest = REST.pack(sequence, 1, len(lead) + size, timestamp_ns)
+    return b"".join((prefix, rest, lead, packed, columns))
 
 
 def check_size(field: str, size: int, limit: int) -> None:

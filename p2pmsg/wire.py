@@ -128,8 +128,8 @@ class Frame:
         self.data = data
 
 
-_REST: Final = struct.Struct("!QIIq")
-_REST_BYTES: Final = _REST.size
+REST: Final = struct.Struct("!QIIq")
+_REST_BYTES: Final = REST.size
 
 
 def stream_prefix(topic: str, session: int) -> bytes:
@@ -147,7 +147,7 @@ def next_frame(data: bytes, prefix: bytes, topic: str, session: int) -> Frame | 
     body_at = at + _REST_BYTES
     if len(data) < body_at:
         return None
-    sequence, count, length, timestamp_ns = _REST.unpack_from(data, at)
+    sequence, count, length, timestamp_ns = REST.unpack_from(data, at)
     if length != len(data) - body_at or not count or sequence + count > SEQUENCE_MAX:
         return None
     if count != _count_of(data, body_at):

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 from types import TracebackType
 from typing import Any, Self
@@ -138,7 +138,7 @@ class Publisher:
         key: str | None = None,
         *,
         timestamp_ns: int | None = None,
-        headers: Mapping[str, Any] | None = None,
+        headers: dict[str, Any] | None = None,
     ) -> int:
         """Accept one message and return its sequence.
 
@@ -183,6 +183,21 @@ class Publisher:
                     lock.busy = False
                     return sequence
                 batch.repair()  # it fills the batch: the core looks at it closely
+            else:
+                core = self._core
+                sequence = core.publish_alone(
+                    topic, value, key, timestamp_ns, headers,
+                    now_ns=time.monotonic_ns(), wall_ns=time.time_ns(),
+                )  # fmt: skip
+                if sequence >= 0:
+                    outbox = core.outbox
+                    sent = self._sender.send(outbox[0])
+                    if sent:
+                        outbox.popleft()
+                    lock.busy = False
+                    if not sent:
+                        self._send_rest()
+                    return sequence
         except BaseException as error:
             self._repair(topic)
             lock.busy = False
@@ -351,6 +366,11 @@ class Publisher:
         finally:
             self._lock.release()
         return sequence
+
+    def _send_rest(self) -> None:
+        """Send what an accepted message left in the outbox, waiting for room by the rules."""
+        with self._lock:
+            self._outgoing.send()
 
     def _enter(self) -> None:
         """Take the lock, if the publisher can be used."""

@@ -227,6 +227,8 @@ class Subscriber:
 
     def _activate(self) -> bool:
         """Take from the core what is ready: True when there are messages."""
+        if not self._core.ready:
+            return bool(self._values.__length_hint__())
         while True:
             with self._driver.lock:
                 if self._values.__length_hint__():
@@ -249,8 +251,12 @@ class Subscriber:
         if batch is None:
             self._stream, self._values, self._active = None, _NO_VALUES, _NOTHING
             return
+        self._stream = stream
+        if len(batch.values) == 1:
+            self._values = self._active = iter((batch[0],))
+            return
         values = iter(batch.values)
-        self._stream, self._values, self._active = stream, values, batch.iterate(values)
+        self._values, self._active = values, batch.iterate(values)
 
     def _report(self, stream: Stream, loss: Loss) -> None:
         report = LossReport(stream.topic, stream.peer.session, stream.peer.name, loss)
@@ -326,6 +332,8 @@ def _read(stream: Stream, delivery: Delivery[Frame]) -> MessageBatch:
         keys,
         headers,
     )
+    if delivery.count == frame.count:
+        return batch
     return batch.part(delivery.skip, delivery.skip + delivery.count)
 
 
