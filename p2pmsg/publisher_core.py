@@ -278,9 +278,8 @@ class PublisherCore:
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Flush what has lingered, send heartbeats that are due, forget what is too old."""
-        for topic, batch in list(self.open_batches.items()):
-            if now_ns - batch.opened_ns >= self._linger_ns:
-                self.seal(topic, now_ns=now_ns)
+        for topic in self.lingering(now_ns=now_ns):
+            self.seal(topic, now_ns=now_ns)
         self.replay.expire(now_ns=now_ns)
         self.requests.expire(now_ns=now_ns)
         while self._beats and self._beats[0][0] <= now_ns:
@@ -299,6 +298,12 @@ class PublisherCore:
             self.outbox.append(
                 wire.control_frame(Kind.WELCOME, self.session, self._welcome, flags=flags)
             )
+
+    def lingering(self, *, now_ns: int) -> list[str]:
+        """Return the topics whose open batch has waited for long enough; needs no lock."""
+        oldest_ns = now_ns - self._linger_ns
+        batches = list(self.open_batches.items())
+        return [topic for topic, batch in batches if batch.opened_ns <= oldest_ns]
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` has something to do, or None."""

@@ -13,8 +13,10 @@ from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.outgoing import Outgoing
 
 _MS = 1_000_000
-_IDLE_TICKS = 16
-"""Ticks without an open batch after which the thread sleeps until something happens."""
+_IDLE_ROUNDS = 3
+"""Rounds without an open batch after which the thread sleeps until something happens."""
+_ROUND_NS = 10 * _MS
+"""While it ticks, how often it does more than to look for batches that have waited."""
 _REPLIES_PER_ROUND = 64
 _REQUESTS_PER_ROUND = 256
 _RETRY_NS = 2 * _MS
@@ -50,7 +52,8 @@ class PublisherDriver:
         self._lock = lock
         self._outgoing = outgoing
         self.ticking = False
-        self._idle_ticks = 0
+        self._round_due_ns = 0
+        self._idle_rounds = 0
         self._tick_ms = max(1, round(core.config.linger_ms))
         self._stopping = False
         self._ears, self._mouth = socket.socketpair()
@@ -122,18 +125,30 @@ class PublisherDriver:
                         poller.register(news, zmq.POLLIN)
                     else:
                         poller.unregister(news)
-                poller.poll(min(wait_ms, _BUSY_NS // _MS) if busy else wait_ms)
-                self._round()
+                happened = poller.poll(min(wait_ms, _BUSY_NS // _MS) if busy else wait_ms)
+                now_ns = time.monotonic_ns()
+                if happened or not self.ticking or now_ns >= self._round_due_ns:
+                    self._round_due_ns = now_ns + _ROUND_NS
+                    self._round()
+                elif self._core.lingering(now_ns=now_ns):
+                    self._flush()
             except (transports.ClosedError, zmq.ContextTerminated):
                 return
             except Exception:  # the thread must go on: without it nothing is repaired
                 _log.exception("the publisher's background thread failed; it goes on")
                 time.sleep(0.05)
 
-    def _wait_ms(self) -> int:
+    def _flush(self) -> None:
         with self._lock:
-            if self.ticking:
-                return self._tick_ms
+            now_ns = time.monotonic_ns()
+            for topic in self._core.lingering(now_ns=now_ns):
+                self._core.seal(topic, now_ns=now_ns)
+            self._outgoing.send_now()
+
+    def _wait_ms(self) -> int:
+        if self.ticking:
+            return self._tick_ms
+        with self._lock:
             now_ns = time.monotonic_ns()
             deadline_ns = now_ns + 1000 * _MS
             for due_ns in (
@@ -157,12 +172,12 @@ class PublisherDriver:
             if len(self._core.outbox) < _OUTBOX_MAX:
                 self._core.handle_timer(now_ns=time.monotonic_ns())
             if self._core.open_batches:
-                self._idle_ticks = 0
+                self._idle_rounds = 0
             elif self.ticking:
-                self._idle_ticks += 1
-                if self._idle_ticks > _IDLE_TICKS:
+                self._idle_rounds += 1
+                if self._idle_rounds > _IDLE_ROUNDS:
                     self.ticking = False
-                    self._idle_ticks = 0
+                    self._idle_rounds = 0
         self._serve()
         with self._lock:
             self._outgoing.send_now()
