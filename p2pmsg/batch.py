@@ -33,8 +33,15 @@ def check_timestamp(timestamp_ns: Any) -> int:
 
 def check_key(key: Any) -> str | None:
     """Return `key`, or raise `MessageError`."""
-    if key is not None and type(key) is not str:
+    if key is None:
+        return None
+    if type(key) is not str:
         raise MessageError("key", f"must be a str or None, not {key!r}")
+    if not key.isascii():
+        try:
+            key.encode()
+        except UnicodeEncodeError as error:
+            raise MessageError("key", f"must be UTF-8: {error.reason}") from None
     return key
 
 
@@ -109,7 +116,7 @@ class Batch:
         count = len(self.ends)
         extra = 0
         if key is not None:
-            if type(key) is not str:
+            if type(key) is not str or not key.isascii():
                 check_key(key)
             keys = self._keys
             if keys is None or len(keys) != count:

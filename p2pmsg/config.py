@@ -1,5 +1,6 @@
 """Settings, with the reason for each default. Constructors take the few that most people set."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -19,12 +20,21 @@ def check(field_name: str, value: Any, ok: bool, limit: str) -> None:
 
 
 def at_least(field_name: str, value: float, least: float) -> None:
-    """Raise `ConfigError` unless `value` is a number of at least `least`."""
-    check(field_name, value, _is_number(value) and value >= least, f"at least {least}")
+    """Raise `ConfigError` unless `value` is a finite number of at least `least`."""
+    ok = isinstance(value, int | float) and not isinstance(value, bool)
+    ok = ok and math.isfinite(value) and value >= least
+    check(field_name, value, ok, f"at least {least}, and finite")
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def whole(field_name: str, value: int, least: int) -> None:
+    """Raise `ConfigError` unless `value` is an int of at least `least`."""
+    ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    check(field_name, value, ok, f"an int of at least {least}")
+
+
+def of_kind(field_name: str, value: Any, kind: type) -> None:
+    """Raise `ConfigError` unless `value` is a `kind`."""
+    check(field_name, value, isinstance(value, kind), f"a {kind.__name__}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +92,20 @@ class PublisherConfig:
     keep-alives."""
 
     def __post_init__(self) -> None:
-        at_least("frame_bytes", self.frame_bytes, 1024)
+        whole("frame_bytes", self.frame_bytes, 1024)
         at_least("linger_ms", self.linger_ms, 0)
         at_least("gather_us", self.gather_us, 0)
-        at_least("message_bytes_max", self.message_bytes_max, 1024)
-        at_least("queue_frames", self.queue_frames, 1)
+        whole("message_bytes_max", self.message_bytes_max, 1024)
+        whole("queue_frames", self.queue_frames, 1)
         at_least("stall_ms", self.stall_ms, 1)
-        at_least("streams_max", self.streams_max, 1)
+        whole("streams_max", self.streams_max, 1)
         at_least("subscriber_timeout_ms", self.subscriber_timeout_ms, 100)
-        check("message_bytes_max", self.message_bytes_max, self.message_bytes_max < 2**31, "< 2**31")
+        of_kind("replay", self.replay, ReplayConfig)
+        of_kind("retransmit", self.retransmit, RetransmitConfig)
+        of_kind("heartbeat", self.heartbeat, HeartbeatConfig)
+        check(
+            "message_bytes_max", self.message_bytes_max, self.message_bytes_max < 2**31, "< 2**31"
+        )
         modes = ("block", "drop", "raise")
         check("on_full", self.on_full, self.on_full in modes, f"one of {modes}")
 
@@ -124,12 +139,13 @@ class SubscriberConfig:
     """How often the publisher is told that this subscriber is there."""
 
     def __post_init__(self) -> None:
-        at_least("receive_bytes", self.receive_bytes, 64 * 1024)
-        at_least("queue_frames", self.queue_frames, 1)
-        at_least("frame_bytes_max", self.frame_bytes_max, 64 * 1024)
+        whole("receive_bytes", self.receive_bytes, 64 * 1024)
+        whole("queue_frames", self.queue_frames, 1)
+        whole("frame_bytes_max", self.frame_bytes_max, 64 * 1024)
         at_least("publisher_timeout_ms", self.publisher_timeout_ms, 100)
-        at_least("streams_max", self.streams_max, 1)
+        whole("streams_max", self.streams_max, 1)
         at_least("keep_alive_ms", self.keep_alive_ms, 10)
+        of_kind("nack", self.nack, NackConfig)
 
 
 OnGap = Literal["wait", "raise", "skip"] | Callable[..., object]

@@ -100,6 +100,8 @@ class PublisherCore:
         self._beats: list[tuple[int, str]] = []
         self._gather_ns = int(config.gather_us * 1000)
         self._linger_ns = int(config.linger_ms * _MS)
+        # So that the fast path need not look at the size of each message.
+        self._batch_bytes = min(config.frame_bytes, config.message_bytes_max)
         self._started_ns = now_ns
         stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
         self._welcome = control.Welcome(name, recovery, stall_ms)
@@ -139,6 +141,9 @@ class PublisherCore:
     ) -> int:
         """Accept one message and return its sequence; raises `MessageError`."""
         batch = self.open_batches.get(topic)
+        if batch is not None and batch.limit <= 0:
+            self.seal(topic, now_ns=now_ns)  # an interrupt kept it from going
+            batch = None
         if batch is not None:
             self._append(batch, value, key, timestamp_ns, headers)
             sequence = batch.before + len(batch.ends)
@@ -154,7 +159,7 @@ class PublisherCore:
             self._keep(stream, sequence, 1, frame, base_ns, now_ns)
             return sequence
         # The base is the time of messages that are given none, whatever this one's time is.
-        batch = Batch(stream.topic_bytes, sequence, wall_ns, now_ns, self.config.frame_bytes)
+        batch = Batch(stream.topic_bytes, sequence, wall_ns, now_ns, self._batch_bytes)
         self._append(batch, value, key, timestamp_ns, headers)
         self.open_batches[topic] = batch
         self.batch_grew(topic, now_ns=now_ns)
@@ -235,13 +240,15 @@ class PublisherCore:
         part_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
         times = None if timestamps_ns is None else [*map(check_timestamp, timestamps_ns[at:stop])]
         sequence = self.replay.next(topic)
+        frame_bytes = self._batch_bytes
+        bytes_max = min(2 * self.config.frame_bytes, self.config.message_bytes_max)
         while True:
             frame, latest = pack_slice(
                 stream.topic_bytes, self.session, sequence, wall_ns, part, part_keys, times
             )
-            if len(frame) <= 2 * self.config.frame_bytes or len(part) == 1:
+            if len(frame) <= bytes_max or len(part) == 1:
                 break
-            kept = max(1, len(part) * self.config.frame_bytes // len(frame))
+            kept = max(1, len(part) * frame_bytes // len(frame))
             part, part_keys = part[:kept], part_keys and part_keys[:kept]
             times = times and times[:kept]
         if len(part) == 1:
@@ -258,6 +265,7 @@ class PublisherCore:
         batch = self.open_batches.get(topic)
         if batch is None:
             return
+        batch.limit = 0  # nothing more goes in, even if an interrupt leaves it here
         if batch.ends:
             stream = self._streams[topic]
             frame, latest = batch.seal(len(stream.topic_bytes), self.session)
@@ -368,7 +376,8 @@ class PublisherCore:
 
     def _make_stream(self, topic: str) -> PublisherStream:
         topic_bytes = check_topic(topic)
-        limit = self.config.streams_max
+        # A stream of which the replay buffer knows nothing could not even be numbered.
+        limit = min(self.config.streams_max, self.config.replay.streams_max)
         if len(self._streams) >= limit:
             raise ConfigError("topics in use", f"at most streams_max = {limit}", topic)
         heartbeat = HeartbeatSchedule(self.config.heartbeat)

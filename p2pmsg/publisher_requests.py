@@ -152,6 +152,9 @@ class RequestDesk:
 
     def _receive_probe(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         probe = control.read_body(frame, control.Probe)
+        if len(self._core.outbox) >= REPLIES_MAX:
+            self.replies_dropped += 1  # they cannot leave; it will probe again
+            return
         heads = [
             control.Head(topic, *self._core.head(topic), self._start(topic, probe))
             for topic in self._core.heads()

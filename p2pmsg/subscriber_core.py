@@ -1,58 +1,24 @@
 """The subscriber's state machine: frames in, messages and requests out. No I/O.
 
-For each connection (a *line*)::
-
-    WELCOME ──▶ PROBE (over recovery) ──▶ ECHO (over data: heads) ──▶ JOINED ──▶ keep-alives
-
-The probe's prefix is subscribed to after the topics, on the same connection, so an echo proves that
-the topics are subscribed to as well. Each new connection is probed anew, and its heads show at once
-what was missed in between.
+What the lines say of themselves goes to the `LineDesk`; here are the messages and their gaps.
 """
 
 from collections import Counter, deque
-from dataclasses import dataclass
 from random import Random
 
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.start import Start
+from p2pmsg.subscriber_lines import Command, Line, LineDesk
 from p2pmsg.subscriber_peer import Peer, Stream
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig
 
 _MS = 1_000_000
-PEERS_MAX = 4096
-"""Sessions known at once; the ones that ended first are forgotten first."""
-PROBE_RETRY_NS = 100 * _MS
-STRANGE_NS = 1000 * _MS
-"""How long frames of an unknown session may come: their welcome is on its way, or was lost."""
 CHECK_NS = 250 * _MS
 """How often publishers are looked at: whether they are silent, and are told that we are there."""
 HURRIED_CHECK_NS = 25 * _MS
 """The same while one is being probed, or is closing."""
-
-
-@dataclass(slots=True)
-class Command:
-    """Something that the shell is to do: connect, disconnect, subscribe, unsubscribe, reconnect."""
-
-    what: str
-    line: int = -1
-    session: int = 0
-    endpoint: str = ""
-    prefix: bytes = b""
-
-
-@dataclass(slots=True)
-class Line:
-    """One connection of the data path."""
-
-    session: int | None = None
-    contacted: bool = False
-    heard_ns: int = 0
-    strange_ns: int | None = None
-    """Since when frames of sessions come that no welcome announced."""
-    received: int = 0
 
 
 class SubscriberCore:
@@ -64,6 +30,7 @@ class SubscriberCore:
         commands: what the shell is to do, oldest first.
         requests: (session, frame) for the recovery channel, oldest first.
         invalid: frames that were dropped, by reason.
+        desk: who looks after the lines.
         repairs_dropped: repairs that came while there was no room, and are asked for again.
 
     """
@@ -96,8 +63,6 @@ class SubscriberCore:
         self.lines = [Line(heard_ns=now_ns) for _ in range(lines)]
         self.peers: dict[int, Peer] = {}
         self.forgotten: Counter[str] = Counter()
-        self._subscriber = subscriber
-        self._name = name
         self._rng = rng
         self._receiver = ReceiverConfig(
             nack=config.nack,
@@ -107,9 +72,8 @@ class SubscriberCore:
         self._troubled: dict[int, Stream] = {}
         self._stream_count = 0
         self._last: Stream | None = None
-        self._paused_since_ns: int | None = None
         self._next_check_ns = now_ns
-        self._timeout_ns = int(config.publisher_timeout_ms * _MS)
+        self.desk = LineDesk(self, subscriber, name)
 
     @property
     def streams(self) -> list[Stream]:
@@ -141,7 +105,6 @@ class SubscriberCore:
         """Take a frame from the data path; with `shed`, only note that its messages exist."""
         self.frames_received += 1
         state = self.lines[line]
-        state.heard_ns = now_ns
         state.received += 1
         stream = self._last
         if stream is not None and data.startswith(stream.prefix) and not shed:
@@ -150,7 +113,7 @@ class SubscriberCore:
             if following is not None and stream.receiver.accept(
                 following.sequence, following.count
             ):
-                peer.heard_ns = now_ns
+                state.heard_ns = peer.heard_ns = now_ns
                 self.ready_bytes += len(data)
                 self.ready.append(
                     (stream, Delivery(following, following.sequence, 0, following.count))
@@ -163,16 +126,20 @@ class SubscriberCore:
                 self._receive_data(frame, now_ns, shed)
             elif kind == Kind.HEARTBEAT:
                 self._receive_heartbeat(frame, now_ns)
+                if frame.session != state.session:
+                    self.desk.note_stranger(line, now_ns)
             elif kind == Kind.WELCOME:
-                self._receive_welcome(line, frame, now_ns)
+                self.desk.receive_welcome(line, frame, now_ns)
             elif kind == Kind.ECHO:
-                self._receive_echo(frame, now_ns)
+                if not self.desk.receive_echo(frame, now_ns):
+                    return
             else:
                 raise FrameError("kind")
+            state.heard_ns = now_ns
         except FrameError as error:
             self.invalid[str(error)] += 1
-            if str(error) == "session" and state.strange_ns is None:
-                state.strange_ns = now_ns
+            if str(error) == "session":
+                self.desk.note_stranger(line, now_ns)
 
     def receive_reply(self, session: int, data: bytes, *, now_ns: int) -> None:
         """Take a frame from the recovery channel of `session`."""
@@ -205,6 +172,10 @@ class SubscriberCore:
         stream, output = self.ready.popleft()
         if isinstance(output, Delivery):
             self.ready_bytes -= len(output.item.data)
+            stream.given = output.sequence + output.count
+            stream.given_messages += output.count
+        else:
+            stream.given = output.stop
         return stream, output
 
     def handle_timer(self, *, now_ns: int) -> None:
@@ -221,8 +192,7 @@ class SubscriberCore:
         else:
             self._care_for_gaps(now_ns)
         if now_ns >= self._next_check_ns:
-            self._check_peers(now_ns)
-            self._check_lines(now_ns)
+            self.desk.check(now_ns=now_ns)
             hurried = any((p.probe or p.closing) and not p.gone for p in self.peers.values())
             self._next_check_ns = now_ns + (HURRIED_CHECK_NS if hurried else CHECK_NS)
 
@@ -246,10 +216,7 @@ class SubscriberCore:
 
     def leave(self) -> None:
         """Tell all publishers that this subscriber goes."""
-        for session, peer in self.peers.items():
-            if peer.joined and not peer.gone:
-                body = control.Joined(self._subscriber, self._name)
-                self.requests.append((session, wire.control_frame(Kind.LEAVE, session, body)))
+        self.desk.leave()
 
     def _care_for_gaps(self, now_ns: int) -> None:
         for stream in list(self._troubled.values()):
@@ -269,7 +236,8 @@ class SubscriberCore:
             raise FrameError("session")
         peer.heard_ns = now_ns
         stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
-        if shed:
+        # Until the echo comes nothing can be handed on; it must not find the room taken.
+        if shed or (not peer.joined and 2 * self.bytes_held >= self.config.receive_bytes):
             self.frames_shed += 1
             stream.receiver.observe_head(frame.sequence + frame.count, now_ns=now_ns)
             self._settle(stream)
@@ -312,107 +280,17 @@ class SubscriberCore:
         stream.receiver.observe_head(frame.sequence, now_ns=now_ns, earliest=earliest)
         self._settle(stream)
 
-    def _receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
-        welcome = control.read_body(frame, control.Welcome)
-        session = frame.session
-        state = self.lines[line]
-        peer = self.peers.get(session)
-        if frame.flags & wire.FLAG_CLOSING:
-            if peer is not None:
-                peer.closing = True
-                self._next_check_ns = now_ns
-            return
-        state.strange_ns = None
-        if peer is not None and peer.gone:
-            return  # a session that ended does not come back
-        if peer is None:
-            self._forget_peers()
-            peer = Peer(session, welcome, returning=state.contacted, now_ns=now_ns)
-            self.peers[session] = peer
-            self.commands.append(Command("connect", line, session, welcome.recovery))
-        state.contacted = True
-        if state.session != session:
-            former, state.session = state.session, session
-            if former is not None and all(other.session != former for other in self.lines):
-                self._end_peer(self.peers[former], now_ns)
-        peer.heard_ns = now_ns
-        self._next_check_ns = now_ns
-        self._send_probe(peer, line, now_ns)
-
-    def _send_probe(self, peer: Peer, line: int, now_ns: int) -> None:
-        if peer.probe is not None:
-            prefix = wire.control_prefix(Kind.ECHO, peer.probe)
-            self.commands.append(Command("unsubscribe", peer.probe_line, prefix=prefix))
-        peer.probe = self._rng.getrandbits(64)
-        peer.probe_line = line
-        peer.probe_due_ns = now_ns + PROBE_RETRY_NS
-        prefix = wire.control_prefix(Kind.ECHO, peer.probe)
-        self.commands.append(Command("subscribe", line, prefix=prefix))
-        self._request_probe(peer)
-
-    def _request_probe(self, peer: Peer) -> None:
-        assert peer.probe is not None
-        # Who was here before the session began has a right to all of it.
-        whole = peer.returning and self.start.kind in ("latest", "earliest")
-        start = Start("sequence", 0) if whole else self.start
-        topics = self.topics or ["*"]
-        body = control.Probe(peer.probe, topics, start.kind, start.position)
-        frame = wire.control_frame(Kind.PROBE, peer.session, body)
-        self.requests.append((peer.session, frame))
-
-    def _receive_echo(self, frame: Frame, now_ns: int) -> None:
-        peer = next((p for p in self.peers.values() if p.probe == frame.session), None)
-        if peer is None:
-            raise FrameError("probe")
-        heads = control.read_body(frame, control.Heads)
-        self.commands.append(
-            Command(
-                "unsubscribe",
-                peer.probe_line,
-                prefix=wire.control_prefix(Kind.ECHO, frame.session),
-            )
-        )
-        peer.probe = None
-        first, peer.joined = not peer.joined, True
-        peer.heard_ns = now_ns
-        for head in heads.streams:
-            known = head.topic in peer.streams
-            if not known and self._stream_count >= self.config.streams_max:
-                self.invalid["streams_max"] += 1
-                continue
-            stream = peer.streams.get(head.topic) or self._add_stream(peer, head.topic)
-            if not stream.receiver.started:
-                # On a later connection, a topic that is new was opened while we were away.
-                start = head.start if first else self._start_of_new()
-                stream.receiver.start_at(start, now_ns=now_ns)
-            earliest = min(head.earliest, head.next)
-            stream.receiver.observe_head(head.next, now_ns=now_ns, earliest=earliest)
-            self._settle(stream)
-        for stream in peer.streams.values():
-            if not stream.receiver.started:
-                stream.receiver.start_at(self._start_of_new(), now_ns=now_ns)
-                self._settle(stream)
-        self._send_joined(peer, now_ns)
-
     def _start_of_new(self) -> int:
         return self.start.position if self.start.kind == "sequence" else 0
-
-    def _send_joined(self, peer: Peer, now_ns: int) -> None:
-        complete = peer.closing and not any(s.receiver.missing for s in peer.streams.values())
-        peer.told_complete = complete
-        peer.keep_alive_ns = now_ns + int(self.config.keep_alive_ms * _MS)
-        body = control.Joined(self._subscriber, self._name, complete)
-        frame = wire.control_frame(Kind.JOINED, peer.session, body)
-        self.requests.append((peer.session, frame))
 
     def _receive_refused(self, peer: Peer, frame: Frame, now_ns: int) -> None:
         body = control.read_body(frame, control.Refused)
         stream = peer.streams.get(body.topic)
         if stream is None:
             raise FrameError("stream")
+        if any(start >= stop for start, stop in body.ranges):
+            raise FrameError("range")
         for start, stop in body.ranges:
-            if start >= stop:
-                raise FrameError("range")
             if body.reason == LossReason.EVICTED:
                 stream.receiver.refuse(start, stop, LossReason.EVICTED, now_ns=now_ns)
             else:
@@ -435,65 +313,3 @@ class SubscriberCore:
         stream = Stream(peer, topic, self._receiver, self._rng)
         peer.streams[topic] = stream
         return stream
-
-    def _check_peers(self, now_ns: int) -> None:
-        for peer in self.peers.values():
-            if peer.gone:
-                continue
-            if peer.probe is not None and now_ns >= peer.probe_due_ns:
-                peer.probe_due_ns = now_ns + PROBE_RETRY_NS
-                self._request_probe(peer)
-            if peer.joined and peer.closing and not peer.told_complete:
-                if not any(s.receiver.missing for s in peer.streams.values()):
-                    self._send_joined(peer, now_ns)
-            elif peer.joined and now_ns >= peer.keep_alive_ns:
-                self._send_joined(peer, now_ns)
-            if now_ns - peer.heard_ns > self._timeout_ns:
-                for stream in peer.streams.values():
-                    receiver = stream.receiver
-                    receiver.blame(0, receiver.head, LossReason.PUBLISHER_GONE)
-
-    def _check_lines(self, now_ns: int) -> None:
-        for index, line in enumerate(self.lines):
-            silent_ns = now_ns - line.heard_ns
-            strange_ns = now_ns - (line.strange_ns or now_ns)
-            if silent_ns > self._timeout_ns or strange_ns > STRANGE_NS:
-                # ZeroMQ gives up some connections for good, without a word.
-                line.heard_ns = now_ns
-                line.strange_ns = None
-                self.commands.append(Command("reconnect", index))
-            elif silent_ns > self._timeout_ns // 2 and line.session is not None:
-                # Perhaps it has nothing to say: no topic of its is ours. An echo shows it.
-                peer = self.peers[line.session]
-                if peer.joined and peer.probe is None:
-                    self._send_probe(peer, index, now_ns)
-
-    def _end_peer(self, peer: Peer, now_ns: int) -> None:
-        """The publisher of this session is gone for good: another session is at its place."""
-        peer.gone = True
-        if peer.probe is not None:
-            prefix = wire.control_prefix(Kind.ECHO, peer.probe)
-            self.commands.append(Command("unsubscribe", peer.probe_line, prefix=prefix))
-            peer.probe = None
-        for stream in peer.streams.values():
-            receiver = stream.receiver
-            if not receiver.started:
-                # It was never joined: what came is all that is known to be ours.
-                whole = peer.returning or self.start.kind == "sequence"
-                start = self._start_of_new() if whole else receiver.first_known
-                receiver.start_at(start, now_ns=now_ns)
-            stream.receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)
-            self._settle(stream)
-        self.commands.append(Command("disconnect", session=peer.session))
-
-    def _forget_peers(self) -> None:
-        if len(self.peers) < PEERS_MAX:
-            return
-        ended = next((session for session, peer in self.peers.items() if peer.gone), None)
-        if ended is None:
-            raise FrameError("peers_max")
-        peer = self.peers.pop(ended)
-        self._stream_count -= len(peer.streams)
-        for stream in peer.streams.values():
-            self._troubled.pop(id(stream), None)
-            self.forgotten.update(stream.totals())

@@ -64,19 +64,33 @@ class Stream:
     """One stream at this subscriber.
 
     Attributes:
+        given: up to where it was taken from the core, a message or a loss; None: from the start.
+        given_messages: how many messages were.
         malformed: messages whose frame turned out to be malformed; they count as lost.
         prefix: how its frames begin.
         watched: whether repair ages may be waiting.
 
     """
 
-    __slots__ = ("malformed", "malformed_between", "peer", "prefix", "receiver", "topic", "watched")
+    __slots__ = (
+        "given",
+        "given_messages",
+        "malformed",
+        "malformed_between",
+        "peer",
+        "prefix",
+        "receiver",
+        "topic",
+        "watched",
+    )
 
     def __init__(self, peer: Peer, topic: str, config: ReceiverConfig, rng: Random) -> None:
         self.peer = peer
         self.topic = topic
         self.prefix = stream_prefix(topic, peer.session)
         self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng)
+        self.given: int | None = None
+        self.given_messages = 0
         self.malformed: list[Loss] = []
         self.malformed_between = 0
         self.watched = False

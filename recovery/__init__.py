@@ -12,7 +12,8 @@ from recovery.latency import LatencyHistogram
 from recovery.loss import Loss, LossReason
 from recovery.nack import NackConfig, NackScheduler
 from recovery.ranges import RangeSet
-from recovery.receiver import Delivery, ReceiverConfig, StreamReceiver
+from recovery.receiver import Delivery, StreamReceiver
+from recovery.receiver_config import ReceiverConfig
 from recovery.reorder import HeldFrame, InsertResult, ReorderBuffer
 from recovery.replay_buffer import Kept, ReplayBuffer, ReplayConfig
 from recovery.retransmit import RequesterStats, RetransmitConfig, RetransmitScheduler

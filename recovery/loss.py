@@ -95,6 +95,14 @@ class LossRanges:
         del self._starts[0]
         return self._losses.pop(0)
 
+    def forget_from(self, sequence: int) -> None:
+        """Forget the losses that reach beyond `sequence`."""
+        count = bisect_right(self._starts, sequence)
+        while count and (count > len(self._losses) or self._losses[count - 1].stop > sequence):
+            count -= 1
+        del self._starts[count:]
+        del self._losses[count:]
+
     def overlap_count(self, start: int, stop: int) -> int:
         """Count the sequences of `[start, stop)` that are held as lost."""
         index = max(0, bisect_right(self._starts, start) - 1)

@@ -132,7 +132,7 @@ class NackScheduler:
         """Record `[start, stop)` as missing; it must overlap no gap that is known.
 
         Returns False, with nothing recorded and `gaps_refused` raised, where `gaps_max` is met. A
-        range that touches the last gap before it was ever asked for becomes part of it. `reason`
+        range that touches the last gap before it was asked for becomes part of it. `reason`
         is what will be named if it is given up, until `blame` names another. Raises `ValueError`
         for an empty range or one that overlaps a gap.
         """
@@ -141,9 +141,12 @@ class NackScheduler:
         low, high = self._touched(start, stop)
         if low != high:
             raise ValueError(f"[{start}, {stop}) overlaps a gap that is known")
+        due_ns = max(now_ns + self._delay_ns, self._quiet_until_ns)
         if low > 0 and low == len(self._gaps):
             last = self._gaps[-1]
-            if last.stop == start and last.attempts == 0 and last.reason is reason:
+            # A gap whose answer is on its way waits for that; what is new must not wait with it.
+            is_fresh = last.attempts == 0 and (self._due.get(last) or 0) <= due_ns
+            if last.stop == start and is_fresh and last.reason is reason:
                 last.stop = stop
                 self._missing_count += stop - start
                 self._expiry.set(last, self._expiry_ns(now_ns))
@@ -152,7 +155,6 @@ class NackScheduler:
             self.gaps_refused += 1
             return False
         gap = _Gap(start, stop, now_ns, reason)
-        due_ns = max(now_ns + self._delay_ns, self._quiet_until_ns)
         self._insert(low, gap, due_ns, self._expiry_ns(now_ns))
         self._missing_count += stop - start
         return True

@@ -8,46 +8,18 @@ Every sequence from `start` to `head` is in exactly one of four places, at any m
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Generic, TypeVar
 
 from recovery._checks import at_least
 from recovery.errors import RecoveryError
 from recovery.loss import Loss, LossRanges, LossReason
-from recovery.nack import NackConfig, NackScheduler
+from recovery.nack import NackScheduler
+from recovery.receiver_config import ReceiverConfig
 from recovery.reorder import InsertResult, ReorderBuffer
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverConfig:
-    """How one stream is received. Raises `ValueError` for a value out of limits."""
-
-    nack: NackConfig = field(default_factory=NackConfig)
-    """How missing messages are asked for."""
-
-    reorder_bytes_max: int = 16 * 2**20
-    """Bound on the bytes that wait for something before them. 16 MiB hold 100 ms of a gigabit
-    link, several times what a repair takes. What does not fit is dropped and asked for again."""
-
-    reorder_frames_max: int = 4096
-    """Bound on the frames that wait, so that tiny frames cannot cost more in bookkeeping than in
-    bytes. 4096, as many as there may be gaps."""
-
-    wait_for_repair: bool = True
-    """Whether to wait for missing messages. False reports them lost at once, reason `SKIPPED`,
-    for streams in which only the newest matters."""
-
-    losses_max: int = 1024
-    """Bound on the length of `lost_ranges`, and on the losses that wait for their place in the
-    order before different reasons are merged. 1024 cost some 200 KiB."""
-
-    def __post_init__(self) -> None:
-        at_least("reorder_bytes_max", self.reorder_bytes_max, 0)
-        at_least("reorder_frames_max", self.reorder_frames_max, 0)
-        at_least("losses_max", self.losses_max, 1)
 
 
 @dataclass(slots=True)  # not frozen: that would double the cost of making one
@@ -218,6 +190,23 @@ class StreamReceiver(Generic[T]):
         """Ask for nothing before `now_ns + delay_ns`, and start deadlines over: reading paused."""
         self._nacks.postpone(now_ns=now_ns, delay_ns=delay_ns)
 
+    def rewind(self, expected: int, handed: int, *, now_ns: int) -> None:
+        """Miss everything from `expected` on; before it, `handed` messages were handed on.
+
+        For a caller whose calls an exception cut short, so that nothing else is certain.
+        """
+        self._reorder.drain()
+        if not self.started:
+            return
+        self._nacks.abandon(LossReason.TIMEOUT)
+        self._slot, self._pending_losses = None, LossRanges()
+        self._lost_ranges.forget_from(expected)
+        head = max(self._head, expected)
+        self._expected = self._head = expected
+        self.handed, self.lost = handed, expected - self._start - handed
+        if head > expected:
+            self._miss(head, now_ns)
+
     def handle_timer(self, *, now_ns: int) -> None:
         """Give up what has been missing for too long."""
         self._lose(self._nacks.expire(now_ns=now_ns))
@@ -264,7 +253,7 @@ class StreamReceiver(Generic[T]):
 
     @property
     def first_known(self) -> int:
-        """Until started: where the first frame held begins, or else the head heard of, or else 0."""
+        """Until started: where the first frame held begins, or the head heard of, or 0."""
         first = self._reorder.first
         return max(0, self._head_early) if first is None else first
 

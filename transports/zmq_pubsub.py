@@ -9,7 +9,7 @@ from transports.context import Context, Socket
 from transports.endpoint import Endpoint
 from transports.zmq_socket import (
     FRAME_BYTES_MAX,
-    HEARTBEAT_TIMEOUT_MS,
+    SILENCE_MS,
     QUEUE_FRAMES,
     Limits,
     ZmqConnectingSocket,
@@ -50,7 +50,7 @@ class ZmqSender(ZmqSocket):
         context: Context,
         queue_frames: int = QUEUE_FRAMES,
         welcome: bytes = b"",
-        heartbeat_timeout_ms: int = HEARTBEAT_TIMEOUT_MS,
+        silence_ms: int = SILENCE_MS,
     ) -> None:
         """Bind.
 
@@ -61,13 +61,13 @@ class ZmqSender(ZmqSocket):
             welcome: a frame that every connection gets first, where the receiver is subscribed to
                 a prefix of it. It leaves when this side next uses or polls the socket: ZeroMQ takes
                 up connections in the owner's thread. Default: none.
-            heartbeat_timeout_ms: how long a subscriber may be silent. Default 5000.
+            silence_ms: how long a subscriber may be silent. Default 5000.
 
         """
         limits = Limits(
             queue_frames=queue_frames,
             frame_bytes_max=_SUBSCRIPTION_BYTES_MAX,
-            heartbeat_timeout_ms=heartbeat_timeout_ms,
+            silence_ms=silence_ms,
         )
         super().__init__(endpoint, context=context, kind=zmq.XPUB, limits=limits)
         # A full queue is an answer (EAGAIN) and not a silent loss.
@@ -208,7 +208,7 @@ class ZmqReceiver(ZmqConnectingSocket):
         context: Context,
         queue_frames: int = QUEUE_FRAMES,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        heartbeat_timeout_ms: int = HEARTBEAT_TIMEOUT_MS,
+        silence_ms: int = SILENCE_MS,
     ) -> None:
         """Make the socket, unconnected.
 
@@ -218,14 +218,14 @@ class ZmqReceiver(ZmqConnectingSocket):
             queue_frames: the high-water mark of the receive queue, in frames. Default 1000.
             frame_bytes_max: a publisher that sends a larger frame is disconnected; see
                 `reconnect`. Default 16 MiB.
-            heartbeat_timeout_ms: how long the publisher may be silent. Default 5000. If the queue
+            silence_ms: how long the publisher may be silent. Default 5000. If the queue
                 stays full for this long the connection is given up too.
 
         """
         limits = Limits(
             queue_frames=queue_frames,
             frame_bytes_max=frame_bytes_max,
-            heartbeat_timeout_ms=heartbeat_timeout_ms,
+            silence_ms=silence_ms,
         )
         super().__init__(endpoint, context=context, kind=zmq.SUB, limits=limits)
         self._receive_timeout_ms = -1

@@ -9,7 +9,7 @@ from transports.endpoint import Endpoint
 from transports.errors import PeerUnreachableError
 from transports.zmq_socket import (
     FRAME_BYTES_MAX,
-    HEARTBEAT_TIMEOUT_MS,
+    SILENCE_MS,
     QUEUE_FRAMES,
     Limits,
     ZmqConnectingSocket,
@@ -44,7 +44,7 @@ class ZmqRecoveryServer(ZmqSocket):
         context: Context,
         queue_frames: int = QUEUE_FRAMES,
         frame_bytes_max: int = REQUEST_BYTES_MAX,
-        heartbeat_timeout_ms: int = HEARTBEAT_TIMEOUT_MS,
+        silence_ms: int = SILENCE_MS,
     ) -> None:
         """Bind.
 
@@ -53,13 +53,13 @@ class ZmqRecoveryServer(ZmqSocket):
             context: the ZeroMQ context, usually `context()`.
             queue_frames: the high-water mark of each requester's queues, in frames. Default 1000.
             frame_bytes_max: a requester that sends a larger frame is disconnected. Default 64 KiB.
-            heartbeat_timeout_ms: how long a requester may be silent. Default 5000.
+            silence_ms: how long a requester may be silent. Default 5000.
 
         """
         limits = Limits(
             queue_frames=queue_frames,
             frame_bytes_max=frame_bytes_max,
-            heartbeat_timeout_ms=heartbeat_timeout_ms,
+            silence_ms=silence_ms,
         )
         super().__init__(endpoint, context=context, kind=zmq.ROUTER, limits=limits)
         # A full queue and a peer that is gone are answers and not silent losses.
@@ -135,7 +135,7 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
         context: Context,
         queue_frames: int = QUEUE_FRAMES,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        heartbeat_timeout_ms: int = HEARTBEAT_TIMEOUT_MS,
+        silence_ms: int = SILENCE_MS,
     ) -> None:
         """Make the socket, unconnected.
 
@@ -145,13 +145,13 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
             queue_frames: the high-water mark of the queues, each way, in frames. Default 1000.
             frame_bytes_max: a server that sends a larger frame is disconnected; see
                 `reconnect`. Default 16 MiB.
-            heartbeat_timeout_ms: how long the server may be silent. Default 5000.
+            silence_ms: how long the server may be silent. Default 5000.
 
         """
         limits = Limits(
             queue_frames=queue_frames,
             frame_bytes_max=frame_bytes_max,
-            heartbeat_timeout_ms=heartbeat_timeout_ms,
+            silence_ms=silence_ms,
         )
         super().__init__(endpoint, context=context, kind=zmq.DEALER, limits=limits)
         self.malformed = 0

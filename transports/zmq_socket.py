@@ -25,10 +25,9 @@ QUEUE_FRAMES: Final = 1000
 """ZeroMQ's own default high-water mark."""
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """Large enough for a frame of any sensible message, small enough that 64 peers cannot fill a GB."""
-HEARTBEAT_TIMEOUT_MS: Final = 5000
-"""Five missed heartbeats of the usual interval."""
+SILENCE_MS: Final = 5000
+"""How long what was sent may stay unacknowledged, or find no room at the peer."""
 
-_HEARTBEAT_MS_MAX: Final = 1000
 _SCHEMES: Final = ("tcp", "ipc", "inproc")
 
 
@@ -43,14 +42,14 @@ class Limits:
     """The largest frame that is received; a peer that sends a larger one is disconnected, before
     memory is set aside for it. Default 16 MiB."""
 
-    heartbeat_timeout_ms: int = HEARTBEAT_TIMEOUT_MS
+    silence_ms: int = SILENCE_MS
     """How long a peer may be silent before its connection, and the queue behind it, is given up.
     Default 5000. A receiver that leaves its full queue alone for this long also counts as silent,
     since ZeroMQ then stops reading from its connection; it connects again when it reads on."""
 
     def __post_init__(self) -> None:
         # ZeroMQ takes 0 or -1 in these options for "no limit", which nothing here may be.
-        for name in ("queue_frames", "frame_bytes_max", "heartbeat_timeout_ms"):
+        for name in ("queue_frames", "frame_bytes_max", "silence_ms"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is at least 1, not {getattr(self, name)}")
 
@@ -190,16 +189,15 @@ class ZmqConnectingSocket(ZmqSocket):
 
 
 def _set_options(socket: Socket, endpoint: Endpoint, limits: Limits) -> None:
-    heartbeat_ms = max(1, min(_HEARTBEAT_MS_MAX, limits.heartbeat_timeout_ms // 5))
     options = {
         zmq.LINGER: 0,
         zmq.SNDHWM: limits.queue_frames,
         zmq.RCVHWM: limits.queue_frames,
         zmq.MAXMSGSIZE: limits.frame_bytes_max,
-        # A frozen peer, or a network that went dark, must not hold its queue for ever.
-        zmq.HEARTBEAT_IVL: heartbeat_ms,
-        zmq.HEARTBEAT_TIMEOUT: limits.heartbeat_timeout_ms,
-        zmq.HEARTBEAT_TTL: limits.heartbeat_timeout_ms,
+        # A frozen peer, or a network that went dark, must not hold its queue for ever. Not by
+        # ZMTP heartbeats: a peer whose receive queue is full when its connection is reset aborts
+        # the process at the next PING, sent or received (libzmq 4.3.5, issues 3937, 4364, 4767).
+        zmq.TCP_MAXRT: limits.silence_ms,
         # For middleboxes that forget idle connections, and peers that cannot answer heartbeats.
         zmq.TCP_KEEPALIVE: 1,
         zmq.TCP_KEEPALIVE_IDLE: 30,

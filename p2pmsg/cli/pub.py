@@ -73,7 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.wait:
             _wait(publisher, arguments.wait, arguments.timeout)
         read = _reader(arguments.json, arguments.key_field)
+        has_json = arguments.json or arguments.key_field is not None
         for number, line in _lines(sys.stdin.buffer):
+            if has_json and not line.strip():
+                continue
             try:
                 value, key = read(line)
                 publisher.publish(arguments.topic, value, key)

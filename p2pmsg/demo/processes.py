@@ -11,8 +11,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 Event = dict[str, Any]
@@ -144,11 +146,12 @@ class Children:
 
     def start(self, name: str, module: str, *arguments: str) -> Child:
         """Start a child."""
-        child = Child(name, module, arguments)
-        self._children.append(child)
-        self._running.append(child)
-        for stream in (child.stdout, child.stderr):
-            self._selector.register(stream, selectors.EVENT_READ, child)
+        with _signals_held():  # or Ctrl-C could come when the child runs and nobody knows of it
+            child = Child(name, module, arguments)
+            self._children.append(child)
+            self._running.append(child)
+            for stream in (child.stdout, child.stderr):
+                self._selector.register(stream, selectors.EVENT_READ, child)
         return child
 
     def poll(self, timeout: float = _POLL_S) -> list[tuple[Child, Event]]:
@@ -199,6 +202,24 @@ class Children:
                 child.wait(_KILL_AFTER_S)
                 child.release()
             self._selector.close()
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Let signals wait until the end of the block."""
+    came: list[int] = []
+    held = {}
+    if threading.current_thread() is threading.main_thread():
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            if callable(signal.getsignal(signum)):
+                held[signum] = signal.signal(signum, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for signum, handler in held.items():
+            signal.signal(signum, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def _read(stream: Any) -> bytes | None:

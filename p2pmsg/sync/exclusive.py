@@ -10,7 +10,11 @@ stays set, and everybody goes by the lock.
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any, TypeVar
+
+R = TypeVar("R")
 
 
 class ExclusiveLock:
@@ -23,44 +27,68 @@ class ExclusiveLock:
         try: … (no waiting, no acquire)
         finally: lock.busy = False
 
+    A thread that Ctrl-C may strike does not call `release`, since an interrupt at the start of the
+    call would leave the lock taken. It writes out what `release` does::
+
+        lock.acquire()
+        try: …
+        finally:
+            lock.depth -= 1
+            lock.busy = lock.depth > 0 or not lock.has_gil
+            lock.unlock()
+
     Attributes:
         busy: the flag; set while somebody is inside, either way.
+        depth: how often the thread that has the lock has taken it.
+        unlock: the last step of a release, of which C does the whole.
+        has_gil: whether this interpreter has a global lock.
 
     """
 
-    __slots__ = ("_depth", "_lock", "busy")
+    __slots__ = ("_lock", "busy", "depth", "has_gil", "unlock")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._depth = 0
-        self.busy = not has_gil()
+        self.depth = 0
+        self.has_gil = has_gil()
+        self.busy = not self.has_gil
+        self.unlock = self._lock.release
 
     def acquire(self) -> None:
         """Wait for the lock, and for whoever is inside by the flag."""
         lock = self._lock
         try:
             lock.acquire()
-            if self._depth == 0 and has_gil():
+            if self.depth == 0 and self.has_gil:
                 while self.busy:
                     time.sleep(0)  # whoever is inside needs the GIL to come out
                 self.busy = True
-            self._depth += 1
+            self.depth += 1
         except BaseException:
-            if self._depth == 0 and lock._is_owned():  # type: ignore[attr-defined]
+            if self.depth == 0 and lock._is_owned():  # type: ignore[attr-defined]
                 lock.release()
             raise
 
     def release(self) -> None:
         """Leave; the last release lets others in, by the flag too."""
-        self._depth -= 1
-        if self._depth == 0:
-            self.busy = not has_gil()
-        self._lock.release()
+        self.depth -= 1
+        self.busy = self.depth > 0 or not self.has_gil
+        self.unlock()
+
+    def run(self, call: Callable[..., R], *arguments: Any, **options: Any) -> R:
+        """Call under the lock."""
+        self.acquire()
+        try:
+            return call(*arguments, **options)
+        finally:
+            self.depth -= 1
+            self.busy = self.depth > 0 or not self.has_gil
+            self.unlock()
 
     @property
     def is_mine(self) -> bool:
         """Whether this thread has the lock."""
-        return self._depth > 0 and self._lock._is_owned()  # type: ignore[attr-defined]
+        return self.depth > 0 and self._lock._is_owned()  # type: ignore[attr-defined]
 
     def __enter__(self) -> None:
         self.acquire()

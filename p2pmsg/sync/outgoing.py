@@ -5,7 +5,6 @@ import time
 import transports
 from p2pmsg.errors import QueueFullError
 from p2pmsg.publisher_core import PublisherCore
-from p2pmsg.sync.exclusive import ExclusiveLock
 from recovery import StallConfig, StallGuard
 
 _MS = 1_000_000
@@ -21,12 +20,9 @@ class Outgoing:
 
     """
 
-    def __init__(
-        self, core: PublisherCore, sender: transports.ZmqSender, lock: ExclusiveLock
-    ) -> None:
+    def __init__(self, core: PublisherCore, sender: transports.ZmqSender) -> None:
         self._outbox = core.outbox
         self._sender = sender
-        self._lock = lock
         self._on_full = core.config.on_full
         self._held_up = False
         self.guard = StallGuard(StallConfig(stall_ms=core.config.stall_ms))
@@ -49,8 +45,12 @@ class Outgoing:
             outbox.popleft()
         return True
 
-    def send(self) -> None:
-        """Send all; with `block`, wait for room as long as the stall guard allows."""
+    def send(self) -> bool:
+        """Send all; with `block`, wait for room, a little at a time.
+
+        False: it is to be called again, after the lock was left for a moment. The driver needs it
+        then: it answers the others' NACKs.
+        """
         outbox, sender = self._outbox, self._sender
         while outbox:
             frame = outbox[0]
@@ -60,9 +60,12 @@ class Outgoing:
                     self._flows()
             elif self._on_full != "block":
                 self.send_now()
-                return
-            elif self._wait_for_room(frame) and outbox and outbox[0] is frame:
+                return True
+            elif self._wait_for_room(frame):
                 outbox.popleft()
+            else:
+                return False
+        return True
 
     def _must_stay(self) -> bool:
         """Whether a frame without room waits in the outbox."""
@@ -81,9 +84,6 @@ class Outgoing:
             self._flows()
             return True
         self.guard.waited(now_ns=time.monotonic_ns())
-        self._lock.release()  # the driver needs it: it answers the others' NACKs
-        time.sleep(0.0002)
-        self._lock.acquire()
         return False
 
     def _flows(self) -> None:

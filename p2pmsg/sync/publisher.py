@@ -2,36 +2,34 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import transports
-from p2pmsg.batch import PACKING_ERRORS, packing_error
 from p2pmsg.config import OnFull, PublisherConfig
 from p2pmsg.errors import (
     BindError,
     ClosedError,
-    ConfigError,
     EndpointError,
-    MessageError,
-    QueueFullError,
 )
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.stats import PublisherStats
+from p2pmsg.sync.bulk import Bulk
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.outgoing import Outgoing
 from p2pmsg.sync.publisher_driver import PublisherDriver
 from p2pmsg.sync.publisher_stats import publisher_stats
-from p2pmsg.sync.settings import check_name, publisher_config
+from p2pmsg.sync.settings import check_columns, check_name, publish_error, publisher_config
 from p2pmsg.wire import encoder
 
 _MS = 1_000_000
 _encode_into = encoder.encode_into
 _log = logging.getLogger("p2pmsg")
 _random = Random()
+R = TypeVar("R")
 
 
 class Publisher:
@@ -102,9 +100,8 @@ class Publisher:
         except transports.BindError as error:
             raise BindError(str(error)) from error
         self._batches = self._core.open_batches
-        self._frame_bytes = self._config.frame_bytes
-        self._counts: dict[str, int] = {}
-        self._outgoing = Outgoing(self._core, self._sender, self._lock)
+        self._outgoing = Outgoing(self._core, self._sender)
+        self._bulk = Bulk(self._core, self._outgoing)
         self._driver = PublisherDriver(
             self._core, self._sender, self._server, self._lock, self._outgoing
         )
@@ -201,7 +198,7 @@ class Publisher:
         except BaseException as error:
             self._repair(topic)
             lock.busy = False
-            raise self._meaning(error, topic, value) from None
+            raise publish_error(error, topic, value) from None
         lock.busy = False
         return self._publish_locked(topic, value, key, timestamp_ns, headers)
 
@@ -228,35 +225,23 @@ class Publisher:
             ConfigError: no values, or as many keys or timestamps as values are not there.
 
         """
-        count = len(values)
-        for field, column in (("keys", keys), ("timestamps_ns", timestamps_ns)):
-            if column is not None and len(column) != count:
-                raise ConfigError(f"len({field})", f"len(values) = {count}", len(column))
-        if not count:
-            raise ConfigError("len(values)", "at least 1", 0)
-        at = 0
-        last = -1
-        self._enter()
+        count = check_columns(values, keys, timestamps_ns)
+        at, last, bulk = 0, -1, self._bulk
         try:
             while at < count:
-                self._outgoing.make_room()
-                guess = self._counts.get(topic, 64)
-                now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
-                taken = self._core.publish_many(
-                    topic, values, keys, timestamps_ns, at,
-                    now_ns=now_ns, wall_ns=wall_ns, count=guess,
-                )  # fmt: skip
+                taken, last, gone = self._under_lock(
+                    bulk.take, topic, values, keys, timestamps_ns, at
+                )
                 at += taken
-                last = self._core.head(topic)[1] - 1
-                size = len(self._core.outbox[-1]) if self._core.outbox else self._frame_bytes
-                self._counts[topic] = max(1, min(65_536, taken * self._frame_bytes // size))
-                self._outgoing.send()
+                if not gone or not taken:
+                    self._send_rest()
         except BaseException as error:
-            meant = self._meaning(error, topic, values)
+            meant = publish_error(error, topic, values)
             meant.add_note(f"{at} of {count} values were accepted")
             raise meant from None
         finally:
-            self._lock.release()
+            if bulk.reserved:
+                bulk.end(topic)
         return last - count + 1, last
 
     def flush(self) -> None:
@@ -266,12 +251,8 @@ class Publisher:
             ClosedError: the publisher is closed.
 
         """
-        self._enter()
-        try:
-            self._core.flush(now_ns=time.monotonic_ns())
-            self._outgoing.send()
-        finally:
-            self._lock.release()
+        if not self._under_lock(self._flush):
+            self._send_rest()
 
     def wait_for_subscribers(self, count: int = 1, timeout: float | None = None) -> None:
         """Wait until `count` subscribers have confirmed that they receive.
@@ -288,7 +269,7 @@ class Publisher:
             ClosedError: the publisher is closed.
 
         """
-        if not self._driver.wait_for_subscribers(count, timeout):
+        if self._closed or not self._driver.wait_for_subscribers(count, timeout):
             if self._closed:
                 raise ClosedError("the publisher")
             there = len(self._core.requests.subscribers)
@@ -296,14 +277,14 @@ class Publisher:
 
     def stats(self) -> PublisherStats:
         """Return the counters as they are now; also after `close`."""
-        with self._lock:
-            return publisher_stats(
-                self._core,
-                self._outgoing.guard,
-                endpoint=self.endpoint,
-                recovery_endpoint=self.recovery_endpoint,
-                undelivered=self._undelivered,
-            )
+        return self._lock.run(
+            publisher_stats,
+            self._core,
+            self._outgoing.guard,
+            endpoint=self.endpoint,
+            recovery_endpoint=self.recovery_endpoint,
+            undelivered=self._undelivered,
+        )
 
     def close(self, timeout: float = 5.0) -> None:
         """Flush, wait until every subscriber has everything, and close.
@@ -316,16 +297,13 @@ class Publisher:
         if self._closed:
             return
         self._closed = True
-        with self._lock:
-            self._unusable = "it is closed"
-            self._core.begin_close(now_ns=time.monotonic_ns())
         try:
+            self._lock.run(self._begin_close)
             self._driver.wait_for_completion(timeout)
         finally:
             self._undelivered = self._core.requests.incomplete + bool(self._core.outbox)
             self._driver.stop()
-            self._sender.close(linger_ms=int(min(timeout, 1.0) * 1000))
-            self._server.close(linger_ms=int(min(timeout, 1.0) * 1000))
+            self._lock.run(self._close_sockets, int(max(0.0, min(timeout, 1.0)) * 1000))
         if self._undelivered:
             _log.warning("%d subscribers had not got everything at close", self._undelivered)
 
@@ -348,38 +326,70 @@ class Publisher:
     def _publish_locked(
         self, topic: str, value: Any, key: Any, timestamp_ns: Any, headers: Any
     ) -> int:
-        self._enter()
+        if self._unusable is not None:
+            raise ClosedError("the publisher", self._unusable)
+        lock = self._lock
+        lock.acquire()
         try:
+            if self._unusable is not None:
+                raise ClosedError("the publisher", self._unusable)
             core = self._core
-            self._outgoing.make_room()
-            sequence = core.publish(
-                topic, value, key, timestamp_ns, headers,
-                now_ns=time.monotonic_ns(), wall_ns=time.time_ns(),
-            )  # fmt: skip
-            if core.outbox:
-                self._outgoing.send()
-            if not self._driver.ticking and self._batches:
-                self._driver.tick()
+            taken = not self._bulk.reserved or topic not in self._bulk.reserved
+            gone = True
+            if taken:
+                self._outgoing.make_room()
+                sequence = core.publish(
+                    topic, value, key, timestamp_ns, headers,
+                    now_ns=time.monotonic_ns(), wall_ns=time.time_ns(),
+                )  # fmt: skip
+                if core.outbox:
+                    gone = self._outgoing.send()
+                if not self._driver.ticking and self._batches:
+                    self._driver.tick()
         except BaseException as error:
             self._repair(topic)
-            raise self._meaning(error, topic, value) from None
+            raise publish_error(error, topic, value) from None
         finally:
-            self._lock.release()
-        return sequence
+            lock.depth -= 1  # written out: see ExclusiveLock
+            lock.busy = lock.depth > 0 or not lock.has_gil
+            lock.unlock()
+        if not gone or not taken:
+            self._send_rest()
+        return sequence if taken else self._publish_locked(topic, value, key, timestamp_ns, headers)
 
     def _send_rest(self) -> None:
-        """Send what an accepted message left in the outbox, waiting for room by the rules."""
-        with self._lock:
-            self._outgoing.send()
+        """Send what has no room yet; the lock is left now and then, for those who need it."""
+        while True:
+            time.sleep(0.0002)
+            if self._lock.run(self._send_more):
+                return
 
-    def _enter(self) -> None:
-        """Take the lock, if the publisher can be used."""
+    def _send_more(self) -> bool:
+        return self._unusable is not None or self._outgoing.send()
+
+    def _flush(self) -> bool:
+        self._core.flush(now_ns=time.monotonic_ns())
+        return self._outgoing.send()
+
+    def _begin_close(self) -> None:
+        self._unusable = "it is closed"
+        self._core.begin_close(now_ns=time.monotonic_ns())
+
+    def _close_sockets(self, linger_ms: int) -> None:
+        self._sender.close(linger_ms=linger_ms)
+        self._server.close(linger_ms=linger_ms)
+
+    def _under_lock(self, call: Callable[..., R], *arguments: Any) -> R:
+        """Call under the lock, if the publisher can be used."""
         if self._unusable is not None:
             raise ClosedError("the publisher", self._unusable)
-        self._lock.acquire()
+        result: R = self._lock.run(self._if_usable, call, *arguments)
+        return result
+
+    def _if_usable(self, call: Callable[..., R], *arguments: Any) -> R:
         if self._unusable is not None:
-            self._lock.release()
             raise ClosedError("the publisher", self._unusable)
+        return call(*arguments)
 
     def _repair(self, topic: Any) -> None:
         """Cut off what an exception left half done in a batch."""
@@ -387,24 +397,12 @@ class Publisher:
         if batch is not None:
             batch.repair()
 
-    def _meaning(self, error: BaseException, topic: Any, value: Any) -> BaseException:
-        """Return what to raise instead of `error`."""
-        if isinstance(error, MessageError | ClosedError | QueueFullError | ConfigError):
-            return error
-        if isinstance(error, transports.TransportError):
-            return ClosedError("the publisher", str(error))
-        if isinstance(error, TypeError) and not isinstance(topic, str):
-            return MessageError("topic", f"must be a str, not {topic!r}")
-        if isinstance(error, PACKING_ERRORS):
-            return packing_error("value", value, error)
-        return error
-
     def _forget(self) -> None:
         """In a forked child: the sockets and the thread are the parent's, perhaps the lock too."""
         self._unusable = "it belongs to the parent process"
         self._closed = True
         self._lock = ExclusiveLock()
-        self._lock.busy = True  # so that publish() looks at _unusable
+        self._batches = {}  # so that publish() goes by the lock, and looks at _unusable
 
 
 def _recovery_endpoint(

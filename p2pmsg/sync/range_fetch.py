@@ -145,16 +145,18 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
     def _ask(self, now_ns: int, *, again: bool = False) -> None:
         """Move the window on when half of it is there; with `again`, repeat what is due."""
         receiver = self._receiver
-        grown = False
-        if receiver.head < self._stop and 2 * (receiver.head - receiver.expected) < self._window:
-            head = min(self._stop, receiver.expected + self._window)
-            grown = head > receiver.head
-            receiver.observe_head(head, now_ns=now_ns)
-        if grown or again:
+        ranges: list[tuple[int, int]] = []
+        before = receiver.head
+        if before < self._stop and 2 * (before - receiver.expected) < self._window:
+            receiver.observe_head(min(self._stop, receiver.expected + self._window), now_ns=now_ns)
+        if again:
             ranges = receiver.nacks_due(now_ns=now_ns)
-            if ranges:
-                body = control.Nack(self._topic, ranges)
-                self._channel.send(wire.control_frame(Kind.NACK, self._session, body))
+        if before < receiver.head and not any(stop >= receiver.head for _, stop in ranges):
+            # It became part of a gap that is answered now, and would be due with that gap's retry.
+            ranges.append((before, receiver.head))
+        if ranges:
+            body = control.Nack(self._topic, ranges)
+            self._channel.send(wire.control_frame(Kind.NACK, self._session, body))
 
     def _wait(self) -> None:
         """Nothing has come: ask, look who is there, and wait."""

@@ -1,13 +1,18 @@
 """Constructors' keywords laid over a configuration."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import transports
-from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig, at_least
-from p2pmsg.errors import ConfigError, EndpointError, MessageError
+from p2pmsg.batch import PACKING_ERRORS, packing_error
+from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig, at_least, check
+from p2pmsg.errors import ClosedError, ConfigError, EndpointError, MessageError, P2PError
 from p2pmsg.publisher_core import check_topic
+
+C = TypeVar("C", PublisherConfig, SubscriberConfig)
+TOPICS_BYTES_MAX: Final = 60_000
+"""All topics of a subscriber go to the publisher in one request, which has 64 KiB at most."""
 
 
 def publisher_config(
@@ -17,7 +22,7 @@ def publisher_config(
     stall_ms: float | None,
 ) -> PublisherConfig:
     """Return `config` with the keywords that were given."""
-    config = config or PublisherConfig()
+    config = _config_of(PublisherConfig, config)
     changes: dict[str, Any] = {}
     if replay_bytes is not None:
         at_least("replay_bytes", replay_bytes, 0)
@@ -33,7 +38,7 @@ def subscriber_config(
     config: SubscriberConfig | None, receive_bytes: int | None, repair_timeout: float | None
 ) -> SubscriberConfig:
     """Return `config` with the keywords that were given."""
-    config = config or SubscriberConfig()
+    config = _config_of(SubscriberConfig, config)
     changes: dict[str, Any] = {}
     if receive_bytes is not None:
         changes["receive_bytes"] = receive_bytes
@@ -41,6 +46,43 @@ def subscriber_config(
         at_least("repair_timeout", repair_timeout, 0.001)
         changes["nack"] = replace(config.nack, deadline_ms=repair_timeout * 1000)
     return replace(config, **changes) if changes else config
+
+
+def _config_of(kind: type[C], config: C | None) -> C:
+    if config is None:
+        return kind()
+    check("config", config, isinstance(config, kind), f"a {kind.__name__} or None")
+    return config
+
+
+def check_columns(
+    values: Any, keys: Sequence[str | None] | None, timestamps_ns: Sequence[int] | None
+) -> int:
+    """Return how many values there are to publish; raise where that is not clear."""
+    odd = isinstance(values, str | bytes | bytearray | Mapping)
+    if odd or not (hasattr(values, "__len__") and hasattr(values, "__getitem__")):
+        kind = type(values).__name__
+        raise MessageError("values", f"must be a list or another sequence, not of type {kind}")
+    count = len(values)
+    for field, column in (("keys", keys), ("timestamps_ns", timestamps_ns)):
+        if column is not None and len(column) != count:
+            raise ConfigError(f"len({field})", f"len(values) = {count}", len(column))
+    if not count:
+        raise ConfigError("len(values)", "at least 1", 0)
+    return count
+
+
+def publish_error(error: BaseException, topic: Any, value: Any) -> BaseException:
+    """Return what `publish` raises instead of `error`."""
+    if isinstance(error, P2PError):
+        return error
+    if isinstance(error, transports.TransportError):
+        return ClosedError("the publisher", str(error))
+    if isinstance(error, TypeError) and not isinstance(topic, str):
+        return MessageError("topic", f"must be a str, not {topic!r}")
+    if isinstance(error, PACKING_ERRORS):
+        return packing_error("value", value, error)
+    return error
 
 
 def check_name(name: Any) -> str:
@@ -52,6 +94,8 @@ def check_name(name: Any) -> str:
 
 def check_endpoints(endpoints: str | Sequence[str]) -> list[transports.Endpoint]:
     """Return the endpoints that a subscriber connects to, or raise `EndpointError`."""
+    if not isinstance(endpoints, Iterable):
+        raise ConfigError("endpoints", "an endpoint, or several", endpoints)
     texts = [endpoints] if isinstance(endpoints, str) else list(endpoints)
     if not texts:
         raise ConfigError("endpoints", "at least one endpoint", endpoints)
@@ -65,6 +109,8 @@ def check_topics(topics: str | Sequence[str] | None) -> list[str]:
     """Return the topics and prefixes that a subscriber takes; empty: all."""
     if topics is None:
         return []
+    if not isinstance(topics, Iterable):
+        raise ConfigError("topics", "topics, prefixes ending in '*', or None", topics)
     names = [topics] if isinstance(topics, str) else list(topics)
     for name in names:
         try:
@@ -73,4 +119,6 @@ def check_topics(topics: str | Sequence[str] | None) -> list[str]:
         except MessageError as error:
             limit = f"topics, or prefixes ending in '*' ({error})"
             raise ConfigError("topics", limit, name) from error
+    size = sum(len(name.encode()) + 3 for name in names)
+    check("topics", size, size <= TOPICS_BYTES_MAX, f"of {TOPICS_BYTES_MAX} bytes at most")
     return names

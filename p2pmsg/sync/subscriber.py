@@ -1,18 +1,19 @@
 """The threaded subscriber."""
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from itertools import chain
+from math import isnan
 from random import Random
 from types import TracebackType
 from typing import Any, Self
 
 import transports
 from p2pmsg import wire
-from p2pmsg.config import OnGap, SubscriberConfig
+from p2pmsg.config import OnGap, SubscriberConfig, check
 from p2pmsg.errors import ClosedError, ConfigError, LossReport, MessagesLostError
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.start import parse_start
@@ -20,6 +21,7 @@ from p2pmsg.stats import SubscriberStats
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_peer import Stream
 from p2pmsg.sync.forks import close_in_children
+from p2pmsg.sync.iteration import iterate, waiter
 from p2pmsg.sync.settings import check_endpoints, check_name, check_topics, subscriber_config
 from p2pmsg.sync.subscriber_driver import SubscriberDriver
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -27,6 +29,7 @@ from recovery import Delivery, Loss
 
 _MS = 1_000_000
 _WAIT_MS = 1000
+_FOREVER_S = 1e9
 _NOTHING: Iterator[Message] = iter(())
 _NO_VALUES: Iterator[Any] = iter([])
 _log = logging.getLogger("p2pmsg")
@@ -92,6 +95,7 @@ class Subscriber:
         self._batch: MessageBatch | None = None
         self._stream: Stream | None = None
         self._closed = False
+        self._waiter, self._open = waiter(self), True
         receivers = [_make_receiver(place, names, settings) for place in places]
         self._driver = SubscriberDriver(self._core, receivers, places)
         close_in_children(self)
@@ -102,7 +106,7 @@ class Subscriber:
 
         After an exception (a loss, Ctrl-C) the same iterator goes on where it was.
         """
-        return chain.from_iterable(_Batches(self))
+        return iterate(self)
 
     def receive(self, timeout: float | None = None) -> Message:
         """Return the next message.
@@ -118,8 +122,10 @@ class Subscriber:
         """
         message = next(self._active, None)
         if message is None:
-            self._advance(timeout)
-            message = next(self._active)
+            deadline_ns = _deadline(timeout)
+            while message is None:  # another thread may be quicker
+                self._advance(timeout, deadline_ns)
+                message = next(self._active, None)
         return message
 
     def receive_many(self, count_max: int = 65_536, timeout: float | None = None) -> MessageBatch:
@@ -135,23 +141,44 @@ class Subscriber:
         """
         if count_max < 1:
             raise ConfigError("count_max", "at least 1", count_max)
-        rest = self._values.__length_hint__()
-        if not rest:
-            self._advance(timeout)
-            rest = self._values.__length_hint__()
-        with self._driver.lock:
-            batch = self._batch
-            assert batch is not None
-            total = len(batch)
-            at = total - rest
-            stop = min(total, at + count_max)
-            self._set_active(self._stream, batch.part(stop, total) if stop < total else None)
-        return batch.part(at, stop)
+        deadline_ns = _deadline(timeout)
+        while True:
+            taken = self._take_batch(count_max)
+            if taken is not None:
+                return taken
+            self._advance(timeout, deadline_ns)
+
+    def _take_batch(self, count_max: int) -> MessageBatch | None:
+        """Return what is left of the active batch, at most `count_max`; None where nothing is."""
+        whole: MessageBatch | None = None
+        at = 0
+        try:
+            with self._driver.lock:
+                stream, batch, values = self._stream, self._batch, self._values
+                at = 0 if batch is None else len(batch) - values.__length_hint__()
+                # All of the iterator, so that whoever else has it (a loop, a thread) gets none.
+                rest = [] if self._closed else list(values)
+                if not rest:
+                    return None
+                whole = batch if batch is not None else _batch_of(rest[0])
+                total = len(whole)
+                at = total - len(rest)
+                stop = min(total, at + count_max)
+                taken = whole.part(at, stop)
+                self._set_active(stream, whole.part(stop, total) if stop < total else None)
+            return taken
+        except BaseException:
+            if whole is not None:  # Ctrl-C: put back what was not returned
+                with self._driver.lock:
+                    self._set_active(self._stream or stream, whole.part(at, len(whole)))
+            raise
 
     def stats(self) -> SubscriberStats:
         """Return the ledger and the counters as they are now; also after `close`."""
         with self._driver.lock:
             core = self._core
+            if self._driver.hurt:
+                self._driver.heal()
             waiting: Counter[int] = Counter()
             for stream, output in core.ready:
                 if isinstance(output, Delivery):
@@ -191,6 +218,7 @@ class Subscriber:
         """Close; what was not handed on yet stays outstanding in `stats()`."""
         if not self._closed:
             self._closed = True
+            self._active = _NOTHING
             self._driver.stop()
 
     def __enter__(self) -> Self:
@@ -204,9 +232,8 @@ class Subscriber:
     ) -> None:
         self.close()
 
-    def _advance(self, timeout: float | None) -> None:
+    def _advance(self, timeout: float | None, deadline_ns: int | None = None) -> None:
         """Make a batch with messages the active one, doing I/O until there is one."""
-        deadline_ns = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
         driver = self._driver
         while True:
             if self._closed:
@@ -221,42 +248,70 @@ class Subscriber:
                 if self._closed:
                     continue
                 if not self._core.ready:
-                    driver.round(wait_ms)
+                    try:
+                        driver.round(wait_ms)
+                    except transports.TransportError:
+                        raise
+                    except BaseException:
+                        driver.hurt = True  # Ctrl-C, somewhere in the core's work
+                        raise
             if deadline_ns is not None and wait_ms == 0 and not self._core.ready:
                 raise TimeoutError(f"no message within {timeout} s")
 
     def _activate(self) -> bool:
         """Take from the core what is ready: True when there are messages."""
-        if not self._core.ready:
+        core = self._core
+        if not core.ready:
             return bool(self._values.__length_hint__())
-        while True:
+        while not self._closed:
             with self._driver.lock:
                 if self._values.__length_hint__():
                     return True
-                ready = self._core.pop_ready()
-                if ready is None:
+                if not core.ready:
                     return False
-                stream, output = ready
-                if isinstance(output, Delivery):
-                    try:
-                        self._set_active(stream, _read(stream, output))
-                        return True
-                    except FrameError as error:
-                        self._core.invalid[str(error)] += 1
-                        output = stream.note_malformed(output.sequence, output.count)
+                stream, output = core.ready[0]
+                if not isinstance(output, Delivery):
+                    core.pop_ready()
+                elif self._open_batch(stream, output):
+                    return True
+                else:
+                    core.pop_ready()
+                    output = stream.note_malformed(output.sequence, output.count)
             self._report(stream, output)
+        return False
+
+    def _open_batch(self, stream: Stream, output: Delivery[Frame]) -> bool:
+        """Make the first of what is ready the active batch; False where it is malformed."""
+        core, frame = self._core, output.item
+        batch: MessageBatch | None = None
+        values: Iterator[Any]
+        try:
+            if frame.count == 1:
+                values = active = iter((_read_single(stream, frame),))
+            else:
+                batch = _read(stream, output)
+                values = iter(batch.values)
+                active = batch.iterate(values)
+        except FrameError as error:
+            core.invalid[str(error)] += 1
+            return False
+        size, stop = len(frame.data), output.sequence + output.count
+        given = stream.given_messages + output.count
+        # No call in between, so that Ctrl-C comes before it all or behind it all.
+        self._stream, self._batch, self._values, self._active = stream, batch, values, active
+        stream.given, stream.given_messages = stop, given
+        core.ready_bytes -= size
+        core.ready.popleft()
+        return True
 
     def _set_active(self, stream: Stream | None, batch: MessageBatch | None) -> None:
-        self._batch = batch
         if batch is None:
-            self._stream, self._values, self._active = None, _NO_VALUES, _NOTHING
-            return
-        self._stream = stream
-        if len(batch.values) == 1:
-            self._values = self._active = iter((batch[0],))
+            self._stream, self._batch = None, None
+            self._values, self._active = _NO_VALUES, _NOTHING
             return
         values = iter(batch.values)
-        self._values, self._active = values, batch.iterate(values)
+        active = batch.iterate(values)
+        self._stream, self._batch, self._values, self._active = stream, batch, values, active
 
     def _report(self, stream: Stream, loss: Loss) -> None:
         report = LossReport(stream.topic, stream.peer.session, stream.peer.name, loss)
@@ -268,54 +323,33 @@ class Subscriber:
             _log.warning("%s", report)
 
     def _forget(self) -> None:
-        """In a forked child: the sockets and the thread are the parent's."""
+        """In a forked child: the sockets and the thread are the parent's, perhaps the lock too."""
         self._closed = True
+        self._driver.lock = threading.RLock()
         self._active, self._values = _NOTHING, _NO_VALUES
 
 
-class _Batches:
-    """Feeds `chain.from_iterable`, which iterates a message in 20 ns; a `__next__` takes 100.
-
-    It never waits and never raises but at the end, since that would end the chain for good. The
-    waiting is done by an inner iterator, whose exceptions the chain survives.
-    """
-
-    def __init__(self, subscriber: Subscriber) -> None:
-        self._subscriber = subscriber
-        self._waiter = _Waiter(subscriber)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Iterator[Message]:
-        subscriber = self._subscriber
-        if subscriber._values.__length_hint__():
-            return subscriber._active
-        if subscriber._closed:
-            raise StopIteration
-        return self._waiter
+def _deadline(timeout: float | None) -> int | None:
+    if timeout is None:
+        return None
+    ok = isinstance(timeout, int | float) and not isnan(timeout)
+    check("timeout", timeout, ok, "a number of seconds, or None")
+    return time.monotonic_ns() + int(min(timeout, _FOREVER_S) * 1e9)
 
 
-class _Waiter:
-    """Waits for one message, gives it, and ends, so that the rest comes straight from the batch."""
-
-    def __init__(self, subscriber: Subscriber) -> None:
-        self._subscriber = subscriber
-        self._given = False
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Message:
-        if self._given:
-            self._given = False
-            raise StopIteration
-        try:
-            message = self._subscriber.receive()
-        except ClosedError:
-            raise StopIteration from None
-        self._given = True
-        return message
+def _read_single(stream: Stream, frame: Frame) -> Message:
+    """Read a frame of one message, the kind that latency is asked of."""
+    values, timestamps, keys, headers = wire.decode_columns(frame)
+    return Message(
+        stream.topic,
+        values[0],
+        None if keys is None else keys[0],
+        frame.base_timestamp_ns if timestamps is None else timestamps[0],
+        None if headers is None else headers[0],
+        frame.sequence,
+        frame.session,
+        stream.peer.name,
+    )
 
 
 def _read(stream: Stream, delivery: Delivery[Frame]) -> MessageBatch:
@@ -335,6 +369,20 @@ def _read(stream: Stream, delivery: Delivery[Frame]) -> MessageBatch:
     if delivery.count == frame.count:
         return batch
     return batch.part(delivery.skip, delivery.skip + delivery.count)
+
+
+def _batch_of(message: Message) -> MessageBatch:
+    return MessageBatch(
+        message.topic,
+        message.session,
+        message.publisher,
+        message.sequence,
+        message.timestamp_ns,
+        [message.value],
+        None,
+        None if message.key is None else [message.key],
+        None if message.headers is None else [message.headers],
+    )
 
 
 def _make_receiver(

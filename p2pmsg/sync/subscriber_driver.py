@@ -7,7 +7,9 @@ import time
 import zmq
 
 import transports
-from p2pmsg.subscriber_core import Command, SubscriberCore
+from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.subscriber_lines import Command
+from p2pmsg.subscriber_heal import heal
 
 _MS = 1_000_000
 _FRAMES_PER_ROUND = 64
@@ -28,6 +30,7 @@ class SubscriberDriver:
 
     Attributes:
         stopping: set by `stop`; rounds end soon after.
+        hurt: set when an exception may have cut the core's work short; `heal` is called then.
 
     """
 
@@ -44,6 +47,7 @@ class SubscriberDriver:
         self.lock = threading.RLock()
         self.io_lock = threading.RLock()
         self.stopping = False
+        self.hurt = False
         self._last_round_ns = 0
         self._full_since_ns: int | None = None
         self._ended = threading.Event()
@@ -74,6 +78,8 @@ class SubscriberDriver:
         core = self._core
         now_ns = time.monotonic_ns()
         self._last_round_ns = now_ns
+        if self.hurt:
+            self.heal()
         deadline_ns = core.next_deadline_ns()
         if now_ns >= deadline_ns:
             self._handle_timer(now_ns)
@@ -95,6 +101,12 @@ class SubscriberDriver:
             return
         self._poll(wait_ms)
         self._take_all()
+
+    def heal(self) -> None:
+        """Put the core right after an exception."""
+        with self.lock:
+            heal(self._core, now_ns=time.monotonic_ns())
+            self.hurt = False
 
     def _clients_awaited(self) -> list[int]:
         return self._core.recovering
@@ -156,14 +168,17 @@ class SubscriberDriver:
         with self.lock:
             while commands:
                 try:
-                    self._do(commands.popleft())
+                    self._do(commands[0])
                 except transports.TransportError as error:
                     _log.warning("%s", error)
+                commands.popleft()  # last, so that none is forgotten whatever strikes
             self._send_requests()
 
     def _do(self, command: Command) -> None:
         what = command.what
         if what == "connect":
+            if command.session in self._clients:
+                return
             endpoint = _recovery_address(command.endpoint, self._endpoints[command.line])
             client = transports.ZmqRecoveryClient(
                 endpoint,
@@ -187,10 +202,11 @@ class SubscriberDriver:
     def _send_requests(self) -> None:
         requests = self._core.requests
         while requests:
-            session, frame = requests.popleft()
+            session, frame = requests[0]
             client = self._clients.get(session)
             if client is not None:
                 client.send(frame)  # what has no room is asked for again
+            requests.popleft()
 
     def _run(self) -> None:
         tick_s = _TICK_S
@@ -211,6 +227,7 @@ class SubscriberDriver:
             except transports.ClosedError:
                 return
             except Exception:  # the thread must go on: without it gaps are not asked for
+                self.hurt = True
                 _log.exception("the subscriber's background thread failed; it goes on")
             finally:
                 self.io_lock.release()

@@ -118,6 +118,19 @@ class SimulatedPublisher:
         """Publish nothing from now on."""
         self._publishing = False
 
+    def close(self) -> None:
+        """Begin to close: flush, and wait for the subscribers; `is_complete` says when."""
+        self._publishing = False
+        if self.core is not None:
+            self._network.note(f"{self.name} closes")
+            self.core.begin_close(now_ns=self._network.clock.now_ns)
+            self.pump()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything has left, and every subscriber known says that it has everything."""
+        return self.core is not None and not self.core.requests.incomplete and not self.core.outbox
+
     def publish(self, topic: str, count: int = 1) -> None:
         """Publish `count` random messages, as one call."""
         core, network = self.core, self._network
@@ -144,7 +157,7 @@ class SimulatedPublisher:
             )
             self._book.accept(core.session, topic, sequence, message)
         else:
-            self._publish_many(core, topic, messages, wall_ns, keyed=rng.random() < 0.5)
+            self._publish_many(core, topic, messages, keyed=rng.random() < 0.5)
         self._try_send(core)
         self._schedule()
 
@@ -185,21 +198,16 @@ class SimulatedPublisher:
         self._publish_later()
 
     def _publish_many(
-        self, core: PublisherCore, topic: str, messages: list[Accepted], wall_ns: int, *, keyed: bool
+        self, core: PublisherCore, topic: str, messages: list[Accepted], *, keyed: bool
     ) -> None:
+        wall_ns = WALL_NS + self._network.clock.now_ns
         values = [message.value for message in messages]
         keys = [message.key for message in messages] if keyed else None
         at = 0
         while at < len(values):
+            now_ns = self._network.clock.now_ns
             taken = core.publish_many(
-                topic,
-                values,
-                keys,
-                None,
-                at,
-                now_ns=self._network.clock.now_ns,
-                wall_ns=wall_ns,
-                count=64,
+                topic, values, keys, None, at, now_ns=now_ns, wall_ns=wall_ns, count=64
             )
             last = core.replay.next(topic)
             for index in range(taken):
@@ -235,14 +243,17 @@ class SimulatedPublisher:
         while core.outbox:
             if self._sender.send(core.outbox[0]):
                 self._guard.succeeded(now_ns=now_ns)
-            elif self._config.on_full == "raise":
-                return False
-            elif self._config.on_full == "block" and self._guard.blocked(now_ns=now_ns):
+            elif self._must_wait(now_ns):
                 return False
             else:
                 self._sender.send_shedding(core.outbox[0])
             core.outbox.popleft()
         return True
+
+    def _must_wait(self, now_ns: int) -> bool:
+        """Whether a frame without room waits; or else the slow subscriber misses it."""
+        on_full = self._config.on_full
+        return on_full == "raise" or (on_full == "block" and self._guard.blocked(now_ns=now_ns) > 0)
 
     def _serve(self, core: PublisherCore, now_ns: int) -> None:
         requests = core.requests
@@ -281,5 +292,3 @@ class SimulatedPublisher:
         if time_ns == self._wake_ns:
             self._wake_ns = 0
             self.pump()
-
-

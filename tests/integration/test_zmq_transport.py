@@ -205,7 +205,7 @@ def test_reconnect_also_replaces_a_connection_that_works(pair):
 
 
 def test_a_frozen_receiver_is_given_up_and_no_longer_holds_the_sender_up(opened):
-    sender = opened(ZmqSender, LOOPBACK, queue_frames=5, heartbeat_timeout_ms=500)
+    sender = opened(ZmqSender, LOOPBACK, queue_frames=5, silence_ms=500)
     script = (
         "import sys, transports as t\n"
         "r = t.ZmqReceiver(sys.argv[1], context=t.context()); r.subscribe(b''); r.connect()\n"

@@ -257,3 +257,12 @@ def test_a_gap_found_during_a_pause_has_its_full_time_after_it():
     nacks.add(0, 1, now_ns=10 * MS)
     assert nacks.expire(now_ns=150 * MS - 1) == []
     assert nacks.expire(now_ns=150 * MS) == [Loss(0, 1, LossReason.TIMEOUT)]
+
+
+def test_what_is_missed_behind_a_gap_being_answered_is_asked_for_at_once():
+    nacks = NackScheduler(NackConfig(retry_ms=20.0), Random(1))
+    assert nacks.add(0, 10, now_ns=0)
+    assert nacks.due(now_ns=0) == [(0, 10)]
+    nacks.fill(0, 5, now_ns=1_000_000)
+    assert nacks.add(10, 20, now_ns=2_000_000)
+    assert nacks.due(now_ns=2_000_000) == [(10, 20)]

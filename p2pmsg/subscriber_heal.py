@@ -1,0 +1,58 @@
+"""Putting a subscriber's state machine right, after an exception cut one of its methods short.
+
+The thread that waits in `receive` does the work, so Ctrl-C may strike anywhere in it. Certain then
+is what stands in `ready` or was taken from there: each is one step. All behind it is asked for anew.
+"""
+
+from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.subscriber_lines import Command
+from p2pmsg.subscriber_peer import Stream
+from recovery import Delivery, LossReason
+
+
+def heal(core: SubscriberCore, *, now_ns: int) -> None:
+    """Rewind every stream to what was handed on; it may be called again, should it be cut short."""
+    given: dict[int, tuple[int, int]] = {}
+    core.ready_bytes = 0
+    for stream, output in list(core.ready):
+        _, messages = given.get(id(stream), (0, stream.given_messages))
+        if isinstance(output, Delivery):
+            core.ready_bytes += len(output.item.data)
+            given[id(stream)] = (output.sequence + output.count, messages + output.count)
+        else:
+            given[id(stream)] = (output.stop, messages)
+    core._last = None
+    core._troubled.clear()
+    core._stream_count = len(core.streams)
+    _heal_peers(core, now_ns)
+    for stream in core.streams:
+        stream.peer.gaps = 0
+    for stream in core.streams:
+        _rewind(stream, *given.get(id(stream), (stream.given, stream.given_messages)), now_ns)
+        core._settle(stream)
+
+
+def _heal_peers(core: SubscriberCore, now_ns: int) -> None:
+    in_use = {line.session for line in core.lines}
+    for session, peer in list(core.peers.items()):
+        if peer.gone:
+            continue
+        if peer.probe_line < 0:  # it was about to be made
+            del core.peers[session]
+            for index, line in enumerate(core.lines):
+                if line.session == session:
+                    line.session = None
+                core.commands.append(Command("reconnect", index))
+        elif session not in in_use:
+            core.desk.end_peer(peer, now_ns)
+        else:
+            core.commands.append(Command("connect", peer.probe_line, session, peer.recovery))
+            if peer.probe is not None:
+                core.desk.send_probe(peer, peer.probe_line, now_ns)
+
+
+def _rewind(stream: Stream, expected: int | None, handed: int, now_ns: int) -> None:
+    receiver = stream.receiver
+    receiver.rewind(receiver.start if expected is None else expected, handed, now_ns=now_ns)
+    if stream.peer.gone:
+        receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)

@@ -1,0 +1,248 @@
+"""The lines of a subscriber: who is at their other ends, and whether they carry.
+
+For each connection::
+
+    WELCOME ──▶ PROBE (over recovery) ──▶ ECHO (over data: heads) ──▶ JOINED ──▶ keep-alives
+
+The probe's prefix is subscribed to after the topics, on the same connection, so an echo proves that
+the topics are subscribed to as well. Each new connection is probed anew, and its heads show at once
+what was missed in between. So is a line that says nothing, and a publisher that closes.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from p2pmsg import control, wire
+from p2pmsg.start import Start
+from p2pmsg.subscriber_peer import Peer
+from p2pmsg.wire import Frame, FrameError, Kind
+from recovery import LossReason
+
+if TYPE_CHECKING:
+    from p2pmsg.subscriber_core import SubscriberCore
+
+_MS = 1_000_000
+PEERS_MAX = 4096
+"""Sessions known at once; the ones that ended first are forgotten first."""
+PROBE_RETRY_NS = 100 * _MS
+STRANGE_NS = 1000 * _MS
+"""How long frames of an unknown session may come: their welcome is on its way, or was lost."""
+
+
+@dataclass(slots=True)
+class Command:
+    """Something that the shell is to do: connect, disconnect, subscribe, unsubscribe, reconnect."""
+
+    what: str
+    line: int = -1
+    session: int = 0
+    endpoint: str = ""
+    prefix: bytes = b""
+
+
+@dataclass(slots=True)
+class Line:
+    """One connection of the data path."""
+
+    session: int | None = None
+    contacted: bool = False
+    heard_ns: int = 0
+    strange_ns: int | None = None
+    """Since when frames of sessions come that its welcome did not announce."""
+    received: int = 0
+
+
+class LineDesk:
+    """Joins publishers, keeps in touch with them and gives them up; part of `SubscriberCore`.
+
+    Attributes:
+        subscriber: the id by which publishers count this subscriber.
+
+    """
+
+    def __init__(self, core: "SubscriberCore", subscriber: int, name: str) -> None:
+        self._core = core
+        self.subscriber = subscriber
+        self._name = name
+        self._timeout_ns = int(core.config.publisher_timeout_ms * _MS)
+
+    def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
+        """Take what each new connection begins with, or what a closing publisher sends."""
+        welcome = control.read_body(frame, control.Welcome)
+        session = frame.session
+        state = self._core.lines[line]
+        peer = self._core.peers.get(session)
+        if frame.flags & wire.FLAG_CLOSING:
+            if peer is not None and not peer.closing and not peer.gone:
+                peer.closing = True
+                self._core._next_check_ns = now_ns
+                self.send_probe(peer, line, now_ns)  # its echo has the last heads
+            return
+        state.strange_ns = None
+        if peer is not None and peer.gone:
+            return  # a session that ended does not come back
+        if peer is None:
+            self._forget_peers()
+            peer = Peer(session, welcome, returning=state.contacted, now_ns=now_ns)
+            self._core.peers[session] = peer
+            self._core.commands.append(Command("connect", line, session, welcome.recovery))
+        state.contacted = True
+        if state.session != session:
+            former, state.session = state.session, session
+            if former is not None and all(other.session != former for other in self._core.lines):
+                self.end_peer(self._core.peers[former], now_ns)
+        peer.heard_ns = now_ns
+        self._core._next_check_ns = now_ns
+        self.send_probe(peer, line, now_ns)
+
+    def note_stranger(self, line: int, now_ns: int) -> None:
+        """Note that a frame came of another session than the line's welcome announced."""
+        if self._core.lines[line].strange_ns is None:
+            self._core.lines[line].strange_ns = now_ns
+
+    def send_probe(self, peer: Peer, line: int, now_ns: int) -> None:
+        """Ask for an echo over a line."""
+        if peer.probe is not None:
+            prefix = wire.control_prefix(Kind.ECHO, peer.probe)
+            self._core.commands.append(Command("unsubscribe", peer.probe_line, prefix=prefix))
+        peer.probe = self._core._rng.getrandbits(64)
+        peer.probe_line = line
+        peer.probe_due_ns = now_ns + PROBE_RETRY_NS
+        prefix = wire.control_prefix(Kind.ECHO, peer.probe)
+        self._core.commands.append(Command("subscribe", line, prefix=prefix))
+        self._request_probe(peer)
+
+    def _request_probe(self, peer: Peer) -> None:
+        assert peer.probe is not None
+        # Who was here before the session began has a right to all of it.
+        whole = peer.returning and self._core.start.kind in ("latest", "earliest")
+        start = Start("sequence", 0) if whole else self._core.start
+        topics = self._core.topics or ["*"]
+        body = control.Probe(peer.probe, topics, start.kind, start.position)
+        frame = wire.control_frame(Kind.PROBE, peer.session, body)
+        self._core.requests.append((peer.session, frame))
+
+    def receive_echo(self, frame: Frame, now_ns: int) -> bool:
+        """Take an echo; False where it is not for us."""
+        peer = next((p for p in self._core.peers.values() if p.probe == frame.session), None)
+        if peer is None:
+            return False  # who takes all topics gets the others' echoes, too
+        heads = control.read_body(frame, control.Heads)
+        self._core.commands.append(
+            Command(
+                "unsubscribe",
+                peer.probe_line,
+                prefix=wire.control_prefix(Kind.ECHO, frame.session),
+            )
+        )
+        peer.probe = None
+        first, peer.joined = not peer.joined, True
+        peer.heard_ns = now_ns
+        for head in heads.streams:
+            known = head.topic in peer.streams
+            if not known and self._core._stream_count >= self._core.config.streams_max:
+                self._core.invalid["streams_max"] += 1
+                continue
+            stream = peer.streams.get(head.topic) or self._core._add_stream(peer, head.topic)
+            if not stream.receiver.started:
+                # On a later connection, a topic that is new was opened while we were away.
+                start = head.start if first else self._core._start_of_new()
+                stream.receiver.start_at(start, now_ns=now_ns)
+            earliest = min(head.earliest, head.next)
+            stream.receiver.observe_head(head.next, now_ns=now_ns, earliest=earliest)
+            self._core._settle(stream)
+        for stream in peer.streams.values():
+            if not stream.receiver.started:
+                stream.receiver.start_at(self._core._start_of_new(), now_ns=now_ns)
+                self._core._settle(stream)
+        self._send_joined(peer, now_ns)
+        return True
+
+    def _send_joined(self, peer: Peer, now_ns: int) -> None:
+        complete = _is_complete(peer)
+        peer.told_complete = complete
+        peer.keep_alive_ns = now_ns + int(self._core.config.keep_alive_ms * _MS)
+        body = control.Joined(self.subscriber, self._name, complete)
+        frame = wire.control_frame(Kind.JOINED, peer.session, body)
+        self._core.requests.append((peer.session, frame))
+
+    def leave(self) -> None:
+        """Tell all publishers that this subscriber goes."""
+        for session, peer in self._core.peers.items():
+            if peer.joined and not peer.gone:
+                body = control.Joined(self.subscriber, self._name)
+                self._core.requests.append((session, wire.control_frame(Kind.LEAVE, session, body)))
+
+    def check(self, *, now_ns: int) -> None:
+        """Look after silence: repeat probes, send keep-alives, give up lines."""
+        self._check_peers(now_ns)
+        self._check_lines(now_ns)
+
+    def _check_peers(self, now_ns: int) -> None:
+        for peer in self._core.peers.values():
+            if peer.gone:
+                continue
+            if peer.probe is not None and now_ns >= peer.probe_due_ns:
+                peer.probe_due_ns = now_ns + PROBE_RETRY_NS
+                self._request_probe(peer)
+            if peer.joined and peer.closing and not peer.told_complete:
+                if _is_complete(peer):
+                    self._send_joined(peer, now_ns)
+            elif peer.joined and now_ns >= peer.keep_alive_ns:
+                self._send_joined(peer, now_ns)
+            if now_ns - peer.heard_ns > self._timeout_ns:
+                for stream in peer.streams.values():
+                    receiver = stream.receiver
+                    receiver.blame(0, receiver.head, LossReason.PUBLISHER_GONE)
+
+    def _check_lines(self, now_ns: int) -> None:
+        for index, line in enumerate(self._core.lines):
+            silent_ns = now_ns - line.heard_ns
+            strange_ns = 0 if line.strange_ns is None else now_ns - line.strange_ns
+            if silent_ns > self._timeout_ns or strange_ns > STRANGE_NS:
+                # ZeroMQ gives up some connections for good, without a word.
+                line.heard_ns = now_ns
+                line.strange_ns = None
+                self._core.commands.append(Command("reconnect", index))
+            elif silent_ns > self._timeout_ns // 2 and line.session is not None:
+                # Perhaps it has nothing to say: no topic of its is ours. An echo shows it.
+                peer = self._core.peers[line.session]
+                if peer.joined and peer.probe is None:
+                    self.send_probe(peer, index, now_ns)
+
+    def end_peer(self, peer: Peer, now_ns: int) -> None:
+        """Give up a session for good: another one is at its place."""
+        peer.gone = True
+        if peer.probe is not None:
+            prefix = wire.control_prefix(Kind.ECHO, peer.probe)
+            self._core.commands.append(Command("unsubscribe", peer.probe_line, prefix=prefix))
+            peer.probe = None
+        for stream in peer.streams.values():
+            receiver = stream.receiver
+            if not receiver.started:
+                # It was never joined: what came is all that is known to be ours.
+                whole = peer.returning or self._core.start.kind == "sequence"
+                start = self._core._start_of_new() if whole else receiver.first_known
+                receiver.start_at(start, now_ns=now_ns)
+            stream.receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)
+            self._core._settle(stream)
+        self._core.commands.append(Command("disconnect", session=peer.session))
+
+    def _forget_peers(self) -> None:
+        if len(self._core.peers) < PEERS_MAX:
+            return
+        ended = next((session for session, peer in self._core.peers.items() if peer.gone), None)
+        if ended is None:
+            raise FrameError("peers_max")
+        peer = self._core.peers.pop(ended)
+        self._core._stream_count -= len(peer.streams)
+        self._core._last = None
+        for stream in peer.streams.values():
+            self._core._troubled.pop(id(stream), None)
+            self._core.forgotten.update(stream.totals())
+
+
+def _is_complete(peer: Peer) -> bool:
+    """Whether nothing of a closing publisher can come any more, and nothing of it is missing."""
+    waits = peer.probe is not None or any(s.receiver.missing for s in peer.streams.values())
+    return peer.closing and not waits

@@ -1,0 +1,57 @@
+"""What spark_bridge raises.
+
+::
+
+    BridgeError
+    ├── MissingDependencyError (ImportError)  PySpark, PyArrow or Java is missing
+    ├── OptionError (ValueError)              an option of the source is unknown or has a bad value
+    └── DataLossError                         failOnDataLoss, and a range is gone
+
+Spark passes their text on in exceptions of its own.
+"""
+
+__all__ = ["BridgeError", "DataLossError", "MissingDependencyError", "OptionError"]
+
+
+class BridgeError(Exception):
+    """The root of what spark_bridge raises."""
+
+
+class MissingDependencyError(BridgeError, ImportError):
+    """A piece that Spark needs is missing.
+
+    Attributes:
+        what: `PySpark`, `PyArrow` or `Java`.
+
+    """
+
+    def __init__(self, what: str, advice: str) -> None:
+        super().__init__(f"spark_bridge needs {what}, which is missing: {advice}")
+        self.what = what
+
+
+class OptionError(BridgeError, ValueError):
+    """An option is unknown, missing, or out of its limits.
+
+    Attributes:
+        option: its name.
+
+    """
+
+    def __init__(self, option: str, reason: str) -> None:
+        super().__init__(f"option {option!r} of format p2pmsg {reason}")
+        self.option = option
+
+
+class DataLossError(BridgeError):
+    """A range that a query owes is gone, and `failOnDataLoss` is true."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}. The query stops because failOnDataLoss is true; "
+            "set it to false to go on without these messages"
+        )
+
+    def __reduce__(self) -> "tuple[type[Exception], tuple[object, ...]]":
+        # It crosses processes, and must not explain itself twice.
+        return BridgeError, self.args

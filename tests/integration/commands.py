@@ -1,0 +1,89 @@
+"""Runs `p2pmsg` as a user does: as a process, whose output is looked at."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+P2PMSG = [sys.executable, "-m", "p2pmsg"]
+DEADLINE_S = 30.0
+_MARK = "P2PMSG_TEST_MARK"
+
+
+def eventually(condition, deadline_s=DEADLINE_S):
+    """Return the first true value of `condition`; fail if there is none in time."""
+    deadline = time.monotonic() + deadline_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.005)
+    return value
+
+
+def run(*arguments, stdin=b"", timeout=DEADLINE_S, env=None):
+    return subprocess.run(
+        [*P2PMSG, *arguments], input=stdin, capture_output=True, timeout=timeout, env=env
+    )
+
+
+class Command:
+    """A running command; its output goes to files, so that it never waits for a reader."""
+
+    def __init__(self, folder, *arguments, env=None, stdout=None):
+        self.mark = uuid.uuid4().hex
+        self.out, self.err = (folder / f"{self.mark}.{name}" for name in ("out", "err"))
+        with open(self.out, "wb") as out, open(self.err, "wb") as err:
+            self.process = subprocess.Popen(
+                [*P2PMSG, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=stdout if stdout is not None else out,
+                stderr=err,
+                env={**(os.environ if env is None else env), _MARK: self.mark},
+            )
+
+    def write(self, data):
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def interrupt(self):
+        self.process.send_signal(signal.SIGINT)
+
+    def wait(self, timeout=DEADLINE_S):
+        return self.process.wait(timeout)
+
+    def output(self):
+        return self.out.read_bytes()
+
+    def errors(self):
+        return self.err.read_text()
+
+    def processes(self):
+        """Return the ids of all processes that come of this command and still live."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and entry.name != str(os.getpid()):
+                with contextlib.suppress(OSError):
+                    if self.mark.encode() in (entry / "environ").read_bytes():
+                        found.append(int(entry.name))
+        return found
+
+    def finish(self):
+        for process in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.wait(10)
+
+
+@contextlib.contextmanager
+def command(folder, *arguments, **options):
+    """Run a command; it and what it started are killed in the end, if they still run."""
+    made = Command(folder, *arguments, **options)
+    try:
+        yield made
+    finally:
+        made.finish()

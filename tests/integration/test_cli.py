@@ -1,0 +1,246 @@
+"""`p2pmsg pub`, `sub` and `bench` as processes, over real sockets."""
+
+import json
+import os
+import signal
+
+import pytest
+
+import p2pmsg
+from tests.integration.commands import command, eventually, run
+
+LOOPBACK = "tcp://127.0.0.1:0"
+
+
+@pytest.fixture
+def endpoint(tmp_path):
+    return f"ipc://{tmp_path}/feed"
+
+
+@pytest.fixture
+def start(tmp_path, opened):
+    return lambda *arguments, **options: opened.enter_context(
+        command(tmp_path, *arguments, **options)
+    )
+
+
+def receive_from(opened, subscriber_endpoint, **options):
+    return opened.enter_context(p2pmsg.Subscriber(subscriber_endpoint, **options))
+
+
+def test_lines_pass_through_pub_and_sub_byte_for_byte(start, endpoint):
+    lines = b"".join(b"line %d\t\r gr\xc3\xbc\xc3\x9fe\n\n" % number for number in range(5000))
+    sub = start("sub", endpoint, "lines", "--count", "10000")
+    pub = run("pub", endpoint, "lines", stdin=lines)
+
+    assert sub.wait() == 0
+    assert sub.output() == lines
+    assert sub.errors() == ""
+    assert (pub.returncode, pub.stdout) == (0, b"")
+
+
+def test_json_values_arrive_with_topic_sequence_and_key(start, endpoint):
+    sub = start("sub", endpoint, "--json", "--count", "2")
+    pub = run(
+        "pub", endpoint, "trades", "--json", "--key-field", "symbol", "--name", "feed",
+        stdin=b'{"symbol":"BTC","price":1.5}\n\n{"symbol":"ETH","price":null}\n',
+    )  # fmt: skip
+
+    assert sub.wait() == 0
+    first, second = map(json.loads, sub.output().splitlines())
+    assert first.pop("timestamp_ns") > 1e18
+    assert first == {
+        "topic": "trades", "sequence": 0, "key": "BTC", "headers": None, "publisher": "feed",
+        "value": {"symbol": "BTC", "price": 1.5},
+    }  # fmt: skip
+    assert (second["sequence"], second["key"]) == (1, "ETH")
+    assert pub.returncode == 0
+
+
+def test_bytes_that_are_no_text_are_marked(start, endpoint):
+    subs = [start("sub", endpoint, "--count", "1", *json) for json in ((), ("--json",))]
+    assert run("pub", endpoint, "t", "--wait", "2", stdin=b"\xff\n").returncode == 0
+
+    assert [sub.wait() for sub in subs] == [0, 0]
+    assert subs[0].output() == b"base64:/w==\n"
+    assert json.loads(subs[1].output())["value"] == {"base64": "/w=="}
+
+
+def test_who_comes_late_gets_all_from_earliest_while_pub_lingers(start, endpoint):
+    pub = start("pub", endpoint, "t", "--wait", "0", "--linger", "1000")
+    pub.write(b"a\nb\nc\n")
+    pub.process.stdin.close()
+
+    earliest = run("sub", endpoint, "--start", "earliest", "--count", "3", "--stats")
+    sequence = run("sub", endpoint, "--start", "1", "--count", "2")
+
+    assert (earliest.returncode, earliest.stdout) == (0, b"a\nb\nc\n")
+    table = earliest.stderr.decode().splitlines()
+    assert table[1].split() == ["t", endpoint, "3", "3", "0", "0"]
+    assert sequence.stdout == b"b\nc\n"
+    pub.interrupt()
+    assert pub.wait() == 130
+
+
+def test_topics_prefixes_and_several_endpoints(opened, make_publisher):
+    publishers = [make_publisher(name=name) for name in ("a", "b")]
+    for publisher in publishers:
+        for topic in ("trades", "quotes.btc", "quotes.eth", "news"):
+            publisher.publish(topic, f"{topic} of {publisher.name}")
+
+    endpoints = ",".join(publisher.endpoint for publisher in publishers)
+    sub = run("sub", endpoints, "trades", "--start", "earliest", "--count", "6", "quotes.*")
+
+    expected = {f"{t} of {n}" for t in ("trades", "quotes.btc", "quotes.eth") for n in "ab"}
+    assert set(sub.stdout.decode().splitlines()) == expected
+
+
+def test_a_loss_is_told_on_standard_error(start, make_publisher, make_proxy):
+    publisher = make_publisher(replay_bytes=0, name="feed")
+    proxy = make_proxy(publisher, drop=lambda frame: b"lose me" in frame)
+    sub = start("sub", proxy.endpoint, "t", "--count", "2")
+    publisher.wait_for_subscribers(1, timeout=20)
+
+    for value in ("first", "lose me", "last"):
+        publisher.publish("t", value)
+        publisher.flush()
+
+    assert sub.wait() == 0
+    assert sub.output() == b"first\nlast\n"
+    (line,) = sub.errors().splitlines()
+    assert line.startswith("p2pmsg sub: lost 1 messages [1, 2) of 't' from 'feed'")
+
+
+def test_a_port_in_use_is_told_in_one_line(make_publisher):
+    taken = make_publisher().endpoint
+
+    pub = run("pub", taken, "t")
+
+    assert pub.returncode == 1
+    assert pub.stderr.decode().startswith(f"p2pmsg pub: cannot bind '{taken}'")
+    assert pub.stderr.count(b"\n") == 1
+
+
+TIMEOUTS = {
+    "sub": (("--count", "3", "--timeout", "0.3"), b"no message for 0.3 s; 0 of 3 came"),
+    "pub": (("t", "--wait", "2", "--timeout", "0.3"), b"0 of 2 subscribers came within 0.3 s"),
+}
+
+
+@pytest.mark.parametrize("name", TIMEOUTS)
+def test_a_time_out_is_told_in_one_line(name, endpoint):
+    arguments, says = TIMEOUTS[name]
+    ended = run(name, endpoint, *arguments)
+
+    assert ended.returncode == 1
+    assert ended.stderr == b"p2pmsg %s: %s\n" % (name.encode(), says)
+
+
+def test_a_line_that_is_no_json_is_told_by_number_and_the_ones_before_it_arrive(start, endpoint):
+    sub = start("sub", endpoint, "--count", "1")
+    pub = run("pub", endpoint, "t", "--json", stdin=b'"good"\n{bad\n"never"\n')
+
+    assert pub.returncode == 1
+    assert pub.stderr.startswith(b"p2pmsg pub: line 2: is not JSON")
+    assert pub.stderr.count(b"\n") == 1
+    assert sub.wait() == 0
+    assert sub.output() == b"good\n"
+
+
+def test_sub_ends_quietly_when_nobody_reads_it_any_more(start, make_publisher):
+    publisher = make_publisher()
+    reading, writing = os.pipe()
+    sub = start("sub", publisher.endpoint, stdout=writing)
+    os.close(writing)
+    publisher.wait_for_subscribers(1, timeout=20)
+    publisher.publish("t", "first")
+    assert os.read(reading, 100) == b"first\n"
+
+    os.close(reading)  # and no further message comes
+
+    assert sub.wait() == 141
+    assert sub.errors() == ""
+
+
+def test_a_full_disk_is_told_in_one_line(start, make_publisher):
+    publisher = make_publisher()
+    with open("/dev/full", "wb") as full:
+        sub = start("sub", publisher.endpoint, "--count", "1", stdout=full)
+        publisher.wait_for_subscribers(1, timeout=20)
+        publisher.publish("t", "first")
+
+        assert sub.wait() == 1
+
+    assert sub.errors().startswith("p2pmsg sub: [Errno 28]")
+
+
+ENDINGS = {"Ctrl-C": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 143)}
+
+
+def assert_ended(ended, how, errors=""):
+    number, status = ENDINGS[how]
+    ended.process.send_signal(number)
+    assert ended.wait(5) == status
+    assert ended.errors() == errors
+    assert eventually(lambda: not ended.processes(), 2)
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_sub_ends_by_a_signal_and_still_prints_its_ledger(how, start, make_publisher):
+    publisher = make_publisher(name="feed")
+    sub = start("sub", publisher.endpoint, "--stats")
+    publisher.wait_for_subscribers(1, timeout=20)
+    publisher.publish("t", "first")
+    eventually(sub.output)
+    number, status = ENDINGS[how]
+
+    sub.process.send_signal(number)
+
+    assert sub.wait(5) == status
+    assert sub.errors().splitlines()[1].split() == ["t", "feed", "1", "1", "0", "0"]
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_pub_ends_by_a_signal_while_it_waits_for_subscribers(how, start, endpoint):
+    pub = start("pub", endpoint, "t")
+    said = f"p2pmsg pub: waiting for 1 subscriber at {endpoint}\n"
+    eventually(lambda: pub.errors() == said)
+
+    assert_ended(pub, how, said)
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_pub_ends_by_a_signal_while_it_waits_for_input(how, start, endpoint, make_subscriber):
+    subscriber = make_subscriber(endpoint)
+    pub = start("pub", endpoint, "t")
+    pub.write(b"first\n")
+    assert subscriber.receive(20).value == b"first"
+
+    assert_ended(pub, how)
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_bench_ends_by_a_signal_with_its_process(how, start):
+    bench = start("bench", "--seconds", "100")
+    eventually(lambda: len(bench.processes()) == 2)
+
+    assert_ended(bench, how)
+
+
+def test_bench_prints_a_table():
+    bench = run("bench", "--quick")
+
+    assert bench.returncode == 0, bench.stderr
+    assert [line.split(",")[0] for line in bench.stdout.decode().splitlines()] == [
+        "128-byte values", "publish", "publish_many", "ping-pong",
+    ]  # fmt: skip
+
+
+def test_bench_prints_json():
+    bench = run("bench", "--seconds", "0.1", "--size", "0", "--json")
+
+    result = json.loads(bench.stdout)
+    assert result["size_bytes"] == 0
+    assert result["publish_messages_s"] > 0
+    assert result["publish_many_messages_s"] > 0
+    assert 0 < result["latency_median_us"] <= result["latency_p99_us"]

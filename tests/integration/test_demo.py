@@ -1,0 +1,283 @@
+"""`p2pmsg demo` as a process, and its coordinator with a stand-in for the Spark child."""
+
+import gzip
+import importlib.util
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from p2pmsg.cli.demo_report import Silent
+from p2pmsg.demo import run as demo_run
+from p2pmsg.demo.bars import compute_bars, read_csv
+from p2pmsg.demo.feed import random_walk, read_feed
+from p2pmsg.demo.plan import Source
+from p2pmsg.demo.processes import Children, DemoError
+from p2pmsg.demo.run import run_demo
+from tests.integration.commands import command, eventually, run
+
+MARKET = Path(__file__).parents[3] / "shared" / "data" / "market.jsonl.gz"
+HAS_SPARK = bool(
+    importlib.util.find_spec("pyspark")
+    and importlib.util.find_spec(demo_run.SPARK_MODULE)
+    and (shutil.which("java") or "JAVA_HOME" in os.environ)
+)
+needs_market = pytest.mark.skipif(not MARKET.exists(), reason=f"{MARKET} is not there")
+needs_spark = pytest.mark.skipif(not HAS_SPARK, reason="Java or PySpark is not there")
+DEMO_TIMEOUT_S = 110.0
+
+
+def assert_good(summary, published):
+    assert summary["errors"] == []
+    assert summary["published"] == published
+    assert [subscriber["name"] for subscriber in summary["subscribers"]] == ["fast", "slow"]
+    for subscriber in summary["subscribers"]:
+        assert subscriber["delivered"] == published
+        assert subscriber["lost"] == subscriber["outstanding"] == subscriber["duplicates"] == 0
+        assert subscriber["balanced"] is True
+    assert summary["bars_equal"] is True
+    assert summary["cuts"] >= 3
+
+
+def test_the_demo_without_spark(tmp_path):
+    bars_file = tmp_path / "bars.csv"
+    ended = run("demo", "--no-spark", "--trades", "20000", "--json", "--output", str(bars_file))
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == b""
+    (line,) = ended.stdout.splitlines()
+    summary = json.loads(line)
+    assert_good(summary, 20_000)
+    assert summary["spark_rows"] is None
+    expected = compute_bars(random_walk(20_000))
+    assert summary["bars"] == len(expected)
+    assert read_csv(bars_file) == expected
+
+
+def test_the_demo_shows_progress_the_ledger_and_the_bars():
+    ended = run("demo", "--no-spark", "--trades", "2000")
+
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.decode().splitlines()
+    assert lines[0].startswith("playing 2,000 trades of a random walk within 6 s")
+    assert sum("published" in line and "cuts" in line for line in lines) >= 3
+    assert sum(line.endswith("balances") for line in lines) == 2
+    assert lines[-1] == "the bars are equal to those computed straight from the input"
+
+
+def test_without_java_the_demo_runs_all_else_and_says_what_is_missing(tmp_path):
+    if importlib.util.find_spec(demo_run.SPARK_MODULE) is None:
+        pytest.skip(f"{demo_run.SPARK_MODULE} is not there")
+    env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    ended = run("demo", "--trades", "2000", "--json", env=env | {"PATH": str(tmp_path)})
+
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads(ended.stdout)
+    assert_good(summary, 2000)
+    assert summary["spark_rows"] is None
+    assert "Java" in summary["spark"]
+    (line,) = ended.stderr.decode().splitlines()
+    assert line.startswith("p2pmsg demo: Spark was left out: ")
+
+
+@needs_market
+def test_the_demo_over_a_recorded_market_without_spark(tmp_path):
+    bars_file = tmp_path / "bars.csv"
+    ended = run(
+        "demo", "--no-spark", "--json", "--input", str(MARKET), "--output", str(bars_file),
+        timeout=60,
+    )  # fmt: skip
+
+    assert ended.returncode == 0, ended.stderr
+    events = list(read_feed(MARKET))
+    assert_good(json.loads(ended.stdout), len(events))
+    assert read_csv(bars_file) == compute_bars(events)
+
+
+@pytest.mark.spark
+@needs_spark
+@needs_market
+def test_the_demo_over_a_recorded_market_with_spark(tmp_path):
+    bars_file = tmp_path / "bars.csv"
+    ended = run(
+        "demo", "--json", "--input", str(MARKET), "--output", str(bars_file),
+        timeout=DEMO_TIMEOUT_S,
+    )  # fmt: skip
+
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads(ended.stdout)
+    events = list(read_feed(MARKET))
+    assert_good(summary, len(events))
+    assert summary["spark_rows"] == len(events)
+    assert read_csv(bars_file) == compute_bars(events)
+
+
+@pytest.mark.spark
+@needs_spark
+def test_the_demo_of_a_random_walk_with_spark():
+    ended = run("demo", "--json", "--trades", "20000", timeout=DEMO_TIMEOUT_S)
+
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads(ended.stdout)
+    assert_good(summary, 20_000)
+    assert summary["spark_rows"] == 20_000
+
+
+def test_an_input_that_is_no_feed_is_told_by_its_line(tmp_path):
+    feed = tmp_path / "feed.jsonl.gz"
+    good = next(random_walk(1)).line
+    feed.write_bytes(gzip.compress(good + b"\n{}\n"))
+
+    ended = run("demo", "--no-spark", "--input", str(feed))
+
+    assert ended.returncode == 1
+    assert ended.stdout == b""
+    line = f"p2pmsg demo: {feed}, line 2: field 'kind' is missing\n"
+    assert ended.stderr.decode() == line
+
+
+def test_an_empty_input_is_refused(tmp_path):
+    feed = tmp_path / "feed.jsonl"
+    feed.write_bytes(b"\n")
+
+    ended = run("demo", "--no-spark", "--input", str(feed))
+
+    assert ended.returncode == 1
+    assert ended.stderr == b"p2pmsg demo: the input has no events\n"
+
+
+MOMENTS = {
+    "at the very start": lambda demo: len(demo.processes()) > 1,
+    "while the processes start": lambda demo: len(demo.processes()) == 4,
+    "while it is published": lambda demo: b" 1 cuts" in demo.output(),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_ends_all_processes(moment, tmp_path):
+    with command(tmp_path, "demo", "--no-spark", "--trades", "100000") as demo:
+        eventually(lambda: MOMENTS[moment](demo) or demo.process.poll() is not None)
+
+        demo.interrupt()
+
+        assert demo.wait(2) == 130
+        assert demo.errors() == ""
+        assert not demo.processes()
+
+
+@pytest.mark.spark
+@needs_spark
+def test_ctrl_c_ends_spark_too(tmp_path):
+    with command(tmp_path, "demo", "--trades", "20000") as demo:
+        # The three others, Spark's Python, and Java.
+        eventually(lambda: len(demo.processes()) >= 6)
+
+        demo.interrupt()
+
+        assert demo.wait(3) == 130
+        assert demo.errors() == ""
+        eventually(lambda: not demo.processes(), 2)
+
+
+@pytest.mark.spark
+@needs_spark
+def test_when_the_demo_is_killed_no_process_stays(tmp_path):
+    with command(tmp_path, "demo", "--trades", "20000") as demo:
+        eventually(lambda: len(demo.processes()) >= 6)
+
+        demo.process.kill()
+
+        eventually(lambda: not demo.processes(), 5)
+
+
+def test_when_the_demo_is_killed_no_process_stays_without_spark(tmp_path):
+    with command(tmp_path, "demo", "--no-spark", "--trades", "20000") as demo:
+        eventually(lambda: len(demo.processes()) == 4)
+
+        demo.process.kill()
+
+        eventually(lambda: not demo.processes(), 2)
+
+
+# ------------------------------------------------------- with a stand-in for the Spark child
+
+STAND_IN = """\
+import json, sys, time
+from p2pmsg.demo.bars import compute_bars
+from p2pmsg.demo.feed import random_walk
+import msgspec
+
+def tell(**fields):
+    print(json.dumps(fields), flush=True)
+
+rows = int(sys.argv[sys.argv.index("--expected-rows") + 1])
+bars = [list(msgspec.structs.astuple(bar)) for bar in compute_bars(random_walk(rows))]
+print("chatter of a library")
+tell(event="ready")
+tell(event="progress", rows=rows // 2)
+"""
+RESULT = "tell(event='result', rows=rows, seconds=1.5, bars=bars)\n"
+ENDINGS = {
+    "good": (RESULT, []),
+    "volumes that differ in their last bits": ("bars[0][6] += 1e-12\n" + RESULT, []),
+    "bars in another order": ("bars.reverse()\n" + RESULT, []),
+    "another close": ("bars[0][5] += 1\n" + RESULT, ["the bars of Spark differ"]),
+    "a bar is missing": ("bars.pop()\n" + RESULT, ["the bars of Spark differ"]),
+    "a row is missing": ("rows -= 1\n" + RESULT, ["Spark read 1999 messages, not 2000"]),
+    "Java is missing": (
+        "sys.exit('no Java') if 0 else (print('no Java', file=sys.stderr), sys.exit(3))\n",
+        [],
+    ),
+}
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    def make(ending):
+        (tmp_path / "stand_in.py").write_text(STAND_IN + ending)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        return run_demo(Source(trades=2000), Silent(), seconds=1.0, spark_module="stand_in")
+
+    return make
+
+
+@pytest.mark.parametrize(("ending", "errors"), ENDINGS.values(), ids=ENDINGS)
+def test_what_spark_says_is_judged(ending, errors, stand_in):
+    state = stand_in(ending)
+
+    assert [
+        error[: len(start)] for error, start in zip(state.errors, errors, strict=True)
+    ] == errors
+    assert state.bars_equal == (not any("bars" in error for error in errors))
+    if "no Java" in ending:
+        assert (state.spark, state.spark_rows) == ("left out: no Java", None)
+
+
+def test_a_spark_that_fails_is_told_by_its_last_words(stand_in):
+    with pytest.raises(DemoError, match="Spark failed: ValueError: out of luck"):
+        stand_in("raise ValueError('out of luck')\n")
+
+
+def test_a_spark_that_is_silent_is_given_up(stand_in, monkeypatch):
+    monkeypatch.setattr(demo_run, "_PATIENCE_S", 1.5)
+
+    with pytest.raises(DemoError, match=r"nothing has gone on for 2 s: .*Spark reading"):
+        stand_in("time.sleep(100)\n")
+
+
+def test_a_child_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
+    (tmp_path / "stubborn.py").write_text(
+        "import signal, time, json\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print(json.dumps({'event': 'ready'}), flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Children() as children:
+        child = children.start("stubborn", "stubborn")
+        eventually(lambda: any(event["event"] == "ready" for _, event in children.poll()))
+
+    assert child.status == -9
+    assert not Path(child.scratch.name).exists()

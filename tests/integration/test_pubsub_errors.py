@@ -1,0 +1,283 @@
+"""What the API refuses: the right exception, a message that says why, and no trace of it."""
+
+from datetime import datetime
+
+import pytest
+
+import p2pmsg
+from p2pmsg import PublisherConfig, SubscriberConfig
+from tests.integration.peers import TOPIC, check_exact, check_ledger, take
+
+LONG = "x" * 256
+BAD_PUBLISHERS = {
+    "no endpoint": ({"endpoint": ""}, p2pmsg.EndpointError, "''"),
+    "no string": ({"endpoint": 5556}, p2pmsg.EndpointError, "endpoint"),
+    "None": ({"endpoint": None}, p2pmsg.EndpointError, "endpoint"),
+    "unknown scheme": ({"endpoint": "http://a:1"}, p2pmsg.EndpointError, "http"),
+    "no port": ({"endpoint": "tcp://127.0.0.1"}, p2pmsg.EndpointError, "port"),
+    "port too high": ({"endpoint": "tcp://127.0.0.1:65536"}, p2pmsg.EndpointError, "65535"),
+    "udp": ({"endpoint": "udp://239.0.0.1:5000"}, p2pmsg.EndpointError, "udp"),
+    "recovery": ({"recovery_endpoint": "tcp://a"}, p2pmsg.EndpointError, "port"),
+    "name": ({"name": LONG}, p2pmsg.ConfigError, "name must be a str of at most 255 bytes"),
+    "name of bytes": ({"name": b"a"}, p2pmsg.ConfigError, "name"),
+    "replay_bytes": ({"replay_bytes": -1}, p2pmsg.ConfigError, "replay_bytes must be at least 0"),
+    "replay_bytes str": ({"replay_bytes": "1"}, p2pmsg.ConfigError, "replay_bytes"),
+    "replay_bytes nan": ({"replay_bytes": float("nan")}, p2pmsg.ConfigError, "replay_bytes"),
+    "replay_bytes inf": ({"replay_bytes": float("inf")}, p2pmsg.ConfigError, "replay_bytes"),
+    "on_full": ({"on_full": "wait"}, p2pmsg.ConfigError, "on_full must be one of"),
+    "stall_ms": ({"stall_ms": 0}, p2pmsg.ConfigError, "stall_ms must be at least 1"),
+    "stall_ms inf": ({"stall_ms": float("inf")}, p2pmsg.ConfigError, "stall_ms"),
+    "stall_ms bool": ({"stall_ms": True}, p2pmsg.ConfigError, "stall_ms"),
+    "config": ({"config": {"linger_ms": 1}}, p2pmsg.ConfigError, "config"),
+}
+BAD_SUBSCRIBERS = {
+    "none": ({"endpoints": []}, p2pmsg.ConfigError, "at least one"),
+    "port 0": ({"endpoints": "tcp://127.0.0.1:0"}, p2pmsg.EndpointError, "port"),
+    "wildcard": ({"endpoints": "tcp://*:5556"}, p2pmsg.EndpointError, "tcp://*:5556"),
+    "one of two": ({"endpoints": ["tcp://a:1", "tcp://a"]}, p2pmsg.EndpointError, "tcp://a"),
+    "None": ({"endpoints": None}, p2pmsg.ConfigError, "endpoint"),
+    "number": ({"endpoints": 5556}, p2pmsg.ConfigError, "endpoint"),
+    "topic number": ({"topics": [5]}, p2pmsg.ConfigError, "topics"),
+    "topics number": ({"topics": 5}, p2pmsg.ConfigError, "topics"),
+    "empty topic": ({"topics": [""]}, p2pmsg.ConfigError, "1 to 255 bytes"),
+    "long topic": ({"topics": [LONG]}, p2pmsg.ConfigError, "255"),
+    "star inside": ({"topics": ["a**"]}, p2pmsg.ConfigError, "topics"),
+    "zero byte": ({"topics": ["a\0b"]}, p2pmsg.ConfigError, "zero byte"),
+    "too many topics": ({"topics": [f"topic {n}" for n in range(20_000)]}, p2pmsg.ConfigError,
+                        "topics"),
+    "start": ({"start": "oldest"}, p2pmsg.ConfigError, "start must be"),
+    "start below 0": ({"start": -1}, p2pmsg.ConfigError, "not -1"),
+    "start bool": ({"start": True}, p2pmsg.ConfigError, "start"),
+    "start float": ({"start": 1.0}, p2pmsg.ConfigError, "start"),
+    "start beyond": ({"start": 2**63}, p2pmsg.ConfigError, "start"),
+    "start naive": ({"start": datetime(2026, 1, 1)}, p2pmsg.ConfigError, "time zone"),
+    "on_gap": ({"on_gap": "ignore"}, p2pmsg.ConfigError, "on_gap must be"),
+    "name": ({"name": LONG}, p2pmsg.ConfigError, "name"),
+    "receive_bytes": ({"receive_bytes": 1}, p2pmsg.ConfigError, "receive_bytes must be an int of at least"),
+    "receive_bytes inf": ({"receive_bytes": float("inf")}, p2pmsg.ConfigError, "receive_bytes"),
+    "repair_timeout": ({"repair_timeout": 0}, p2pmsg.ConfigError, "repair_timeout must be"),
+    "repair_timeout inf": ({"repair_timeout": float("inf")}, p2pmsg.ConfigError, "repair_timeout"),
+    "config": ({"config": PublisherConfig()}, p2pmsg.ConfigError, "config"),
+}  # fmt: skip
+BAD_CONFIGS = [
+    (PublisherConfig, "frame_bytes", 10),
+    (PublisherConfig, "linger_ms", -1),
+    (PublisherConfig, "linger_ms", float("nan")),
+    (PublisherConfig, "linger_ms", float("inf")),
+    (PublisherConfig, "gather_us", "20"),
+    (PublisherConfig, "message_bytes_max", 2**31),
+    (PublisherConfig, "message_bytes_max", 0),
+    (PublisherConfig, "queue_frames", 0),
+    (PublisherConfig, "queue_frames", 1.5),
+    (PublisherConfig, "on_full", None),
+    (PublisherConfig, "streams_max", 0),
+    (PublisherConfig, "subscriber_timeout_ms", None),
+    (PublisherConfig, "replay", 5),
+    (PublisherConfig, "heartbeat", None),
+    (SubscriberConfig, "receive_bytes", 0),
+    (SubscriberConfig, "queue_frames", 0),
+    (SubscriberConfig, "frame_bytes_max", 1),
+    (SubscriberConfig, "publisher_timeout_ms", 0),
+    (SubscriberConfig, "streams_max", -1),
+    (SubscriberConfig, "keep_alive_ms", 0),
+    (SubscriberConfig, "nack", {}),
+]
+
+
+@pytest.mark.parametrize(("arguments", "kind", "text"), BAD_PUBLISHERS.values(), ids=BAD_PUBLISHERS)
+def test_a_publisher_refuses(arguments, kind, text):
+    with pytest.raises(kind) as refused:
+        p2pmsg.Publisher(**{"endpoint": "tcp://127.0.0.1:0", **arguments})
+    assert text in str(refused.value)
+    assert isinstance(refused.value, ValueError | OSError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"), BAD_SUBSCRIBERS.values(), ids=BAD_SUBSCRIBERS
+)
+def test_a_subscriber_refuses(arguments, kind, text):
+    with pytest.raises(kind) as refused:
+        p2pmsg.Subscriber(**{"endpoints": "tcp://127.0.0.1:9", **arguments})
+    assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(("kind", "field", "value"), BAD_CONFIGS)
+def test_a_configuration_refuses(kind, field, value):
+    with pytest.raises(p2pmsg.ConfigError) as refused:
+        kind(**{field: value})
+    assert refused.value.field == field
+    assert refused.value.value is value
+    assert field in str(refused.value)
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+class Odd:
+    pass
+
+
+BAD_MESSAGES = {
+    "object": (("t", Odd()), {}, "value"),
+    "object deep inside": (("t", {"a": [1, {"b": Odd()}]}), {}, "value"),
+    "function": (("t", print), {}, "value"),
+    "generator": (("t", (n for n in ())), {}, "value"),
+    "complex": (("t", 1j), {}, "value"),
+    "int too large": (("t", 2**64), {}, "value"),
+    "int too small": (("t", -(2**63) - 1), {}, "value"),
+    "int too large inside": (("t", [1, 2**64]), {}, "value"),
+    "surrogate": (("t", "\ud800"), {}, "value"),
+    "too deep": (("t", nested(100_000)), {}, "value"),
+    "too large": (("t", bytes(2**20 + 1)), {}, "1048576"),
+    "too large text": (("t", "x" * (2**20 + 1)), {}, "1048576"),
+    "too large list": (("t", [bytes(1000)] * 2000), {}, "1048576"),
+    "headers too large": (("t", 1), {"headers": {"a": bytes(2**20)}}, "1048576"),
+    "key too large": (("t", 1, "k" * 2**20), {}, "1048576"),
+    "key of bytes": (("t", 1, b"k"), {}, "key"),
+    "key surrogate": (("t", 1, "\ud800"), {}, "key"),
+    "timestamp float": (("t", 1), {"timestamp_ns": 1.5}, "timestamp_ns"),
+    "timestamp bool": (("t", 1), {"timestamp_ns": True}, "timestamp_ns"),
+    "timestamp str": (("t", 1), {"timestamp_ns": "now"}, "timestamp_ns"),
+    "timestamp too large": (("t", 1), {"timestamp_ns": 2**63}, "timestamp_ns"),
+    "headers list": (("t", 1), {"headers": [1]}, "headers"),
+    "headers keys": (("t", 1), {"headers": {1: 2}}, "headers"),
+    "headers value": (("t", 1), {"headers": {"a": Odd()}}, "headers"),
+    "topic empty": (("", 1), {}, "topic"),
+    "topic None": ((None, 1), {}, "topic"),
+    "topic bytes": ((b"t", 1), {}, "topic"),
+    "topic list": ((["t"], 1), {}, "topic"),
+    "topic long": ((LONG, 1), {}, "255"),
+    "topic long in bytes": (("ü" * 128, 1), {}, "255"),
+    "topic zero byte": (("a\0b", 1), {}, "zero byte"),
+    "topic star": (("a.*", 1), {}, "topic"),
+    "topic surrogate": (("\ud800", 1), {}, "topic"),
+}
+
+
+@pytest.fixture(params=["idle", "open batch", "wide batch"])
+def state(request):
+    return request.param
+
+
+@pytest.mark.parametrize(("arguments", "options", "text"), BAD_MESSAGES.values(), ids=BAD_MESSAGES)
+def test_a_refused_message_leaves_no_trace(
+    make_publisher, make_subscriber, state, arguments, options, text
+):
+    publisher = make_publisher()
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    sent = 0
+    columns = {"key": "k", "headers": {"h": 1}} if state == "wide batch" else {}
+    for _ in range(1 if state == "idle" else 200):
+        sent += publisher.publish("t", sent, **columns) >= 0
+        with pytest.raises(p2pmsg.MessageError) as refused:
+            publisher.publish(*arguments, **options)
+        assert text in str(refused.value)
+        assert len(str(refused.value)) < 2_000, "the message repeats a large value"
+        assert publisher.publish("t", sent) == sent
+        sent += 1
+        if text == "1048576":
+            break
+    messages = take(subscriber, sent)
+    check_exact(messages)
+    assert all(m.key is None and m.headers is None for m in messages[1::2])
+    check_ledger(subscriber, published=sent, delivered=sent, lost=0)
+    assert publisher.stats().published == sent
+
+
+def test_a_message_as_large_as_may_be_arrives(make_publisher, make_subscriber):
+    publisher = make_publisher()
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    limit = 2**20
+    for size in (limit - 40, limit - 10):
+        for _ in range(3):
+            publisher.publish(TOPIC, bytes(size))
+            publisher.publish(TOPIC, "x" * size)
+    publisher.publish_many(TOPIC, [bytes(limit - 10)] * 4)
+    for message in take(subscriber, 16):
+        assert len(message.value) >= limit - 40
+
+
+def test_the_limit_of_a_message_holds_in_every_way_of_publishing(make_publisher, make_subscriber):
+    config = PublisherConfig(message_bytes_max=1024)
+    publisher = make_publisher(config=config)
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    sent = 0
+    for _ in range(300):
+        sent += publisher.publish(TOPIC, sent) >= 0
+        for value in (bytes(2000), "x" * 2000, [bytes(500)] * 4):
+            with pytest.raises(p2pmsg.MessageTooLargeError) as refused:
+                publisher.publish(TOPIC, value)
+            assert refused.value.limit == 1024
+            assert refused.value.size > 1024
+        with pytest.raises(p2pmsg.MessageTooLargeError):
+            publisher.publish(TOPIC, sent, headers={"a": bytes(2000)})
+    for values in ([bytes(2000)], [1, bytes(2000)]):
+        with pytest.raises(p2pmsg.MessageTooLargeError):
+            publisher.publish_many("other", values)
+    check_exact([m for m in take(subscriber, sent) if m.topic == TOPIC])
+
+
+@pytest.mark.parametrize(
+    ("values", "columns", "kind"),
+    [
+        ([], {}, p2pmsg.ConfigError),
+        ([1, 2], {"keys": ["a"]}, p2pmsg.ConfigError),
+        ([1, 2], {"timestamps_ns": [1]}, p2pmsg.ConfigError),
+        ([1, 2], {"keys": ["a", 5]}, p2pmsg.MessageError),
+        ([1, 2], {"keys": ["a", "\ud800"]}, p2pmsg.MessageError),
+        ([1, 2], {"timestamps_ns": [1, None]}, p2pmsg.MessageError),
+        ([1, 2], {"timestamps_ns": [1, 2**63]}, p2pmsg.MessageError),
+        ([1, Odd()], {}, p2pmsg.MessageError),
+        ([1, 2**64], {}, p2pmsg.MessageError),
+        (5, {}, p2pmsg.MessageError),
+        (None, {}, p2pmsg.MessageError),
+        ((n for n in (1, 2)), {}, p2pmsg.MessageError),
+        ({1, 2}, {}, p2pmsg.MessageError),
+        ({1: 2}, {}, p2pmsg.MessageError),
+        ("ab", {}, p2pmsg.MessageError),
+        (b"ab", {}, p2pmsg.MessageError),
+    ],
+)
+def test_publish_many_refuses(make_publisher, values, columns, kind):
+    publisher = make_publisher()
+    publisher.publish(TOPIC, 0)
+    with pytest.raises(kind):
+        publisher.publish_many(TOPIC, values, **columns)
+    assert publisher.stats().published == 1
+    assert publisher.publish_many(TOPIC, [1, 2]) == (1, 2)
+
+
+def test_publish_many_says_how_many_it_took(make_publisher, make_subscriber):
+    publisher = make_publisher()
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    values = [*range(50_000), Odd(), *range(10)]
+    with pytest.raises(p2pmsg.MessageError) as refused:
+        publisher.publish_many(TOPIC, values)
+    (note,) = refused.value.__notes__
+    accepted = int(note.split()[0])
+    assert accepted == publisher.stats().streams[TOPIC][1]
+    assert publisher.publish(TOPIC, accepted) == accepted
+    check_exact(take(subscriber, accepted + 1))
+
+
+def test_other_bad_calls(make_publisher, make_subscriber):
+    publisher = make_publisher()
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    with pytest.raises(p2pmsg.ConfigError):
+        subscriber.receive_many(0)
+    with pytest.raises(TimeoutError):
+        subscriber.receive(0)
+    with pytest.raises(TimeoutError):
+        subscriber.receive_many(timeout=0.01)
+    with pytest.raises(TimeoutError):
+        publisher.wait_for_subscribers(2, timeout=0.01)
+    with pytest.raises(TimeoutError):
+        subscriber.receive(-1)
+    for timeout in (float("nan"), "1"):
+        with pytest.raises(p2pmsg.ConfigError) as refused:
+            subscriber.receive(timeout)
+        assert "timeout" in str(refused.value)

@@ -1,0 +1,259 @@
+"""Ranges over real sockets: exact, in order, each once; and what cannot be had is named."""
+
+import itertools
+import time
+
+import pytest
+
+import p2pmsg
+from p2pmsg import LossReason, LossReport, Message, MessageBatch, RangeReader
+from p2pmsg.testing.proxy import TcpProxy
+
+
+@pytest.fixture
+def publisher():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="feed") as publisher:
+        yield publisher
+
+
+@pytest.fixture
+def reader(publisher):
+    with RangeReader(publisher.endpoint) as reader:
+        yield reader
+
+
+def messages_of(items):
+    found = []
+    for item in items:
+        assert isinstance(item, MessageBatch), item
+        found += list(item)
+    return found
+
+
+def losses_of(items):
+    return [
+        (item.start, item.stop, item.reason) if isinstance(item, LossReport) else len(item)
+        for item in items
+    ]
+
+
+def test_heads_name_the_publisher_and_its_streams(publisher, reader):
+    assert reader.heads().streams == {}
+    publisher.publish_many("a", [1, 2, 3])
+    publisher.publish_many("b", [1])
+    heads = reader.heads()
+
+    assert (heads.publisher, heads.session) == ("feed", publisher.session)
+    assert heads.recovery_endpoint == publisher.recovery_endpoint
+    assert heads.streams == {"a": p2pmsg.StreamHead(0, 3), "b": p2pmsg.StreamHead(0, 1)}
+
+
+def test_nobody_there_is_a_timeout():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as closed:
+        endpoint = closed.endpoint
+    with RangeReader(endpoint, timeout=0.3) as reader:
+        with pytest.raises(TimeoutError, match="nobody is there"):
+            reader.heads()
+        with pytest.raises(TimeoutError, match="nobody is there"):
+            reader.fetch("t", 0, 1)
+
+
+def test_a_publisher_that_comes_later_is_found():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as closed:
+        endpoint = closed.endpoint
+    with RangeReader(endpoint) as reader:
+        with pytest.raises(TimeoutError):
+            reader.heads(0.1)
+        with publisher_at(endpoint) as publisher:
+            assert reader.heads().session == publisher.session
+
+
+def publisher_at(endpoint, **keywords):
+    for _ in range(200):
+        try:
+            return p2pmsg.Publisher(endpoint, **keywords)
+        except p2pmsg.BindError:
+            time.sleep(0.02)
+    raise AssertionError(f"{endpoint} stays in use")
+
+
+def test_a_range_comes_whole_and_in_order_with_all_columns(publisher, reader):
+    for number in range(3000):
+        publisher.publish("t", number, key=f"k{number}", timestamp_ns=number, headers={"n": number})
+    publisher.flush()
+
+    assert messages_of(reader.fetch("t", 0, 3000)) == [
+        Message("t", n, f"k{n}", n, {"n": n}, n, publisher.session, "feed") for n in range(3000)
+    ]
+
+
+def test_frames_partly_outside_are_cut(publisher, reader):
+    publisher.publish_many("t", list(range(100_000)))
+    for start, stop in ((0, 1), (7, 7), (17, 93_011), (99_999, 100_000), (500, 1500)):
+        batches = list(reader.fetch("t", start, stop))
+
+        assert [m.sequence for m in messages_of(batches)] == list(range(start, stop))
+        assert [m.value for m in messages_of(batches)] == list(range(start, stop))
+
+
+def test_topics_do_not_mix(publisher, reader):
+    publisher.publish_many("t", ["t"] * 1000)
+    publisher.publish_many("u", ["u"] * 1000)
+    first = reader.fetch("t", 0, 1000)
+    next(first)  # the rest of its answers are on their way
+
+    assert {m.value for m in messages_of(reader.fetch("u", 0, 1000))} == {"u"}
+
+
+def test_what_is_evicted_is_one_exact_loss():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="feed", replay_bytes=64 * 1024) as publisher:
+        for _ in range(50):
+            publisher.publish_many("t", [bytes(1000)] * 100)
+        with RangeReader(publisher.endpoint) as reader:
+            head = reader.heads().streams["t"]
+            assert 0 < head.earliest < head.next == 5000
+            items = list(reader.fetch("t", 100, 5000))
+
+    assert losses_of(items[:1]) == [(100, head.earliest, LossReason.EVICTED)]
+    assert [m.sequence for m in messages_of(items[1:])] == list(range(head.earliest, 5000))
+    assert (items[0].publisher, items[0].topic) == ("feed", "t")
+
+
+def test_what_is_not_published_ends_by_the_deadline(publisher, reader):
+    publisher.publish_many("t", [1, 2, 3])
+    begun = time.monotonic()
+    items = list(reader.fetch("t", 1, 100_000, timeout=0.4))
+
+    assert losses_of(items) == [2, (3, 100_000, LossReason.TIMEOUT)]
+    assert 0.4 <= time.monotonic() - begun < 3
+
+
+def test_another_session_has_gone(publisher, reader):
+    publisher.publish_many("t", [1, 2, 3])
+    items = reader.fetch("t", 0, 3, session=publisher.session ^ 1)
+
+    assert losses_of(items) == [(0, 3, LossReason.PUBLISHER_GONE)]
+
+
+def test_an_executor_connects_straight_and_sees_that_the_publisher_has_gone():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="feed") as publisher:
+        endpoint = publisher.endpoint
+        publisher.publish_many("t", [1, 2, 3])
+        reader = RangeReader(
+            endpoint,
+            recovery_endpoint=publisher.recovery_endpoint,
+            session=publisher.session,
+            publisher="feed",
+        )
+        assert len(messages_of(reader.fetch("t", 0, 3))) == 3
+    with publisher_at(endpoint, name="second") as second, reader:
+        begun = time.monotonic()
+        items = list(reader.fetch("t", 0, 3, session=publisher.session))
+
+        assert losses_of(items) == [(0, 3, LossReason.PUBLISHER_GONE)]
+        assert time.monotonic() - begun < 4
+        assert reader.heads().session == second.session
+
+
+def test_a_restart_is_seen_in_the_heads():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as first:
+        endpoint = first.endpoint
+        reader = RangeReader(endpoint)
+        assert reader.heads().session == first.session
+    with publisher_at(endpoint) as second, reader:
+        assert reader.heads().session == second.session
+
+
+def test_a_wildcard_stands_for_the_publishers_host():
+    with p2pmsg.Publisher("tcp://*:0", name="feed") as publisher:
+        publisher.publish_many("t", [1])
+        endpoint = publisher.endpoint.replace("*", "127.0.0.1").replace("0.0.0.0", "127.0.0.1")
+        with RangeReader(endpoint) as reader:
+            heads = reader.heads()
+
+            assert heads.recovery_endpoint.startswith("tcp://127.0.0.1:")
+            assert len(messages_of(reader.fetch("t", 0, 1))) == 1
+
+
+def test_a_connection_cut_again_and_again_costs_nothing():
+    count = 200_000
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="feed") as publisher:
+        publisher.publish_many("t", list(range(count)))
+        with TcpProxy(publisher.recovery_endpoint) as proxy:
+            reader = RangeReader(
+                publisher.endpoint, recovery_endpoint=proxy.endpoint, session=publisher.session
+            )
+            got = []
+            with reader:
+                for turn, item in enumerate(reader.fetch("t", 0, count)):
+                    got += [m.value for m in item]
+                    if turn % 30 == 10:
+                        proxy.cut()
+
+    assert got == list(range(count))
+
+
+def test_a_slow_reader_loses_nothing(publisher, reader):
+    publisher.publish_many("t", [bytes(200)] * 20_000)
+    got = 0
+    for item in reader.fetch("t", 0, 20_000, timeout=0.2):
+        got += len(item)
+        if got < 5000:
+            time.sleep(0.05)
+
+    assert got == 20_000
+
+
+def test_large_messages(publisher, reader):
+    values = [bytes([number]) * 300_000 for number in range(40)]
+    publisher.publish_many("t", values)
+
+    assert [m.value for m in messages_of(reader.fetch("t", 0, 40))] == values
+
+
+def test_closing_twice_and_using_it_afterwards(publisher):
+    reader = RangeReader(publisher.endpoint)
+    publisher.publish_many("t", [1])
+    items = reader.fetch("t", 0, 1)
+    reader.close()
+    reader.close()
+
+    for use in (reader.heads, lambda: reader.fetch("t", 0, 1), lambda: next(items)):
+        with pytest.raises(p2pmsg.ClosedError):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"timeout": 0}, "timeout"),
+        ({"session": 1}, "given together"),
+        ({"recovery_endpoint": "tcp://h:1"}, "given together"),
+        ({"session": -1, "recovery_endpoint": "tcp://h:1"}, "session"),
+        ({"session": 1, "recovery_endpoint": "nowhere"}, "nowhere"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(keywords, message):
+    with pytest.raises(p2pmsg.ConfigError, match=message):
+        RangeReader("tcp://127.0.0.1:1", **keywords)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 2), (0, 2**63), ("0", 1)])
+def test_bad_ranges_are_refused(reader, start, stop):
+    with pytest.raises(p2pmsg.ConfigError, match="start and stop"):
+        reader.fetch("t", start, stop)
+
+
+def test_ranges_read_while_the_publisher_publishes(publisher, reader):
+    position = 0
+    got = []
+    for turn in itertools.count():
+        publisher.publish("t", turn)
+        head = reader.heads().streams.get("t")
+        if head is not None:
+            got += [m.value for m in messages_of(reader.fetch("t", position, head.next))]
+            position = head.next
+        if position >= 200:
+            break
+
+    assert got == list(range(position))

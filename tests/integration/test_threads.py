@@ -1,0 +1,289 @@
+"""Several threads, and signals, at one peer."""
+
+import contextlib
+import json
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+import p2pmsg
+from tests.integration.peers import (
+    LOOPBACK,
+    TOPIC,
+    Collector,
+    check_exact,
+    check_ledger,
+    eventually,
+    small_frames,
+    take,
+)
+
+
+def in_threads(*calls):
+    """Run calls at the same time; raise what one of them raised."""
+    errors = []
+
+    def run(call):
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("size", [0, 300])
+def test_eight_threads_publish(make_publisher, make_subscriber, size):
+    publisher = make_publisher()
+    collector = Collector(make_subscriber(publisher.endpoint, joins=publisher))
+    returned = [[] for _ in range(8)]
+    padding = bytes(size)
+
+    def publish(thread):
+        for n in range(5_000):
+            returned[thread].append(publisher.publish(TOPIC, [thread, n, padding]))
+            if n % 1000 == 0:
+                publisher.flush()
+                publisher.stats()
+
+    in_threads(*(lambda thread=thread: publish(thread) for thread in range(8)))
+    messages = collector.wait_for(40_000)
+    assert [message.sequence for message in messages] == list(range(40_000))
+    assert sorted(sum(returned, [])) == list(range(40_000))
+    for thread in range(8):
+        own = [message for message in messages if message.value[0] == thread]
+        assert [message.value[1] for message in own] == list(range(5_000))
+        assert [message.sequence for message in own] == returned[thread]
+    check_ledger(collector.subscriber, delivered=40_000, lost=0)
+
+
+def test_threads_publish_one_by_one_and_many_at_a_time(make_publisher, make_subscriber):
+    """The range that publish_many returns is its own, also where it has to wait for room."""
+    publisher = make_publisher(stall_ms=20_000)
+    collector = Collector(
+        make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16)
+    )
+    expected = {}
+
+    def publish_one_by_one(thread):
+        for n in range(3_000):
+            expected[publisher.publish(TOPIC, [thread, n, bytes(100)])] = [thread, n]
+
+    def publish_many(thread):
+        for start in range(0, 20_000, 5_000):
+            values = [[thread, n, bytes(100)] for n in range(start, start + 5_000)]
+            first, last = publisher.publish_many(TOPIC, values)
+            assert last - first == 4_999
+            expected.update(zip(range(first, last + 1), values, strict=True))
+
+    in_threads(
+        *(lambda thread=thread: publish_one_by_one(thread) for thread in range(3)),
+        *(lambda thread=thread: publish_many(thread) for thread in range(3, 6)),
+    )
+    assert sorted(expected) == list(range(69_000))
+    for message in collector.wait_for(69_000):
+        assert message.value[:2] == expected[message.sequence][:2]
+
+
+def test_threads_publish_to_topics_of_their_own(make_publisher, make_subscriber, make_proxy):
+    publisher = make_publisher(config=small_frames())
+    proxy = make_proxy(publisher, frame_loss=0.1, seed=4, loss_after_frames=10)
+    collector = Collector(make_subscriber(proxy.endpoint, joins=publisher))
+
+    def publish(topic):
+        for n in range(3_000):
+            assert publisher.publish(topic, n) == n
+
+    in_threads(*(lambda topic=topic: publish(f"topic {topic}") for topic in range(6)))
+    collector.wait_for(18_000)
+    for topic in range(6):
+        check_exact([m for m in collector.messages if m.topic == f"topic {topic}"])
+
+
+@pytest.mark.parametrize("ways", ["receive", "iterate", "receive_many", "all"])
+def test_threads_share_the_messages_of_one_subscriber(make_publisher, make_subscriber, ways):
+    publisher = make_publisher()
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    taken = [[] for _ in range(6)]
+
+    def receive(into):
+        with contextlib.suppress(TimeoutError):
+            while True:
+                into.append(subscriber.receive(1.0).sequence)
+
+    def iterate(into):
+        with contextlib.suppress(p2pmsg.ClosedError):
+            for message in subscriber:
+                into.append(message.sequence)
+
+    def receive_many(into):
+        with contextlib.suppress(TimeoutError):
+            while True:
+                into += [m.sequence for m in subscriber.receive_many(7, timeout=1.0)]
+
+    def publish():
+        for n in range(30_000):
+            publisher.publish(TOPIC, n)
+        eventually(lambda: sum(map(len, taken)) >= 30_000)
+        subscriber.close()
+
+    kinds = {"receive": [receive] * 3, "iterate": [iterate] * 3, "receive_many": [receive_many] * 3}
+    chosen = kinds.get(ways, [receive, iterate, receive_many] * 2)
+
+    def run(kind, into):
+        with contextlib.suppress(p2pmsg.ClosedError):
+            kind(into)
+
+    in_threads(
+        publish,
+        *(lambda kind=kind, into=into: run(kind, into) for kind, into in zip(chosen, taken)),
+    )
+    for into in taken:
+        assert into == sorted(into)
+    counts = Counter(sum(taken, []))
+    assert set(counts) == set(range(30_000))
+    assert set(counts.values()) == {1}
+    check_ledger(subscriber, delivered=30_000, outstanding=0, lost=0)
+
+
+@pytest.mark.parametrize("how", ["receive", "receive_many", "iterate"])
+def test_close_ends_a_wait_in_another_thread(make_publisher, make_subscriber, how):
+    publisher = make_publisher()
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    ended = []
+
+    def wait():
+        try:
+            if how == "iterate":
+                ended.append(list(subscriber))
+            else:
+                getattr(subscriber, how)()
+        except p2pmsg.ClosedError as error:
+            ended.append(error)
+
+    waiting = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    subscriber.close()
+    for thread in waiting:
+        thread.join(5)
+    assert len(ended) == 3
+    if how == "iterate":
+        assert ended == [[], [], []]
+
+
+def test_close_while_others_publish(make_publisher, make_subscriber):
+    publisher = make_publisher()
+    collector = Collector(make_subscriber(publisher.endpoint, joins=publisher))
+    returned = []
+
+    def publish():
+        with contextlib.suppress(p2pmsg.ClosedError):
+            while True:
+                returned.append(publisher.publish(TOPIC, 0))
+
+    def close():
+        eventually(lambda: len(returned) > 10_000)
+        publisher.close()
+
+    in_threads(publish, publish, publish, close)
+    count = publisher.stats().published
+    assert sorted(returned) == list(range(count))
+    collector.wait_for(count)
+    assert publisher.stats().undelivered == 0
+    check_ledger(collector.subscriber, delivered=count, outstanding=0, lost=0)
+
+
+def test_close_while_another_thread_waits_for_room(make_publisher, make_subscriber):
+    publisher = make_publisher(stall_ms=20_000)
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16)
+    returned, errors = [], []
+
+    def publish():
+        try:
+            while True:
+                returned.append(publisher.publish(TOPIC, bytes(1000)))
+        except p2pmsg.ClosedError as error:
+            errors.append(error)
+
+    def close():
+        eventually(lambda: publisher.stats().stalls > 0)
+        publisher.close(timeout=0.2)
+
+    in_threads(publish, publish, close)
+    assert len(errors) == 2
+    assert publisher.stats().undelivered >= 1
+    assert sorted(returned) == list(range(publisher.stats().published))
+    taken = take(subscriber, 10)
+    assert [message.sequence for message in taken] == list(range(10))
+
+
+def test_stats_and_flush_from_other_threads(make_publisher, make_subscriber):
+    publisher = make_publisher()
+    collector = Collector(make_subscriber(publisher.endpoint, joins=publisher))
+    ends = threading.Event()
+
+    def publish():
+        for n in range(50_000):
+            publisher.publish(TOPIC, n)
+        ends.set()
+
+    def look():
+        before = 0
+        while not ends.is_set():
+            stats = publisher.stats()
+            assert stats.published >= before
+            before = stats.published
+            publisher.flush()
+            check_ledger(collector.subscriber)
+
+    in_threads(publish, look, look)
+    check_exact(collector.wait_for(50_000))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_an_interrupted_publisher_keeps_its_word(make_subscriber, make_child, seed):
+    child = make_child("publish_interrupted", LOOPBACK, 400, seed)
+    subscriber = make_subscriber(child.line(), on_gap="raise")
+    collector = Collector(subscriber)
+    last = int(child.line(60))
+    messages = collector.wait_for(last + 1)
+    accepted = dict(json.loads(child.line(30)))
+    assert child.wait() == 0
+    assert [message.sequence for message in messages] == list(range(last + 1))
+    for message in messages:
+        if message.sequence in accepted:
+            value = accepted[message.sequence]
+            assert message.value == value
+            assert message.key is None or message.key == str(value)
+    stats = check_ledger(subscriber, delivered=last + 1, lost=0)
+    assert not stats.frames_invalid
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.2])
+def test_an_interrupted_iteration_goes_on(make_publisher, make_child, make_proxy, loss):
+    publisher = make_publisher(config=small_frames(), replay_bytes=2**28)
+    proxy = make_proxy(publisher, frame_loss=loss, loss_after_frames=10, seed=1)
+    count = 200_000
+    child = make_child("receive_interrupted", proxy.endpoint, 400, 1, count)
+    publisher.wait_for_subscribers(1, timeout=20)
+    for n in range(count + 1):
+        publisher.publish(TOPIC, n)
+        if n % 200 == 0:
+            time.sleep(0.001)
+    publisher.flush()
+    assert child.line(60).split()[0] == "interrupts", "see what it said"
+    ledger = json.loads(child.line(30))
+    assert ledger["balanced"]
+    assert ledger["delivered"] == count + 1
+    assert ledger["lost"] == ledger["outstanding"] == 0
+    assert child.wait() == 0

@@ -1,0 +1,116 @@
+"""The circumstances under which the promise is tested, and one run under each."""
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from p2pmsg.config import SubscriberConfig
+from p2pmsg.testing import NetworkOptions, Simulation
+from p2pmsg.testing.simulated_publisher import WALL_NS
+from recovery import NackConfig
+
+SETTLE_MS = 30_000
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a simulation is made of; `joiners` are the starts of subscribers that come midway."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    starts: tuple[Any, ...] = ("earliest", "latest")
+    joiners: tuple[Any, ...] = ()
+    wait_for_repair: bool = True
+    nack: NackConfig = field(default_factory=NackConfig)
+    publishers: int = 1
+    lines: int = 1
+    run_ms: int = 400
+
+
+CLEAN = Profile()
+TIGHT = {
+    "receive_bytes": 64 * 1024,
+    "bytes_max": 6000,
+    "replay_bytes": 80_000,
+    "queue_frames": 4,
+    "stall_ms": 50,
+}
+"""So little room that every bound is met."""
+EVERYTHING = {
+    "loss": 0.1,
+    "duplication": 0.1,
+    "reordering": 0.1,
+    "partitions_per_s": 2,
+    "cuts_per_s": 4,
+    "publisher_crashes_per_s": 1,
+    "subscriber_crashes_per_s": 1,
+    "read_stops_per_s": 2,
+    "partition_ms": 100,
+    "restart_ms": 100,
+    "read_stop_ms": 150,
+}
+
+PROFILES = {
+    "clean": CLEAN,
+    "1 % lost": Profile({"loss": 0.01}),
+    "10 % lost": Profile({"loss": 0.1}),
+    "50 % lost": Profile({"loss": 0.5}, nack=NackConfig(retry_ceiling_ms=200)),
+    "twice and out of order": Profile({"duplication": 0.2, "reordering": 0.3, "loss": 0.02}),
+    "slow network": Profile({"delay_min_ms": 40, "delay_max_ms": 160, "loss": 0.05}),
+    "partitions": Profile({"partitions_per_s": 4, "partition_ms": 150}),
+    "long partitions": Profile({"partitions_per_s": 1, "partition_ms": 4000}, run_ms=2000),
+    "cuts": Profile({"cuts_per_s": 20, "loss": 0.02}),
+    "publisher crashes": Profile({"publisher_crashes_per_s": 5, "restart_ms": 50, "loss": 0.05}),
+    "subscriber crashes": Profile({"subscriber_crashes_per_s": 5, "restart_ms": 50, "loss": 0.05}),
+    "slow reader": Profile({**TIGHT, "read_ms": 15}),
+    "reader stops": Profile({**TIGHT, "read_stops_per_s": 4, "read_stop_ms": 200, "loss": 0.05}),
+    "reader stops, drop": Profile({**TIGHT, "read_stops_per_s": 4, "on_full": "drop"}),
+    "reader stops, raise": Profile({**TIGHT, "read_stops_per_s": 4, "on_full": "raise"}),
+    "many topics in little room": Profile(
+        {**TIGHT, "topics": 12, "loss": 0.2, "replay_bytes": 10**6, "messages_per_s": 400}
+    ),
+    "few gaps allowed": Profile({"loss": 0.3}, nack=NackConfig(gaps_max=2)),
+    "everything": Profile(EVERYTHING, publishers=2),
+    "everything in little room": Profile({**EVERYTHING, **TIGHT}),
+    "two lines to each publisher": Profile({"loss": 0.2, "cuts_per_s": 5}, lines=2),
+    "everything, two lines": Profile(EVERYTHING, lines=2),
+    "joins midway": Profile({"loss": 0.05}, joiners=("earliest", "latest", 5, "time")),
+    "joins midway, little kept": Profile(
+        {"loss": 0.05, "replay_bytes": 3000}, joiners=("earliest", "latest", 5, "time")
+    ),
+    "skip": Profile({"loss": 0.1, "cuts_per_s": 4}, starts=("latest",), wait_for_repair=False),
+}
+
+
+def build(profile: Profile, seed: int, **changes: Any) -> Simulation:
+    """Return a simulation under a profile, with its first participants."""
+    options = {"messages_per_s": 250, **profile.options, **changes}
+    simulation = Simulation(NetworkOptions(seed=seed, **options))
+    for _ in range(profile.publishers):
+        simulation.add_publisher()
+    for start in profile.starts:
+        add_subscriber(simulation, profile, start)
+    return simulation
+
+
+def add_subscriber(simulation: Simulation, profile: Profile, start: Any) -> None:
+    """Add a subscriber; the start `time` is a time about 100 ms ago."""
+    if start == "time":
+        wall_ns = WALL_NS + simulation.clock.now_ns - 10**8
+        start = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=wall_ns // 1000)
+    simulation.add_subscriber(
+        simulation.publishers * profile.lines,
+        start=start,
+        wait_for_repair=profile.wait_for_repair,
+        config=SubscriberConfig(nack=replace(profile.nack)),
+    )
+
+
+def run(simulation: Simulation, profile: Profile) -> None:
+    """Run a simulation to its end and check it; `InvariantError` names the seed."""
+    simulation.run(profile.run_ms / 2)
+    for start in profile.joiners:
+        add_subscriber(simulation, profile, start)
+    simulation.run(profile.run_ms / 2)
+    simulation.heal()
+    simulation.settle(SETTLE_MS)
+    simulation.check()

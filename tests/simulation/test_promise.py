@@ -1,0 +1,22 @@
+"""Every message is delivered once and in order, or reported lost, under whatever circumstances.
+
+A failing run is named by its seed. `P2PMSG_SEEDS=10` runs ten times as many.
+"""
+
+import os
+
+import pytest
+
+from tests.simulation.profiles import PROFILES, build, run
+
+SEEDS = int(96 * float(os.environ.get("P2PMSG_SEEDS", "1")))
+
+
+@pytest.mark.timeout(max(120, SEEDS))
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+def test_the_promise_holds(profile):
+    for seed in range(SEEDS):
+        simulation = build(profile, seed)
+        run(simulation, profile)
+
+        assert simulation.published, seed

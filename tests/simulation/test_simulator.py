@@ -1,0 +1,198 @@
+"""The simulator itself: the same seed gives the same run, and the checks find what is wrong."""
+
+from dataclasses import replace
+
+import pytest
+
+from p2pmsg.config import SubscriberConfig
+from p2pmsg.control import Nack
+from p2pmsg.errors import ConfigError
+from p2pmsg.testing import InvariantError, NetworkOptions, Simulation
+from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
+from p2pmsg.wire import Kind, control_frame
+from recovery import Delivery, Loss, LossReason
+from tests.simulation.profiles import CLEAN, EVERYTHING, PROFILES, Profile, build, run
+
+
+def trace_of(profile, seed):
+    simulation = build(profile, seed)
+    run(simulation, profile)
+    return simulation.trace
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+def test_the_same_seed_gives_the_same_trace(profile):
+    assert trace_of(profile, 5) == trace_of(profile, 5)
+
+
+def test_another_seed_gives_another_trace():
+    assert trace_of(CLEAN, 1) != trace_of(CLEAN, 2)
+
+
+def test_a_clean_network_loses_nothing_and_repairs_nothing():
+    simulation = build(CLEAN, 0)
+    run(simulation, CLEAN)
+
+    assert simulation.delivered == 2 * simulation.published > 0
+    assert simulation.lost == {}
+    assert "NACK" not in simulation.frames_sent
+
+
+def test_the_log_gets_a_line_for_everything_that_happens():
+    lines = []
+    simulation = Simulation(NetworkOptions(seed=3), log=lines.append)
+    simulation.add_publisher()
+    simulation.add_subscriber()
+    simulation.run(100)
+
+    assert any("WELCOME" in line for line in lines)
+    assert any("s0 reads p0-topic-" in line for line in lines)
+
+
+def tails_lost(*, heartbeats):
+    """Seeds of 100 at which a stream's end was lost silently, at 5 % loss.
+
+    A line that says nothing is probed after a while; that would show the tail, too, but late.
+    """
+    never_probed = SubscriberConfig(publisher_timeout_ms=1e9)
+    found = set()
+    for seed in range(100):
+        simulation = build(Profile({"loss": 0.05}, starts=()), seed, heartbeats=heartbeats)
+        for start in ("earliest", "latest"):
+            simulation.add_subscriber(start=start, config=never_probed)
+        simulation.run(300)
+        # The last messages go out while frames are still lost; then nothing more happens.
+        for publisher in simulation.publishers:
+            publisher.stop_publishing()
+        simulation.run(60)
+        simulation.heal()
+        simulation.settle(4000)
+        try:
+            simulation.check()
+        except InvariantError as error:
+            found.add(seed)
+            if f"seed {seed}:" not in str(error) or "silently" not in str(error):
+                raise
+    return found
+
+
+def test_a_lost_tail_is_noticed_by_heartbeats_and_only_by_them():
+    assert tails_lost(heartbeats=True) == set()
+    assert len(tails_lost(heartbeats=False)) >= 3
+
+
+def test_a_line_that_says_nothing_is_probed_which_shows_a_lost_tail_too():
+    """Without heartbeats, and with welcomes that are not lost."""
+    profile = Profile({"loss": 0.05})
+    for seed in range(20):
+        run(build(profile, seed, heartbeats=False), profile)
+
+
+def twice(count):
+    def hand_over(self, stream, output, real=SimulatedSubscriber.hand_over):
+        self.handed = getattr(self, "handed", 0) + 1
+        real(self, stream, output)
+        if self.handed % count == 0:
+            real(self, stream, output)
+
+    return hand_over
+
+
+def missing(count):
+    def hand_over(self, stream, output, real=SimulatedSubscriber.hand_over):
+        self.handed = getattr(self, "handed", 0) + 1
+        if self.handed % count:
+            real(self, stream, output)
+
+    return hand_over
+
+
+def shifted(count):
+    """Deliver the content of the message before."""
+
+    def hand_over(self, stream, output, real=SimulatedSubscriber.hand_over):
+        self.handed = getattr(self, "handed", 0) + 1
+        if self.handed >= count and isinstance(output, Delivery) and output.skip == 0:
+            output.item.sequence += 1
+        real(self, stream, output)
+
+    return hand_over
+
+
+def made_up_loss(count):
+    def hand_over(self, stream, output, real=SimulatedSubscriber.hand_over):
+        self.handed = getattr(self, "handed", 0) + 1
+        if self.handed == count and isinstance(output, Delivery):
+            stop = output.sequence + output.count
+            output = Loss(output.sequence, stop, LossReason.TIMEOUT)
+        real(self, stream, output)
+
+    return hand_over
+
+
+TAMPERINGS = {
+    "delivered twice": (twice(50), "went on at"),
+    "not delivered": (missing(50), "went on at"),
+    "another content": (shifted(50), "never published"),
+    "a loss made up": (made_up_loss(50), "before its deadline"),
+}
+
+
+@pytest.mark.parametrize(("hand_over", "message"), TAMPERINGS.values(), ids=TAMPERINGS)
+def test_the_checks_find(hand_over, message, monkeypatch):
+    monkeypatch.setattr(SimulatedSubscriber, "hand_over", hand_over)
+
+    with pytest.raises(InvariantError, match=message) as raised:
+        run(build(CLEAN, 17), CLEAN)
+
+    assert raised.value.seed == 17
+    assert "seed 17" in str(raised.value)
+
+
+def test_the_checks_find_a_buffer_that_grows_beyond_its_bound():
+    simulation = build(CLEAN, 2)
+    simulation.run(100)
+    core = simulation.publishers[0].core
+    core.replay.bytes_held += 2**30
+    simulation.run(0)
+
+    with pytest.raises(InvariantError, match="keeps"):
+        simulation.check()
+
+
+def test_the_checks_find_a_network_that_does_not_calm_down():
+    simulation = build(CLEAN, 2)
+    run(simulation, CLEAN)
+    subscriber = simulation.subscribers[0]
+    session, peer = next(iter(subscriber.core.peers.items()))
+    nack = control_frame(Kind.NACK, session, Nack(next(iter(peer.streams)), [(0, 1)]))
+
+    def chatter():
+        subscriber.core.requests.append((session, nack))
+        subscriber.pump()
+        simulation._network.after_ms(50, chatter)
+
+    chatter()
+    with pytest.raises(InvariantError, match="not quiet"):
+        simulation.check()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"loss": 1.1}, {"duplication": -0.1}, {"delay_min_ms": 2, "delay_max_ms": 1}, {"topics": 0}],
+    ids=str,
+)
+def test_impossible_circumstances_are_refused(changes):
+    with pytest.raises(ConfigError, match=next(reversed(changes))):
+        NetworkOptions(**changes)
+
+
+def test_all_faults_happen_under_everything():
+    profile = Profile({**EVERYTHING, "receive_bytes": 64 * 1024}, publishers=2, run_ms=2000)
+    simulation = build(replace(profile), 1)
+    run(simulation, profile)
+
+    sent = simulation.frames_sent
+    assert sent["NACK"]
+    assert sum(publisher.crashes for publisher in simulation.publishers)
+    assert sum(subscriber.crashes for subscriber in simulation.subscribers)

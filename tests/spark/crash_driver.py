@@ -1,0 +1,47 @@
+"""A driver that is killed: reads one stream into files named by batch, which makes it idempotent.
+
+Run as `python -m tests.spark.crash_driver ENDPOINT CHECKPOINT FOLDER`.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import spark_bridge
+
+
+def start_query(spark, endpoint, checkpoint, folder):
+    """Start the query that reads from `endpoint` into `folder`."""
+    frame = spark.readStream.format("p2pmsg").option("peers", endpoint).option("subscribe", "t")
+
+    def sink(batch, batch_id):
+        rows = [(row.offset, int(row.value)) for row in batch.select("offset", "value").collect()]
+        part = Path(folder, f".{batch_id}")
+        part.write_text(json.dumps(rows))
+        part.rename(Path(folder, f"{batch_id}.json"))
+
+    query = frame.option("startingOffsets", "earliest").load().writeStream.foreachBatch(sink)
+    return query.option("checkpointLocation", checkpoint).start()
+
+
+def main(endpoint, checkpoint, folder):
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = spark_bridge.configure(SparkSession.builder).master("local[2]")
+    for key, value in {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.log.level": "OFF",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark_bridge.register(spark)
+    start_query(spark, endpoint, checkpoint, folder).awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

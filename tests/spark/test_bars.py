@@ -1,0 +1,109 @@
+"""The demo's Spark part as a child process, against a straight computation."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from p2pmsg.demo.bars import compute_bars
+from p2pmsg.demo.feed import random_walk, read_feed
+from tests.spark.conftest import ROOT
+
+MARKET = ROOT.parent / "shared" / "data" / "market.jsonl.gz"
+real_market = pytest.mark.skipif(not MARKET.exists(), reason="the market data is not here")
+
+
+def start_bars(publisher, expected_rows, *, environment=None):
+    return subprocess.Popen(
+        [
+            sys.executable, "-m", "spark_bridge.bars",
+            "--peers", publisher.endpoint, "--topics", "trades,quotes",
+            "--expected-rows", str(expected_rows), "--timeout", "60",
+            "--starting-offsets", "earliest",
+        ],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+
+
+def publish(publisher, events):
+    for event in events:
+        publisher.publish(
+            f"{event.kind}s", event.line, event.symbol, timestamp_ns=event.timestamp_ns
+        )
+    publisher.flush()
+
+
+def as_rows(bars):
+    return [
+        [b.symbol, b.window_start_ns, b.open, b.high, b.low, b.close, b.volume, b.trades]
+        for b in bars
+    ]
+
+
+@pytest.mark.spark
+@real_market
+def test_bars_of_the_market_data_equal_a_straight_computation(publisher):
+    events = list(read_feed(MARKET))
+    thread = threading.Thread(target=publish, args=(publisher, events))
+    child = start_bars(publisher, len(events))
+    thread.start()
+    output, errors = child.communicate(timeout=100)
+    thread.join()
+    told = [json.loads(line) for line in output.splitlines()]
+
+    assert child.returncode == 0, errors
+    assert told[0] == {"event": "ready"}
+    assert {each["event"] for each in told[1:-1]} <= {"progress"}
+    result = told[-1]
+    assert result["event"] == "result"
+    assert result["rows"] == len(events)
+    assert result["bars"] == as_rows(compute_bars(events))
+
+
+@pytest.mark.spark
+def test_bars_end_quickly_on_a_signal(publisher):
+    publish(publisher, random_walk(1000))
+    child = start_bars(publisher, 2000)
+    told = [json.loads(child.stdout.readline()) for _ in range(2)]
+    assert told == [{"event": "ready"}, {"event": "progress", "rows": 1000}]
+    begun = time.monotonic()
+    child.send_signal(signal.SIGTERM)
+    output, errors = child.communicate(timeout=20)
+
+    assert time.monotonic() - begun < 10
+    assert json.loads(output.splitlines()[-1])["rows"] == 1000
+    assert child.returncode == 1, errors
+
+
+def test_bars_without_java_say_so_in_one_line(publisher, tmp_path):
+    child = start_bars(publisher, 1, environment={**os.environ, "JAVA_HOME": str(tmp_path)})
+    output, errors = child.communicate(timeout=20)
+
+    assert child.returncode == 3
+    assert not output
+    assert len(errors.splitlines()) == 1
+    assert "Java" in errors
+
+
+@pytest.mark.spark
+def test_the_example_runs_and_ends_by_itself():
+    done = subprocess.run(
+        [sys.executable, "examples/spark_bars.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=80,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "BTCUSDT" in done.stdout

@@ -1,0 +1,303 @@
+import itertools
+import json
+import threading
+import time
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+import p2pmsg
+import spark_bridge
+from tests.spark.streams import (
+    Collector,
+    collect_now,
+    publish_again_at,
+    read_stream,
+    sealed,
+    small_buffer,
+    start,
+)
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(90)]
+
+
+def test_offsets_are_the_sequences_each_once(spark, publisher, tmp_path):
+    count = 250_000  # more than one task's worth
+    publisher.publish_many("t", [b"%d" % number for number in range(count)])
+    publisher.publish_many("other", [b"no"] * 10)
+    frame = read_stream(spark, [publisher.endpoint], startingOffsets="earliest")
+    offsets, wrong, parts = [], [], []
+
+    def sink(batch, _id):
+        rows = batch.select("offset", "value").collect()
+        offsets.extend(row.offset for row in rows)
+        wrong.extend(row for row in rows if bytes(row.value) != b"%d" % row.offset)
+        parts.append(batch.rdd.getNumPartitions())
+
+    start(frame, tmp_path, sink, availableNow=True).awaitTermination()
+
+    assert offsets == list(range(count))
+    assert not wrong
+    assert max(parts) == 4
+
+
+def test_types_of_columns(spark, publisher, tmp_path):
+    moment = 1_723_161_600_123_456_789
+    headers = {"s": "text", "b": b"bytes", "i": 7, "n": None, "l": [1, True], "x": b"\xff"}
+    values = [b"\x00\xff", "text", 42, {"a": [1, 2.5]}, None, "grüße"]
+    for value in values:
+        publisher.publish("t", value, key="k", timestamp_ns=moment, headers=headers)
+    publisher.publish("t", b"plain", timestamp_ns=-1500)
+    sealed(publisher, "t", 7)
+    frame = read_stream(spark, [publisher.endpoint], startingOffsets="earliest")
+    rows = collect_now(frame, tmp_path).rows
+
+    assert [(f.name, f.dataType.simpleString()) for f in frame.schema.fields] == [
+        ("key", "string"),
+        ("value", "binary"),
+        ("topic", "string"),
+        ("publisher", "string"),
+        ("session", "bigint"),
+        ("offset", "bigint"),
+        ("timestamp", "timestamp"),
+        ("headers", "map<string,string>"),
+    ]
+    pack = msgspec.msgpack.encode
+    assert [row.value and bytes(row.value) for row in rows] == [
+        b"\x00\xff", b"text", pack(42), pack({"a": [1, 2.5]}), None, "grüße".encode(), b"plain"
+    ]  # fmt: skip
+    first, last = rows[0], rows[-1]
+    assert (first.key, first.topic, first.publisher) == ("k", "t", "feed")
+    assert first.session % 2**64 == publisher.session
+    assert first.headers == {
+        "s": "text", "b": "bytes", "i": "7", "n": None, "l": "[1,true]", "x": "/w=="
+    }  # fmt: skip
+    (micros,) = {row.us for row in spark.createDataFrame([(first.timestamp,)], "t timestamp")
+                 .selectExpr("unix_micros(t) us").collect()}  # fmt: skip
+    assert micros == moment // 1000
+    assert last.key is None
+    assert last.headers is None
+    assert last.timestamp.astimezone(UTC) == datetime(1969, 12, 31, 23, 59, 59, 999998, UTC)
+
+
+def test_the_first_batch_is_pinned_while_the_stream_moves_on(spark, publisher, tmp_path):
+    ended = threading.Event()
+
+    def publish():
+        for number in itertools.count():
+            publisher.publish("t", number)
+            if ended.wait(0.001):
+                break
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    sink = Collector()
+    try:
+        query = start(read_stream(spark, [publisher.endpoint]), tmp_path, sink)
+        sink.wait(500, query)
+        query.stop()
+    finally:
+        ended.set()
+        thread.join()
+
+    pinned = json.loads((tmp_path / "offsets" / "0").read_text().splitlines()[-1])
+    ((topics,),) = (peers.values() for peers in pinned["peers"].values())
+    begun = topics["t"]
+    offsets = sink.offsets()
+    assert sink.batches[0] == []
+    assert offsets == list(range(begun, begun + len(offsets)))
+
+
+def test_a_query_that_is_stopped_goes_on_where_it_was(spark, publisher, tmp_path):
+    sink = Collector()
+    total = 0
+    for _ in range(3):
+        publisher.publish_many("t", [b"x"] * 1000)
+        total += 1000
+        query = start(
+            read_stream(spark, [publisher.endpoint], startingOffsets="earliest"), tmp_path, sink
+        )
+        sink.wait(total - 500, query)
+        query.stop()
+        publisher.publish_many("t", [b"y"] * 500)
+        total += 500
+    collect_now(
+        read_stream(spark, [publisher.endpoint], startingOffsets="earliest"), tmp_path, sink
+    )
+
+    assert sink.offsets() == list(range(total))
+
+
+def test_available_now_reads_all_even_in_a_second_run_of_a_new_checkpoint(
+    spark, publisher, tmp_path
+):
+    frame = read_stream(spark, [publisher.endpoint], startingOffsets="earliest")
+    sink = collect_now(frame, tmp_path)
+    publisher.publish_many("t", [b"x"] * 10)
+    collect_now(frame, tmp_path, sink)
+
+    assert sink.offsets() == list(range(10))
+
+
+def test_two_peers_and_two_topics(spark, publisher, tmp_path):
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="second") as second:
+        for peer, count in ((publisher, 1000), (second, 2000)):
+            peer.publish_many("t", [b"x"] * count)
+            peer.publish_many("u", [b"x"] * 10)
+        peers = [publisher.endpoint, second.endpoint]
+        sink = collect_now(read_stream(spark, peers, "t,u", startingOffsets="earliest"), tmp_path)
+
+    assert sink.offsets("t", "feed") == list(range(1000))
+    assert sink.offsets("t", "second") == list(range(2000))
+    assert sink.offsets("u", "feed") == sink.offsets("u", "second") == list(range(10))
+
+
+def test_an_unreachable_peer_stops_nobody_and_joins_later(spark, publisher, tmp_path):
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as closed:
+        endpoint = closed.endpoint
+    publisher.publish_many("t", [b"x"] * 100)
+    sink = Collector()
+    query = start(
+        read_stream(spark, [publisher.endpoint, endpoint], startingOffsets="earliest"),
+        tmp_path,
+        sink,
+    )
+    sink.wait(100, query)
+    with publish_again_at(endpoint, "late") as late:
+        late.publish_many("t", [b"x"] * 50)
+        sink.wait(150, query)
+        publisher.publish_many("t", [b"x"] * 10)
+        sink.wait(160, query)
+        query.stop()
+
+    assert sink.offsets("t", "feed") == list(range(110))
+    assert sink.offsets("t", "late") == list(range(50))
+
+
+def owe(spark, publisher, tmp_path, **options):
+    """Let a query read 100 messages and stop, then publish until the buffer has lost some."""
+    frame = read_stream(spark, [publisher.endpoint], startingOffsets="earliest", **options)
+    publisher.publish_many("t", [b"x"] * 100)
+    sink = collect_now(frame, tmp_path)
+    assert len(sink.rows) == 100
+    for _ in range(100):
+        publisher.publish_many("t", [bytes(1000)] * 20)
+    earliest, following = publisher.stats().streams["t"]
+    assert 100 < earliest < following == 2100
+    return frame, sink, earliest
+
+
+def test_a_range_that_is_gone_fails_the_query_by_name(spark, tmp_path):
+    with small_buffer() as publisher:
+        frame, sink, earliest = owe(spark, publisher, tmp_path)
+
+        with pytest.raises(Exception, match="evicted") as failure:
+            collect_now(frame, tmp_path, sink)
+
+    text = str(failure.value)
+    assert f"[100, {earliest}) of 't' from 'feed'" in text
+    assert "failOnDataLoss" in text
+    assert len(sink.rows) == 100
+
+
+def test_a_range_that_is_gone_is_skipped_exactly(spark, tmp_path):
+    with small_buffer() as publisher:
+        frame, sink, earliest = owe(spark, publisher, tmp_path, failOnDataLoss="false")
+        collect_now(frame, tmp_path, sink)
+
+    assert sink.offsets() == [*range(100), *range(earliest, 2100)]
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_publisher_that_restarts_is_taken_up_from_its_first_message(spark, tmp_path, fail):
+    sink = Collector()
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="first") as first:
+        endpoint = first.endpoint
+        first.publish_many("t", [b"x"] * 100)
+        frame = read_stream(
+            spark,
+            [endpoint],
+            startingOffsets="earliest",
+            failOnDataLoss=str(fail).lower(),
+            fetchTimeoutMs=3000,
+        )
+        query = start(frame, tmp_path, sink)
+        sink.wait(100, query)
+    with publish_again_at(endpoint, "second") as second:
+        second.publish_many("t", [b"x"] * 50)
+        sink.wait(150, query)  # the first owed nothing, so neither query fails
+        query.stop()
+
+    assert sink.offsets("t", "first") == list(range(100))
+    assert sink.offsets("t", "second") == list(range(50))
+
+
+@pytest.mark.parametrize(
+    ("peers", "options", "message"),
+    [
+        (None, {}, "'peers'.* is required"),
+        (["tcp://h:1"], {"maxPartition": "2"}, "'maxpartition'.* is unknown.*maxPartitions"),
+        (["tcp://h:1"], {"startingOffsets": "newest"}, "'startingOffsets'.*not 'newest'"),
+        (["tcp://h:1"], {"failOnDataLoss": "1"}, "'failOnDataLoss'.*true or false, not '1'"),
+        (["tcp://h:1"], {"maxPartitions": "0"}, "'maxPartitions'.*from 1 to 10000, not '0'"),
+        (["udp://h:1"], {}, "'peers'.*'udp://h:1'"),
+        (["tcp://h:1", ""], {}, "'peers'.*separated by commas"),
+    ],
+)
+def test_bad_options_are_refused_by_name(spark, peers, options, message):
+    with pytest.raises(Exception, match=f"(?i){message}"):
+        read_stream(spark, peers, **options)
+
+
+def test_no_process_and_no_connection_is_left_after_a_query(spark, publisher, tmp_path):
+    query = start(read_stream(spark, [publisher.endpoint]), tmp_path, Collector())
+    while not query.lastProgress:
+        time.sleep(0.02)
+    begun = time.monotonic()
+    query.stop()
+
+    assert time.monotonic() - begun < 5
+
+
+def reader_of(publisher, **options):
+    from spark_bridge.options import parse_options
+    from spark_bridge.source import P2pmsgStreamReader
+
+    given = {"peers": publisher.endpoint, "subscribe": "t", **options}
+    return P2pmsgStreamReader(parse_options(given))
+
+
+def test_what_a_session_owed_that_has_ended_is_lost_by_name(publisher):
+    def offset(**positions):
+        return {"version": 1, "peers": {publisher.endpoint: {"00000000000000ab": positions}}}
+
+    reader = reader_of(publisher)
+    with pytest.raises(spark_bridge.DataLossError, match="publisher_gone") as failure:
+        reader.partitions(offset(t=3), offset(t=7))
+    reader.stop()
+    assert "[3, 7) of topic 't'" in str(failure.value)
+
+    reader = reader_of(publisher, failOnDataLoss="false")
+    assert reader.partitions(offset(t=3), offset(t=7)) == []
+    reader.stop()
+
+
+def test_offsets_stay_as_they_are_while_nothing_comes(publisher):
+    reader = reader_of(publisher)
+    first = reader.initialOffset()
+    publisher.publish_many("t", [1, 2, 3])
+    assert reader.initialOffset() is first
+    assert reader.latestOffset(first, None) is first  # the first batch of this very process
+    time.sleep(0.06)
+    second = reader.latestOffset(first, None)
+
+    assert second["peers"][publisher.endpoint] == {f"{publisher.session:016x}": {"t": 3}}
+    assert reader.latestOffset(second, None) is second
+    assert reader.partitions(second, first) == []
+    reader.stop()
+
+    again = reader_of(publisher, startingOffsets="earliest")  # after a restart
+    again.initialOffset()
+    assert again.latestOffset(first, None) == second
+    again.stop()

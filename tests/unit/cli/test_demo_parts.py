@@ -1,0 +1,159 @@
+import io
+
+import msgspec
+import pytest
+
+from p2pmsg.cli.demo_report import Lines, choose_progress, render_report, summarize
+from p2pmsg.demo.bars import Bar
+from p2pmsg.demo.plan import MESSAGES_PER_S_MAX, Plan, Source, make_plan
+from p2pmsg.demo.run import State, first_difference, ledger_errors
+from p2pmsg.demo.subscribing import SequenceCheck, Tally
+from p2pmsg.message import MessageBatch
+
+BAR = Bar("BTCUSDT", 1_000_000_000, 1.0, 3.0, 0.5, 2.0, 1.5, 4)
+OTHER = msgspec.structs.replace(BAR, close=2.5)
+LATER = msgspec.structs.replace(BAR, window_start_ns=2_000_000_000)
+
+
+def batch(sequence, count, topic="t", session=1):
+    return MessageBatch(topic, session, "p", sequence, 0, [b""] * count)
+
+
+DELIVERIES = {
+    "in order": ([(0, 3), (3, 2)], (5, 0, 0)),
+    "one twice": ([(0, 3), (2, 2)], (5, 1, 0)),
+    "all twice": ([(0, 3), (0, 3)], (6, 3, 0)),
+    "a hole": ([(0, 3), (5, 1)], (4, 0, 2)),
+    "a hole at the start": ([(2, 1)], (1, 0, 2)),
+}
+
+
+@pytest.mark.parametrize(("runs", "counts"), DELIVERIES.values(), ids=DELIVERIES)
+def test_sequences_alone_show_duplicates_and_holes(runs, counts):
+    check = SequenceCheck()
+
+    for run in runs:
+        check.note(batch(*run))
+
+    assert (check.seen, check.duplicates, check.missing) == counts
+
+
+def test_streams_are_checked_apart():
+    check = SequenceCheck()
+
+    for topic, session in (("a", 1), ("b", 1), ("a", 2)):
+        check.note(batch(0, 2, topic, session))
+
+    assert (check.seen, check.duplicates, check.missing) == (6, 0, 0)
+
+
+GOOD = Tally(published=10, delivered=10, seen=10)
+LEDGERS = {
+    "good": ({}, 0),
+    "lost": ({"delivered": 8, "seen": 8, "lost": 2, "missing": 2}, 1),
+    "outstanding": ({"delivered": 8, "seen": 8, "outstanding": 2}, 1),
+    "out of balance": ({"delivered": 8, "seen": 8}, 1),
+    "a stream out of balance": ({"balanced": False}, 1),
+    "knows too little": ({"published": 9}, 1),
+    "twice, unseen by the library": ({"seen": 11, "duplicates": 1}, 2),
+    "a hole, unseen by the library": ({"missing": 1}, 1),
+}
+
+
+@pytest.mark.parametrize(("changes", "count"), LEDGERS.values(), ids=LEDGERS)
+def test_a_ledger_is_judged(changes, count):
+    assert len(ledger_errors(msgspec.structs.replace(GOOD, **changes), 10)) == count
+
+
+DIFFERENCES = {
+    "equal": ([BAR], [BAR], None),
+    "both empty": ([], [], None),
+    "another value": ([BAR, LATER], [OTHER, LATER], "close=2.5"),
+    "one too few": ([BAR, LATER], [BAR], "expected 2 bars, got 1"),
+    "one too many": ([BAR], [BAR, LATER], "expected 1 bars, got 2"),
+}
+
+
+@pytest.mark.parametrize(("expected", "got", "says"), DIFFERENCES.values(), ids=DIFFERENCES)
+def test_the_first_difference_of_bars_is_named(expected, got, says):
+    difference = first_difference(expected, got)
+
+    assert difference is None if says is None else says in difference
+
+
+def test_a_plan_counts_the_feed_and_holds_all_of_it():
+    plan, bars = make_plan(Source(trades=1000))
+
+    assert plan.counts == {"trades": 1000}
+    assert plan.total == 1000
+    assert sum(bar.trades for bar in bars) == 1000
+    assert plan.replay_bytes >= 64 * 2**20
+
+
+def test_a_large_feed_takes_longer(tmp_path):
+    plan, _ = make_plan(Source(trades=1000), seconds=0.01)
+
+    assert plan.seconds == 1000 / MESSAGES_PER_S_MAX
+
+
+def make_state(**changes):
+    state = State(
+        total=10, expected=[BAR], published=10, seconds=2.5, cuts=2, spark="done", spark_rows=10,
+        bars=[BAR], bars_equal=True, subscribers={"fast": GOOD, "slow": GOOD},
+    )  # fmt: skip
+    return msgspec.structs.replace(state, **changes)
+
+
+def test_the_report_has_the_ledger_and_the_bars():
+    report = render_report(make_state())
+
+    assert report.count("balances") == 2
+    assert "Spark read 10 messages" in report
+    assert "BTCUSDT" in report
+    assert "the bars are equal to" in report
+
+
+def test_the_report_says_what_does_not_hold():
+    bad = msgspec.structs.replace(GOOD, delivered=9)
+    report = render_report(make_state(subscribers={"fast": bad}, bars_equal=False))
+
+    assert "DOES NOT BALANCE" in report
+    assert "NOT EQUAL" in report
+
+
+def test_the_summary_has_the_fields_that_are_promised():
+    summary = summarize(make_state(spark_rows=None, spark="left out: no Java"))
+
+    assert summary["published"] == 10
+    assert summary["spark_rows"] is None
+    assert summary["spark"] == "left out: no Java"
+    assert summary["bars"] == 1
+    assert summary["bars_equal"] is True
+    assert summary["subscribers"][0]["name"] == "fast"
+    assert {"delivered", "repaired", "lost", "outstanding", "duplicates"} <= set(
+        summary["subscribers"][0]
+    )
+
+
+def test_progress_is_a_line_a_second():
+    file = io.StringIO()
+    progress = Lines(file)
+    plan = Plan(source=Source(), counts={"trades": 10}, seconds=6.0, replay_bytes=1)
+
+    progress.begin(plan)
+    for seconds in (0.4, 0.8, 1.2, 1.6, 2.0, 2.4):
+        progress.update(make_state(seconds=seconds))
+    progress.end()
+
+    lines = file.getvalue().splitlines()
+    assert "within 6 s" in lines[0]
+    assert len(lines) == 3
+    assert "published 10" in lines[1]
+    assert "2 cuts" in lines[1]
+
+
+def test_with_json_nothing_is_shown_where_nobody_looks(capsys):
+    choose_progress(True).begin(make_plan(Source(trades=1))[0])
+
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "")

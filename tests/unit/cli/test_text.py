@@ -1,0 +1,122 @@
+import json
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from p2pmsg.cli.pub import InputError, _lines, _reader
+from p2pmsg.cli.text import message_json, render_columns, to_json, value_text
+from p2pmsg.message import Message
+
+TEXTS = {
+    "text": ("hello", "hello"),
+    "bytes that are text": ("grüße".encode(), "grüße"),
+    "bytes that are not": (b"\xff\x00", "base64:/wA="),
+    "no bytes": (b"", ""),
+    "int": (7, "7"),
+    "float": (2.5, "2.5"),
+    "nan": (float("nan"), "null"),
+    "none": (None, "null"),
+    "bool": (True, "true"),
+    "dict": ({"a": [1, "ü"]}, '{"a":[1,"ü"]}'),
+    "text with a line break": ("a\nb", "a\nb"),
+}
+
+
+@pytest.mark.parametrize(("value", "text"), TEXTS.values(), ids=TEXTS)
+def test_a_value_is_printed(value, text):
+    assert value_text(value) == text
+
+
+JSONS = {
+    "bytes inside": ({"a": b"x", "b": b"\xff"}, {"a": "x", "b": {"base64": "/w=="}}),
+    "infinity inside": ([float("inf"), 1], [None, 1]),
+    "keys that are no text": ({1: "a", None: "b", b"c": 1}, {"1": "a", "null": "b", "c": 1}),
+    "large int": (2**63, 2**63),
+    "a time": (datetime(2024, 8, 9, tzinfo=UTC), "2024-08-09T00:00:00+00:00"),
+    "an extension": (msgspec.msgpack.Ext(5, b"x"), {"extension": 5, "data": "x"}),
+}
+
+
+@pytest.mark.parametrize(("value", "expected"), JSONS.values(), ids=JSONS)
+def test_a_value_becomes_json(value, expected):
+    assert json.loads(to_json(value)) == expected
+
+
+def test_a_terminal_is_not_sent_control_characters():
+    assert value_text(b"a\x1b[2J\tb", to_terminal=True) == "a\\x1b[2J\tb"
+
+
+def test_a_message_is_one_line_of_json():
+    message = Message("t", b"a\nb", "k", 5, {"h": b"\xff"}, 3, 9, "p")
+
+    line = message_json(message)
+
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "topic": "t",
+        "sequence": 3,
+        "key": "k",
+        "timestamp_ns": 5,
+        "headers": {"h": {"base64": "/w=="}},
+        "value": "a\nb",
+        "publisher": "p",
+    }
+
+
+def test_columns_are_aligned():
+    table = render_columns(("name", "count"), [("a", 1), ("bb", 12_345)], 1)
+
+    assert table.split("\n") == ["name   count", "a          1", "bb    12,345"]
+
+
+LINES = {
+    "plain": ((False, None), b"a b", (b"a b", None)),
+    "plain with key": ((False, "s"), b'{"s":"X"}', (b'{"s":"X"}', "X")),
+    "json": ((True, None), b"[1,2]", ([1, 2], None)),
+    "json with key": ((True, "s"), b'{"s":"X"}', ({"s": "X"}, "X")),
+    "key is a number": ((True, "s"), b'{"s":7}', ({"s": 7}, "7")),
+}
+
+
+@pytest.mark.parametrize(("how", "line", "read"), LINES.values(), ids=LINES)
+def test_a_line_becomes_a_value_and_a_key(how, line, read):
+    assert _reader(*how)(line) == read
+
+
+BAD_LINES = {
+    "no json": ((True, None), b"{", "is not JSON"),
+    "an empty line": ((True, None), b"", "is not JSON"),
+    "no utf-8": ((True, None), b'"\xff"', "is not JSON"),
+    "no object": ((False, "s"), b"[1]", "no JSON object"),
+    "no such field": ((True, "s"), b'{"a":1}', "'s'"),
+    "key is null": ((True, "s"), b'{"s":null}', "None"),
+    "key is a bool": ((True, "s"), b'{"s":true}', "True"),
+}
+
+
+@pytest.mark.parametrize(("how", "line", "names"), BAD_LINES.values(), ids=BAD_LINES)
+def test_a_line_that_cannot_be_read_says_why(how, line, names):
+    with pytest.raises(ValueError, match=r"JSON|field") as caught:
+        _reader(*how)(line)
+
+    assert names in str(caught.value)
+
+
+class Source:
+    def __init__(self, data):
+        self.data = data
+
+    def readline(self, size):
+        end = self.data.find(b"\n") + 1 or len(self.data)
+        line, self.data = self.data[: min(size, end)], self.data[min(size, end) :]
+        return line
+
+
+def test_lines_keep_everything_but_their_end():
+    assert list(_lines(Source(b"a\r\n\n b"))) == [(1, b"a\r"), (2, b""), (3, b" b")]
+
+
+def test_an_endless_line_is_refused_by_its_number():
+    with pytest.raises(InputError, match="line 2: is longer than"):
+        list(_lines(Source(b"a\n" + b"x" * (1 << 21))))

@@ -1,0 +1,199 @@
+import datetime
+
+import pytest
+
+from p2pmsg import control, wire
+from p2pmsg.wire import Frame, FrameError, Kind, decode_columns, next_frame, stream_prefix
+from tests.unit.p2pmsg import frames
+from tests.unit.p2pmsg.frames import SESSION, VALID, header
+
+VALUES = {
+    "bytes": b"\x00\xff",
+    "no bytes": b"",
+    "large bytes": bytes(100_000),
+    "str": "é€\U0001f600",
+    "int": 42,
+    "negative": -(2**63),
+    "largest": 2**64 - 1,
+    "float": -0.25,
+    "infinite": float("inf"),
+    "true": True,
+    "false": False,
+    "none": None,
+    "list": [1, [2, []], "x"],
+    "dict": {"a": 1, "b": {"c": [None]}},
+    "dict with int keys": {1: "a", -2: b"b"},
+    "a time": datetime.datetime(2024, 2, 29, 1, 2, 3, 4, tzinfo=datetime.UTC),
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_a_value_arrives_as_it_was(value):
+    values, timestamps, keys, headers = decode_columns(Frame(frames.data([value])))
+
+    assert values == [value]
+    assert type(values[0]) is type(value)
+    assert timestamps is keys is headers is None
+
+
+COUNTS = [1, 15, 16, 65_535, 65_536]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_as_many_messages_as_there_are_arrive(count):
+    frame = Frame(frames.data(list(range(count)), sequence=7))
+
+    assert (frame.sequence, frame.count) == (7, count)
+    assert decode_columns(frame)[0] == list(range(count))
+
+
+def test_the_columns_beside_the_values_arrive():
+    data = frames.data(
+        [1, 2], base_ns=10**18, columns=([0, -3], [None, "key"], [{"a": b"b"}, None])
+    )
+
+    assert decode_columns(Frame(data)) == (
+        [1, 2],
+        [10**18, 10**18 - 3],
+        [None, "key"],
+        [{"a": b"b"}, None],
+    )
+
+
+FIELDS = {
+    "topic": ({"topic": "dépôt".encode()}, "topic", "dépôt"),
+    "longest topic": ({"topic": b"x" * 255}, "topic", "x" * 255),
+    "kind": ({"kind": 2, "body": b""}, "kind", Kind.HEARTBEAT),
+    "flags": ({"flags": 255}, "flags", 255),
+    "session": ({"session": 2**64 - 1}, "session", 2**64 - 1),
+    "sequence": ({"sequence": 2**63 - 2}, "sequence", 2**63 - 2),
+    "count": ({"count": 2, "body": b"\x94\x92\x01\x02\xc0\xc0\xc0"}, "count", 2),
+    "base timestamp": ({"base_ns": -(2**63)}, "base_timestamp_ns", -(2**63)),
+    "body": ({"topic": b"", "kind": 17, "count": 0, "body": b"abc"}, "body_at", 39),
+}
+
+
+@pytest.mark.parametrize(("changes", "name", "value"), FIELDS.values(), ids=FIELDS)
+def test_a_header_field_arrives(changes, name, value):
+    assert getattr(Frame(header(**changes)), name) == value
+
+
+MALFORMED = {
+    "nothing": (b"", "no topic"),
+    "no zero byte": (b"t" * 300, "no topic"),
+    "a topic too long": (header(topic=b"x" * 256), "no topic"),
+    "only a topic": (b"t\0", "truncated"),
+    "a header cut short": (header(body=b"")[:-1], "truncated"),
+    "a topic that is not UTF-8": (header(topic=b"\xff\xfe"), "topic"),
+    "another magic": (header(magic=b"P2"), "magic"),
+    "another version": (header(version=2), "version"),
+    "kind 0": (header(kind=0), "kind"),
+    "a fragment, which is for later": (header(kind=3), "kind"),
+    "kind 255": (header(kind=255), "kind"),
+    "compressed, which is for later": (header(compression=1), "compression"),
+    "a body cut short": (header()[:-1], "length"),
+    "a body too long": (header() + b"\0", "length"),
+    "a length that lies": (header(length=2**32 - 1), "length"),
+    "a sequence too high": (header(sequence=2**64 - 1), "sequence"),
+    "an end too high": (header(sequence=2**63 - 1), "sequence"),
+    "data without a topic": (header(topic=b""), "count"),
+    "no messages": (header(count=0, body=b"\x94\x90\xc0\xc0\xc0"), "count"),
+    "a count that lies": (header(count=5), "count"),
+    "a count that lies hugely": (header(count=2**32 - 1), "count"),
+    "no body": (header(body=b""), "count"),
+    "a body that is no array": (header(body=b"\x01\x02\x03"), "count"),
+    "an array of three": (header(body=b"\x93\x91\x01\xc0\xc0"), "count"),
+    "values that are no array": (header(body=b"\x94\xc4\x01a\xc0\xc0"), "count"),
+}
+
+
+@pytest.mark.parametrize(("data", "reason"), MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_frame_is_refused_by_reason(data, reason):
+    with pytest.raises(FrameError) as raised:
+        Frame(data)
+    assert str(raised.value) == reason
+
+
+HUGE = b"\xdd\xff\xff\xff\xff"
+BODIES = {
+    "values cut short": (b"\x94\x91", 1, "body"),
+    "columns cut short": (b"\x94\x91\x01\xc0", 1, "body"),
+    "more behind the columns": (b"\x94\x91\x01\xc0\xc0\xc0\x01", 1, "body"),
+    "as many values as it claims, but none there": (b"\x94" + HUGE, 2**32 - 1, "body"),
+    "a value that claims to be huge": (b"\x94\x91" + HUGE + b"\xc0\xc0\xc0", 1, "body"),
+    "bytes that claim to be huge": (b"\x94\x91\xc6\xff\xff\xff\xff\xc0\xc0\xc0", 1, "body"),
+    "a str that is not UTF-8": (b"\x94\x91\xa1\xff\xc0\xc0\xc0", 1, "body"),
+    "lists in lists without end": (b"\x94\x91" + b"\x91" * 100_000, 1, "body"),
+    "timestamps of another type": (b"\x94\x91\x01\x91\xa1x\xc0\xc0", 1, "body"),
+    "keys of another type": (b"\x94\x91\x01\xc0\x91\x01\xc0", 1, "body"),
+    "headers of another type": (b"\x94\x91\x01\xc0\xc0\x91\x01", 1, "body"),
+    "headers with int keys": (b"\x94\x91\x01\xc0\xc0\x91\x81\x01\x01", 1, "body"),
+    "too few timestamps": (b"\x94\x92\x01\x02\x91\x01\xc0\xc0", 2, "columns"),
+    "too many keys": (b"\x94\x91\x01\xc0\x92\xc0\xc0\xc0", 1, "columns"),
+    "no headers in their column": (b"\x94\x91\x01\xc0\xc0\x90", 1, "columns"),
+}
+
+
+@pytest.mark.parametrize(("body", "count", "reason"), BODIES.values(), ids=BODIES)
+def test_a_malformed_body_is_refused_by_reason(body, count, reason):
+    frame = Frame(header(body=body, count=count))
+
+    with pytest.raises(FrameError) as raised:
+        decode_columns(frame)
+    assert str(raised.value) == reason
+
+
+KINDS_OF_BODY = {
+    "welcome": control.Welcome,
+    "echo": control.Heads,
+    "nack": control.Nack,
+    "refused": control.Refused,
+    "probe": control.Probe,
+    "joined": control.Joined,
+    "heartbeat": control.Heartbeat,
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS_OF_BODY.items(), ids=KINDS_OF_BODY)
+def test_a_control_body_arrives_or_is_refused(name, kind):
+    frame = Frame(VALID[name])
+    body = control.read_body(frame, kind)
+    assert wire.encoder.encode(body) == frame.data[frame.body_at :]
+
+    for hostile in (b"", b"\xc1", HUGE, b"\x90", b"\x93\xc0\xc0\xc0", b"\x81\x01\x01", b"\x91\xff"):
+        frame = Frame(header(topic=b"", kind=frame.kind, count=0, body=hostile))
+        with pytest.raises(FrameError, match="body"):
+            control.read_body(frame, kind)
+
+
+LIMITS = {
+    "a sequence below 0": control.Nack("t", [(-1, 2)]),
+    "a sequence too high": control.Nack("t", [(0, 2**63)]),
+    "too many ranges": control.Nack("t", [(0, 1)] * 1025),
+    "no topic": control.Nack("", [(0, 1)]),
+    "a topic too long": control.Nack("x" * 256, [(0, 1)]),
+}
+
+
+@pytest.mark.parametrize("body", LIMITS.values(), ids=LIMITS)
+def test_a_nack_outside_its_limits_is_refused(body):
+    frame = Frame(wire.control_frame(Kind.NACK, SESSION, body))
+
+    with pytest.raises(FrameError, match="body"):
+        control.read_body(frame, control.Nack)
+
+
+def test_the_prefix_of_a_stream_or_a_control_frame_is_how_its_frames_begin():
+    assert VALID["data"].startswith(stream_prefix("t", SESSION))
+    assert VALID["welcome"].startswith(wire.control_prefix(Kind.WELCOME))
+    assert VALID["welcome"].startswith(wire.control_prefix(Kind.WELCOME, SESSION))
+    assert not VALID["echo"].startswith(wire.control_prefix(Kind.WELCOME))
+
+
+def test_the_short_way_to_a_frame_gives_the_same_frame():
+    prefix = stream_prefix("t", SESSION)
+    for name in ("data", "data with columns"):
+        short = next_frame(VALID[name], prefix, "t", SESSION)
+        whole = Frame(VALID[name])
+        assert short is not None
+        assert all(getattr(short, field) == getattr(whole, field) for field in Frame.__slots__)
