@@ -104,20 +104,17 @@ class Ours:
 
 
 class OursManySender(OursSender):
-    """`publish_many` with the list that the peer packs into one frame."""
+    """`publish_many`, which cuts the list into frames of 64 KiB by itself."""
 
     def send(self, values: list[Any]) -> None:
-        publish_many = self._publisher.publish_many
-        for start in range(0, len(values), BATCH_COUNT):
-            publish_many(TOPIC, values[start : start + BATCH_COUNT])
+        self._publisher.publish_many(TOPIC, values)
 
 
 class OursManyReceiver(OursReceiver):
-    """`receive_many`."""
+    """`receive_many`, whose batches have the column of values."""
 
     def receive(self, count: int) -> list[Any]:
-        messages = self._subscriber.receive_many(RECEIVE_MANY_COUNT, TIMEOUT_SECONDS)
-        return [message.value for message in messages]
+        return self._subscriber.receive_many(RECEIVE_MANY_COUNT, TIMEOUT_SECONDS).values
 
 
 @dataclass(frozen=True)
