@@ -29,7 +29,7 @@ class Probe(msgspec.Struct, array_like=True):
     """Subscriber to publisher: answer me over the data path, to this id."""
 
     probe: Id
-    topics: list[Name]
+    topics: list[Annotated[str, msgspec.Meta(max_length=256)]]
     """What it takes: a topic, or a prefix with a `*` behind it."""
     start: str
     """`latest`, `earliest`, `sequence` or `time`."""

@@ -92,7 +92,16 @@ class MessageTooLargeError(MessageError):
 
 
 class BindError(P2PError, OSError):
-    """The endpoint could not be bound; the message says why."""
+    """The endpoint could not be bound; the message says why.
+
+    Attributes:
+        errno: the operating system's number, where there is one.
+
+    """
+
+    def __init__(self, message: str, number: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = number
 
 
 class QueueFullError(P2PError):

@@ -181,7 +181,9 @@ class PublisherCore:
         It is that part of `publish` which matters for latency, and the shortest way through it.
         """
         stream = self._streams.get(topic)
-        if stream is None or now_ns - stream.sealed_ns < self._gather_ns or self.outbox:
+        if stream is None or now_ns - stream.sealed_ns < self._gather_ns:
+            return -1
+        if self.outbox or self.closing:
             return -1
         sequence = self.replay.next(topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
@@ -236,7 +238,9 @@ class PublisherCore:
         stream = self._streams.get(topic) or self._make_stream(topic)
         self.seal(topic, now_ns=now_ns)
         stop = min(len(values), at + count)
-        part = list(values[at:stop])
+        part = values[at:stop]
+        if type(part) is not list:
+            part = list(part)
         part_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
         times = None if timestamps_ns is None else [*map(check_timestamp, timestamps_ns[at:stop])]
         sequence = self.replay.next(topic)

@@ -1,7 +1,8 @@
 """Putting a subscriber's state machine right, after an exception cut one of its methods short.
 
 The thread that waits in `receive` does the work, so Ctrl-C may strike anywhere in it. Certain then
-is what stands in `ready` or was taken from there: each is one step. All behind it is asked for anew.
+is what stands in `ready` or was taken from there: each is one step. What is behind it is asked for
+anew.
 """
 
 from p2pmsg.subscriber_core import SubscriberCore

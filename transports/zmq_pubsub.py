@@ -9,8 +9,8 @@ from transports.context import Context, Socket
 from transports.endpoint import Endpoint
 from transports.zmq_socket import (
     FRAME_BYTES_MAX,
-    SILENCE_MS,
     QUEUE_FRAMES,
+    SILENCE_MS,
     Limits,
     ZmqConnectingSocket,
     ZmqSocket,

@@ -20,6 +20,7 @@ from transports.errors import (
     translate_bind,
 )
 from transports.ipc_file import IpcFile
+from transports.rebinding import note_closed, wait_for
 
 QUEUE_FRAMES: Final = 1000
 """ZeroMQ's own default high-water mark."""
@@ -71,6 +72,7 @@ class ZmqSocket:
             raise EndpointError(str(self._endpoint), "scheme", reason)
         self._context = context
         self._ipc_file: IpcFile | None = None
+        self._bound = False
         try:
             self.socket: Socket = context.socket(kind)
         except zmq.ZMQError as error:
@@ -100,6 +102,8 @@ class ZmqSocket:
         linger_ms = max(linger_ms, 0)
         if linger_ms:
             note_linger(self._context, linger_ms)
+        if self._bound:
+            note_closed(self._endpoint)
         self.socket.close(linger=linger_ms)
         if self._ipc_file is not None:
             self._ipc_file.remove()
@@ -121,7 +125,7 @@ class ZmqSocket:
             if self._endpoint.scheme == "ipc":
                 self._ipc_file = IpcFile(self._endpoint)
                 self.socket.set(zmq.USE_FD, self._ipc_file.fd)
-            self.socket.bind(_bind_address(self._endpoint))
+            self._bind_socket(_bind_address(self._endpoint))
         except zmq.ZMQError as error:
             self.close()
             raise translate_bind(error, self.endpoint) from error
@@ -133,6 +137,16 @@ class ZmqSocket:
         if self._endpoint.scheme == "tcp":
             bound = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
             self._endpoint = self._endpoint.with_port(int(bound.rpartition(":")[2]))
+        self._bound = True
+
+    def _bind_socket(self, address: str) -> None:
+        while True:
+            try:
+                self.socket.bind(address)
+                return
+            except zmq.ZMQError as error:
+                if error.errno != errno.EADDRINUSE or not wait_for(self._endpoint):
+                    raise
 
     def _error(self, error: zmq.ZMQError) -> TransportError:
         return translate(error, self.endpoint)

@@ -98,7 +98,7 @@ class Publisher:
         except transports.EndpointError as error:
             raise EndpointError(error) from error
         except transports.BindError as error:
-            raise BindError(str(error)) from error
+            raise BindError(str(error), error.errno) from error
         self._batches = self._core.open_batches
         self._outgoing = Outgoing(self._core, self._sender)
         self._bulk = Bulk(self._core, self._outgoing)
@@ -402,6 +402,7 @@ class Publisher:
         self._unusable = "it belongs to the parent process"
         self._closed = True
         self._lock = ExclusiveLock()
+        self._core.closing = True
         self._batches = {}  # so that publish() goes by the lock, and looks at _unusable
 
 

@@ -148,6 +148,8 @@ class PublisherDriver:
     def _wait_ms(self) -> int:
         if self.ticking:
             return self._tick_ms
+        if len(self._core.outbox) >= _OUTBOX_MAX:
+            return _RETRY_NS // _MS  # deadlines pass unheeded until there is room
         with self._lock:
             now_ns = time.monotonic_ns()
             deadline_ns = now_ns + 1000 * _MS

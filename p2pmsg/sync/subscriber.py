@@ -50,7 +50,7 @@ class Subscriber:
         on_gap: what to do about messages that are missing. `wait` (default): until they are
             repaired, or until `repair_timeout`, when their loss is logged and receiving goes on.
             `raise`: the same, but the loss is raised as `MessagesLostError`. A callable gets a
-            `LossReport` instead. `skip`: do not wait, go on at once.
+            `LossReport` instead. `skip`: do not wait, go on at once; with `start="latest"` only.
         name: who subscribes, for people; at most 255 bytes.
         receive_bytes: bound on what waits for `receive`, in bytes. Default 16 MiB.
         repair_timeout: how long to wait for a repair without progress, in seconds. Default 10.
@@ -75,6 +75,10 @@ class Subscriber:
     ) -> None:
         if not callable(on_gap) and on_gap not in ("wait", "raise", "skip"):
             raise ConfigError("on_gap", '"wait", "raise", "skip" or a callable', on_gap)
+        first = parse_start(start)
+        if on_gap == "skip" and first.kind != "latest":
+            # What came before is a gap, and skipping is not to wait for gaps.
+            raise ConfigError("start", '"latest" where on_gap is "skip"', start)
         settings = subscriber_config(config, receive_bytes, repair_timeout)
         places = check_endpoints(endpoints)
         names = check_topics(topics)
@@ -82,7 +86,7 @@ class Subscriber:
         self._core = SubscriberCore(
             topics=names,
             lines=len(places),
-            start=parse_start(start),
+            start=first,
             subscriber=_random.getrandbits(64),
             name=check_name(name),
             config=settings,

@@ -8,8 +8,8 @@ import zmq
 
 import transports
 from p2pmsg.subscriber_core import SubscriberCore
-from p2pmsg.subscriber_lines import Command
 from p2pmsg.subscriber_heal import heal
+from p2pmsg.subscriber_lines import Command
 
 _MS = 1_000_000
 _FRAMES_PER_ROUND = 64

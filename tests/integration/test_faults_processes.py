@@ -140,7 +140,7 @@ def test_a_publisher_killed_at_full_speed_again_and_again(make_subscriber, make_
         if subscriber is None:
             subscriber = make_subscriber(endpoint)
             collector = Collector(subscriber)
-        eventually(lambda: sum(m.session == sessions[-1] for m in list(collector.messages)) > 2_000)
+        eventually(lambda: sum(m.session == sessions[-1] for m in list(collector.messages)) > 2_000)  # noqa: B023
         check_ledger(subscriber)
         child.signal(signal.SIGKILL)
         child.wait()

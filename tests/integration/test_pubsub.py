@@ -39,7 +39,7 @@ VALUES = [
     [1, "two", b"three", None, [4.0, {"five": 6}]],
     {},
     {"symbol": "BTCUSDT", "price": 65_000.5, "deep": {"list": [1, {"a": b"b"}]}},
-    {1: "int keys", -7: "too", 2.5: "float", None: "none", True: "true", "s": "text", b"b": "b"},
+    {7: "int keys", -7: "too", 2.5: "float", None: "none", True: "true", "s": "text", b"b": "b"},
 ]
 
 

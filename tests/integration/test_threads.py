@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections import Counter
+from itertools import chain
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_eight_threads_publish(make_publisher, make_subscriber, size):
     in_threads(*(lambda thread=thread: publish(thread) for thread in range(8)))
     messages = collector.wait_for(40_000)
     assert [message.sequence for message in messages] == list(range(40_000))
-    assert sorted(sum(returned, [])) == list(range(40_000))
+    assert sorted(chain.from_iterable(returned)) == list(range(40_000))
     for thread in range(8):
         own = [message for message in messages if message.value[0] == thread]
         assert [message.value[1] for message in own] == list(range(5_000))
@@ -69,9 +70,7 @@ def test_eight_threads_publish(make_publisher, make_subscriber, size):
 def test_threads_publish_one_by_one_and_many_at_a_time(make_publisher, make_subscriber):
     """The range that publish_many returns is its own, also where it has to wait for room."""
     publisher = make_publisher(stall_ms=20_000)
-    collector = Collector(
-        make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16)
-    )
+    collector = Collector(make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16))
     expected = {}
 
     def publish_one_by_one(thread):
@@ -145,11 +144,14 @@ def test_threads_share_the_messages_of_one_subscriber(make_publisher, make_subsc
 
     in_threads(
         publish,
-        *(lambda kind=kind, into=into: run(kind, into) for kind, into in zip(chosen, taken)),
+        *(
+            lambda kind=kind, into=into: run(kind, into)
+            for kind, into in zip(chosen, taken, strict=True)
+        ),
     )
     for into in taken:
         assert into == sorted(into)
-    counts = Counter(sum(taken, []))
+    counts = Counter(chain.from_iterable(taken))
     assert set(counts) == set(range(30_000))
     assert set(counts.values()) == {1}
     check_ledger(subscriber, delivered=30_000, outstanding=0, lost=0)

@@ -1,0 +1,250 @@
+"""Hostile peers at a publisher: counted and dropped, and everybody else goes on exactly."""
+
+import contextlib
+import socket
+import time
+
+import pytest
+import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from p2pmsg import PublisherConfig, control, wire
+from p2pmsg.wire import Kind, control_frame
+from tests.integration.hostile import frame, malformed, noise, throw_bytes
+from tests.integration.peers import (
+    TOPIC,
+    Collector,
+    check_exact,
+    check_ledger,
+    eventually,
+    small_frames,
+)
+
+
+@pytest.fixture
+def stranger(opened):
+    """Give raw ZeroMQ sockets of a context of their own."""
+    context = zmq.Context()
+    opened.callback(context.destroy, linger=0)
+
+    def connect(kind, endpoint, queue=0):
+        used = context.socket(kind)
+        used.linger = 0
+        used.sndhwm = used.rcvhwm = queue
+        used.connect(endpoint)
+        opened.callback(used.close)
+        return used
+
+    return connect
+
+
+@pytest.fixture
+def good_pair(make_publisher, make_subscriber):
+    publisher = make_publisher(config=small_frames())
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher, on_gap="raise")
+    return publisher, Collector(subscriber)
+
+
+def check_goes_on(publisher, collector, count=5_000):
+    before = publisher.stats().published
+    for n in range(before, before + count):
+        publisher.publish(TOPIC, n)
+    check_exact(collector.wait_for(before + count))
+    check_ledger(collector.subscriber, outstanding=0, lost=0)
+
+
+def invalid(publisher):
+    return sum(publisher.stats().frames_invalid.values())
+
+
+def test_garbage_to_the_recovery_endpoint(good_pair, stranger):
+    publisher, collector = good_pair
+    dealer = stranger(zmq.DEALER, publisher.recovery_endpoint)
+    frames = malformed(TOPIC.encode(), publisher.session)
+    frames += malformed(b"", publisher.session)
+    for data in frames:
+        dealer.send(data)
+        dealer.send_multipart([data, data, data])
+    eventually(lambda: invalid(publisher) >= len(frames))
+    check_goes_on(publisher, collector)
+    assert publisher.stats().subscribers == 1
+
+
+REQUESTS = {
+    "probe": (Kind.PROBE, control.Probe(1, ["*"], "latest")),
+    "joined": (Kind.JOINED, control.Joined(1, "x")),
+    "nack": (Kind.NACK, control.Nack(TOPIC, [(0, 5)])),
+    "leave": (Kind.LEAVE, control.Joined(1, "x")),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_request_with_a_body_that_does_not_fit(good_pair, stranger, name):
+    publisher, collector = good_pair
+    kind, body = REQUESTS[name]
+    packed = wire.encoder.encode(body)
+    bodies = [packed[:length] for length in range(len(packed))]
+    bodies += [packed + b"\0", b"\x91" * 10_000, b"\xdd\xff\xff\xff\xff", b"\xc0", b"\x94\xc0"]
+    bodies += [b"\x92\xa6trades\xdd\xff\xff\xff\xff", b"\x92\xa6trades\x91\x92\xff\x01"]
+    dealer = stranger(zmq.DEALER, publisher.recovery_endpoint)
+    for data in bodies:
+        dealer.send(frame(b"", kind, publisher.session, 0, 0, data))
+    dealer.send(frame(b"", kind, publisher.session ^ 1, 0, 0, packed))
+    eventually(lambda: invalid(publisher) > len(bodies))
+    check_goes_on(publisher, collector)
+
+
+def nack(session, *ranges, topic=TOPIC):
+    return control_frame(Kind.NACK, session, control.Nack(topic, list(ranges)))
+
+
+def test_a_nack_for_everything_and_beyond(good_pair, stranger):
+    publisher, collector = good_pair
+    publisher.publish_many(TOPIC, range(10_000))
+    collector.wait_for(10_000)
+    dealer = stranger(zmq.DEALER, publisher.recovery_endpoint)
+    session = publisher.session
+    for _ in range(20):
+        dealer.send(nack(session, (0, 2**63 - 1)))
+        dealer.send(nack(session, (10**18, 10**18 + 1), (5, 4), (7, 7)))
+        dealer.send(nack(session, *((n, n + 1) for n in range(0, 2048, 2))))
+        dealer.send(nack(session, (0, 5), topic="unknown"))
+    check_goes_on(publisher, collector)
+    answers = 0
+    with contextlib.suppress(zmq.Again):
+        dealer.rcvtimeo = 200
+        while True:
+            answers += bool(dealer.recv())
+    assert answers > 10
+    assert publisher.stats().published == 15_000
+
+
+def test_ten_thousand_requests_without_reading_the_replies(good_pair, stranger):
+    publisher, collector = good_pair
+    publisher.publish_many(TOPIC, range(20_000))
+    collector.wait_for(20_000)
+    dealers = [stranger(zmq.DEALER, publisher.recovery_endpoint, queue=10) for _ in range(3)]
+    for dealer in dealers:
+        dealer.sndtimeo = 10_000
+    heads = control_frame(Kind.HEADS_REQUEST, publisher.session)
+    everything = nack(publisher.session, (0, 20_000))
+    for n in range(10_000):
+        dealers[n % 3].send(heads if n % 2 else everything)
+    check_goes_on(publisher, collector)
+    assert len(publisher._core.requests._replies) <= 4096
+
+
+def test_repairs_go_on_beside_a_requester_that_wants_all(
+    make_publisher, make_subscriber, make_proxy, stranger
+):
+    publisher = make_publisher(config=small_frames())
+    proxy = make_proxy(publisher, frame_loss=0.2, seed=1, loss_after_frames=10)
+    collector = Collector(make_subscriber(proxy.endpoint, joins=publisher, on_gap="raise"))
+    greedy = stranger(zmq.DEALER, publisher.recovery_endpoint, queue=10)
+    greedy.sndtimeo = 10_000
+    for n in range(20_000):
+        publisher.publish(TOPIC, n)
+        if n % 50 == 0:
+            greedy.send(nack(publisher.session, (0, 20_000)))
+    check_exact(collector.wait_for(20_000))
+    names = [requester.name for requester in publisher.stats().requesters]
+    assert len(names) == 2
+
+
+def test_a_flood_of_probes_is_bounded(make_publisher, make_subscriber, stranger):
+    """Each probe costs a frame of the data path; while that has no room, none is added."""
+    publisher = make_publisher(on_full="raise", config=PublisherConfig(queue_frames=1))
+    make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16)
+    with contextlib.suppress(Exception):
+        while True:
+            publisher.publish(TOPIC, bytes(10_000))
+    dealer = stranger(zmq.DEALER, publisher.recovery_endpoint)
+    for n in range(20_000):
+        body = control.Probe(n, ["*"], "latest")
+        dealer.send(control_frame(Kind.PROBE, publisher.session, body))
+    most = 0
+    heads = control_frame(Kind.HEADS_REQUEST, publisher.session)
+    dealer.send(heads)
+    deadline = time.monotonic() + 20
+    while not dealer.poll(1):  # the reply says that all probes were taken
+        most = max(most, publisher.stats().unsent_frames)
+        assert time.monotonic() < deadline
+    assert max(most, publisher.stats().unsent_frames) < 5_000
+
+
+def test_a_crowd_that_says_it_has_joined_delays_close_no_longer_than_it_may(
+    make_publisher, stranger
+):
+    publisher = make_publisher()
+    dealer = stranger(zmq.DEALER, publisher.recovery_endpoint)
+    for n in range(5_000):
+        dealer.send(control_frame(Kind.JOINED, publisher.session, control.Joined(n, "crowd")))
+    eventually(lambda: publisher.stats().subscribers == 5_000)
+    begun = time.monotonic()
+    publisher.close(timeout=0.3)
+    assert time.monotonic() - begun < 5
+    assert publisher.stats().undelivered == 5_000
+
+
+def test_random_bytes_to_every_listening_socket(good_pair):
+    publisher, collector = good_pair
+    rng = noise()
+    for endpoint in (publisher.endpoint, publisher.recovery_endpoint):
+        throw_bytes(endpoint, rng, 40)
+    check_goes_on(publisher, collector)
+
+
+def test_connections_that_say_nothing(good_pair, opened):
+    publisher, collector = good_pair
+    for endpoint in (publisher.endpoint, publisher.recovery_endpoint) * 50:
+        host, port = endpoint.removeprefix("tcp://").rsplit(":", 1)
+        opened.enter_context(socket.create_connection((host, int(port)), 10))
+    check_goes_on(publisher, collector)
+
+
+def test_a_subscriber_that_sends_what_is_no_subscription(good_pair, stranger):
+    publisher, collector = good_pair
+    xsub = stranger(zmq.XSUB, publisher.endpoint)
+    rng = noise()
+    for _ in range(2_000):
+        xsub.send(rng.randbytes(rng.randrange(1, 300)))
+    xsub.send(b"\1")
+    check_goes_on(publisher, collector)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=200),
+            st.builds(
+                frame,
+                st.sampled_from([b"", b"trades"]),
+                st.integers(0, 30),
+                st.integers(0, 2**64 - 1),
+                st.integers(0, 2**64 - 1),
+                st.integers(0, 2**32 - 1),
+                st.binary(max_size=60),
+            ),
+        ),
+        max_size=20,
+    )
+)
+def test_anything_to_the_recovery_endpoint(good_pair, stranger, frames):
+    publisher, collector = good_pair
+    dealer = stranger(zmq.DEALER, publisher.recovery_endpoint)
+    for data in frames:
+        dealer.send(data)
+        valid = data[:43]  # with the right session it gets further
+        if len(data) >= 39:
+            zero = data.find(b"\0")
+            at = zero + 7
+            valid = data[:at] + publisher.session.to_bytes(8, "big") + data[at + 8 :]
+        dealer.send(valid)
+    check_goes_on(publisher, collector, 20)
+    dealer.close()
