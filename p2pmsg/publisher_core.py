@@ -192,6 +192,10 @@ class PublisherCore:
         self._keep(stream, sequence, 1, frame, base_ns, now_ns)
         return sequence
 
+    def hold(self, topic: str) -> None:
+        """Accept nothing by `publish_alone` until the stream's next frame."""
+        self._streams[topic].sealed_ns = 2**62
+
     def batch_grew(self, topic: str, *, now_ns: int) -> None:
         """Check the last message's size and seal the batch if it is full."""
         batch = self.open_batches[topic]

@@ -239,17 +239,20 @@ class ReplayBuffer:
         self.messages_evicted += count
 
     def _evict_oldest(self) -> None:
-        kept = self._order.popleft()
-        if self._age_ns is not None:
-            self._appended_ns.popleft()
+        kept = self._order[0]
         rows, first = kept.rows, kept.first
         start, stop, frame, _, _ = rows[first]
+        size, half = len(frame), len(rows) // 2
+        # From here to the end no call but the last: an interrupt comes before it all or behind it.
         rows[first] = _GONE
         first += 1
-        if first >= _COMPACT_AT and 2 * first >= len(rows):
+        if first >= _COMPACT_AT and first >= half:
             del rows[:first]
             first = 0
         kept.first = first
-        self.bytes_held -= len(frame)
+        self.bytes_held -= size
         self.frames_evicted += 1
         self.messages_evicted += stop - start
+        self._order.popleft()
+        if self._age_ns is not None:
+            self._appended_ns.popleft()

@@ -44,6 +44,7 @@ class Bulk:
         )  # fmt: skip
         if at + taken < len(values):
             reserved[topic] = thread
+            core.hold(topic)
         elif reserved:
             reserved.pop(topic, None)
         last = core.head(topic)[1] - 1

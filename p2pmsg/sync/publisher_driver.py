@@ -201,6 +201,8 @@ class PublisherDriver:
                 break
             with self._lock:
                 requests.receive(*request, now_ns=time.monotonic_ns())
+        if self._server.malformed:
+            requests.invalid["parts"] = self._server.malformed
         for _ in range(_REPLIES_PER_ROUND):
             with self._lock:
                 reply = requests.next_reply(now_ns=time.monotonic_ns())

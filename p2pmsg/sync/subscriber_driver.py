@@ -133,6 +133,9 @@ class SubscriberDriver:
                         core.receive_reply(session, reply, now_ns=time.monotonic_ns())
                     if core.replies_full:
                         break
+                if client.malformed:
+                    core.invalid["parts"] += client.malformed
+                    client.malformed = 0
         for index, receiver in enumerate(self._receivers if lines else ()):
             for _ in range(_FRAMES_PER_ROUND):
                 data = receiver.receive()
@@ -198,6 +201,9 @@ class SubscriberDriver:
             self._receivers[command.line].unsubscribe(command.prefix)
         elif what == "reconnect":
             self._receivers[command.line].reconnect()
+            session = self._core.lines[command.line].session
+            if session in self._clients:
+                self._clients[session].reconnect()
 
     def _send_requests(self) -> None:
         requests = self._core.requests

@@ -112,7 +112,6 @@ def test_threads_publish_to_topics_of_their_own(make_publisher, make_subscriber,
 def test_threads_share_the_messages_of_one_subscriber(make_publisher, make_subscriber, ways):
     publisher = make_publisher()
     subscriber = make_subscriber(publisher.endpoint, joins=publisher)
-    taken = [[] for _ in range(6)]
 
     def receive(into):
         with contextlib.suppress(TimeoutError):
@@ -137,6 +136,7 @@ def test_threads_share_the_messages_of_one_subscriber(make_publisher, make_subsc
 
     kinds = {"receive": [receive] * 3, "iterate": [iterate] * 3, "receive_many": [receive_many] * 3}
     chosen = kinds.get(ways, [receive, iterate, receive_many] * 2)
+    taken = [[] for _ in chosen]
 
     def run(kind, into):
         with contextlib.suppress(p2pmsg.ClosedError):
