@@ -217,35 +217,6 @@ def publish_interrupted(endpoint, times, seed):
         say(json.dumps(list(returned.items())))
 
 
-def publish_from_handlers(endpoint, times):
-    """Publish while a signal handler publishes, too; print whether all is well in the end."""
-    refused, handled = 0, []
-    with Publisher(endpoint) as publisher, Subscriber(publisher.endpoint) as subscriber:
-        publisher.wait_for_subscribers(1, timeout=20)
-
-        def handle(*_):
-            nonlocal refused
-            try:
-                handled.append(publisher.publish("handled", len(handled)))
-            except RuntimeError:
-                refused += 1
-
-        signal.signal(signal.SIGALRM, handle)
-        n = 0
-        while len(handled) + refused < int(times):
-            signal.setitimer(signal.ITIMER_REAL, 1e-5 + n % 300 / 1e6)
-            for _ in range(200):
-                assert publisher.publish(TOPIC, n) == n
-                n += 1
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        publisher.flush()
-        values = {TOPIC: [], "handled": []}
-        while len(values[TOPIC]) < n or len(values["handled"]) < len(handled):
-            message = subscriber.receive(10)
-            values[message.topic].append(message.value)
-        say(values == {TOPIC: list(range(n)), "handled": list(range(len(handled)))}, refused)
-
-
 def receive_interrupted(endpoint, times, seed, last):
     """Receive by one iterator that is interrupted again and again; all must come, once."""
     subscriber = Subscriber(endpoint, start=0)
@@ -326,7 +297,7 @@ ROLES = {
     role.__name__: role
     for role in (
         subscribe, publish, publish_without_end, publish_and_exit, leave_open, idle, grow, hold,
-        publish_interrupted, publish_from_handlers, receive_interrupted, fork,
+        publish_interrupted, receive_interrupted, fork,
     )
 }  # fmt: skip
 
