@@ -5,11 +5,12 @@ from typing import Any, Final
 import msgspec
 
 from p2pmsg.errors import MessageError, MessageTooLargeError
-from p2pmsg.wire import HEADER, MAGIC, REST, VERSION, Kind, data_frame, encoder, values_header
+from p2pmsg.wire import ARRAY4, REST, encoder, values_header
 
 _NIL: Final = b"\xc0"
 _NO_COLUMNS: Final = _NIL * 3
 _LARGE_BYTES: Final = 4 * 1024
+_VALUES_HEADER_BYTES: Final = 6
 _TIMESTAMP_MAX: Final = 2**62
 _TIMESTAMP_MIN: Final = -(2**62)
 """Up to the year 2116; the difference of two such times fits in 64 bits."""
@@ -60,13 +61,14 @@ def pack_headers(headers: Any) -> msgspec.Raw | None:
 class Batch:
     """Messages packed one behind the other, ready to become a frame.
 
-    A message is in when its end is in `ends`: that one append is the moment of acceptance, so an
-    interrupt (Ctrl-C) at any other place leaves something that `repair` can cut off.
+    A message is in when `end` and `next` say so: they are set one behind the other with no call in
+    between, so an interrupt (Ctrl-C) leaves at most something that `repair` can cut off.
 
     Attributes:
         buffer: the frame so far: topic, zero byte, room for the header, values.
-        ends: where in `buffer` each message ends.
-        before: the first message's sequence less one, so that `before + len(ends)` is the last's.
+        end: where in `buffer` the last message ends.
+        first: the first message's sequence.
+        next: the sequence after the last one's.
         limit: the batch is full when `buffer` has so many bytes. What the columns beside the values
             will take at most has been taken off.
         opened_ns: when, by the monotonic clock; the linger counts from here.
@@ -79,21 +81,27 @@ class Batch:
         "_keys",
         "_timestamps",
         "base_timestamp_ns",
-        "before",
         "buffer",
-        "ends",
+        "end",
+        "first",
         "limit",
+        "next",
         "opened_ns",
     )
 
     def __init__(
-        self, topic: bytes, sequence: int, timestamp_ns: int, now_ns: int, frame_bytes: int
+        self,
+        prefix: bytes,
+        sequence: int,
+        timestamp_ns: int,
+        now_ns: int,
+        frame_bytes: int,
+        buffer: bytearray,
     ) -> None:
-        prefix = topic + bytes(1 + HEADER.size)
-        self._body_at = len(prefix)
-        self.buffer = bytearray(prefix + values_header(0))
-        self.ends: list[int] = []
-        self.before = sequence - 1
+        self._body_at = len(prefix) + REST.size
+        self.buffer = buffer
+        self.end = start_frame(buffer, prefix)
+        self.first = self.next = sequence
         self.base_timestamp_ns = timestamp_ns
         self.opened_ns = now_ns
         self.limit = frame_bytes
@@ -102,18 +110,13 @@ class Batch:
         self._headers: list[msgspec.Raw | None] | None = None
 
     @property
-    def values_at(self) -> int:
-        """Where in `buffer` the first message begins."""
-        return self._body_at + 6
-
-    @property
-    def start(self) -> int:
-        """Where in `buffer` the next message begins."""
-        return self.ends[-1] if self.ends else self._body_at + 6
+    def count(self) -> int:
+        """How many messages are in."""
+        return self.next - self.first
 
     def add_columns(self, key: Any, timestamp_ns: Any, headers: Any) -> None:
         """Add what a message has beside its value."""
-        count = len(self.ends)
+        count = self.next - self.first
         extra = 0
         if key is not None:
             if type(key) is not str or not key.isascii():
@@ -140,17 +143,16 @@ class Batch:
 
     def repair(self) -> None:
         """Cut off what belongs to no accepted message."""
-        count = len(self.ends)
-        del self.buffer[self.start :]
+        count = self.next - self.first
+        del self.buffer[self.end :]
         for column in (self._timestamps, self._keys, self._headers):
             if column is not None:
                 del column[count:]
 
-    def seal(self, topic_length: int, session: int) -> tuple[bytes, int]:
+    def seal(self) -> tuple[bytes, int]:
         """Return the frame, and the latest timestamp in it. It may be called again."""
         self.repair()
-        buffer, count = self.buffer, len(self.ends)
-        at = self._body_at
+        buffer, count = self.buffer, self.next - self.first
         latest = self.base_timestamp_ns
         if self._timestamps is not None:
             self._timestamps = _padded(self._timestamps, count, 0)
@@ -161,22 +163,25 @@ class Batch:
             else:
                 padding = 0 if column is self._timestamps else None
                 buffer += encoder.encode(_padded(column, count, padding))
+        at = self._body_at
         buffer[at : at + 6] = values_header(count)
-        HEADER.pack_into(
-            buffer,
-            topic_length + 1,
-            MAGIC,
-            VERSION,
-            Kind.DATA,
-            0,
-            0,
-            session,
-            self.before + 1,
-            count,
-            len(buffer) - at,
-            self.base_timestamp_ns,
-        )
+        length = len(buffer) - at
+        REST.pack_into(buffer, at - REST.size, self.first, count, length, self.base_timestamp_ns)
         return bytes(buffer), latest
+
+
+def start_frame(buffer: bytearray, prefix: bytes) -> int:
+    """Begin a frame of values in `buffer`; return where the first of them goes.
+
+    It keeps the memory that `buffer` has, which `del buffer[at:]` would give back: growing to a
+    frame's size again would copy it several times.
+    """
+    at = len(prefix) + REST.size + _VALUES_HEADER_BYTES
+    if len(buffer) < at:
+        buffer += bytes(at)
+    _encode_into(0, buffer, at - 1)
+    buffer[: len(prefix)] = prefix
+    return at
 
 
 def _padded(column: list[Any] | None, count: int, padding: Any) -> list[Any]:
@@ -188,38 +193,41 @@ def _padded(column: list[Any] | None, count: int, padding: Any) -> list[Any]:
 
 
 def pack_slice(
-    topic: bytes,
-    session: int,
+    prefix: bytes,
     sequence: int,
     timestamp_ns: int,
     values: list[Any],
     keys: list[str | None] | None,
     timestamps_ns: list[int] | None,
+    buffer: bytearray,
 ) -> tuple[bytes, int]:
-    """Return a frame of `values` packed in one go, and its latest timestamp."""
+    """Return a frame of `values` packed in one go, and its latest timestamp.
+
+    It is packed in `buffer`, which stays in the processor's cache if it is used again and again.
+    """
     base = timestamp_ns if timestamps_ns is None else timestamps_ns[0]
     latest = base if timestamps_ns is None else max(timestamps_ns)
+    body_at = len(prefix) + REST.size
+    start_frame(buffer, prefix)
+    buffer[body_at] = ARRAY4
+    field: str = "values"
+    column: Any = values
     try:
-        packed = encoder.encode(values)
+        _encode_into(values, buffer, body_at + 1)
+        if keys is None and timestamps_ns is None:
+            buffer += _NO_COLUMNS
+        else:
+            field = "timestamps_ns"
+            column = timestamps_ns and [time - base for time in timestamps_ns]
+            _encode_into(column, buffer, -1)
+            field, column = "keys", keys
+            _encode_into(keys, buffer, -1)
+            buffer += _NIL
     except PACKING_ERRORS as error:
-        raise packing_error("values", values, error) from error
-    if keys is None and timestamps_ns is None:
-        columns = _NO_COLUMNS
-    else:
-        try:
-            columns = b"".join(
-                (
-                    _NIL
-                    if timestamps_ns is None
-                    else encoder.encode([time - base for time in timestamps_ns]),
-                    _NIL if keys is None else encoder.encode(keys),
-                    _NIL,
-                )
-            )
-        except PACKING_ERRORS as error:
-            raise packing_error("keys", keys, error) from error
-    frame = data_frame(topic, session, sequence, len(values), base, (b"\x94", packed, columns))
-    return frame, latest
+        raise packing_error(field, column, error) from error
+    length = len(buffer) - body_at
+    REST.pack_into(buffer, len(prefix), sequence, len(values), length, base)
+    return bytes(buffer), latest
 
 
 def pack_alone(

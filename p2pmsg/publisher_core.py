@@ -32,6 +32,8 @@ from recovery import HeartbeatSchedule, ReplayBuffer
 _MS = 1_000_000
 _SENDING_NS = _MS // 2
 """How long sending a full frame may take, for what comes next to count as following closely."""
+_BUFFERS_MAX = 8
+"""Buffers of a frame's size kept for the next frames; more streams than this make new ones."""
 _encode_into = encoder.encode_into
 
 
@@ -97,6 +99,7 @@ class PublisherCore:
         self.closing = False
         self._closing_due_ns = 0
         self._streams: dict[str, PublisherStream] = {}
+        self._buffers: list[bytearray] = []
         self._beats: list[tuple[int, str]] = []
         self._gather_ns = int(config.gather_us * 1000)
         self._linger_ns = int(config.linger_ms * _MS)
@@ -116,7 +119,7 @@ class PublisherCore:
     @property
     def pending(self) -> int:
         """How many messages are in open batches."""
-        return sum(len(batch.ends) for batch in list(self.open_batches.values()))
+        return sum(batch.count for batch in list(self.open_batches.values()))
 
     def heads(self) -> dict[str, tuple[int, int]]:
         """Return (earliest kept, next) by topic, of what was sealed."""
@@ -146,9 +149,8 @@ class PublisherCore:
             batch = None
         if batch is not None:
             self._append(batch, value, key, timestamp_ns, headers)
-            sequence = batch.before + len(batch.ends)
             self.batch_grew(topic, now_ns=now_ns)
-            return sequence
+            return batch.next - 1
         stream = self._streams.get(topic) or self._make_stream(topic)
         sequence = self.replay.next(topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
@@ -159,7 +161,9 @@ class PublisherCore:
             self._keep(stream, sequence, 1, frame, base_ns, now_ns)
             return sequence
         # The base is the time of messages that are given none, whatever this one's time is.
-        batch = Batch(stream.topic_bytes, sequence, wall_ns, now_ns, self._batch_bytes)
+        batch = Batch(
+            stream.prefix, sequence, wall_ns, now_ns, self._batch_bytes, self._take_buffer()
+        )
         self._append(batch, value, key, timestamp_ns, headers)
         self.open_batches[topic] = batch
         self.batch_grew(topic, now_ns=now_ns)
@@ -210,9 +214,10 @@ class PublisherCore:
             _encode_into(value, batch.buffer, -1)
             if key is not None or timestamp_ns is not None or headers is not None:
                 batch.add_columns(key, timestamp_ns, headers)
-            size = len(batch.buffer) - batch.start + limit - batch.limit
+            end = len(batch.buffer)
+            size = end - batch.end + limit - batch.limit
             check_size("message", size, self.config.message_bytes_max)
-            batch.ends.append(len(batch.buffer))
+            batch.end, batch.next = end, batch.next + 1  # no call in between: see Batch
         except MessageError:
             batch.repair()
             raise
@@ -250,9 +255,10 @@ class PublisherCore:
         sequence = self.replay.next(topic)
         frame_bytes = self._batch_bytes
         bytes_max = min(2 * self.config.frame_bytes, self.config.message_bytes_max)
+        buffer = self._take_buffer()
         while True:
             frame, latest = pack_slice(
-                stream.topic_bytes, self.session, sequence, wall_ns, part, part_keys, times
+                stream.prefix, sequence, wall_ns, part, part_keys, times, buffer
             )
             if len(frame) <= bytes_max or len(part) == 1:
                 break
@@ -262,6 +268,7 @@ class PublisherCore:
         if len(part) == 1:
             check_size("values", len(frame), self.config.message_bytes_max + 512)
         self._keep(stream, sequence, len(part), frame, latest, now_ns)
+        self._give_back(buffer)
         return len(part)
 
     def seal(self, topic: str, *, now_ns: int) -> None:
@@ -274,11 +281,11 @@ class PublisherCore:
         if batch is None:
             return
         batch.limit = 0  # nothing more goes in, even if an interrupt leaves it here
-        if batch.ends:
-            stream = self._streams[topic]
-            frame, latest = batch.seal(len(stream.topic_bytes), self.session)
-            self._keep(stream, batch.before + 1, len(batch.ends), frame, latest, now_ns)
+        if batch.count:
+            frame, latest = batch.seal()
+            self._keep(self._streams[topic], batch.first, batch.count, frame, latest, now_ns)
         del self.open_batches[topic]
+        self._give_back(batch.buffer)
 
     def flush(self, *, now_ns: int) -> None:
         """Seal all open batches."""
@@ -364,6 +371,16 @@ class PublisherCore:
         heartbeat.data_sent(now_ns=now_ns)
         if stream.beat_ns > heartbeat.next_deadline_ns():
             self._schedule_beat(stream)
+
+    def _take_buffer(self) -> bytearray:
+        buffers = self._buffers
+        return buffers.pop() if buffers else bytearray()
+
+    def _give_back(self, buffer: bytearray) -> None:
+        """Keep a buffer that nobody uses any more; one that had to grow far is let go."""
+        buffers = self._buffers
+        if len(buffers) < _BUFFERS_MAX and len(buffer) <= 2 * self.config.frame_bytes:
+            buffers.append(buffer)
 
     def _schedule_beat(self, stream: PublisherStream) -> None:
         stream.beat_ns = stream.heartbeat.next_deadline_ns()

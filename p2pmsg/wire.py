@@ -35,7 +35,7 @@ FLAG_CLOSING: Final = 1
 """On a heartbeat: the publisher is closing and waits for its subscribers to catch up."""
 
 _COUNT32: Final = struct.Struct("!BI")
-_ARRAY4: Final = 0x94
+ARRAY4: Final = 0x94
 
 
 class Kind(enum.IntEnum):
@@ -167,7 +167,7 @@ def next_frame(data: bytes, prefix: bytes, topic: str, session: int) -> Frame | 
 
 def _count_of(data: bytes, at: int) -> int:
     """Return how many values a DATA body says that it has; -1 where it is no such body."""
-    if len(data) < at + 2 or data[at] != _ARRAY4:
+    if len(data) < at + 2 or data[at] != ARRAY4:
         return -1
     lead = data[at + 1]
     if lead == 0xDD:
@@ -233,22 +233,6 @@ def control_prefix(kind: Kind, session: int | None = None) -> bytes:
     return prefix if session is None else prefix + b"\0\0" + session.to_bytes(8, "big")
 
 
-def data_frame(
-    topic: bytes,
-    session: int,
-    sequence: int,
-    count: int,
-    timestamp_ns: int,
-    parts: tuple[bytes, ...],
-) -> bytes:
-    """Return a DATA frame whose body is the concatenation of `parts`."""
-    length = sum(map(len, parts))
-    header = HEADER.pack(
-        MAGIC, VERSION, Kind.DATA, 0, 0, session, sequence, count, length, timestamp_ns
-    )
-    return b"".join((topic, b"\0", header, *parts))
-
-
 def values_header(count: int) -> bytes:
     """Return how a body with `count` values begins."""
-    return bytes((_ARRAY4,)) + _COUNT32.pack(0xDD, count)
+    return bytes((ARRAY4,)) + _COUNT32.pack(0xDD, count)

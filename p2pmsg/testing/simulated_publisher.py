@@ -141,7 +141,7 @@ class SimulatedPublisher:
         bytes_max = int(network.options.bytes_max)
         sequence = core.replay.next(topic)
         if topic in core.open_batches:
-            sequence += len(core.open_batches[topic].ends)
+            sequence += core.open_batches[topic].count
         messages = [self._message(sequence + index, bytes_max) for index in range(count)]
         wall_ns = WALL_NS + now_ns
         if count == 1:

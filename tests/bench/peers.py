@@ -189,9 +189,7 @@ class ZenohSender:
             congestion_control=zenoh.CongestionControl.BLOCK,
             reliability=zenoh.Reliability.RELIABLE,
             cache=ext.CacheConfig(max_samples=1000),
-            sample_miss_detection=ext.MissDetectionConfig(
-                heartbeat=0.5, sporadic_heartbeat=None
-            ),
+            sample_miss_detection=ext.MissDetectionConfig(heartbeat=0.5, sporadic_heartbeat=None),
             publisher_detection=True,
         )
 

@@ -11,7 +11,10 @@ SESSION = 0x0102030405060708
 def data(values, *, topic="t", session=SESSION, sequence=0, base_ns=1000, columns=(None,) * 3):
     """A DATA frame, packed by hand from columns."""
     body = wire.encoder.encode([values, *columns])
-    return wire.data_frame(topic.encode(), session, sequence, len(values), base_ns, (body,))
+    return header(
+        topic=topic.encode(), session=session, sequence=sequence, count=len(values),
+        base_ns=base_ns, body=body,
+    )  # fmt: skip
 
 
 def header(

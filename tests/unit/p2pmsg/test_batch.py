@@ -179,14 +179,14 @@ def test_an_interrupt_anywhere_loses_nothing_that_was_accepted(action):
 
 
 def test_a_batch_is_sealed_again_to_the_same_frame():
-    batch = Batch(b"t", 5, WALL_NS, 0, 1024)
+    batch = Batch(wire.stream_prefix("t", 9), 5, WALL_NS, 0, 1024, bytearray())
     for value in (b"x", b"yy"):
         wire.encoder.encode_into(value, batch.buffer, -1)
         batch.add_columns("k", None, None)
-        batch.ends.append(len(batch.buffer))
+        batch.end, batch.next = len(batch.buffer), batch.next + 1
 
-    first, _ = batch.seal(1, 9)
-    again, _ = batch.seal(1, 9)
+    first, _ = batch.seal()
+    again, _ = batch.seal()
 
     assert first == again
     assert Frame(first).sequence == 5
@@ -206,7 +206,9 @@ def test_a_frame_is_sent_when_it_is_full(size):
 
 def test_the_latest_time_of_a_slice_is_found():
     times = [5, 9, 2]
-    data, latest = pack_slice(b"t", 9, 0, WALL_NS, [1, 2, 3], None, times)
+    data, latest = pack_slice(
+        wire.stream_prefix("t", 9), 0, WALL_NS, [1, 2, 3], None, times, bytearray()
+    )
 
     assert latest == 9
     assert decode_columns(Frame(data))[1] == times
