@@ -8,6 +8,7 @@ from random import Random
 
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.message import Message
 from p2pmsg.start import Start
 from p2pmsg.subscriber_lines import Command, Line, LineDesk
 from p2pmsg.subscriber_peer import Peer, Stream
@@ -15,6 +16,8 @@ from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig
 
 _MS = 1_000_000
+_unpack_rest = wire.REST.unpack_from
+_REST_BYTES = wire.REST.size
 CHECK_NS = 250 * _MS
 """How often publishers are looked at: whether they are silent, and are told that we are there."""
 HURRIED_CHECK_NS = 25 * _MS
@@ -140,6 +143,40 @@ class SubscriberCore:
             self.invalid[str(error)] += 1
             if str(error) == "session":
                 self.desk.note_stranger(line, now_ns)
+
+    @property
+    def last_stream(self) -> Stream | None:
+        """The stream of the last frame, where it may go on."""
+        return self._last
+
+    def take_lone(self, stream: Stream, data: bytes, *, now_ns: int) -> Message | None:
+        """Return the message of a frame past `ready`; None: give the frame to `receive_frame`.
+
+        It is the short way of the frame that has one message without key and headers, the next one
+        of `stream`, and comes in over the only line. `p2pmsg.sync.lone` says why it is so long.
+        """
+        at = len(stream.prefix)
+        body_at = at + _REST_BYTES
+        if not data.startswith(stream.prefix) or len(data) < body_at:
+            return None
+        sequence, count, length, timestamp_ns = _unpack_rest(data, at)
+        if count != 1 or length != len(data) - body_at:
+            return None
+        value = wire.decode_plain(data, body_at)
+        if value is wire.NOT_PLAIN:
+            return None
+        if sequence >= wire.SEQUENCE_MAX or not stream.receiver.accept(sequence, 1):
+            return None
+        peer, line = stream.peer, self.lines[0]
+        self.frames_received += 1
+        line.received += 1
+        line.heard_ns = peer.heard_ns = now_ns
+        message = Message(
+            stream.topic, value, None, timestamp_ns, None, sequence, peer.session, peer.name
+        )
+        given = stream.given_messages + 1
+        stream.given, stream.given_messages = sequence + 1, given
+        return message
 
     def receive_reply(self, session: int, data: bytes, *, now_ns: int) -> None:
         """Take a frame from the recovery channel of `session`."""

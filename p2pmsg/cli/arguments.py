@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import transports
 from p2pmsg.errors import MessageError
-from p2pmsg.publisher_core import check_topic
+from p2pmsg.publisher_stream import check_topic
 from p2pmsg.start import parse_start
 
 _Refused = argparse.ArgumentTypeError

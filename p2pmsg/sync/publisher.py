@@ -27,6 +27,8 @@ from p2pmsg.wire import encoder
 
 _MS = 1_000_000
 _encode_into = encoder.encode_into
+_now_ns = time.monotonic_ns
+_wall_ns = time.time_ns
 _log = logging.getLogger("p2pmsg")
 _random = Random()
 R = TypeVar("R")
@@ -100,6 +102,7 @@ class Publisher:
         except transports.BindError as error:
             raise BindError(str(error), error.errno) from error
         self._batches = self._core.open_batches
+        self._send = self._sender.send
         self._outgoing = Outgoing(self._core, self._sender)
         self._bulk = Bulk(self._core, self._outgoing)
         self._driver = PublisherDriver(
@@ -180,16 +183,16 @@ class Publisher:
                     return sequence
                 batch.repair()  # it fills the batch: the core looks at it closely
             else:
-                core = self._core
+                core, now_ns = self._core, _now_ns()
                 sequence = core.publish_alone(
-                    topic, value, key, timestamp_ns, headers,
-                    now_ns=time.monotonic_ns(), wall_ns=time.time_ns(),
-                )  # fmt: skip
+                    topic, value, key, timestamp_ns, headers, now_ns, _wall_ns()
+                )
                 if sequence >= 0:
                     outbox = core.outbox
-                    sent = self._sender.send(outbox[0])
+                    sent = self._send(outbox[0])
                     if sent:
                         outbox.popleft()
+                    core.note_beat(topic, now_ns=now_ns)
                     lock.busy = False
                     if not sent:
                         self._send_rest()

@@ -16,7 +16,7 @@ from p2pmsg import control, wire
 from p2pmsg.config import at_least
 from p2pmsg.errors import ConfigError, LossReport, MessageError
 from p2pmsg.message import MessageBatch
-from p2pmsg.publisher_core import check_topic
+from p2pmsg.publisher_stream import check_topic
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.range_channel import MS, SILENCE_NS, Presence, RangeChannel
 from p2pmsg.sync.range_fetch import RangeFetch

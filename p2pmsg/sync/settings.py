@@ -8,7 +8,7 @@ import transports
 from p2pmsg.batch import PACKING_ERRORS, packing_error
 from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig, at_least, check
 from p2pmsg.errors import ClosedError, ConfigError, EndpointError, MessageError, P2PError
-from p2pmsg.publisher_core import check_topic
+from p2pmsg.publisher_stream import check_topic
 
 C = TypeVar("C", PublisherConfig, SubscriberConfig)
 TOPICS_BYTES_MAX: Final = 60_000

@@ -22,6 +22,7 @@ from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_peer import Stream
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.iteration import iterate, waiter
+from p2pmsg.sync.lone import receive_lone
 from p2pmsg.sync.settings import check_endpoints, check_name, check_topics, subscriber_config
 from p2pmsg.sync.subscriber_driver import SubscriberDriver
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -127,6 +128,8 @@ class Subscriber:
         message = next(self._active, None)
         if message is None:
             deadline_ns = _deadline(timeout)
+            if not self._core.ready and not self._closed:
+                message = receive_lone(self._core, self._driver, deadline_ns)
             while message is None:  # another thread may be quicker
                 self._advance(timeout, deadline_ns)
                 message = next(self._active, None)

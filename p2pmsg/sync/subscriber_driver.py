@@ -97,10 +97,26 @@ class SubscriberDriver:
                 with self.lock:
                     core.receive_frame(0, data, now_ns=time.monotonic_ns())
                 if core.commands or core.requests:
-                    self._do_commands()
+                    self.do_commands()
             return
         self._poll(wait_ms)
         self._take_all()
+
+    def sole_receiver(self) -> transports.ZmqReceiver | None:
+        """Return the only socket that anything can come from; None where there are several."""
+        receivers = self._receivers
+        if len(receivers) != 1 or self._core.is_full or self._clients_awaited():
+            return None
+        return receivers[0]
+
+    def wait_ms(self, deadline_ns: int | None) -> int:
+        """Return how long to wait at most, up to a caller's deadline; 0 where something is due."""
+        now_ns = time.monotonic_ns()
+        self._last_round_ns = now_ns
+        due_ns = self._core.next_deadline_ns()
+        if deadline_ns is not None and deadline_ns < due_ns:
+            due_ns = deadline_ns
+        return min(_SLICE_MS, (due_ns - now_ns) // _MS)
 
     def heal(self) -> None:
         """Put the core right after an exception."""
@@ -147,7 +163,7 @@ class SubscriberDriver:
                 if core.is_full and not shed:
                     break
         if core.commands or core.requests:
-            self._do_commands()
+            self.do_commands()
         return taken
 
     def _round_while_full(self, wait_ms: int) -> None:
@@ -164,9 +180,10 @@ class SubscriberDriver:
         with self.lock:
             self._core.handle_timer(now_ns=now_ns)
         if self._core.commands or self._core.requests:
-            self._do_commands()
+            self.do_commands()
 
-    def _do_commands(self) -> None:
+    def do_commands(self) -> None:
+        """Do what the core wants done, and send its requests."""
         commands = self._core.commands
         with self.lock:
             while commands:

@@ -1,0 +1,41 @@
+"""What a publisher knows of one of its streams, beside the replay buffer."""
+
+from typing import Any
+
+from p2pmsg import wire
+from p2pmsg.errors import MessageError
+from recovery import HeartbeatSchedule
+
+
+class PublisherStream:
+    """What a publisher knows of one of its streams, beside the replay buffer."""
+
+    __slots__ = ("beat_ns", "heartbeat", "prefix", "sealed_ns", "topic", "topic_bytes")
+
+    def __init__(
+        self, topic: str, topic_bytes: bytes, session: int, heartbeat: HeartbeatSchedule
+    ) -> None:
+        self.topic = topic
+        self.prefix = wire.stream_prefix(topic, session)
+        self.topic_bytes = topic_bytes
+        self.heartbeat = heartbeat
+        self.sealed_ns = -(2**62)
+        self.beat_ns = 2**63  # where it stands in the heap of heartbeats
+
+
+def check_topic(topic: Any) -> bytes:
+    """Return the topic as it goes over the wire, or raise `MessageError`."""
+    if type(topic) is not str:
+        raise MessageError("topic", f"must be a str, not {topic!r}")
+    try:
+        encoded = topic.encode()
+    except UnicodeEncodeError as error:
+        raise MessageError("topic", f"must be UTF-8, not {topic!r}: {error.reason}") from None
+    if not 0 < len(encoded) <= wire.TOPIC_BYTES_MAX:
+        limit = wire.TOPIC_BYTES_MAX
+        raise MessageError("topic", f"must have 1 to {limit} bytes, not {len(encoded)}")
+    if b"\0" in encoded:
+        raise MessageError("topic", f"must not contain a zero byte: {topic!r}")
+    if encoded.endswith(b"*"):
+        raise MessageError("topic", f"must not end in '*', which means a prefix: {topic!r}")
+    return encoded

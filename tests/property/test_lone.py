@@ -1,0 +1,68 @@
+"""The short way of a lone message gives what the long way gives, or leaves the frame to it."""
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from p2pmsg.wire import (
+    NOT_PLAIN,
+    Frame,
+    FrameError,
+    decode_columns,
+    decode_plain,
+    encoder,
+    next_frame,
+    stream_prefix,
+)
+from tests.unit.p2pmsg.frames import SESSION, header
+
+PREFIX = stream_prefix("t", SESSION)
+
+plain = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False)
+values = st.recursive(
+    plain | st.binary(max_size=300) | st.text(max_size=40),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+columns = st.sampled_from([None, [], [None], ["k"], ["k", "l"], [{"h": 1}], [1], 7])
+
+
+def check(body):
+    data = header(body=body)
+    value = decode_plain(data, len(data) - len(body))
+    frame = next_frame(data, PREFIX, "t", SESSION)
+    try:
+        whole = None if frame is None else decode_columns(frame)
+    except FrameError:
+        whole = None
+    if value is not NOT_PLAIN:
+        assert whole == ([value], None, None, None)
+        assert decode_columns(Frame(data)) == whole
+        assert type(value) is type(whole[0][0])
+    return value
+
+
+@given(values)
+@example(b"")
+@example(b"\xc0" * 255)
+@example(b"\xc0" * 256)
+def test_a_plain_message_is_read_alike(value):
+    assert check(encoder.encode([[value], None, None, None])) == value
+
+
+@given(st.lists(values, max_size=3), columns, columns, columns)
+def test_whatever_has_other_columns_is_left_alone(many, times, keys, headers):
+    body = encoder.encode([many, times, keys, headers])
+    got = check(body)
+    if len(many) != 1 or (times, keys, headers) != (None, None, None):
+        assert got is NOT_PLAIN
+
+
+@given(values, st.data())
+def test_damage_is_noticed_by_both_or_by_neither(value, data):
+    body = bytearray(encoder.encode([[value], None, None, None]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(body) - 1))
+        body[at] = data.draw(st.sampled_from([0x91, 0x92, 0xC0, 0xC4, 0xC5, 0x00, 0xFF]))
+    if data.draw(st.booleans()):
+        del body[data.draw(st.integers(0, len(body) - 1)) :]
+    check(bytes(body))
