@@ -1,0 +1,37 @@
+"""The local log: frames on the disk, byte for byte as they were sent. It needs the extra `log`.
+
+Beside its file store nothing here reads a clock or knows the operating system. See README.md.
+"""
+
+from recovery.log.catalog import Finding, StreamSummary
+from recovery.log.check import verify
+from recovery.log.config import LogConfig
+from recovery.log.errors import LogError, LogFormatError, LogLockedError, LogWriteError
+from recovery.log.memory_store import MemoryStore
+from recovery.log.opening import OpenReport
+from recovery.log.pending_sync import PendingSync
+from recovery.log.reader import LogReader, Record
+from recovery.log.shortening import truncate
+from recovery.log.store import FileStore, LogFile, LogStore
+from recovery.log.writer import LogWriter
+
+__all__ = [
+    "FileStore",
+    "Finding",
+    "LogConfig",
+    "LogError",
+    "LogFile",
+    "LogFormatError",
+    "LogLockedError",
+    "LogReader",
+    "LogStore",
+    "LogWriteError",
+    "LogWriter",
+    "MemoryStore",
+    "OpenReport",
+    "PendingSync",
+    "Record",
+    "StreamSummary",
+    "truncate",
+    "verify",
+]

@@ -1,0 +1,215 @@
+"""The segments of a log and which streams are in them; shared by its writer and its readers."""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from recovery.log.format import SEGMENT_HEADER, Walk, check_segment_header
+from recovery.log.index import Key, SegmentIndex, decode_index, index_name
+from recovery.log.store import LogStore
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong in a log.
+
+    Attributes:
+        path: the file.
+        offset: where in it, in bytes.
+        what: what is wrong.
+
+    """
+
+    path: str
+    offset: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSummary:
+    """One stream of a log.
+
+    Attributes:
+        session, topic: the stream.
+        earliest: its first sequence kept.
+        next: the sequence after the last one.
+        frames, bytes: how many frames are kept, and their size on the disk.
+        timestamp_ns_min, timestamp_ns_max: over the newest timestamp of each frame, in ns since
+            the epoch.
+        appended_ns_first, appended_ns_last: when its first and last kept frames were appended.
+
+    """
+
+    session: int
+    topic: str
+    earliest: int
+    next: int
+    frames: int
+    bytes: int
+    timestamp_ns_min: int
+    timestamp_ns_max: int
+    appended_ns_first: int
+    appended_ns_last: int
+
+
+class Catalog:
+    """Segments in order, and the streams in them.
+
+    One thread changes it, others may read at the same time: what they look at is replaced and not
+    changed, or only grows.
+    """
+
+    def __init__(self) -> None:
+        self.segments: list[SegmentIndex] = []
+        self._of: dict[Key, list[SegmentIndex]] = {}
+
+    def add(self, segment: SegmentIndex) -> None:
+        """Take a segment in, behind the others."""
+        self.segments = [*self.segments, segment]
+        for key, stream in segment.streams.items():
+            if stream.frames:
+                self.note_stream(key, segment)
+
+    def note_stream(self, key: Key, segment: SegmentIndex) -> None:
+        """Note that a stream is in a segment, which is the last one."""
+        self._of.setdefault(key, []).append(segment)
+
+    def drop_first(self) -> SegmentIndex:
+        """Forget the oldest segment, and the streams that are in no other."""
+        segment, self.segments = self.segments[0], self.segments[1:]
+        for key in segment.streams:
+            rest = [other for other in self._of.get(key, ()) if other is not segment]
+            if rest:
+                self._of[key] = rest
+            else:
+                self._of.pop(key, None)
+        return segment
+
+    def all_streams(self) -> list[Key]:
+        """Return the streams in the order in which they came."""
+        return list(self._of)
+
+    def has(self, key: Key) -> bool:
+        """Whether a stream is in any segment."""
+        return key in self._of
+
+    def of_stream(self, key: Key) -> list[SegmentIndex]:
+        """Return the segments that a stream is in."""
+        return self._of.get(key, [])
+
+    def from_sequence(self, key: Key, sequence: int) -> list[SegmentIndex]:
+        """Return the segments that may have `sequence` or what is behind it."""
+        segments = self._of.get(key, [])
+        return segments[bisect_right(segments, sequence, key=lambda s: s.streams[key].stop) :]
+
+    def from_time(self, key: Key, timestamp_ns: int) -> list[SegmentIndex]:
+        """Return the segments from the first on that has a frame as new as that."""
+        segments = self._of.get(key, [])
+        for index, segment in enumerate(segments):
+            if segment.streams[key].timestamp_ns_max >= timestamp_ns:
+                return segments[index:]
+        return []
+
+    def earliest(self, key: Key) -> int | None:
+        """Return the first sequence kept of a stream, or None."""
+        segments = self._of.get(key)
+        return segments[0].streams[key].start if segments else None
+
+    def next(self, key: Key) -> int | None:
+        """Return the sequence after the last one kept, or None."""
+        segments = self._of.get(key)
+        return segments[-1].streams[key].stop if segments else None
+
+    def summary(self, key: Key) -> StreamSummary | None:
+        """Return what there is of a stream, or None where nothing is kept."""
+        parts = [segment.streams[key] for segment in self._of.get(key, ())]
+        parts = [part for part in parts if part.frames]
+        if not parts:
+            return None
+        return StreamSummary(
+            session=key[0],
+            topic=key[1],
+            earliest=parts[0].start,
+            next=parts[-1].stop,
+            frames=sum(part.frames for part in parts),
+            bytes=sum(part.bytes for part in parts),
+            timestamp_ns_min=min(part.timestamp_ns_min for part in parts),
+            timestamp_ns_max=max(part.timestamp_ns_max for part in parts),
+            appended_ns_first=parts[0].appended_ns_first,
+            appended_ns_last=parts[-1].appended_ns_last,
+        )
+
+
+@dataclass(slots=True)
+class Scan:
+    """What reading a whole segment has shown.
+
+    Attributes:
+        segment: what is in it.
+        file_bytes: the size of the file.
+        is_torn: whether its last record was written half.
+        findings: what is damaged.
+
+    """
+
+    segment: SegmentIndex
+    file_bytes: int
+    is_torn: bool
+    findings: list[Finding]
+
+
+def scan(store: LogStore, segment: SegmentIndex, index_bytes: int) -> Scan:
+    """Read a segment from `segment.size` on and take its records in; raises `OSError`.
+
+    What is damaged is passed over. A file that is no segment, or of another version, has a finding
+    at its first byte, and no records.
+    """
+    file = store.open(segment.name)
+    try:
+        path, file_bytes = store.path(segment.name), file.size()
+        if not segment.size:
+            header = file.read(SEGMENT_HEADER.size, 0)
+            wrong = check_segment_header(header, segment.first_record)
+            if wrong is not None:
+                # After a crash of the system the size of a file may be there, and nothing else.
+                is_torn = len(header) < SEGMENT_HEADER.size or not any(header)
+                return Scan(segment, file_bytes, is_torn, [Finding(path, 0, wrong)])
+            segment.size = SEGMENT_HEADER.size
+        walk = Walk(file.read, segment.size, file_bytes)
+        findings = []
+        for placed in walk:
+            wrong = segment.take(placed, index_bytes)
+            if wrong is not None:
+                findings.append(Finding(path, placed.offset, wrong))
+        findings += [Finding(path, offset, what) for offset, _, what in walk.damage]
+        findings.sort(key=lambda finding: finding.offset)
+        return Scan(segment, file_bytes, walk.is_torn, findings)
+    finally:
+        file.close()
+
+
+def look_at(store: LogStore, segment: SegmentIndex) -> tuple[int, str | None]:
+    """Return the size of a segment's file, and what is wrong with its header; raises `OSError`."""
+    file = store.open(segment.name)
+    try:
+        header = file.read(SEGMENT_HEADER.size, 0)
+        return file.size(), check_segment_header(header, segment.first_record)
+    finally:
+        file.close()
+
+
+def read_index(
+    store: LogStore, first_record: int, *, with_entries: bool = False
+) -> SegmentIndex | None:
+    """Return a segment from its index file; None where there is none.
+
+    Raises:
+        ValueError: what is wrong with it.
+        OSError: from the store.
+
+    """
+    data = store.read(index_name(first_record))
+    if data is None:
+        return None
+    return decode_index(data, first_record, with_entries=with_entries)
+
+

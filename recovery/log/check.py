@@ -1,0 +1,122 @@
+"""Checking a log, byte by byte."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from recovery.log import state as state_file
+from recovery.log.catalog import Finding, Scan, read_index, scan
+from recovery.log.errors import LogError
+from recovery.log.index import Key, SegmentIndex, first_record_of, index_name
+from recovery.log.reader import INDEX_BYTES
+from recovery.log.store import FileStore, LogStore
+
+if TYPE_CHECKING:
+    import os
+
+
+def verify(
+    directory: "str | os.PathLike[str]", *, store: LogStore | None = None
+) -> Iterator[Finding]:
+    """Check every file of a log by its checksums, and the files against each other.
+
+    What is not whole at the end of the last segment is no finding where the log was not
+    closed: its writer is at work, or died.
+
+    Yields:
+        what is wrong.
+
+    Raises:
+        LogError: there is no log.
+
+    """
+    files: LogStore = FileStore(directory) if store is None else store
+    try:
+        names = files.names()
+    except OSError as error:
+        raise LogError(f"{files.path('')}: {error.strerror or error}") from error
+    numbers = sorted(n for name in names if (n := first_record_of(name, "log")) is not None)
+    if not numbers and state_file.NAME not in names:
+        raise LogError(f"{files.path('')} has no log")
+    state, state_path = None, files.path(state_file.NAME)
+    try:
+        data = files.read(state_file.NAME)
+        state = None if data is None else state_file.decode_state(data)
+        if data is None:
+            yield Finding(state_path, 0, "it is missing")
+    except ValueError as error:
+        yield Finding(state_path, 0, str(error))
+    is_closed, records = state is not None and state.clean, 0
+    for name in names:
+        number = first_record_of(name, "idx")
+        if number is not None and number not in numbers and numbers[:1] < [number]:
+            yield Finding(files.path(name), 0, "its segment is missing")
+    following: dict[Key, int] = {}
+    for index, number in enumerate(numbers):
+        behind = numbers[index + 1] if index + 1 < len(numbers) else None
+        segment = SegmentIndex(number)
+        try:
+            result = scan(files, segment, INDEX_BYTES)
+        except FileNotFoundError:
+            continue  # retention was faster
+        except OSError as error:
+            yield Finding(files.path(segment.name), 0, f"{error.strerror or error}")
+            continue
+        is_growing = behind is None and not is_closed
+        if not (result.is_torn and is_growing and not segment.size):
+            yield from result.findings
+        if result.is_torn and segment.size and not is_growing:
+            yield Finding(files.path(segment.name), segment.size, "the last record is not whole")
+        yield from _check_order(files, result, behind, following)
+        yield from _check_index(files, segment, bool(result.findings), is_growing)
+        records = segment.stop_record if not result.findings else -1
+    if state is not None and is_closed and records not in (state.end, -1):
+        what = f"it says that there were {state.end} records; the last segment ends with {records}"
+        yield Finding(state_path, 0, what)
+
+
+def _check_order(
+    files: LogStore, result: Scan, behind: int | None, following: dict[Key, int]
+) -> Iterator[Finding]:
+    """Check that a segment goes on where the one before it ended, and ends before the next."""
+    segment = result.segment
+    path, last = files.path(segment.name), segment.stop_record - 1
+    if behind is not None and not result.findings and last + 1 != behind:
+        what = f"it ends with record {last}, and the next segment begins with {behind}"
+        yield Finding(path, segment.size, what)
+    for key, stream in segment.streams.items():
+        if stream.frames:
+            if stream.start < following.get(key, 0):
+                what = f"{key[1]!r} begins at {stream.start}, which an older segment has"
+                yield Finding(path, 0, what)
+            following[key] = max(stream.stop, following.get(key, 0))
+
+
+def _check_index(
+    files: LogStore, segment: SegmentIndex, is_damaged: bool, is_growing: bool
+) -> Iterator[Finding]:
+    """Compare a segment with its index."""
+    path = files.path(index_name(segment.first_record))
+    try:
+        index = read_index(files, segment.first_record, with_entries=True)
+    except ValueError as error:
+        yield Finding(path, 0, str(error))
+        return
+    if index is None:
+        # It is deleted after its segment.
+        if not is_growing and segment.name in files.names():
+            yield Finding(path, 0, "it is missing")
+        return
+    if is_damaged or (is_growing and index.size != segment.size):
+        return
+    for name in ("size", "records"):
+        said, counted = getattr(index, name), getattr(segment, name)
+        if said != counted:
+            yield Finding(path, 0, f"it says {name} {said}, and the segment has {counted}")
+    if index.streams.keys() != segment.streams.keys():
+        yield Finding(path, 0, "it names other streams than the segment has")
+        return
+    for key, stream in index.streams.items():
+        for name in ("start", "stop", "frames", "messages", "bytes"):
+            if getattr(stream, name) != getattr(segment.streams[key], name):
+                yield Finding(path, 0, f"its {name} of {key[1]!r} is not the segment's")
+

@@ -1,0 +1,74 @@
+"""Where a log is, how much of it is kept, and how safe it is."""
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from recovery._checks import above, at_least
+
+FSYNC = ("interval", "always", "never")
+ON_ERROR = ("raise", "continue")
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """A log's settings. Raises `ValueError` for a value out of limits."""
+
+    directory: str | os.PathLike[str]
+    """Where its files are; made where it is missing. One log a directory."""
+
+    retention_bytes: int = 10 * 2**30
+    """Bound on the size of all segments. The oldest are deleted, whole ones at a time and never
+    one that is being read: it is exceeded by up to `segment_bytes`, and while readers hold more."""
+
+    retention_age_s: float | None = None
+    """Age at which a segment is deleted, counted from its newest frame. None: age does not
+    matter."""
+
+    segment_bytes: int = 64 * 2**20
+    """Size at which a new segment is begun. After a crash one segment is read, which takes some
+    50 ms; retention deletes as much at a time."""
+
+    segment_age_s: float | None = None
+    """Age at which a new segment is begun, counted from its first frame, so that `retention_age_s`
+    holds for slow streams, too. None: a tenth of `retention_age_s`, if that is given."""
+
+    index_bytes: int = 64 * 2**10
+    """Distance between the entries of a stream in the index. What is read in vain before a frame is
+    found is at most that; an entry takes 24 bytes."""
+
+    fsync: Literal["interval", "always", "never"] = "interval"
+    """When frames are forced to the disk. Whatever it is, they survive a process that is killed; it
+    is the operating system's crash that takes what was not forced. `"interval"`: every
+    `fsync_interval_ms`; `"always"`: before a frame is sent, one fsync for all that wait; `"never"`:
+    when the system sees fit."""
+
+    fsync_interval_ms: float = 100.0
+    """See `fsync`; in ms. A disk takes some ms for it, so that 100 cost next to nothing."""
+
+    reserve: int = 1_000_000
+    """How many sequences of a stream are reserved at a time, so that none is used twice after a
+    crash of the operating system: up to so many are then skipped and reported lost. Renewing it
+    costs two fsyncs, at a million every second of a fast stream."""
+
+    on_error: Literal["raise", "continue"] = "raise"
+    """What the publisher does when the log cannot be written: `"raise"` refuses the message,
+    `"continue"` goes on without the log and says so in its statistics."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.directory, str | os.PathLike):
+            raise ValueError(f"directory must be a path, not {self.directory!r}")
+        at_least("retention_bytes", self.retention_bytes, 0)
+        at_least("segment_bytes", self.segment_bytes, 4096)
+        at_least("index_bytes", self.index_bytes, 1)
+        at_least("fsync_interval_ms", self.fsync_interval_ms, 0)
+        at_least("reserve", self.reserve, 1)
+        for field in ("retention_age_s", "segment_age_s"):
+            value = getattr(self, field)
+            if value is not None:
+                above(field, value, 0)
+        for field, choices in (("fsync", FSYNC), ("on_error", ON_ERROR)):
+            value = getattr(self, field)
+            if value not in choices:
+                named = ", ".join(map(repr, choices))
+                raise ValueError(f"{field} must be one of {named}, not {value!r}")

@@ -1,0 +1,187 @@
+"""A log's files in memory, with crashes and a disk that fails: for tests and the simulator."""
+
+import errno
+from collections.abc import Sequence
+from random import Random
+
+from recovery.log.errors import LogLockedError
+
+
+class _Content:
+    """A file's bytes, and those of them that a crash leaves."""
+
+    __slots__ = ("data", "durable", "is_deleted", "readers")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = b""
+        self.readers = 0
+        self.is_deleted = False
+
+
+class _File:
+    """An open file; a killed process' file does nothing any more."""
+
+    def __init__(self, store: "MemoryStore", content: _Content) -> None:
+        self._store = store
+        self._content = content
+        self._life = store.lives
+        self._shares = False
+
+    def write(self, parts: Sequence[bytes], offset: int) -> None:
+        joined = b"".join(parts)
+        data = self._content.data
+        room = self._store.room(joined, "write")
+        data.extend(bytes(max(0, offset - len(data))))
+        data[offset : offset + len(room)] = room
+        if len(room) < len(joined):
+            self._store.check("write")
+
+    def read(self, byte_count: int, offset: int) -> bytes:
+        return bytes(self._content.data[offset : offset + byte_count])
+
+    def size(self) -> int:
+        return len(self._content.data)
+
+    def sync(self) -> None:
+        self._store.check("sync")
+        if self._content.is_deleted:
+            raise FileNotFoundError(errno.ENOENT, "the file was deleted")
+        self._content.durable = bytes(self._content.data)
+
+    def truncate(self, byte_count: int) -> None:
+        self._store.check("truncate")
+        del self._content.data[byte_count:]
+
+    def share(self) -> None:
+        if not self._shares:
+            self._shares = True
+            self._content.readers += 1
+
+    def close(self) -> None:
+        if self._shares and self._life == self._store.lives:
+            self._content.readers -= 1
+        self._shares = False
+
+
+class MemoryStore:
+    """Files in memory. One object is the disk through all lives of its processes.
+
+    Attributes:
+        failing: what raises by operation: `write`, `sync`, `open`, `replace`, `remove`,
+            `truncate`. A write that fails writes half of its bytes first, as a full disk does.
+        lives: how often its process has died.
+        boots: how often its operating system has.
+
+    """
+
+    def __init__(self) -> None:
+        self.failing: dict[str, OSError] = {}
+        self.lives = self.boots = 0
+        self._files: dict[str, _Content] = {}
+        self._durable: dict[str, _Content] = {}
+        self._is_locked = False
+
+    def kill(self) -> None:
+        """End the process: its locks are gone, what it wrote stays."""
+        self.lives += 1
+        self._is_locked = False
+        for content in self._files.values():
+            content.readers = 0
+
+    def crash(self, rng: Random | None = None) -> None:
+        """End the operating system: what was not synced is gone.
+
+        `rng`: of what was appended and not synced, a random part stays.
+        """
+        self.kill()
+        self.boots += 1
+        self._files = dict(self._durable)
+        for content in self._files.values():
+            kept, data = content.durable, bytes(content.data)
+            if rng is not None and data.startswith(kept):
+                kept = data[: rng.randint(len(kept), len(data))]
+            content.data, content.durable = bytearray(kept), kept
+
+    def check(self, operation: str) -> None:
+        """Raise what was put into `failing`."""
+        error = self.failing.get(operation)
+        if error is not None:
+            raise OSError(error.errno, error.strerror)
+
+    def room(self, data: bytes, operation: str) -> bytes:
+        """Return what of `data` can be written."""
+        return data[: len(data) // 2] if operation in self.failing else data
+
+    def lock(self) -> None:
+        """Become the writer."""
+        if self._is_locked:
+            raise LogLockedError("the log in memory has a writer already")
+        self._is_locked = True
+
+    def unlock(self) -> None:
+        """Let another one write."""
+        self._is_locked = False
+
+    def names(self) -> list[str]:
+        """Return the names of all files."""
+        return list(self._files)
+
+    def open(self, name: str, *, create: bool = False) -> _File:
+        """Open a file."""
+        self.check("open")
+        content = self._files.get(name)
+        if content is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "there is no such file", name)
+            content = self._files[name] = _Content()
+        return _File(self, content)
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file's content, or None."""
+        content = self._files.get(name)
+        return None if content is None else bytes(content.data)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put bytes into a file, as a test damages it; they are there after a crash, too."""
+        content = self._files.setdefault(name, _Content())
+        content.data, content.durable = bytearray(data), bytes(data)
+        self._durable[name] = content
+
+    def replace(self, name: str, data: bytes, *, durable: bool) -> None:
+        """Write a file anew."""
+        self.check("replace")
+        content = _Content()
+        content.data = bytearray(data)
+        self._files[name] = content
+        if durable:
+            content.durable = bytes(data)
+            self.sync_directory()
+
+    def remove(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        self.check("remove")
+        content = self._files.pop(name, None)
+        if content is not None:
+            content.is_deleted = True
+
+    def remove_unshared(self, name: str) -> bool:
+        """Delete a file unless somebody reads it."""
+        content = self._files.get(name)
+        if content is not None and content.readers:
+            return False
+        self.remove(name)
+        return True
+
+    def sync_directory(self) -> None:
+        """Let the names survive a crash."""
+        self.check("sync")
+        self._durable = dict(self._files)
+
+    def boot_id(self) -> str:
+        """Return what is another one after each crash."""
+        return f"boot {self.boots}"
+
+    def path(self, name: str) -> str:
+        """Return the file's name."""
+        return name

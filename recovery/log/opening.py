@@ -1,0 +1,205 @@
+"""Opening a log to write: what is there, what a crash has left of it, and where it goes on.
+
+::
+
+    closed cleanly ──▶ the indexes are read, no segment
+    process died ──▶ the last segment is read, its torn tail cut; the next sequence is exact
+    system died, or a file is damaged ──▶ the same, and the session's streams go on at their marks
+"""
+
+from dataclasses import dataclass, field
+
+from recovery.log import state as state_file
+from recovery.log.catalog import Catalog, Finding, Scan, look_at, read_index, scan
+from recovery.log.config import LogConfig
+from recovery.log.errors import LogFormatError
+from recovery.log.format import SEGMENT_HEADER
+from recovery.log.index import SegmentIndex, encode_index, first_record_of, index_name
+from recovery.log.state import LogState
+from recovery.log.store import LogStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenReport:
+    """What opening a log found.
+
+    Attributes:
+        clean: whether it had been closed, so that no segment was read.
+        bytes_cut: the torn tail that was cut off the last segment.
+        segments_scanned: how many segments were read: the last one after a crash, and those whose
+            index is missing or damaged.
+        os_crash: whether frames may be gone that subscribers have: the operating system crashed, or
+            a file was damaged.
+        skipped: (session, topic, start, stop) that no message will ever have because of that.
+        findings: what is damaged; it is not served.
+
+    """
+
+    clean: bool
+    bytes_cut: int = 0
+    segments_scanned: int = 0
+    os_crash: bool = False
+    skipped: tuple[tuple[int, str, int, int], ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(slots=True)
+class _Found:
+    """What reading the files gives."""
+
+    catalog: Catalog
+    scanned: int = 0
+    bytes_cut: int = 0
+    is_damaged: bool = False
+    findings: list[Finding] = field(default_factory=list)
+
+
+def open_log(
+    store: LogStore, config: LogConfig, session: int
+) -> tuple[LogState, Catalog, OpenReport]:
+    """Read what is there and mend it; the state is yet to be written.
+
+    Raises:
+        LogFormatError: a file is foreign, of another version, or the state is damaged.
+        OSError: from the store.
+
+    """
+    names = store.names()
+    state = read_state(store)
+    numbers = sorted(n for name in names if (n := first_record_of(name, "log")) is not None)
+    for name in names:
+        number = first_record_of(name, "idx")
+        if number is not None and number not in numbers and state is not None:
+            _keep_tails(store, number, state)
+        if name.endswith(".tmp") or (number is not None and number not in numbers):
+            store.remove(name)
+    is_clean = state is not None and state.clean
+    found = _Found(Catalog())
+    for number in numbers:
+        _open_segment(store, config, number, number == numbers[-1], is_clean, found)
+    is_new = state is None
+    if state is None:
+        state = LogState(session)
+    if is_clean:
+        ends = [segment.stop_record for segment in found.catalog.segments[-1:]] or [0]
+        found.is_damaged |= ends != [state.end]  # something is gone without a trace
+    has_crashed = not is_clean and state.boot != store.boot_id()
+    crashed = not is_new and (has_crashed or found.is_damaged)
+    skipped = _skip(state, found) if crashed else []
+    if found.catalog.segments:
+        _take_up_names(state, found.catalog, found.catalog.segments[-1])
+    return state, found.catalog, OpenReport(
+        clean=is_clean or (is_new and not numbers),
+        bytes_cut=found.bytes_cut,
+        segments_scanned=found.scanned,
+        os_crash=crashed,
+        skipped=tuple(skipped),
+        findings=tuple(found.findings),
+    )  # fmt: skip
+
+
+def read_state(store: LogStore) -> LogState | None:
+    """Return the state, or None where there is no file; raises `LogFormatError`."""
+    data = store.read(state_file.NAME)
+    if data is None:
+        return None
+    try:
+        return state_file.decode_state(data)
+    except ValueError as error:
+        what = f"{error}; delete the file to go on under a new session"
+        raise LogFormatError(store.path(state_file.NAME), 0, what) from None
+
+
+def _open_segment(
+    store: LogStore, config: LogConfig, number: int, is_last: bool, is_clean: bool, found: _Found
+) -> None:
+    segment: SegmentIndex | None = None
+    try:
+        if not is_last or is_clean:
+            segment = read_index(store, number, with_entries=is_last)
+    except ValueError as error:
+        found.findings.append(Finding(store.path(index_name(number)), 0, str(error)))
+    if segment is not None:
+        size, wrong = look_at(store, segment)
+        found.is_damaged |= size < segment.size
+        if size != segment.size or (is_last and wrong):
+            segment = None  # it was written to later, or is to be and is none
+    if segment is None:
+        segment = SegmentIndex(number)
+        result = scan(store, segment, config.index_bytes)
+        found.scanned += 1
+        if is_last or segment.size:
+            _mend(store, result, found, is_last=is_last)
+        found.findings += result.findings
+        if not is_last:
+            segment.is_closed = True
+            if segment.size:
+                store.replace(index_name(number), encode_index(segment), durable=False)
+    if is_last:
+        segment.is_closed = False
+    found.catalog.add(segment)
+
+
+def _mend(store: LogStore, result: Scan, found: _Found, *, is_last: bool) -> None:
+    """Cut off what is behind the last good record."""
+    segment = result.segment
+    if not segment.size:
+        if not result.is_torn:
+            raise LogFormatError(result.findings[0].path, 0, result.findings[0].what)
+        found.is_damaged |= result.file_bytes >= SEGMENT_HEADER.size
+        result.findings.clear()  # its writer died before it had written the header
+    torn = result.file_bytes - segment.size
+    # A record that its writer did not finish was never sent. Any other damage may have hit frames
+    # that subscribers have.
+    found.is_damaged |= bool(result.findings) or (result.is_torn and not is_last)
+    if torn:
+        found.bytes_cut += torn
+        file = store.open(segment.name, create=True)
+        try:
+            file.truncate(segment.size)
+        finally:
+            file.close()
+
+
+def _keep_tails(store: LogStore, number: int, state: LogState) -> None:
+    """Learn from an index whose segment is gone where streams go on."""
+    try:
+        segment = read_index(store, number)
+    except ValueError:
+        return
+    for (session, topic), stream in segment.streams.items() if segment is not None else ():
+        if session == state.session:
+            state.tails[topic] = max(state.tails.get(topic, 0), stream.stop)
+
+
+def _take_up_names(state: LogState, catalog: Catalog, last: SegmentIndex) -> None:
+    """Let streams go on whose writer died between their name and their first frame."""
+    for key, stream in last.streams.items():
+        if stream.frames:
+            continue
+        following, topic = catalog.next(key) or 0, key[1]
+        if key[0] == state.session:
+            if state.floor and not catalog.has(key) and topic not in state.tails:
+                state.tails[topic] = state.floor
+                state.skips[topic] = [(0, state.floor)]
+            following = max(following, state.tails.get(topic, 0))
+        stream.start = stream.stop = following
+        catalog.note_stream(key, last)
+
+
+def _skip(state: LogState, found: _Found) -> list[tuple[int, str, int, int]]:
+    """Let the streams of the session go on at their marks; return what is skipped."""
+    if state.always and not found.is_damaged:
+        return []  # what is not on the disk was not sent
+    skipped, catalog = [], found.catalog
+    topics = {topic for session, topic in catalog.all_streams() if session == state.session}
+    for topic in sorted(topics | set(state.tails) | set(state.marks)):
+        following = max(catalog.next((state.session, topic)) or 0, state.tails.get(topic, 0))
+        mark = following + state.reserve if state.always else max(state.mark(topic), following)
+        if following < mark:
+            skipped.append((state.session, topic, following, mark))
+            state.skips.setdefault(topic, []).append((following, mark))
+        state.tails[topic] = mark
+    # A stream may have begun that nothing is left of.
+    state.floor += state.reserve
+    return skipped

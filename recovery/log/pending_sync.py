@@ -1,0 +1,46 @@
+"""Forcing a log to the disk, while it is written to."""
+
+from recovery.log.store import LogStore
+
+
+class PendingSync:
+    """A sync that has begun.
+
+    Attributes:
+        byte_count: how much it brings to the disk.
+        names: of which files.
+        names_changed: whether it brings the directory there, too.
+        error: what went wrong, after `wait`.
+
+    """
+
+    def __init__(
+        self, store: LogStore, byte_count: int, names: list[str], names_changed: bool
+    ) -> None:
+        self._store = store
+        self.names = names
+        self.names_changed = names_changed
+        self.byte_count = byte_count
+        self.error: OSError | None = None
+
+    def wait(self) -> None:
+        """Wait for the disk. It never raises: `LogWriter.end_sync` does."""
+        try:
+            for name in self.names:
+                self._sync(name)
+            if self.names_changed:
+                self._store.sync_directory()
+        except OSError as error:
+            self.error = error
+
+    def _sync(self, name: str) -> None:
+        try:
+            file = self._store.open(name)
+        except FileNotFoundError:
+            if name != self.names[-1]:
+                return  # retention has deleted it; the last one it never deletes
+            raise
+        try:
+            file.sync()
+        finally:
+            file.close()

@@ -1,0 +1,338 @@
+"""Reading a log: by sequence, by time, and in the order in which it was written."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from recovery.log import state as state_file
+from recovery.log.catalog import Catalog, Finding, StreamSummary, look_at, read_index, scan
+from recovery.log.errors import LogError
+from recovery.log.format import KIND_DATA, SEGMENT_HEADER, Placed, Read, Walk
+from recovery.log.index import (
+    Entries,
+    Key,
+    SegmentIndex,
+    first_record_of,
+)
+from recovery.log.store import FileStore, LogFile, LogStore
+from recovery.replay_buffer import Kept
+
+if TYPE_CHECKING:
+    import os
+
+FILES_MAX: Final = 8
+"""Segments that a reader holds open; none of them is deleted by retention meanwhile."""
+INDEXES_MAX: Final = 8
+"""Indexes of old segments that a reader keeps; one of 64 MiB has at most some 25 KiB a stream."""
+CORRUPT_MAX: Final = 1000
+INDEX_BYTES: Final = 64 * 2**10
+
+
+class Record(NamedTuple):
+    """A frame in the order in which frames were written."""
+
+    session: int
+    topic: str
+    start: int
+    stop: int
+    frame: bytes
+    appended_ns: int
+    timestamp_ns_max: int
+
+
+class LogReader:
+    """Reads a log, of this process or of another one that may be writing it.
+
+    It is to be used by one thread at a time. A damaged frame is never given: it is passed over, and
+    noted in `corrupt`.
+
+    Args:
+        directory: of the log.
+        store: where the files are; for tests. Default: `FileStore(directory)`.
+
+    Attributes:
+        session: the session of the log's own streams, or None where that is not known.
+        corrupt: what was found damaged so far, at most 1000 places.
+
+    Raises:
+        LogError: there is no log.
+
+    """
+
+    def __init__(
+        self, directory: "str | os.PathLike[str]", *, store: LogStore | None = None
+    ) -> None:
+        self._store: LogStore = FileStore(directory) if store is None else store
+        self._begin(Catalog(), is_shared=False)
+        self.refresh()
+
+    @classmethod
+    def of_writer(
+        cls, store: LogStore, catalog: Catalog, state: state_file.LogState
+    ) -> "LogReader":
+        """Return a reader that sees what the writer of this process appends."""
+        reader = cls.__new__(cls)
+        reader._store = store
+        reader._begin(catalog, is_shared=True)
+        reader._state = state
+        return reader
+
+    def _begin(self, catalog: Catalog, *, is_shared: bool) -> None:
+        self._catalog = catalog
+        self._is_shared = is_shared
+        self._state: state_file.LogState | None = None
+        self._files: OrderedDict[int, LogFile] = OrderedDict()
+        self._used: set[int] = set()
+        self._indexes: OrderedDict[int, SegmentIndex] = OrderedDict()
+        self.corrupt: dict[tuple[str, int], Finding] = {}
+
+    @property
+    def session(self) -> int | None:
+        """The session of the log's own streams, or None."""
+        return None if self._state is None else self._state.session
+
+    def streams(self) -> list[StreamSummary]:
+        """Return the streams of which anything is kept."""
+        summaries = (self._catalog.summary(key) for key in self._catalog.all_streams())
+        return [summary for summary in summaries if summary is not None]
+
+    def skips(self, session: int, topic: str) -> list[tuple[int, int]]:
+        """Return the ranges of a stream that were skipped after crashes of the system."""
+        if self._state is None or session != self._state.session:
+            return []
+        return list(self._state.skips.get(topic, ()))
+
+    def frames(self, session: int, topic: str, start: int, stop: int, bytes_max: int) -> list[Kept]:
+        """Return frames that overlap `[start, stop)`, in order, of `bytes_max` bytes in all.
+
+        The first is given even where it alone is larger. What is not kept any more, or damaged, is
+        left out: a frame may begin behind `start`.
+        """
+        total = 0
+        result: list[Kept] = []
+        for kept in self.follow(session, topic, start) if start < stop else ():
+            total += len(kept.frame)
+            if kept.start >= stop or (result and total > bytes_max):
+                break
+            result.append(kept)
+            if kept.stop >= stop or total >= bytes_max:
+                break
+        return result
+
+    def follow(self, session: int, topic: str, start: int) -> Iterator[Kept]:
+        """Yield the frames of a stream from the one that has `start` on, in order.
+
+        It reads ahead by a megabyte, and ends where the log did at that time.
+        """
+        key = (session, topic)
+        for segment in self._catalog.from_sequence(key, start):
+            entries = self._entries(segment, key)
+            if entries is None:
+                continue
+            number, at = segment.streams[key].number, entries.offset_of_sequence(start)
+            for kept in self._frames_of(segment, number, at):
+                if kept.stop > start:
+                    yield kept
+
+    def first_at_or_after(self, session: int, topic: str, timestamp_ns: int) -> Kept | None:
+        """Return the first kept frame with a `timestamp_ns_max` of at least `timestamp_ns`."""
+        key = (session, topic)
+        for segment in self._catalog.from_time(key, timestamp_ns):
+            entries = self._entries(segment, key)
+            if entries is None:
+                continue
+            number, at = segment.streams[key].number, entries.offset_of_time(timestamp_ns)
+            for kept in self._frames_of(segment, number, at):
+                if kept.timestamp_ns_max >= timestamp_ns:
+                    return kept
+        return None
+
+    def records(self, *, start_ns: int | None = None) -> Iterator[Record]:
+        """Yield all frames in the order in which they were appended.
+
+        `start_ns`: only those that were appended at or after it, in ns since the epoch.
+        """
+        for segment in self._catalog.segments:
+            if start_ns is not None and segment.appended_ns_last < start_ns:
+                continue
+            by_number = segment.by_number
+            for placed in self._walk(segment, SEGMENT_HEADER.size, None):
+                stream = by_number.get(placed.stream)
+                if placed.kind != KIND_DATA or stream is None:
+                    continue
+                if start_ns is not None and placed.appended_ns < start_ns:
+                    continue
+                yield Record(
+                    stream.session, stream.topic, placed.start, placed.start + placed.messages,
+                    bytes(placed.payload), placed.appended_ns, placed.timestamp_ns_max,
+                )  # fmt: skip
+
+    def refresh(self) -> None:
+        """See what another process has written, and deleted, since the last time.
+
+        The reader of a writer's own process need not call it.
+
+        Raises:
+            LogError: there is no log any more.
+
+        """
+        if self._is_shared:
+            return
+        try:
+            names = self._store.names()
+        except OSError as error:
+            raise LogError(f"{self._store.path('')}: {error.strerror or error}") from error
+        numbers = sorted(n for name in names if (n := first_record_of(name, "log")) is not None)
+        if not numbers and state_file.NAME not in names:
+            raise LogError(f"{self._store.path('')} has no log")
+        self._read_state()
+        while self._catalog.segments and self._catalog.segments[0].first_record not in numbers:
+            self._close_file(self._catalog.drop_first().first_record)
+        known = {segment.first_record: segment for segment in self._catalog.segments}
+        for number in numbers:
+            segment = known.get(number)
+            try:
+                if segment is None:
+                    self._add(number, is_last=number == numbers[-1])
+                elif not segment.is_closed:
+                    self._scan(segment, is_last=number == numbers[-1])
+            except FileNotFoundError:
+                pass  # retention was faster
+
+    def close_idle(self) -> None:
+        """Let retention delete the segments that were not read since the last call."""
+        for number in [number for number in self._files if number not in self._used]:
+            self._close_file(number)
+        self._used.clear()
+
+    def close(self) -> None:
+        """Close all files."""
+        for number in list(self._files):
+            self._close_file(number)
+
+    def _read_state(self) -> None:
+        data = self._store.read(state_file.NAME)
+        if data is None:
+            return
+        try:
+            self._state = state_file.decode_state(data)
+        except ValueError as error:
+            self._note_corrupt(Finding(self._store.path(state_file.NAME), 0, str(error)))
+
+    def _add(self, number: int, *, is_last: bool) -> None:
+        segment: SegmentIndex | None = None
+        if not is_last:
+            try:
+                segment = read_index(self._store, number)
+                if segment is not None and look_at(self._store, segment)[0] != segment.size:
+                    segment = None  # it was written to later
+            except ValueError as error:
+                path = self._store.path(SegmentIndex(number).name)
+                self._note_corrupt(Finding(path, 0, f"its index: {error}"))
+        if segment is None:
+            segment = SegmentIndex(number)
+            self._scan(segment, is_last=is_last)
+        self._catalog.add(segment)
+
+    def _scan(self, segment: SegmentIndex, *, is_last: bool) -> None:
+        known = {key for key, stream in segment.streams.items() if stream.frames}
+        result = scan(self._store, segment, INDEX_BYTES)
+        for finding in result.findings:
+            # The writer may be about to write what is behind the last good record.
+            if not is_last or finding.offset < segment.size:
+                self._note_corrupt(finding)
+        if segment in self._catalog.segments:
+            for key, stream in segment.streams.items():
+                if stream.frames and key not in known:
+                    self._catalog.note_stream(key, segment)
+        segment.is_closed = not is_last
+
+    def _entries(self, segment: SegmentIndex, key: Key) -> Entries | None:
+        """Return a stream's entries of a segment; None where nothing is there."""
+        stream = segment.streams[key]
+        if not stream.frames:
+            return None
+        entries = stream.entries  # the writer may drop it at any time
+        if entries is not None:
+            return entries
+        number = segment.first_record
+        index = self._indexes.get(number)
+        if index is None:
+            index = self._indexes[number] = self._load_index(segment)
+            while len(self._indexes) > INDEXES_MAX:
+                self._indexes.popitem(last=False)
+        self._indexes.move_to_end(number)
+        loaded = index.streams.get(key)
+        return loaded.entries if loaded is not None and loaded.frames else None
+
+    def _load_index(self, segment: SegmentIndex) -> SegmentIndex:
+        try:
+            index = read_index(self._store, segment.first_record, with_entries=True)
+            if index is not None:
+                return index
+        except (ValueError, OSError):
+            pass  # the segment itself says it all
+        index = SegmentIndex(segment.first_record)
+        try:
+            scan(self._store, index, INDEX_BYTES)
+        except OSError as error:
+            self._note_missing(segment, error)
+        return index
+
+    def _frames_of(self, segment: SegmentIndex, number: int, at: int) -> Iterator[Kept]:
+        for placed in self._walk(segment, at, number):
+            if placed.kind == KIND_DATA:
+                yield Kept(
+                    placed.start,
+                    placed.start + placed.messages,
+                    bytes(placed.payload),
+                    placed.timestamp_ns_max,
+                )
+
+    def _walk(self, segment: SegmentIndex, at: int, stream: int | None) -> Iterator[Placed]:
+        try:
+            self._file(segment)
+            # The file is looked up each time: it may be closed while the caller thinks.
+            read: Read = lambda count, offset: self._file(segment).read(count, offset)  # noqa: E731
+            walk = Walk(read, at, segment.size, stream)
+        except OSError as error:
+            self._note_missing(segment, error)
+            return
+        try:
+            yield from walk
+        except OSError as error:
+            self._note_missing(segment, error)
+        finally:  # also where the caller has enough
+            path = self._store.path(segment.name)
+            for offset, _, what in walk.damage:
+                self._note_corrupt(Finding(path, offset, what))
+            if walk.is_torn:
+                self._note_corrupt(Finding(path, walk.end_valid, "the file is shorter than it was"))
+
+    def _file(self, segment: SegmentIndex) -> LogFile:
+        number = segment.first_record
+        file = self._files.get(number)
+        if file is None:
+            file = self._store.open(segment.name)
+            file.share()
+            self._files[number] = file
+            while len(self._files) > FILES_MAX:
+                self._close_file(next(iter(self._files)))
+        self._files.move_to_end(number)
+        self._used.add(number)
+        return file
+
+    def _close_file(self, number: int) -> None:
+        file = self._files.pop(number, None)
+        self._indexes.pop(number, None)
+        if file is not None:
+            file.close()
+
+    def _note_missing(self, segment: SegmentIndex, error: OSError) -> None:
+        what = f"it cannot be read: {error.strerror or error}"
+        self._note_corrupt(Finding(self._store.path(segment.name), 0, what))
+
+    def _note_corrupt(self, finding: Finding) -> None:
+        if len(self.corrupt) < CORRUPT_MAX:
+            self.corrupt.setdefault((finding.path, finding.offset), finding)
+

@@ -1,0 +1,116 @@
+"""The state file: what a log must remember beside its segments. It is small and written whole.
+
+JSON, after a line with its version and checksum::
+
+    p2plog-state 1 CRC32C
+    {"session": …, "clean": …, …}
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from crc32c import crc32c
+
+from recovery.log.errors import LogWriteError
+from recovery.log.store import LogStore
+
+NAME: Final = "state"
+VERSION: Final = 1
+_TITLE: Final = "p2plog-state"
+
+
+@dataclass(slots=True)
+class LogState:
+    """What the state file holds.
+
+    Attributes:
+        session: the session that the log's own streams belong to.
+        boot: the boot id of the system under which it was written.
+        clean: whether the log was closed, with everything on the disk.
+        end: how many records there had been then.
+        always: whether a frame was sent only when it was on the disk.
+        reserve, floor: a stream that is not in `marks` has no sequence at or above the sum; one
+            that is new begins at `floor`.
+        marks: by topic, the sequence that no message has reached.
+        tails: by topic, the next sequence of streams that are in no segment any more.
+        skips: by topic, the ranges that were skipped after crashes.
+
+    """
+
+    session: int
+    boot: str = ""
+    clean: bool = False
+    end: int = 0
+    always: bool = False
+    reserve: int = 0
+    floor: int = 0
+    marks: dict[str, int] = field(default_factory=dict)
+    tails: dict[str, int] = field(default_factory=dict)
+    skips: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def mark(self, topic: str) -> int:
+        """Return the sequence that no message of the topic has reached."""
+        return self.marks.get(topic, self.floor + self.reserve)
+
+
+class StateFile:
+    """The file of a state; a state that could not be written goes back to what is in the file.
+
+    Otherwise a mark could be relied upon that no crash survives.
+    """
+
+    def __init__(self, store: LogStore, state: LogState) -> None:
+        self._store = store
+        self._state = state
+        self._data: bytes | None = None
+        self._is_removed = False
+
+    def write(self) -> None:
+        """Bring the state to the disk; raises `LogWriteError`."""
+        what = f"the log {self._store.path(NAME)} cannot be written"
+        if self._is_removed:
+            raise LogWriteError(what, OSError(9, "it was given up"))
+        data = encode_state(self._state)
+        try:
+            self._store.replace(NAME, data, durable=True)
+        except BaseException as error:
+            if self._data is not None:
+                former = decode_state(self._data)
+                for name in LogState.__slots__:
+                    setattr(self._state, name, getattr(former, name))
+            if isinstance(error, OSError):
+                raise LogWriteError(what, error) from error
+            raise
+        self._data = data
+
+    def remove(self) -> None:
+        """Delete it, so that no one goes on in the session; it may be called again."""
+        self._is_removed = True
+        try:
+            self._store.remove(NAME)
+        except OSError:
+            pass  # whoever cannot delete cannot write either
+
+
+def encode_state(state: LogState) -> bytes:
+    """Return the file's content."""
+    body = json.dumps(asdict(state), separators=(",", ":")).encode()
+    return f"{_TITLE} {VERSION} {crc32c(body):08x}\n".encode() + body
+
+
+def decode_state(data: bytes) -> LogState:
+    """Return the state; raises `ValueError` with what is wrong."""
+    title, _, body = data.partition(b"\n")
+    words = title.decode("ascii", "replace").split(" ")
+    if len(words) != 3 or words[0] != _TITLE:
+        raise ValueError("it is not the state of a log")
+    if words[1] != str(VERSION):
+        raise ValueError(f"it has version {words[1]}; this library knows {VERSION}")
+    if words[2] != f"{crc32c(body):08x}":
+        raise ValueError("its checksum is wrong")
+    state = LogState(**json.loads(body))
+    state.skips = {
+        topic: [(start, stop) for start, stop in ranges] for topic, ranges in state.skips.items()
+    }
+    return state

@@ -1,0 +1,269 @@
+"""Where a log's files are: the one place of `recovery` that knows the operating system."""
+
+import ctypes
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+from weakref import WeakSet
+
+from recovery.log.errors import LogLockedError
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_LOCK: Final = "lock"
+_TEMPORARY: Final = ".tmp"
+_RESERVE_FROM: Final = 1024 * 1024
+_RESERVE_BYTES: Final = 16 * 1024 * 1024
+_KEEP_SIZE: Final = 1
+"""FALLOC_FL_KEEP_SIZE; fallocate(2)."""
+
+
+class LogFile(Protocol):
+    """An open file of a log. Its methods raise `OSError`."""
+
+    def write(self, parts: Sequence[bytes], offset: int) -> None:
+        """Write all of `parts` at `offset`."""
+
+    def read(self, byte_count: int, offset: int) -> bytes:
+        """Return the bytes at `offset`, fewer where the file ends."""
+
+    def size(self) -> int:
+        """Return the file's size in bytes."""
+
+    def sync(self) -> None:
+        """Force what was written to the disk; an error where the file has been deleted."""
+
+    def truncate(self, byte_count: int) -> None:
+        """Cut the file."""
+
+    def share(self) -> None:
+        """Keep the file from being removed until it is closed."""
+
+    def close(self) -> None:
+        """Close it; it may be called again."""
+
+
+class LogStore(Protocol):
+    """The files of one log, by their names in its directory. Its methods raise `OSError`."""
+
+    def lock(self) -> None:
+        """Become the writer; raises `LogLockedError`. It ends with the process, or `unlock`."""
+
+    def unlock(self) -> None:
+        """Let another one write."""
+
+    def names(self) -> list[str]:
+        """Return the names of all files; `FileNotFoundError` where there is no directory."""
+
+    def open(self, name: str, *, create: bool = False) -> LogFile:
+        """Open a file to read, or with `create` to write, too."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file's content, or None where there is none."""
+
+    def replace(self, name: str, data: bytes, *, durable: bool) -> None:
+        """Write a file anew: after a crash it is the old one or the new one, if `durable`."""
+
+    def remove(self, name: str) -> None:
+        """Delete a file, if it is there."""
+
+    def remove_unshared(self, name: str) -> bool:
+        """Delete a file unless somebody reads it; return whether it is gone."""
+
+    def sync_directory(self) -> None:
+        """Force the names to the disk."""
+
+    def boot_id(self) -> str:
+        """Return what is another one after each start of the operating system."""
+
+    def path(self, name: str) -> str:
+        """Return what a file is called in a message."""
+
+
+class _File:
+    """A file of the operating system."""
+
+    __slots__ = ("__weakref__", "_fd", "_reserved")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._reserved = _RESERVE_FROM
+        _open_files.add(self)
+
+    def write(self, parts: Sequence[bytes], offset: int) -> None:
+        wanted = sum(map(len, parts))
+        if offset + wanted > self._reserved:
+            self._reserve(offset)
+        written = os.pwritev(self._fd, parts, offset)
+        if written != wanted:
+            rest = b"".join(parts)
+            while written < wanted:
+                written += os.pwrite(self._fd, rest[written:], offset + written)
+
+    def _reserve(self, offset: int) -> None:
+        """Let the disk find room for many writes at once, which takes a fifth off each."""
+        self._reserved = offset + _RESERVE_BYTES
+        if _fallocate is not None:
+            _fallocate(self._fd, _KEEP_SIZE, offset, _RESERVE_BYTES)  # as a hint
+
+    def read(self, byte_count: int, offset: int) -> bytes:
+        return os.pread(self._fd, byte_count, offset)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+        if os.fstat(self._fd).st_nlink == 0:
+            raise FileNotFoundError(2, "the file was deleted")
+
+    def truncate(self, byte_count: int) -> None:
+        os.ftruncate(self._fd, byte_count)
+
+    def share(self) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            try:
+                if self._reserved > _RESERVE_FROM:
+                    os.ftruncate(fd, os.fstat(fd).st_size)  # gives back what was reserved
+            except OSError:
+                pass
+            os.close(fd)
+
+    def forget(self) -> None:
+        """Close it in a child whose parent goes on writing."""
+        self._reserved = 0
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
+    """Return Linux' fallocate(2); Python has only POSIX's, which makes the file longer."""
+    try:
+        function = ctypes.CDLL(None).fallocate
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    function.restype = ctypes.c_int
+    called: Callable[[int, int, int, int], int] = function
+    return called
+
+
+_fallocate = _find_fallocate()
+_open_files: WeakSet[_File] = WeakSet()
+
+
+def _close_in_child() -> None:
+    """Close everything: a child would keep the lock of a log whose writer has died."""
+    for file in list(_open_files):
+        file.forget()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+class FileStore:
+    """A directory of the operating system.
+
+    Args:
+        directory: the directory; `lock` makes it.
+
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._directory = Path(directory)
+        self._lock: _File | None = None
+
+    def lock(self) -> None:
+        """Become the writer, by an flock, which ends with the process."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = _File(fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise LogLockedError(f"the log {self._directory} has a writer already") from None
+        self._lock = lock
+
+    def unlock(self) -> None:
+        """Let another one write."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def names(self) -> list[str]:
+        """Return the names of all files."""
+        return os.listdir(self._directory)
+
+    def open(self, name: str, *, create: bool = False) -> _File:
+        """Open a file."""
+        flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
+        return _File(os.open(self._directory / name, flags | os.O_CLOEXEC, 0o644))
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file's content, or None."""
+        try:
+            return (self._directory / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def replace(self, name: str, data: bytes, *, durable: bool) -> None:
+        """Write a file anew, by renaming."""
+        temporary = self._directory / (name + _TEMPORARY)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        file = _File(fd)
+        try:
+            file.write([data], 0)
+            if durable:
+                file.sync()
+            file.close()
+            os.replace(temporary, self._directory / name)
+        except BaseException:
+            file.close()
+            temporary.unlink(missing_ok=True)
+            raise
+        if durable:
+            self.sync_directory()
+
+    def remove(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        (self._directory / name).unlink(missing_ok=True)
+
+    def remove_unshared(self, name: str) -> bool:
+        """Delete a file unless a reader holds its flock."""
+        path = self._directory / name
+        try:
+            file = _File(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+        except BlockingIOError:
+            return False
+        finally:
+            file.close()
+        return True
+
+    def sync_directory(self) -> None:
+        """Force the names to the disk."""
+        directory = _File(os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC))
+        try:
+            os.fsync(directory._fd)
+        finally:
+            directory.close()
+
+    def boot_id(self) -> str:
+        """Return the kernel's boot id."""
+        return _BOOT_ID.read_text().strip()
+
+    def path(self, name: str) -> str:
+        """Return the file's path."""
+        return str(self._directory / name)

@@ -1,0 +1,421 @@
+"""Writing a log: frames in, segments out."""
+
+from recovery.log.config import LogConfig
+from recovery.log.errors import LogWriteError
+from recovery.log.format import (
+    HEAD_BYTES,
+    KIND_DATA,
+    KIND_STREAM,
+    PAYLOAD_MAX,
+    SEGMENT_HEADER,
+    pack_head,
+    pack_segment_header,
+    pack_stream,
+)
+from recovery.log.index import SegmentIndex, StreamIndex, encode_index, index_name
+from recovery.log.marks import Marks
+from recovery.log.opening import open_log
+from recovery.log.pending_sync import PendingSync
+from recovery.log.reader import LogReader
+from recovery.log.retention import Retention
+from recovery.log.state import StateFile
+from recovery.log.store import FileStore, LogFile, LogStore
+
+_S = 1_000_000_000
+
+
+class LogWriter:
+    """The one writer of a log; not thread-safe, but see `begin_sync`.
+
+    Args:
+        config: where it is, and how it is kept.
+        session: of the log's own streams, where the log is new; one that exists goes on in its own.
+        now_ns: wall-clock time in ns since the epoch.
+        store: where the files are; for tests. Default: `FileStore(config.directory)`.
+
+    Attributes:
+        session: the session of the log's own streams.
+        opened: what opening it found.
+        bytes: the size of all segments.
+        unsynced_bytes: what is not yet forced to the disk.
+
+    Raises:
+        LogLockedError: another writer has it.
+        LogFormatError: a file is foreign, or of another version.
+        LogWriteError: the directory cannot be made, or written.
+
+    """
+
+    def __init__(
+        self, config: LogConfig, *, session: int, now_ns: int, store: LogStore | None = None
+    ) -> None:
+        self._config = config
+        self._store: LogStore = FileStore(config.directory) if store is None else store
+        self._file: LogFile | None = None
+        self.unsynced_bytes = 0
+        self._dirty: list[SegmentIndex] = []
+        self._names_changed = False
+        self._doubtful_bytes = 0
+        self._is_abandoned = self._is_closed = self._is_failed = self._must_cut = False
+        self._segment_bytes = config.segment_bytes
+        roll_age_s = config.segment_age_s
+        if roll_age_s is None and config.retention_age_s is not None:
+            roll_age_s = config.retention_age_s / 10
+        self._roll_age_ns = None if roll_age_s is None else int(roll_age_s * _S)
+        try:
+            self._store.lock()
+        except OSError as error:
+            raise LogWriteError(f"the log {config.directory} cannot be opened", error) from error
+        try:
+            self._open(session, now_ns)
+        except OSError as error:
+            self._store.unlock()
+            if isinstance(error, LogWriteError):
+                raise
+            raise LogWriteError(f"the log {config.directory} cannot be opened", error) from error
+        except BaseException:
+            self._store.unlock()
+            raise
+
+    def _open(self, session: int, now_ns: int) -> None:
+        self._state, self._catalog, self.opened = open_log(self._store, self._config, session)
+        state, catalog = self._state, self._catalog
+        self.session = state.session
+        is_new = not state.boot
+        if is_new or state.clean:
+            state.always = self._config.fsync == "always"
+            state.reserve = self._config.reserve
+        else:
+            # What the last writer left may not be on the disk: its marks hold until it is.
+            state.always = state.always and self._config.fsync == "always"
+            state.reserve = max(state.reserve, self._config.reserve)
+            self._dirty = list(catalog.segments)
+        state.clean, state.boot = False, self._store.boot_id()
+        self._state_file = StateFile(self._store, state)
+        self._state_file.write()
+        self.bytes = sum(segment.size for segment in catalog.segments)
+        self._next = {key: catalog.next(key) or 0 for key in catalog.all_streams()}
+        for topic, following in state.tails.items():
+            key = (self.session, topic)
+            self._next[key] = max(self._next.get(key, 0), following)
+        self._marks = Marks(state, self._config.reserve, self._state_file.write)
+        self._retention = Retention(
+            self._config, self._store, catalog, state, self._next, self._state_file.write
+        )
+        self._segment: SegmentIndex | None = catalog.segments[-1] if catalog.segments else None
+        if self._segment is not None:
+            self._file = self._store.open(self._segment.name, create=True)
+            if not self._segment.size:
+                self._write_header(self._file, self._segment)
+            for stream in self._segment.streams.values():
+                self._marks.set(stream)
+        if state.always and self._dirty:
+            self.sync()  # what a process left that died has not been sent, and may be from now on
+        self.expire(now_ns)
+
+    def next(self, session: int, topic: str) -> int:
+        """Return the sequence that a stream goes on with; 0, or above what a crash may have taken.
+
+        It is known for all streams of the log's own session, whatever retention has deleted.
+        """
+        following = self._next.get((session, topic))
+        if following is not None:
+            return following
+        return self._state.floor if session == self.session else 0
+
+    def earliest(self, session: int, topic: str) -> int | None:
+        """Return the first sequence kept of a stream, or None."""
+        return self._catalog.earliest((session, topic))
+
+    def streams(self) -> list[tuple[int, str]]:
+        """Return (session, topic) of all streams that are known."""
+        return list(self._next)
+
+    def skips(self, session: int, topic: str) -> list[tuple[int, int]]:
+        """Return the ranges of a stream that were skipped after crashes of the system.
+
+        Of a stream that the log does not know all below `floor` is: it may have begun and be gone.
+        """
+        if session != self.session:
+            return []
+        if self.floor and (session, topic) not in self._next:
+            return [(0, self.floor)]
+        return list(self._state.skips.get(topic, ()))
+
+    @property
+    def floor(self) -> int:
+        """The sequence that new streams of the log's own session begin with; 0 without a crash."""
+        return self._state.floor
+
+    def append(
+        self,
+        session: int,
+        topic: str,
+        start: int,
+        count: int,
+        frame: bytes,
+        *,
+        timestamp_ns_max: int,
+        now_ns: int,
+    ) -> None:
+        """Write a frame; it may be sent when this returns, or with `fsync="always"` after a sync.
+
+        An error, or an interrupt, leaves the log as it was, and the call may be repeated.
+
+        Args:
+            session: of the stream.
+            topic: of the stream.
+            start: the sequence of the first message, not below `next(session, topic)`.
+            count: how many messages.
+            frame: its bytes.
+            timestamp_ns_max: the newest of its timestamps.
+            now_ns: wall-clock time in ns since the epoch.
+
+        Raises:
+            ValueError: the sequences go back, or the frame is empty or above 4 GiB.
+            LogWriteError: the disk is full, or the directory is gone.
+
+        """
+        key = (session, topic)
+        if count < 1 or start < self._next.get(key, 0) or len(frame) > PAYLOAD_MAX:
+            self._refuse(key, start, count, frame)
+        segment = self._segment
+        size = HEAD_BYTES + len(frame)
+        if segment is None or segment.size + size > self._segment_bytes:
+            segment = self._roll()
+        stream = segment.streams.get(key)
+        stop = start + count
+        if stream is None:
+            stream = self._name(segment, session, topic, start, now_ns)
+        if stop > stream.mark:
+            self._marks.reserve(stream, stop)
+        at = segment.size
+        number = stream.number
+        head = pack_head(at, KIND_DATA, frame, number, count, start, now_ns, timestamp_ns_max)
+        self._write(segment, (head, frame), at)
+        entries = stream.entries
+        assert entries is not None
+        if not stream.frames or at - entries.offsets[-1] >= self._config.index_bytes:
+            entries.add(at, start, stream.timestamp_ns_max)
+        # From here on no call: an interrupt comes before it all, and the frame is written again, or
+        # behind it. It is what StreamIndex.note does.
+        if not stream.frames:
+            stream.start, stream.appended_ns_first = start, now_ns
+        stream.stop = stop
+        stream.messages += count
+        stream.bytes += size
+        if timestamp_ns_max > stream.timestamp_ns_max:
+            stream.timestamp_ns_max = timestamp_ns_max
+        if timestamp_ns_max < stream.timestamp_ns_min:
+            stream.timestamp_ns_min = timestamp_ns_max
+        if now_ns > stream.appended_ns_last:
+            stream.appended_ns_last = now_ns
+        stream.frames += 1
+        segment.records += 1
+        segment.size = at + size
+        self._next[key] = stop
+        self.bytes += size
+        self.unsynced_bytes += size
+
+    def begin_sync(self) -> PendingSync:
+        """Begin to force everything to the disk; call its `wait`, then `end_sync`.
+
+        Only `wait` takes time, and it alone may run while other methods are called.
+
+        Raises:
+            LogWriteError: the state could not be written.
+
+        """
+        if self._segment is not None:
+            self._marks.renew(self._segment)
+        byte_count = self.unsynced_bytes - self._doubtful_bytes
+        names = [segment.name for segment in self._dirty]
+        pending = PendingSync(self._store, byte_count, names, self._names_changed)
+        self._names_changed = False
+        # What is appended from here on is dirty again.
+        self._dirty = []
+        return pending
+
+    def end_sync(self, pending: PendingSync) -> None:
+        """Take the result of a sync; raises `LogWriteError` where it failed."""
+        if pending.error is None:
+            self.unsynced_bytes -= pending.byte_count
+            return
+        # The system may have thrown away what it could not write: another fsync would say that all
+        # is well. So this is never said to be on the disk any more.
+        self._is_failed = True
+        self._doubtful_bytes += pending.byte_count
+        self._names_changed |= pending.names_changed
+        again = [segment for segment in self._catalog.segments if segment.name in pending.names]
+        self._dirty = again + [segment for segment in self._dirty if segment not in again]
+        raise LogWriteError("the log cannot be forced to the disk", pending.error)
+
+    def sync(self) -> None:
+        """Force everything to the disk; raises `LogWriteError`."""
+        pending = self.begin_sync()
+        pending.wait()
+        self.end_sync(pending)
+
+    def expire(self, now_ns: int) -> None:
+        """Delete the oldest segments that retention does not keep, and begin one if it is time to.
+
+        Raises:
+            LogWriteError: nothing can be deleted, or the directory is gone.
+
+        """
+        segment, config = self._segment, self._config
+        if self._is_abandoned:
+            return
+        if segment is not None and self._roll_age_ns is not None:
+            first_ns = segment.appended_ns_first
+            if first_ns is not None and now_ns - first_ns >= self._roll_age_ns:
+                self._roll()
+        try:
+            for segment in self._retention.expire(self.bytes, now_ns):
+                self.bytes -= segment.size
+                self._dirty = [other for other in self._dirty if other is not segment]
+                self._names_changed = True
+        except OSError as error:
+            raise LogWriteError(f"the log {config.directory} cannot be shortened", error) from error
+
+    def reader(self) -> LogReader:
+        """Return a reader that sees every frame as soon as it is appended."""
+        return LogReader.of_writer(self._store, self._catalog, self._state)
+
+    def abandon(self) -> None:
+        """Write no more, and let no one go on in this session: what follows is in no log."""
+        self._is_abandoned = True
+        self._close_file()
+        self._state_file.remove()
+
+    def close(self, now_ns: int) -> None:
+        """Force everything to the disk and close, so that opening it again reads no segment.
+
+        Raises:
+            LogWriteError: not everything could be written; it is closed all the same.
+
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._is_abandoned:
+                self._state_file.remove()
+            elif not self._is_failed:
+                self.sync()
+                self._write_index()
+                self._state.end = 0 if self._segment is None else self._segment.stop_record
+                self._state.clean = True
+                self._state_file.write()
+        finally:
+            self._close_file()
+            self._store.unlock()
+
+    def _refuse(self, key: tuple[int, str], start: int, count: int, frame: bytes) -> None:
+        if len(frame) > PAYLOAD_MAX:
+            raise ValueError(f"a frame has at most {PAYLOAD_MAX} bytes, not {len(frame)}")
+        raise ValueError(
+            f"a frame of {key[1]!r} needs start >= {self.next(*key)} and count >= 1, "
+            f"not {start} and {count}"
+        )
+
+    def _write(self, segment: SegmentIndex, parts: tuple[bytes, ...], at: int) -> None:
+        if self._file is None:
+            raise LogWriteError("the log is closed", OSError(9, "it was given up"))
+        try:
+            if self._must_cut:
+                self._cut(at)
+            self._file.write(parts, at)
+        except OSError as error:
+            self._must_cut = True
+            try:
+                self._cut(at)
+            except OSError:
+                pass  # it is tried again before the next write
+            what = f"the log {self._store.path(segment.name)} cannot be written"
+            raise LogWriteError(what, error) from error
+        if not self._dirty or self._dirty[-1] is not segment:
+            self._dirty.append(segment)
+
+    def _cut(self, at: int) -> None:
+        """Remove what a write left that failed."""
+        assert self._file is not None
+        self._file.truncate(at)
+        self._must_cut = False
+
+    def _roll(self) -> SegmentIndex:
+        """Close the segment and begin another one."""
+        old = self._segment
+        first = 0 if old is None else old.stop_record
+        if old is not None and not old.records:
+            return old  # a frame larger than a segment has one of its own
+        segment = SegmentIndex(first)
+        file: LogFile | None = None
+        self._segment_bytes = -1  # should this fail, nothing is written behind the index any more
+        try:
+            self._write_index()
+            file = self._store.open(segment.name, create=True)
+            self._write_header(file, segment)
+        except OSError as error:
+            if file is not None:
+                file.close()
+            if isinstance(error, LogWriteError):
+                raise
+            what = f"the log {self._store.path(segment.name)} cannot be written"
+            raise LogWriteError(what, error) from error
+        self._catalog.add(segment)
+        self._file, file, self._segment = file, self._file, segment
+        self._segment_bytes, self._must_cut = self._config.segment_bytes, False
+        if old is not None:
+            old.is_closed = True
+            old.drop_entries()
+        if file is not None:
+            file.close()
+        return segment
+
+    def _write_header(self, file: LogFile, segment: SegmentIndex) -> None:
+        file.write((pack_segment_header(segment.first_record),), 0)
+        segment.size = SEGMENT_HEADER.size
+        self._names_changed = True
+        self._dirty.append(segment)
+        self.bytes += segment.size
+        self.unsynced_bytes += segment.size
+
+    def _name(
+        self, segment: SegmentIndex, session: int, topic: str, start: int, now_ns: int
+    ) -> StreamIndex:
+        """Write which stream the next number means."""
+        if self.floor and session == self.session and (session, topic) not in self._next:
+            if start < self.floor:
+                self._refuse((session, topic), start, 1, b"")
+            self._state.skips[topic] = [(0, self.floor)]
+            self._state_file.write()
+        payload = pack_stream(session, topic)
+        at = segment.size
+        head = pack_head(at, KIND_STREAM, payload, segment.next_number, 0, 0, now_ns, 0)
+        self._write(segment, (head, payload), at)
+        stream = segment.add_stream(session, topic)
+        size = len(head) + len(payload)
+        segment.records += 1
+        segment.size = at + size
+        self.bytes += size
+        self.unsynced_bytes += size
+        self._marks.set(stream)
+        stream.start = stream.stop = start
+        self._catalog.note_stream((session, topic), segment)
+        return stream
+
+    def _write_index(self) -> None:
+        segment = self._segment
+        if segment is not None:
+            name = index_name(segment.first_record)
+            try:
+                self._store.replace(name, encode_index(segment), durable=False)
+            except OSError as error:
+                what = f"the log {self._store.path(name)} cannot be written"
+                raise LogWriteError(what, error) from error
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()

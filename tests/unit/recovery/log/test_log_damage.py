@@ -1,0 +1,285 @@
+"""Damage is found, located and never served; and no damage lets a sequence be used twice."""
+
+from struct import pack_into
+
+import pytest
+from crc32c import crc32c
+
+from recovery.log import LogFormatError, verify
+from recovery.log.format import SEGMENT_HEADER, pack_head
+from recovery.log.state import decode_state
+from tests.unit.recovery.log.logs import (
+    SESSION,
+    Log,
+    S,
+    boundaries,
+    read_all,
+    segments,
+    small_log,
+)
+
+ENDINGS = {"closed": True, "killed": False}
+
+
+def copied(log, **changes):
+    """Return another log with the same files, but for those given; None: it is missing."""
+    made = Log.__new__(Log)
+    made.__dict__.update(log.__dict__)
+    made.store, made.written, made.next = type(log.store)(), list(log.written), dict(log.next)
+    for name in log.store.names():
+        data = changes.get(name, log.store.read(name))
+        if data is not None:
+            made.store.write(name, data)
+    return made
+
+
+def flipped(data, at, mask):
+    return data[:at] + bytes((data[at] ^ mask,)) + data[at + 1 :]
+
+
+def serves(log, reader):
+    """What is served was written, and comes in order; return it."""
+    found = read_all(reader)
+    rest = iter(log.written)
+    assert all(record in rest for record in found)
+    return found
+
+
+def check_opening(log, name, *, is_torn=False):
+    """It works, and goes on above all that was used, or says which file hinders it.
+
+    `is_torn`: it looks as if what is gone had never been written.
+    """
+    try:
+        log.open()
+    except LogFormatError as error:
+        assert (error.path, error.offset) == (name, 0)
+        assert str(error).startswith(f"{name}, byte 0: ")
+        return None
+    report = log.writer.opened
+    found = serves(log, log.writer.reader())
+    for (session, topic), following in log.next.items():
+        if session == SESSION:
+            assert is_torn or log.writer.next(session, topic) >= following
+            log.next[session, topic] = log.writer.next(session, topic)
+    log.append("a")
+    assert log.written[-1] in serves(log, log.writer.reader())
+    assert log.written[-1] in serves(log, log.reader())
+    log.close()
+    log.kill()
+    assert log.open().clean
+    assert len(serves(log, log.writer.reader())) == len(found) + 1
+    return report
+
+
+@pytest.mark.parametrize("closed", ENDINGS.values(), ids=ENDINGS)
+@pytest.mark.parametrize("kind", ["log", "idx", "state"])
+def test_any_byte_flipped_is_found_and_located_and_never_served(kind, closed):
+    log = small_log(closed=closed)
+    names = [name for name in log.store.names() if name == kind or name.endswith("." + kind)]
+    assert len(names) == {"log": 3, "idx": 2 + closed, "state": 1}[kind]
+    for name in names:
+        data = log.store.read(name)
+        places = [0, *boundaries(data)] if kind == "log" else [0]
+        for at in range(len(data)):
+            spoilt = copied(log, **{name: flipped(data, at, 1 << at % 8)})
+            place = max(place for place in places if place <= at)
+            findings = list(verify("log", store=spoilt.store))
+
+            assert findings, (name, at)
+            assert (findings[0].path, findings[0].offset) == (name, place), (at, findings)
+            served = serves(spoilt, spoilt.reader())
+            if kind != "log":
+                assert served == log.written, (name, at)
+            else:
+                assert len(served) >= len(log.written) - 7, (name, at)
+            check_opening(spoilt, name)
+
+
+@pytest.mark.parametrize("closed", ENDINGS.values(), ids=ENDINGS)
+def test_the_last_segment_is_cut_at_every_byte(closed):
+    log = small_log(closed=closed)
+    name = segments(log.store)[-1]
+    data = log.store.read(name)
+    places = [0, *boundaries(data)]
+    earlier = [record for record in log.written if record[5] < log.now_ns]
+    for length in range(len(data)):
+        cut = copied(log, **{name: data[:length]})
+        whole = max(place for place in places if place <= length)
+        count = sum(place <= length for place in places[1:])
+        # Each of its three streams is named before its first frame.
+        frames = {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, 5: 2, 6: 2, 7: 3, 8: 4}[count]
+        expected = log.written[: len(earlier) + frames]
+        assert read_all(cut.reader()) == expected, length
+
+        report = cut.open()
+        assert report.bytes_cut == length - (whole if length >= SEGMENT_HEADER.size else 0), length
+        assert read_all(cut.writer.reader()) == expected
+        check_next(cut, expected, closed=closed)
+        cut.append("a")
+        cut.append("c")
+        for reader in (cut.reader(), cut.writer.reader()):
+            assert read_all(reader) == expected + cut.written[-2:], length
+        cut.kill()
+        again = cut.open()
+        assert (again.bytes_cut, again.findings) == (0, ()), length
+
+
+def check_next(log, expected, *, closed):
+    """After a kill what is cut was never sent; of a closed log it may have been."""
+    for session, topic in log.next:
+        kept = [one[3] for one in expected if one[:2] == (session, topic)]
+        following = log.writer.next(session, topic)
+        if closed and session == SESSION:
+            assert following >= log.next[session, topic]
+        else:
+            assert following == max(kept, default=0)
+        log.next[session, topic] = following
+
+
+def future(data, kind):
+    """Return the file with the next version's number, and all checksums right."""
+    data = bytearray(data)
+    if kind == "state":
+        return bytes(data.replace(b"p2plog-state 1 ", b"p2plog-state 2 "))
+    pack_into("!I", data, 8, 2)
+    header = SEGMENT_HEADER.size if kind == "log" else 56
+    pack_into("!I", data, header - 4, crc32c(bytes(data[: header - 4])))
+    return bytes(data)
+
+
+DAMAGES = {
+    "missing": lambda data, kind: None,
+    "empty": lambda data, kind: b"",
+    "half": lambda data, kind: data[: len(data) // 2],
+    "foreign": lambda data, kind: b"#!/bin/sh\necho foreign\n" * 20,
+    "of a future version": future,
+    "twice": lambda data, kind: data + data,
+    "zeros": lambda data, kind: bytes(len(data)),
+}
+FILES = {"first segment": ("log", 0), "last segment": ("log", 2), "an index": ("idx", 0),
+         "last index": ("idx", 2), "state": ("state", 0)}  # fmt: skip
+REFUSED = {
+    ("last segment", "foreign"), ("last segment", "of a future version"),
+    *(("state", damage) for damage in DAMAGES if damage != "missing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("closed", ENDINGS.values(), ids=ENDINGS)
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_that_is_not_as_it_was(file, damage, closed):
+    log = small_log(closed=closed)
+    kind, index = FILES[file]
+    names = sorted(name for name in log.store.names() if name.endswith(kind))
+    if file == "last index" and not closed:
+        pytest.skip("there is none before the log is closed")
+    name = names[index]
+    spoilt = copied(log, **{name: DAMAGES[damage](log.store.read(name), kind)})
+
+    findings = list(verify("log", store=spoilt.store))
+    is_torn = (file, closed) == ("last segment", False) and damage in ("missing", "empty", "half")
+    if is_torn:
+        assert findings == []  # as a process that died leaves it
+    elif (file, damage) == ("first segment", "missing"):
+        assert findings == []  # as retention leaves it
+    else:
+        assert name in {one.path for one in findings} or damage == "missing"
+        assert findings
+    served = serves(spoilt, spoilt.reader())
+    if kind != "log":
+        assert served == log.written
+    if (file, damage) == ("state", "missing"):
+        assert spoilt.open().segments_scanned == 1  # it goes on under the session given
+        return
+    report = check_opening(spoilt, name, is_torn=is_torn)
+    assert (report is None) == ((file, damage) in REFUSED)
+
+
+def test_a_state_that_is_damaged_may_be_deleted():
+    log = small_log(closed=True)
+    log.store.write("state", b"{}")
+    with pytest.raises(LogFormatError, match="delete the file to go on under a new session"):
+        log.open()
+    log.store.kill()
+    log.store.remove("state")
+    log.open()
+
+    assert read_all(log.reader()) == log.written
+
+
+def test_damage_in_the_middle_of_the_last_segment_costs_that_frame_only():
+    log = Log()
+    for _ in range(100):
+        log.append("a")
+    log.kill()
+    (name,) = segments(log.store)
+    data = log.store.read(name)
+    at = boundaries(data)[51]  # the first names the stream
+    for place in (at + 5, at + 60):  # in its head, in its frame
+        spoilt = copied(log, **{name: flipped(data, place, 1)})
+        expected = [*log.written[:50], *log.written[51:]]
+        reader = spoilt.reader()
+        assert read_all(reader) == expected
+        assert [(one.path, one.offset) for one in reader.corrupt.values()] == [(name, at)]
+        report = spoilt.open()
+        assert [(one.path, one.offset) for one in report.findings] == [(name, at)]
+        assert (report.os_crash, report.bytes_cut) == (True, 0)
+        assert read_all(spoilt.writer.reader()) == expected
+
+
+def test_a_frame_that_has_a_record_in_it_is_not_taken_for_one():
+    log = Log()
+    log.append("a", 3)
+    forged = b"forged"
+    start = log.next[SESSION, "a"]
+    inner = pack_head(0, 2, forged, 0, 5, start, log.now_ns, log.now_ns) + forged
+    log.writer.append(
+        SESSION, "a", start, 1, b"x" * 100 + inner, timestamp_ns_max=0, now_ns=log.now_ns
+    )
+    log.append("a", 3, skip=1)
+    log.kill()
+    (name,) = segments(log.store)
+    data = log.store.read(name)
+    at = boundaries(data)[2]
+    spoilt = copied(log, **{name: flipped(data, at + 10, 1)})
+
+    assert [one.offset for one in verify("log", store=spoilt.store)] == [at]
+    assert read_all(spoilt.reader()) == log.written
+
+
+def test_two_damages_let_no_sequence_be_used_twice():
+    log = small_log(closed=True)
+    name = segments(log.store)[-1]
+    data = log.store.read(name)
+    for index in (None, b"", b"foreign"):
+        for segment in (data[:-1], flipped(data, len(data) - 1, 1), data[: boundaries(data)[-2]]):
+            changes = {name: segment, name.replace(".log", ".idx"): index}
+            report = check_opening(copied(log, **changes), name)
+            assert report.os_crash
+
+
+def test_a_closed_log_without_any_segment_goes_on_above_all_it_had():
+    log = small_log(closed=True)
+    state = decode_state(log.store.read("state"))
+    assert state.end == 21
+    changes = {name: None for name in log.store.names() if name != "state"}
+    report = check_opening(copied(log, **changes), "state")
+
+    assert report.os_crash
+
+
+def test_verify_finds_nothing_while_the_log_is_written():
+    log = Log(segment_bytes=4096, retention_bytes=10_000)
+    for number in range(300):
+        findings = verify("log", store=log.store)
+        if number:
+            log.append("a", size=number)
+            next(findings, None)
+        for _ in range(20):  # the log goes on between any two steps of it
+            log.append("a", size=200)
+            log.writer.expire(log.now_ns)
+            if number % 2 == 0:
+                assert next(findings, None) is None
+        assert list(findings) == []
+        log.now_ns += S

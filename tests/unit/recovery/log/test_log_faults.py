@@ -1,0 +1,257 @@
+"""A disk that fails: the error is told, what was written stays good, and the log goes on."""
+
+import errno
+import shutil
+
+import pytest
+
+from recovery.log import FileStore, LogWriteError, verify
+from tests.unit.recovery.log.logs import OTHER, SESSION, Log, S, read_all, segments
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+BROKEN = OSError(errno.EIO, "Input/output error")
+OPERATIONS = ["write", "sync", "open", "replace", "remove", "truncate"]
+
+
+def steps(log):
+    """Everything that a writer does, each step with what makes it happen."""
+
+    def roll():
+        log.append("a", size=3800)
+
+    def age():
+        log.now_ns += 100 * S
+        log.writer.expire(log.now_ns)
+
+    return {
+        "append": lambda: log.append("a"),
+        "a new stream": lambda: log.append("new"),
+        "another's stream": lambda: log.append("a", session=OTHER),
+        "a frame above the mark": lambda: log.append("a", 60),
+        "a new segment": roll,
+        "a segment larger than all": lambda: log.append("a", size=9000),
+        "sync": log.writer.sync,
+        "expire": age,
+    }
+
+
+STEPS = [
+    "append", "a new stream", "another's stream", "a frame above the mark", "a new segment",
+    "a segment larger than all", "sync", "expire",
+]  # fmt: skip
+
+
+def full_log(retention_bytes=2**40):
+    log = Log(segment_bytes=4096, retention_bytes=retention_bytes, segment_age_s=50, reserve=50)
+    log.append("rare")
+    for _ in range(60):
+        log.append("a")
+    return log
+
+
+def check(log):
+    """All that was taken is served, as far as retention keeps it, and nothing else."""
+    kept = read_all(log.writer.reader())
+    if log.config.retention_bytes > 2**20:
+        assert kept == log.written
+    else:
+        assert kept == log.written[len(log.written) - len(kept) :]
+    assert kept == read_all(log.reader())
+    for (session, topic), following in log.next.items():
+        if session == SESSION:
+            assert log.writer.next(session, topic) == following
+
+
+@pytest.mark.parametrize("error", [FULL, BROKEN], ids=["full", "broken"])
+@pytest.mark.parametrize("ending", ["goes on", "killed", "closed", "crashed"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_failing_disk(step, operation, ending, error):
+    log = full_log(5000 if step == "expire" else 2**40)
+    log.store.failing = {operation: error}
+    if operation == "truncate":
+        log.store.failing["write"] = error  # only then is it called
+    for _ in range(2):
+        try:
+            steps(log)[step]()
+        except LogWriteError as told:
+            assert told.errno == error.errno
+            assert error.strerror in str(told)
+            assert "log" in str(told)
+    if operation != "open":
+        check(log)
+    log.store.failing = {}
+
+    if ending == "killed":
+        log.kill()
+        log.open()
+        check(log)
+    elif ending == "closed":
+        log.close()
+        log.kill()
+        log.open()
+        check(log)
+    elif ending == "crashed":
+        taken = dict(log.next)
+        log.store.crash()
+        log.open()
+        for (session, topic), following in taken.items():
+            if session == SESSION:
+                assert log.writer.next(session, topic) >= following
+        kept = read_all(log.reader())
+        assert all(record in log.written for record in kept)
+        return
+    for name in STEPS:
+        steps(log)[name]()
+    check(log)
+    log.kill()
+    assert log.open().findings == ()
+    check(log)
+    log.close()
+    assert list(verify("log", store=log.store)) == []
+
+
+CALLS = {
+    "write": lambda log: log.append("a"),
+    "sync": lambda log: log.writer.sync(),
+    "open": lambda log: log.append("a", size=4000),
+    "replace": lambda log: log.append("a", 60),
+    "remove": lambda log: log.writer.expire(log.now_ns),
+}
+
+
+@pytest.mark.parametrize("operation", CALLS)
+def test_what_fails_is_told_each_time(operation):
+    log = full_log(5000)
+    log.append("a", size=4000)
+    log.append("a", size=4000)
+    log.store.failing = {operation: FULL}
+    for _ in range(3):
+        with pytest.raises(LogWriteError, match="No space left"):
+            CALLS[operation](log)
+
+
+def test_a_new_segment_that_fails_is_begun_again_by_the_next_frame():
+    log = full_log()
+    names = segments(log.store)
+    log.store.failing = {"write": FULL, "remove": FULL}
+    with pytest.raises(LogWriteError):
+        log.append("a", size=3900)
+    log.store.failing = {}
+    log.append("a", size=1)  # there would be room for it in the old one
+    log.append("a", size=1)
+
+    assert len(segments(log.store)) == len(names) + 1
+    check(log)
+    log.close()
+    assert list(verify("log", store=log.store)) == []
+
+
+def test_half_a_frame_that_could_not_be_removed_is_before_the_next_write():
+    log = full_log()
+    log.store.failing = {"write": BROKEN, "truncate": BROKEN}
+    with pytest.raises(LogWriteError):
+        log.append("a", size=1000)
+    log.store.failing = {}
+    log.append("a", size=10)
+    log.kill()
+
+    report = log.open()
+    assert (report.bytes_cut, report.findings, report.skipped) == (0, (), ())
+
+
+def test_after_a_failed_sync_nothing_of_it_is_said_to_be_on_the_disk():
+    log = full_log()
+    failed_bytes = log.writer.unsynced_bytes
+    log.store.failing = {"sync": BROKEN}
+    with pytest.raises(LogWriteError, match="cannot be forced to the disk"):
+        log.writer.sync()
+    log.store.failing = {}
+    log.append("a")
+    assert log.writer.unsynced_bytes > failed_bytes
+    log.writer.sync()
+
+    assert log.writer.unsynced_bytes == failed_bytes
+    log.close()
+    log.store.crash()  # here it did reach the disk, with the names of the files
+    assert not log.open().clean
+    assert read_all(log.reader()) == log.written
+
+
+def test_a_failed_mark_is_not_relied_upon():
+    log = Log(segment_bytes=4096, reserve=10)
+    log.append("a", 9)
+    log.store.failing = {"replace": FULL}
+    with pytest.raises(LogWriteError):
+        log.append("a", 5)
+    log.store.failing = {}
+    for _ in range(4):
+        log.append("a", 1, size=2000)  # a new segment takes the mark from the state
+    log.store.crash()
+    log.open()
+
+    assert log.writer.next(SESSION, "a") >= 13
+
+
+def test_a_failed_tail_is_not_forgotten():
+    log = Log(segment_bytes=4096, retention_bytes=5000)
+    log.append("rare", 7)
+    for _ in range(120):
+        log.append("a")
+    log.store.failing = {"replace": FULL}
+    with pytest.raises(LogWriteError):
+        log.writer.expire(log.now_ns)
+    log.store.failing = {}
+    log.writer.expire(log.now_ns)
+    assert log.writer.earliest(SESSION, "rare") is None
+    log.kill()
+    log.open()
+
+    assert log.writer.next(SESSION, "rare") == 7
+
+
+def test_an_interrupt_leaves_the_log_as_it_was(monkeypatch):
+    log = full_log()
+    for operation in ("write", "replace", "open"):
+        log.store.failing = {}
+        monkeypatch.setattr(log.store, "check", interrupt_at(log.store.check, operation))
+        log.store.failing = {operation: FULL}
+        with pytest.raises(KeyboardInterrupt):
+            log.append("a", 60, size=3900)
+        monkeypatch.undo()
+        log.store.failing = {}
+        log.append("a")
+        check(log)
+    log.store.crash()
+    log.open()
+    assert log.writer.next(SESSION, "a") >= log.next[SESSION, "a"]
+
+
+def interrupt_at(check, operation):
+    def interrupted(called):
+        if called == operation:
+            raise KeyboardInterrupt
+        check(called)
+
+    return interrupted
+
+
+def test_a_directory_that_vanishes_is_told(tmp_path):
+    log = Log(FileStore(tmp_path / "log"), directory=tmp_path / "log", segment_bytes=4096)
+    log.append()
+    shutil.rmtree(tmp_path / "log")
+    for call in (log.writer.sync, lambda: log.append("a", size=4000), log.writer.sync):
+        with pytest.raises(LogWriteError, match=r"No such file|was deleted"):
+            call()
+    log.close()
+    assert not (tmp_path / "log").exists()
+    again = Log(FileStore(tmp_path / "log"), directory=tmp_path / "log")
+    again.append()
+    again.close()
+
+
+def test_a_directory_that_cannot_be_written_is_told():
+    directory = "/proc/none"
+    with pytest.raises(LogWriteError, match="/proc/none") as caught:
+        Log(FileStore(directory), directory=directory)
+    assert caught.value.errno == errno.ENOENT

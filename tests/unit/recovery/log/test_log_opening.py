@@ -1,0 +1,297 @@
+"""Who may write a log, and what opening it finds after a clean end, a kill, and an abandonment."""
+
+import os
+import signal
+
+import pytest
+
+from recovery.log import (
+    FileStore,
+    LogConfig,
+    LogError,
+    LogLockedError,
+    LogReader,
+    LogWriteError,
+    LogWriter,
+    verify,
+)
+from tests.unit.recovery.log.logs import (
+    OTHER,
+    SESSION,
+    Log,
+    S,
+    read_all,
+    read_stream,
+    segments,
+    small_log,
+)
+
+
+def log_in(directory, **config):
+    return Log(FileStore(directory), directory=directory, **config)
+
+
+def in_child(work):
+    """Run `work` in a forked process that kills itself; return its exit status."""
+    process = os.fork()
+    if not process:
+        try:
+            work()
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def test_a_new_log_is_clean_and_has_the_session_given():
+    log = Log()
+
+    assert log.writer.opened.clean
+    assert log.writer.session == SESSION
+    assert log.writer.next(SESSION, "a") == log.writer.bytes == 0
+    assert log.writer.streams() == log.reader().streams() == []
+    assert list(verify("log", store=log.store)) == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 500])
+def test_a_closed_log_is_opened_without_reading_a_segment(count):
+    log = Log(segment_bytes=4096, index_bytes=200)
+    for _ in range(count):
+        log.append("a", 2)
+        log.append("b", session=OTHER)
+    for _ in range(3):
+        log.close()
+        log.kill()
+        report = log.open()
+        assert (report.clean, report.segments_scanned, report.bytes_cut) == (True, 0, 0)
+        assert report.findings == report.skipped == ()
+        assert log.writer.next(SESSION, "a") == log.next[SESSION, "a"]
+        log.append("a")
+    assert read_all(log.writer.reader()) == read_all(log.reader()) == log.written
+
+
+def test_after_a_kill_the_last_segment_is_read_and_nothing_is_skipped():
+    log = Log(segment_bytes=4096)
+    for _ in range(300):
+        log.append("a", 2)
+    log.kill()
+    report = log.open()
+
+    assert (report.clean, report.os_crash, report.skipped) == (False, False, ())
+    assert (report.segments_scanned, report.bytes_cut, report.findings) == (1, 0, ())
+    assert log.writer.next(SESSION, "a") == 600
+    log.append("a")
+    assert read_all(log.reader()) == log.written
+
+
+def test_the_session_of_a_log_stays():
+    log = Log()
+    log.append()
+    log.kill()
+    again = LogWriter(log.config, session=OTHER, now_ns=log.now_ns, store=log.store)
+
+    assert again.session == SESSION
+    assert again.next(SESSION, "a") == 1
+
+
+def test_a_log_has_one_writer_at_a_time(tmp_path):
+    log = log_in(tmp_path / "log")
+    log.append()
+    with pytest.raises(LogLockedError, match=str(tmp_path)):
+        LogWriter(log.config, session=1, now_ns=0)
+    log.append()  # the refused one has changed nothing
+    reader = LogReader(tmp_path / "log")
+    assert read_all(reader) == log.written
+
+    log.close()
+    log.open()
+    log.close()
+
+
+def test_the_lock_ends_with_a_killed_process(tmp_path):
+    config = LogConfig(tmp_path)
+
+    def write():
+        writer = LogWriter(config, session=SESSION, now_ns=0)
+        writer.append(SESSION, "a", 0, 1, b"frame", timestamp_ns_max=0, now_ns=0)
+
+    assert in_child(write) == -signal.SIGKILL
+    writer = LogWriter(config, session=OTHER, now_ns=0)
+    assert (writer.session, writer.next(SESSION, "a")) == (SESSION, 1)
+    writer.close(0)
+
+
+def test_a_forked_child_neither_holds_nor_gives_back_the_lock(tmp_path):
+    log = log_in(tmp_path)
+    log.append()
+    go, gone = os.pipe()
+    process = os.fork()
+    if not process:
+        try:
+            os.close(gone)
+            os.read(go, 1)
+        finally:
+            os._exit(0)
+    try:
+        assert in_child(lambda: None) == -signal.SIGKILL  # a child's end changes nothing
+        with pytest.raises(LogLockedError):
+            LogWriter(log.config, session=1, now_ns=0)
+        log.close()
+        log.open()  # although the child lives
+        log.append()
+        assert read_all(LogReader(tmp_path)) == log.written
+    finally:
+        os.close(gone)
+        os.close(go)
+        os.waitpid(process, 0)
+    log.close()
+
+
+def test_a_child_that_writes_into_its_parents_log_fails(tmp_path):
+    log = log_in(tmp_path)
+    log.append()
+    told, tell = os.pipe()
+
+    def write():
+        try:
+            log.append()
+        except LogWriteError:
+            os.write(tell, b"refused")
+
+    in_child(write)
+    os.close(tell)
+    assert os.read(told, 10) == b"refused"
+    os.close(told)
+    log.append()
+    assert read_all(LogReader(tmp_path)) == log.written
+    log.close()
+
+
+def test_a_torn_write_is_cut_when_it_is_opened_again(tmp_path):
+    log = log_in(tmp_path)
+    log.append("a")
+    log.append("b")
+    log.writer.abandon()  # closes the files, as the death of the process does
+    log.writer.close(0)
+    path = tmp_path / segments(log.store)[0]
+    os.truncate(path, path.stat().st_size - 1)
+    log.open()
+
+    assert log.writer.opened.bytes_cut > 40
+    assert read_all(log.reader()) == log.written[:1]
+    log.close()
+
+
+def test_an_abandoned_log_is_gone_on_with_under_a_new_session():
+    log = Log()
+    log.append("a", 3)
+    log.writer.abandon()
+    with pytest.raises(LogWriteError, match="given up"):
+        log.append()
+    log.writer.expire(log.now_ns + 10**6 * S)
+    with pytest.raises(LogWriteError):
+        log.append("new")
+    log.close()
+    assert "state" not in log.store.names()
+
+    after = LogWriter(log.config, session=OTHER, now_ns=log.now_ns, store=log.store)
+    assert after.session == OTHER
+    assert after.next(OTHER, "a") == 0
+    assert after.skips(OTHER, "a") == []
+    after.append(OTHER, "a", 0, 1, b"new", timestamp_ns_max=0, now_ns=log.now_ns)
+    assert read_all(after.reader())[:-1] == log.written
+
+
+def test_a_log_that_cannot_be_given_up_at_once_is_when_it_is_closed():
+    log = Log()
+    log.append()
+    log.store.failing["remove"] = OSError(5, "Input/output error")
+    log.writer.abandon()
+    assert "state" in log.store.names()
+    log.store.failing.clear()
+    log.close()
+
+    assert "state" not in log.store.names()
+
+
+def test_what_died_processes_left_is_removed():
+    log = small_log(closed=True)
+    log.store.write("state.tmp", b"half")
+    log.store.write("00000000000000000007.idx.tmp", b"half")
+    log.store.write("README", b"not ours")
+    assert log.open().clean
+
+    assert not [name for name in log.store.names() if name.endswith(".tmp")]
+    assert "README" in log.store.names()
+    assert read_all(log.reader()) == log.written
+
+
+def test_a_reader_needs_a_log(tmp_path):
+    with pytest.raises(LogError, match="No such file"):
+        LogReader(tmp_path / "none")
+    with pytest.raises(LogError, match="has no log"):
+        LogReader(tmp_path)
+    (tmp_path / "file").write_text("no directory")
+    with pytest.raises(LogError, match="Not a directory"):
+        LogReader(tmp_path / "file")
+    with pytest.raises(LogWriteError, match="cannot be opened"):
+        LogWriter(LogConfig(tmp_path / "file"), session=1, now_ns=0)
+    with pytest.raises(LogError, match="has no log"):
+        next(verify(tmp_path))
+
+
+INDEX_LOST = ["deleted", "empty", "half", "of an earlier time"]
+
+
+@pytest.mark.parametrize("how", INDEX_LOST)
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
+def test_a_crash_between_a_new_segment_and_the_index_of_the_old_one(how, closed):
+    log = small_log(closed=False)
+    name = segments(log.store)[1].replace(".log", ".idx")
+    index = log.store.read(name)
+    if how == "of an earlier time":
+        early = Log()
+        early.append("a", 3)
+        early.close()
+        first = "00000000000000000000"
+        log.store.write(f"{first}.idx", early.store.read(f"{first}.idx"))
+        name = f"{first}.idx"
+    elif how == "deleted":
+        log.store.remove(name)
+    else:
+        log.store.write(name, index[: len(index) // 2] if how == "half" else b"")
+    if closed:
+        log.open()
+        log.store.remove(name) if how == "deleted" else None
+        log.close()
+        log.kill()
+    assert read_all(log.reader()) == log.written
+
+    report = log.open()
+    assert report.segments_scanned == {(True, "deleted"): 1, (True, "half"): 0}.get(
+        (closed, how), 0 if closed else 2
+    )
+    assert report.skipped == ()
+    for (session, topic), following in log.next.items():
+        assert log.writer.next(session, topic) == following
+    assert read_all(log.writer.reader()) == read_all(log.reader()) == log.written
+    log.close()
+    log.kill()
+    assert list(verify("log", store=log.store)) == []
+    assert log.open().segments_scanned == 0  # the index was made anew
+
+
+def test_an_index_without_its_segment_still_knows_where_streams_go_on():
+    log = Log(segment_bytes=4096)
+    log.append("rare", 5)
+    for _ in range(200):
+        log.append("a")
+    log.close()
+    first = segments(log.store)[0]
+    log.store.remove(first)
+    log.kill()
+    log.open()
+
+    assert log.writer.next(SESSION, "rare") == 5
+    assert log.writer.next(SESSION, "a") == 200
+    assert first.replace(".log", ".idx") not in log.store.names()
+    assert read_stream(log.reader(), "rare") == []

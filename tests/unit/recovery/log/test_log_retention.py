@@ -1,0 +1,214 @@
+"""Retention deletes whole segments, the oldest first, never one that is read, and no sequence."""
+
+import pytest
+
+from recovery.log import LogError, LogLockedError, LogReader, LogWriter, truncate
+from tests.unit.recovery.log.logs import (
+    OTHER,
+    SESSION,
+    T0,
+    Log,
+    S,
+    newest_ns,
+    read_all,
+    read_stream,
+    segments,
+)
+
+
+def fill(log, count=400, topic="a", **options):
+    for _ in range(count):
+        log.append(topic, **options)
+        log.now_ns += S
+
+
+def total(log):
+    return sum(len(log.store.read(name)) for name in segments(log.store))
+
+
+def test_the_oldest_segments_go_by_bytes():
+    log = Log(segment_bytes=4096, retention_bytes=10_000)
+    fill(log)
+    log.writer.expire(log.now_ns)
+
+    kept = read_all(log.reader())
+    assert log.written[-len(kept) :] == kept
+    assert 4096 < total(log) == log.writer.bytes <= 10_000
+    assert log.writer.earliest(SESSION, "a") == kept[0][2] > 0
+    names = [name for name in log.store.names() if name.endswith(".idx")]
+    assert len(names) == len(segments(log.store)) - 1
+
+
+def test_the_oldest_segments_go_by_age_of_their_newest_frame():
+    log = Log(segment_bytes=4096, retention_age_s=100, segment_age_s=1000)
+    fill(log)
+    assert len(segments(log.store)) > 5
+    log.writer.expire(log.now_ns)
+
+    kept = read_all(log.reader())
+    assert kept[-1] == log.written[-1]
+    assert log.now_ns - 100 * S - 60 * S < kept[0][5] <= log.now_ns - 100 * S
+
+
+def test_a_slow_stream_ages_since_its_segment_ends():
+    log = Log(retention_age_s=100)
+    for _ in range(30):
+        log.append()
+        log.now_ns += 10 * S
+        log.writer.expire(log.now_ns)
+
+    assert 10 <= len(read_all(log.reader())) <= 12
+
+
+@pytest.mark.parametrize("bounds", [{"retention_bytes": 0}, {"retention_age_s": 1e-9}])
+def test_the_newest_segment_stays(bounds):
+    log = Log(segment_bytes=4096, segment_age_s=10**6, **bounds)
+    fill(log, 100)
+    log.now_ns += 10**6
+    log.writer.expire(log.now_ns)
+
+    assert len(segments(log.store)) == 1
+    assert log.written[-1:] == read_all(log.reader())[-1:]
+
+
+def test_a_clock_that_went_back_deletes_nothing_by_age():
+    log = Log(segment_bytes=4096, retention_age_s=1000, segment_age_s=10**6)
+    fill(log, 200)
+    log.now_ns = T0 - 10**5 * S
+    fill(log, 200)
+    log.writer.expire(log.now_ns)
+
+    assert read_all(log.reader()) == log.written
+
+
+def test_a_segment_that_is_read_stays_until_it_is_not():
+    log = Log(segment_bytes=4096, retention_bytes=1)
+    fill(log)
+    reader, names = log.reader(), segments(log.store)
+    second = int(names[1][:20])  # which is the number of its first record
+    assert read_stream(reader, "a", second, second + 1) == log.of()[second : second + 1]
+    assert read_stream(reader, "a", 0, 1)
+    log.writer.expire(log.now_ns)
+    assert segments(log.store) == names
+
+    reader.close_idle()  # it was read since the last time
+    log.writer.expire(log.now_ns)
+    assert segments(log.store) == names
+    assert read_stream(reader, "a", 0, 1) == [log.of()[0]]
+
+    reader.close_idle()
+    reader.close_idle()
+    log.writer.expire(log.now_ns)
+    assert segments(log.store) == names[-1:]
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["the writer's own", "another process'"])
+def test_a_reader_goes_on_with_what_is_left(is_own):
+    log = Log(segment_bytes=4096, retention_bytes=10_000)
+    fill(log)
+    reader = log.writer.reader() if is_own else log.reader()
+    log.writer.expire(log.now_ns)
+    fill(log)
+
+    reader.refresh()
+    kept = read_all(reader)
+    assert kept == log.written[-len(kept) :]
+    assert (reader.streams()[0].earliest, reader.streams()[0].next) == (kept[0][2], 800)
+
+
+def test_a_reader_that_does_not_look_leaves_out_what_was_deleted():
+    log = Log(segment_bytes=4096, retention_bytes=10_000)
+    fill(log)
+    reader = log.reader()
+    log.writer.expire(log.now_ns)
+
+    found = read_stream(reader)
+    assert found == log.of()[-len(found) :]
+    assert 0 < len(found) < 400
+
+
+def test_a_stream_that_is_gone_goes_on_where_it_was():
+    log = Log(segment_bytes=4096, retention_bytes=1)
+    log.append("rare", 7)
+    log.append("foreign", 3, session=OTHER)
+    fill(log)
+    log.writer.expire(log.now_ns)
+    assert [stream.topic for stream in log.reader().streams()] == ["a"]
+    assert log.writer.next(SESSION, "rare") == 7
+    assert log.writer.next(OTHER, "foreign") == 0  # its sequences are not given here
+    assert log.writer.earliest(SESSION, "rare") is None
+
+    for end in (log.kill, log.close):
+        end()
+        log.store.kill()
+        log.open()
+        assert log.writer.next(SESSION, "rare") == 7
+        assert (SESSION, "rare") in log.writer.streams()
+    with pytest.raises(ValueError, match="start >= 7"):
+        log.writer.append(SESSION, "rare", 6, 1, b"", timestamp_ns_max=0, now_ns=log.now_ns)
+    log.append("rare")
+    assert read_stream(log.reader(), "rare") == log.of("rare")[1:]
+
+
+def test_truncate_deletes_by_time():
+    log = Log(segment_bytes=4096)
+    fill(log)
+    log.close()
+    names = segments(log.store)
+    third = newest_ns(log.store.read(names[2]))
+
+    assert truncate("log", before_ns=third, store=log.store) > 7000
+    assert segments(log.store) == names[2:]
+    assert truncate("log", before_ns=third, store=log.store) == 0
+    assert truncate("log", before_ns=third + 1, store=log.store) > 3500
+    assert segments(log.store) == names[3:]
+    assert truncate("log", before_ns=2**62, store=log.store) > 0
+    assert segments(log.store) == names[-1:]
+
+
+def test_truncate_deletes_by_bytes_and_the_log_goes_on():
+    log = Log(segment_bytes=4096)
+    log.append("rare", 3)
+    fill(log)
+    log.close()
+    before = total(log)
+
+    gone = truncate("log", bytes_max=10_000, store=log.store)
+    assert gone == before - total(log)
+    assert 10_000 - 4096 < total(log) <= 10_000
+
+    report = log.open()
+    assert (report.clean, report.segments_scanned) == (True, 0)
+    assert (log.writer.next(SESSION, "a"), log.writer.next(SESSION, "rare")) == (400, 3)
+    log.append()
+    kept = read_all(log.reader())
+    assert kept == log.written[-len(kept) :]
+
+
+def test_truncate_refuses_a_log_with_a_writer_and_what_is_none(tmp_path):
+    log = Log(segment_bytes=4096)
+    fill(log)
+    names = segments(log.store)
+    with pytest.raises(LogLockedError, match="has a writer"):
+        truncate("log", bytes_max=0, store=log.store)
+    assert segments(log.store) == names
+
+    (tmp_path / "notes.txt").write_text("no log")
+    with pytest.raises(LogError, match="has no log"):
+        truncate(tmp_path, bytes_max=0)
+    with pytest.raises(LogError, match="No such file"):
+        truncate(tmp_path / "none", bytes_max=0)
+
+
+def test_truncate_gives_no_session_to_a_log_that_has_none():
+    log = Log(segment_bytes=4096)
+    fill(log)
+    log.close()
+    log.store.remove("state")
+    assert truncate("log", bytes_max=0, store=log.store) > 0
+    assert "state" not in log.store.names()
+    assert LogReader("log", store=log.store).session is None
+
+    other = LogWriter(log.config, session=OTHER, now_ns=log.now_ns, store=log.store)
+    assert other.session == OTHER
+    assert other.next(OTHER, "a") == 0

@@ -1,0 +1,205 @@
+"""Forcing the log to the disk: many frames by one sync, while more are appended."""
+
+from random import Random
+
+import pytest
+
+from recovery.log import LogWriteError, verify
+from tests.unit.recovery.log.logs import SESSION, Log, S, read_all, read_stream
+
+
+def crash(log, rng=None):
+    log.store.crash(rng)
+    return log.open()
+
+
+def test_what_was_synced_survives_a_crash_of_the_system():
+    log = Log()
+    log.append("a", 3)
+    log.append("b")
+    assert log.writer.unsynced_bytes > 0
+    log.writer.sync()
+    assert log.writer.unsynced_bytes == 0
+    synced = list(log.written)
+    log.append("a")
+
+    report = crash(log)
+    assert (report.clean, report.os_crash) == (False, True)
+    assert read_all(log.reader()) == synced
+
+
+def test_a_sync_takes_what_was_there_when_it_began():
+    log = Log(segment_bytes=4096)
+    for _ in range(30):
+        log.append("a")
+    pending = log.writer.begin_sync()
+    began_bytes = log.writer.unsynced_bytes
+    assert pending.byte_count == began_bytes > 0
+    for _ in range(100):
+        log.append("a")  # segments are begun meanwhile
+    grown_bytes = log.writer.unsynced_bytes
+    pending.wait()
+    for _ in range(30):
+        log.append("a")
+    log.writer.end_sync(pending)
+
+    assert log.writer.unsynced_bytes > grown_bytes - began_bytes > 0
+    count = len(log.written)
+    log.writer.sync()
+    crash(log)
+    assert read_all(log.reader()) == log.written
+    assert count == 160
+
+
+def test_a_sync_passes_over_what_retention_deleted():
+    log = Log(segment_bytes=4096, retention_bytes=5000)
+    for _ in range(200):
+        log.append("a")
+    pending = log.writer.begin_sync()
+    log.writer.expire(log.now_ns)
+    pending.wait()
+    log.writer.end_sync(pending)
+    log.writer.sync()
+
+    crash(log)
+    kept = read_all(log.reader())
+    assert kept == log.written[-len(kept) :] != []
+
+
+def test_syncing_again_writes_nothing():
+    log = Log()
+    log.append()
+    log.writer.sync()
+    log.store.failing["open"] = log.store.failing["sync"] = OSError(5, "it was touched")
+    log.writer.sync()
+
+
+def test_no_sequence_is_used_twice_and_the_skipped_range_is_exact():
+    log = Log(reserve=100)
+    log.append("a", 5)
+    log.writer.sync()
+    log.append("a", 4)  # handed out, perhaps sent, and gone
+
+    report = crash(log)
+    assert report.skipped == ((SESSION, "a", 5, 100),)
+    assert log.writer.next(SESSION, "a") == 100
+    assert log.writer.skips(SESSION, "a") == log.reader().skips(SESSION, "a") == [(5, 100)]
+    assert log.writer.floor == 100
+    assert log.writer.next(SESSION, "new") == 100
+    assert log.writer.skips(SESSION, "new") == [(0, 100)]
+    with pytest.raises(ValueError, match="start >= 100"):
+        log.writer.append(SESSION, "new", 99, 1, b"", timestamp_ns_max=0, now_ns=log.now_ns)
+    log.writer.append(SESSION, "new", 100, 1, b"new", timestamp_ns_max=0, now_ns=log.now_ns)
+    assert log.reader().skips(SESSION, "new") == [(0, 100)]
+
+
+def test_a_stream_of_which_nothing_is_left_begins_above_all_it_may_have_had():
+    log = Log(reserve=10)
+    log.append("a", 9)  # no mark of its own was needed
+    report = crash(log)
+
+    assert report.skipped == ()
+    assert log.writer.next(SESSION, "a") == 10
+    assert log.writer.skips(SESSION, "a") == [(0, 10)]
+
+
+def test_several_crashes_skip_several_ranges():
+    log = Log(reserve=10)
+    for _ in range(3):
+        log.append("a", 2)
+        log.writer.sync()
+        crash(log)
+        log.next[SESSION, "a"] = log.writer.next(SESSION, "a")
+    log.append("a")
+
+    at, expected = 0, []
+    for start, stop in log.writer.skips(SESSION, "a"):
+        expected += range(at, start)
+        at = stop
+    held = [s for kept in read_stream(log.reader()) for s in range(kept[0], kept[1])]
+    assert held == [*expected, at]
+    assert log.reader().skips(SESSION, "a") == log.writer.skips(SESSION, "a")
+
+
+def test_a_reserve_is_renewed_before_it_is_used_up():
+    log = Log(reserve=10)
+    log.append("a", 8)
+    log.writer.sync()
+    log.store.failing["replace"] = OSError(28, "no room")
+    log.append("a", 9)  # the sync has reserved up to 18
+    with pytest.raises(LogWriteError):
+        log.append("a", 2)
+
+
+def test_synced_always_nothing_is_skipped():
+    log = Log(fsync="always", reserve=10)
+    log.append("a", 100)
+    log.writer.sync()
+    log.append("a", 5)  # not sent before the next sync
+
+    report = crash(log)
+    assert (report.os_crash, report.skipped) == (True, ())
+    assert log.writer.next(SESSION, "a") == 100
+
+
+def test_what_a_killed_process_left_is_on_the_disk_before_it_is_served():
+    log = Log(fsync="always")
+    log.append("a", 5)
+    log.kill()
+    log.open()
+    assert read_all(log.reader()) == log.written  # and subscribers may have it now
+
+    crash(log)
+    assert log.writer.next(SESSION, "a") == 5
+    assert read_all(log.reader()) == log.written
+
+
+@pytest.mark.parametrize("before", ["interval", "never"])
+def test_marks_hold_when_another_way_to_sync_is_chosen(before):
+    log = Log(fsync=before, reserve=50)
+    log.append("a", 20)
+    log.kill()
+    log.open(fsync="always")
+    log.append("a", 20)
+    report = crash(log)
+
+    assert log.writer.next(SESSION, "a") >= 40
+    assert report.os_crash
+
+
+def test_a_crash_leaves_any_part_of_what_was_not_synced():
+    for seed in range(100):
+        rng = Random(seed)
+        log = Log(segment_bytes=4096, reserve=1000)
+        for _ in range(rng.randint(1, 80)):
+            log.append("a", size=rng.randint(0, 200))
+            log.now_ns += S
+            if rng.random() < 0.05:
+                log.writer.sync()
+        crash(log, rng)
+        kept = read_all(log.reader())
+        assert kept == log.written[: len(kept)], seed
+        assert log.writer.next(SESSION, "a") >= len(log.written), seed
+        # An index is written without a sync: it is made anew where it is not whole.
+        assert all(one.path.endswith(".idx") for one in log.writer.opened.findings), seed
+        log.close()
+        assert list(verify("log", store=log.store)) == [], seed
+        assert log.open().segments_scanned == 0, seed
+
+
+def test_a_file_of_zeros_after_a_crash_is_a_torn_one():
+    log = Log()
+    log.append()
+    log.writer.sync()
+    data = log.store.read("00000000000000000000.log")
+    log.store.crash()
+    log.store.write("00000000000000000000.log", data + bytes(500))
+    log.store.write("00000000000000000002.log", bytes(1000))
+
+    report = log.open()
+    assert report.bytes_cut >= 1000
+    assert read_all(log.reader()) == log.written
+    assert log.writer.next(SESSION, "a") == 1_000_000
+    log.next[SESSION, "a"] = 1_000_000
+    log.append()
+    assert read_all(log.reader()) == log.written
