@@ -4,12 +4,17 @@ Each message that a publisher accepted is, at every subscriber, delivered once a
 reported lost with its exact range and reason.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.errors import (
     BindError,
     ClosedError,
     ConfigError,
+    CursorError,
+    CursorInUseError,
     EndpointError,
+    LogFailedError,
     LossReport,
     MessageError,
     MessagesLostError,
@@ -18,11 +23,13 @@ from p2pmsg.errors import (
     QueueFullError,
 )
 from p2pmsg.message import Message, MessageBatch
-from p2pmsg.stats import PublisherStats, RequesterStats, StreamLedger, SubscriberStats
+from p2pmsg.publisher_log import LogStats
+from p2pmsg.stats import CursorStats, PublisherStats, RequesterStats, StreamLedger, SubscriberStats
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.reader import Heads, RangeReader, StreamHead
 from p2pmsg.sync.subscriber import Subscriber
 from recovery import (
+    CursorConfig,
     HeartbeatConfig,
     LatencyHistogram,
     LossReason,
@@ -31,14 +38,24 @@ from recovery import (
     RetransmitConfig,
 )
 
+if TYPE_CHECKING:
+    from recovery.log import LogConfig
+
 __all__ = [
     "BindError",
     "ClosedError",
     "ConfigError",
+    "CursorConfig",
+    "CursorError",
+    "CursorInUseError",
+    "CursorStats",
     "EndpointError",
     "Heads",
     "HeartbeatConfig",
     "LatencyHistogram",
+    "LogConfig",
+    "LogFailedError",
+    "LogStats",
     "LossReason",
     "LossReport",
     "Message",
@@ -62,3 +79,12 @@ __all__ = [
     "SubscriberConfig",
     "SubscriberStats",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what belongs to the log when it is first asked for: it needs an extra package."""
+    if name == "LogConfig":
+        from p2pmsg.publisher_log import import_log
+
+        return import_log().LogConfig
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

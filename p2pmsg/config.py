@@ -75,10 +75,10 @@ class PublisherConfig:
 
     retransmit: RetransmitConfig = field(
         default_factory=lambda: RetransmitConfig(
-            budget_bytes_s=512 * 2**20, budget_burst_bytes=64 * 2**20
+            budget_bytes_s=2**30, budget_burst_bytes=128 * 2**20
         )
     )
-    """Bounds on what one requester may ask for. 512 MiB/s: over TCP the requester's queue holds it
+    """Bounds on what one requester may ask for. 1 GiB/s: over TCP the requester's queue holds it
     back before that, and a Spark task that reads history is a requester too."""
 
     heartbeat: HeartbeatConfig = field(default_factory=HeartbeatConfig)

@@ -1,6 +1,7 @@
 """Bodies of the control frames, as msgpack arrays; a body that does not fit raises `FrameError`."""
 
 from typing import Annotated, Final, TypeVar
+from zlib import crc32
 
 import msgspec
 
@@ -51,6 +52,8 @@ class Heads(msgspec.Struct, array_like=True):
 
     name: Name
     streams: list[Head]
+    floor: Sequence = 0
+    """Where any other stream of the session begins: what it had before was lost in a crash."""
 
 
 class Joined(msgspec.Struct, array_like=True):
@@ -81,6 +84,13 @@ class Heartbeat(msgspec.Struct, array_like=True):
     """Publisher to subscribers of a stream: what is kept begins here; the header has the next."""
 
     earliest: Sequence
+    place: Annotated[int, msgspec.Meta(ge=0, lt=2**32)] = 0
+    """`place_of` the recovery endpoint: who knows another one has missed the last welcome."""
+
+
+def place_of(recovery: str) -> int:
+    """Return the CRC-32 of a recovery endpoint."""
+    return crc32(recovery.encode())
 
 
 B = TypeVar("B", bound=msgspec.Struct)

@@ -6,9 +6,12 @@
     ├── ClosedError               a peer was used after close(), or by a forked child
     ├── ConfigError (ValueError)  a setting or an argument is out of its limits
     │   └── EndpointError         an endpoint string is not one
+    ├── CursorError               a cursor cannot be read, written or had
+    │   └── CursorInUseError      … because another subscriber has it
     ├── MessageError (ValueError) a message cannot be published as it is
     │   └── MessageTooLargeError  … because of its size
     ├── BindError (OSError)       the endpoint could not be bound
+    ├── LogFailedError (OSError)  the local log could not be written
     ├── QueueFullError            on_full="raise", and a subscriber's queue is full
     └── MessagesLostError         on_gap="raise", and a gap could not be repaired
 
@@ -24,7 +27,10 @@ __all__ = [
     "BindError",
     "ClosedError",
     "ConfigError",
+    "CursorError",
+    "CursorInUseError",
     "EndpointError",
+    "LogFailedError",
     "MessageError",
     "MessageTooLargeError",
     "MessagesLostError",
@@ -69,6 +75,25 @@ class EndpointError(ConfigError):
         self.value = error.endpoint
 
 
+class CursorError(P2PError):
+    """A cursor's file cannot be read or written, is none, or is damaged.
+
+    The subscriber has lost nothing: what was not committed comes again at its next start.
+
+    Attributes:
+        path: of the file.
+
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"the cursor {path!r} cannot be used: {reason}")
+        self.path = path
+
+
+class CursorInUseError(CursorError):
+    """Another subscriber has the cursor, in this process or another."""
+
+
 class MessageError(P2PError, ValueError):
     """A message cannot be published as it is; nothing of it was accepted.
 
@@ -93,6 +118,22 @@ class MessageTooLargeError(MessageError):
 
 class BindError(P2PError, OSError):
     """The endpoint could not be bound; the message says why.
+
+    Attributes:
+        errno: the operating system's number, where there is one.
+
+    """
+
+    def __init__(self, message: str, number: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = number
+
+
+class LogFailedError(P2PError, OSError):
+    """The local log could not be written: a full disk, a directory that vanished or is read-only.
+
+    What was written stays good. The message that `publish` was called with was not accepted; it may
+    be tried again.
 
     Attributes:
         errno: the operating system's number, where there is one.

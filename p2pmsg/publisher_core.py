@@ -7,7 +7,6 @@
     PROBE ──▶ ECHO over the data path ──▶ JOINED: the subscriber is counted
 """
 
-import heapq
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from p2pmsg import control, wire
 from p2pmsg.batch import (
     PACKING_ERRORS,
     Batch,
+    BufferPool,
     check_key,
     check_size,
     check_timestamp,
@@ -24,7 +24,9 @@ from p2pmsg.batch import (
     packing_error,
 )
 from p2pmsg.config import PublisherConfig
-from p2pmsg.errors import ConfigError, MessageError
+from p2pmsg.errors import ConfigError, LogFailedError, MessageError
+from p2pmsg.publisher_beats import BeatDesk
+from p2pmsg.publisher_log import PublisherLog
 from p2pmsg.publisher_requests import Reply, RequestDesk
 from p2pmsg.publisher_stream import PublisherStream, check_topic
 from p2pmsg.wire import Kind, encoder
@@ -33,8 +35,8 @@ from recovery import HeartbeatSchedule, ReplayBuffer
 _MS = 1_000_000
 _SENDING_NS = _MS // 2
 """How long sending a full frame may take, for what comes next to count as following closely."""
-_BUFFERS_MAX = 8
-"""Buffers of a frame's size kept for the next frames; more streams than this make new ones."""
+LOG_RETRY_NS = 100 * _MS
+"""How long what the log did not take waits until it is tried again by itself."""
 _encode_into = encoder.encode_into
 
 
@@ -44,30 +46,41 @@ class PublisherCore:
     Attributes:
         open_batches: the batch of each stream that gathers one; the shell adds to it directly.
         outbox: frames for the data path, oldest first; the shell sends and removes them.
+        unsynced: frames that go there once they are on the disk (`fsync="always"`).
         replay: the replay buffer.
+        log: the local log, or None.
         requests: who asks for what.
         sealed_ns: when the last frame was made.
-        heartbeats_sent: how many heartbeats went out.
+        beats: sends heartbeats.
+        place: stands for the recovery endpoint in them.
 
     """
 
     def __init__(
-        self, *, name: str, session: int, recovery: str, config: PublisherConfig, now_ns: int
+        self,
+        *,
+        name: str,
+        session: int,
+        recovery: str,
+        config: PublisherConfig,
+        now_ns: int,
+        log: PublisherLog | None = None,
     ) -> None:
         self.name = name
+        self.log = log
         self.session = session
         self.config = config
         self.open_batches: dict[str, Batch] = {}
         self.outbox: deque[bytes] = deque()
+        self.unsynced: deque[tuple[str, int, bytes]] = deque()
+        self._unsynced_from: dict[str, int] = {}
         self.replay = ReplayBuffer(config.replay)
         self.requests = RequestDesk(self)
-        self.heartbeats_sent = 0
+        self.beats = BeatDesk(self)
         self.sealed_ns = 0
         self.closing = False
-        self._closing_due_ns = 0
         self._streams: dict[str, PublisherStream] = {}
-        self._buffers: list[bytearray] = []
-        self._beats: list[tuple[int, str]] = []
+        self._buffers = BufferPool(2 * config.frame_bytes)
         self._gather_ns = int(config.gather_us * 1000)
         self._linger_ns = int(config.linger_ms * _MS)
         # So that the fast path need not look at the size of each message.
@@ -75,7 +88,11 @@ class PublisherCore:
         self._started_ns = now_ns
         stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
         self._welcome = control.Welcome(name, recovery, stall_ms)
+        self.place = control.place_of(recovery)
         self.welcome = wire.control_frame(Kind.WELCOME, session, self._welcome)
+        self._wall_offset_ns = 0
+        for topic in [] if log is None else log.topics():
+            self.beats.put_off(self._make_stream(topic), now_ns)
 
     @property
     def published(self) -> int:
@@ -95,8 +112,20 @@ class PublisherCore:
     def head(self, topic: str) -> tuple[int, int]:
         """Return (earliest kept, next) of one stream."""
         following = self.replay.next(topic)
-        earliest = self.replay.earliest(topic)
-        return (following if earliest is None else earliest), following
+        earliest = self.replay.earliest(topic) if self.log is None else self.log.earliest(topic)
+        if self.log is not None and topic not in self._streams:
+            following = self.log.next(topic)
+        if self._unsynced_from:
+            following = self._unsynced_from.get(topic, following)
+        return (following if earliest is None else min(earliest, following)), following
+
+    def answered_from(self, topic: str) -> int:
+        """Return from where on an answer to a NACK says more than that it is evicted.
+
+        It is the earliest kept, or the beginning of what a crash skipped right before that.
+        """
+        earliest = self.head(topic)[0]
+        return earliest if self.log is None else self.log.reach_back(topic, earliest)
 
     def publish(
         self,
@@ -109,14 +138,16 @@ class PublisherCore:
         now_ns: int,
         wall_ns: int,
     ) -> int:
-        """Accept one message and return its sequence; raises `MessageError`."""
+        """Accept one message and return its sequence; raises `MessageError`, `LogFailedError`."""
+        self._wall_offset_ns = wall_ns - now_ns
         batch = self.open_batches.get(topic)
         if batch is not None and batch.limit <= 0:
             self.seal(topic, now_ns=now_ns)  # an interrupt kept it from going
             batch = None
         if batch is not None:
+            end = batch.end
             self._append(batch, value, key, timestamp_ns, headers)
-            self.batch_grew(topic, now_ns=now_ns)
+            self._seal_if_full(batch, topic, end, now_ns)
             return batch.next - 1
         stream = self._streams.get(topic) or self._make_stream(topic)
         sequence = self.replay.next(topic)
@@ -129,11 +160,12 @@ class PublisherCore:
             return sequence
         # The base is the time of messages that are given none, whatever this one's time is.
         batch = Batch(
-            stream.prefix, sequence, wall_ns, now_ns, self._batch_bytes, self._take_buffer()
+            stream.prefix, sequence, wall_ns, now_ns, self._batch_bytes, self._buffers.take()
         )
+        end = batch.end
         self._append(batch, value, key, timestamp_ns, headers)
         self.open_batches[topic] = batch
-        self.batch_grew(topic, now_ns=now_ns)
+        self._seal_if_full(batch, topic, end, now_ns)
         return sequence
 
     def publish_alone(
@@ -157,11 +189,15 @@ class PublisherCore:
             return -1
         if self.outbox or self.closing:
             return -1
-        replay = self.replay
+        replay, log = self.replay, self.log
         sequence = replay.next(topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         limit = self.config.message_bytes_max
         frame = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
+        if log is not None:
+            if log.gated:
+                return -1
+            log.append(topic, sequence, 1, frame, base_ns, wall_ns)
         replay.append(topic, sequence, 1, frame, now_ns=now_ns, timestamp_ns_max=base_ns)
         self.outbox.append(frame)
         stream.sealed_ns = self.sealed_ns = now_ns
@@ -169,18 +205,23 @@ class PublisherCore:
 
     def note_beat(self, topic: str, *, now_ns: int) -> None:
         """Put off the next heartbeat of a stream, behind `publish_alone`."""
-        self._put_off_beat(self._streams[topic], now_ns)
+        self.beats.put_off(self._streams[topic], now_ns)
 
     def hold(self, topic: str) -> None:
         """Accept nothing by `publish_alone` until the stream's next frame."""
         self._streams[topic].sealed_ns = 2**62
 
-    def batch_grew(self, topic: str, *, now_ns: int) -> None:
-        """Check the last message's size and seal the batch if it is full."""
-        batch = self.open_batches[topic]
+    def _seal_if_full(self, batch: Batch, topic: str, end: int, now_ns: int) -> None:
+        """Seal the batch if its last message, from `end` on, has filled it."""
         if len(batch.buffer) >= batch.limit:
             # The time that sending takes is not idleness: whoever filled a frame will go on.
-            self.seal(topic, now_ns=now_ns)
+            try:
+                self.seal(topic, now_ns=now_ns)
+            except LogFailedError:
+                # This one is refused; those before it were accepted, and go when the log is good.
+                batch.end, batch.next = end, batch.next - 1
+                batch.repair()
+                raise
             self._streams[topic].sealed_ns = now_ns + _SENDING_NS
 
     def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> None:
@@ -219,6 +260,7 @@ class PublisherCore:
 
         The shell calls it again until all are accepted, so that sending keeps pace.
         """
+        self._wall_offset_ns = wall_ns - now_ns
         stream = self._streams.get(topic) or self._make_stream(topic)
         self.seal(topic, now_ns=now_ns)
         stop = min(len(values), at + count)
@@ -230,7 +272,7 @@ class PublisherCore:
         sequence = self.replay.next(topic)
         frame_bytes = self._batch_bytes
         bytes_max = min(2 * self.config.frame_bytes, self.config.message_bytes_max)
-        buffer = self._take_buffer()
+        buffer = self._buffers.take()
         while True:
             frame, latest = pack_slice(
                 stream.prefix, sequence, wall_ns, part, part_keys, times, buffer
@@ -243,7 +285,7 @@ class PublisherCore:
         if len(part) == 1:
             check_size("values", len(frame), self.config.message_bytes_max + 512)
         self._keep(stream, sequence, len(part), frame, latest, now_ns)
-        self._give_back(buffer)
+        self._buffers.give_back(buffer)
         return len(part)
 
     def seal(self, topic: str, *, now_ns: int) -> None:
@@ -260,7 +302,16 @@ class PublisherCore:
             frame, latest = batch.seal()
             self._keep(self._streams[topic], batch.first, batch.count, frame, latest, now_ns)
         del self.open_batches[topic]
-        self._give_back(batch.buffer)
+        self._buffers.give_back(batch.buffer)
+
+    def seal_if_possible(self, topic: str, *, now_ns: int) -> None:
+        """Seal where no caller waits: what the log does not take is tried again later."""
+        try:
+            self.seal(topic, now_ns=now_ns)
+        except LogFailedError:
+            batch = self.open_batches.get(topic)
+            if batch is not None:
+                batch.opened_ns = now_ns + LOG_RETRY_NS
 
     def flush(self, *, now_ns: int) -> None:
         """Seal all open batches."""
@@ -269,33 +320,27 @@ class PublisherCore:
 
     def begin_close(self, *, now_ns: int) -> None:
         """Flush, and tell the subscribers that what they have not got they must ask for now."""
-        self.flush(now_ns=now_ns)
+        for topic in list(self.open_batches):
+            self.seal_if_possible(topic, now_ns=now_ns)
         self.closing = True
         self.requests.forget_completions()
-        self._closing_due_ns = now_ns
+        self.beats.begin_close(now_ns=now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Flush what has lingered, send heartbeats that are due, forget what is too old."""
         for topic in self.lingering(now_ns=now_ns):
-            self.seal(topic, now_ns=now_ns)
+            self.seal_if_possible(topic, now_ns=now_ns)
         self.replay.expire(now_ns=now_ns)
+        if self.log is not None:
+            self.log.expire(now_ns=now_ns, wall_ns=now_ns + self._wall_offset_ns)
         self.requests.expire(now_ns=now_ns)
-        while self._beats and self._beats[0][0] <= now_ns:
-            deadline_ns, topic = heapq.heappop(self._beats)
-            stream = self._streams[topic]
-            if deadline_ns != stream.beat_ns:
-                continue  # an entry that an earlier one took the place of
-            if stream.heartbeat.due(now_ns=now_ns):
-                self._send_heartbeat(stream, now_ns)
-            self._schedule_beat(stream)
-        if self.closing and now_ns >= self._closing_due_ns:
-            self._closing_due_ns = now_ns + 50 * _MS
-            for stream in self._streams.values():
-                self._send_heartbeat(stream, now_ns)
-            flags = wire.FLAG_CLOSING
-            self.outbox.append(
-                wire.control_frame(Kind.WELCOME, self.session, self._welcome, flags=flags)
-            )
+        self.beats.handle_timer(list(self._streams.values()), now_ns=now_ns)
+
+    def send_closing(self) -> None:
+        """Tell everybody that this publisher closes."""
+        flags = wire.FLAG_CLOSING
+        frame = wire.control_frame(Kind.WELCOME, self.session, self._welcome, flags=flags)
+        self.outbox.append(frame)
 
     def lingering(self, *, now_ns: int) -> list[str]:
         """Return the topics whose open batch has waited for long enough; needs no lock."""
@@ -306,13 +351,8 @@ class PublisherCore:
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` has something to do, or None."""
         deadlines = [batch.opened_ns + self._linger_ns for batch in self.open_batches.values()]
-        if self._beats:
-            deadlines.append(self._beats[0][0])
-        if self.closing:
-            deadlines.append(self._closing_due_ns)
-        expiry = self.replay.next_deadline_ns()
-        if expiry is not None:
-            deadlines.append(expiry)
+        others = (self.beats.next_deadline_ns(), self.replay.next_deadline_ns())
+        deadlines += [due_ns for due_ns in others if due_ns is not None]
         return min(deadlines, default=None)
 
     def receive_request(self, requester: bytes, data: bytes, *, now_ns: int) -> None:
@@ -322,6 +362,16 @@ class PublisherCore:
     def next_reply(self, *, now_ns: int) -> Reply | None:
         """Return what to send next over the recovery channel; see `RequestDesk`."""
         return self.requests.next_reply(now_ns=now_ns)
+
+    def frames_synced(self, count: int) -> None:
+        """Let the first `count` of `unsynced` go: they are on the disk."""
+        unsynced = self.unsynced
+        for _ in range(count):
+            self.outbox.append(unsynced[0][2])
+            unsynced.popleft()
+        self._unsynced_from.clear()
+        for topic, sequence, _ in unsynced:
+            self._unsynced_from.setdefault(topic, sequence)
 
     def frames_to_send(self) -> list[bytes]:
         """Take out the frames for the data path. The shell uses `outbox` instead."""
@@ -340,43 +390,17 @@ class PublisherCore:
     ) -> None:
         topic, replay = stream.topic, self.replay
         if replay.next(topic) <= sequence:
+            if self.log is not None:
+                wall_ns = now_ns + self._wall_offset_ns
+                self.log.append(topic, sequence, count, frame, latest_ns, wall_ns)
             replay.append(topic, sequence, count, frame, now_ns=now_ns, timestamp_ns_max=latest_ns)
-        self.outbox.append(frame)
+        if self.log is not None and self.log.gated:
+            self.unsynced.append((topic, sequence, frame))
+            self._unsynced_from.setdefault(topic, sequence)
+        else:
+            self.outbox.append(frame)
         stream.sealed_ns = self.sealed_ns = now_ns
-        self._put_off_beat(stream, now_ns)
-
-    def _put_off_beat(self, stream: PublisherStream, now_ns: int) -> None:
-        heartbeat = stream.heartbeat
-        heartbeat.data_sent(now_ns=now_ns)
-        if stream.beat_ns > heartbeat.next_deadline_ns():
-            self._schedule_beat(stream)
-
-    def _take_buffer(self) -> bytearray:
-        buffers = self._buffers
-        return buffers.pop() if buffers else bytearray()
-
-    def _give_back(self, buffer: bytearray) -> None:
-        """Keep a buffer that nobody uses any more; one that had to grow far is let go."""
-        buffers = self._buffers
-        if len(buffers) < _BUFFERS_MAX and len(buffer) <= 2 * self.config.frame_bytes:
-            buffers.append(buffer)
-
-    def _schedule_beat(self, stream: PublisherStream) -> None:
-        stream.beat_ns = stream.heartbeat.next_deadline_ns()
-        heapq.heappush(self._beats, (stream.beat_ns, stream.topic))
-
-    def _send_heartbeat(self, stream: PublisherStream, now_ns: int) -> None:
-        earliest, following = self.head(stream.topic)
-        frame = wire.control_frame(
-            Kind.HEARTBEAT,
-            self.session,
-            control.Heartbeat(earliest),
-            sequence=following,
-            topic=stream.topic_bytes,
-        )
-        self.outbox.append(frame)
-        self.heartbeats_sent += 1
-        stream.heartbeat.sent(now_ns=now_ns)
+        self.beats.put_off(stream, now_ns)
 
     def _make_stream(self, topic: str) -> PublisherStream:
         topic_bytes = check_topic(topic)
@@ -386,5 +410,7 @@ class PublisherCore:
             raise ConfigError("topics in use", f"at most streams_max = {limit}", topic)
         heartbeat = HeartbeatSchedule(self.config.heartbeat)
         stream = PublisherStream(topic, topic_bytes, self.session, heartbeat)
+        if self.log is not None and topic not in self.replay.streams():
+            self.replay.begin(topic, self.log.next(topic))
         self._streams[topic] = stream
         return stream

@@ -22,13 +22,19 @@ BLOCKED_NS = 2 * _MS
 
 @dataclass(slots=True)
 class Reply:
-    """One frame for one requester; a repair has the range that it answers."""
+    """One frame for one requester; a repair has the range that it answers, and who had it."""
 
     requester: bytes
     frame: bytes
     topic: str = ""
     start: int = 0
     stop: int = 0
+    rung: str = "buffer"
+
+    @property
+    def is_in_log(self) -> bool:
+        """Whether `RequestDesk.read` is to fetch the frame."""
+        return self.rung == "log" and not self.frame
 
 
 @dataclass(slots=True)
@@ -47,7 +53,8 @@ class RequestDesk:
     Attributes:
         invalid: malformed or unexpected frames by reason.
         replies_dropped: control replies that were dropped at the bound.
-        frames_repaired, messages_repaired: what was sent again.
+        frames_repaired: frames that were sent again.
+        messages_repaired: messages in them that were asked for, by the rung that had them.
         subscribers: those who confirmed, by their ids.
 
     """
@@ -60,7 +67,7 @@ class RequestDesk:
         self.invalid: Counter[str] = Counter()
         self.replies_dropped = 0
         self.frames_repaired = 0
-        self.messages_repaired = 0
+        self.messages_repaired = {"buffer": 0, "log": 0}
         self._timeout_ns = int(core.config.subscriber_timeout_ms * _MS)
         self._handlers = {
             Kind.PROBE: self._receive_probe,
@@ -86,8 +93,8 @@ class RequestDesk:
     def next_reply(self, *, now_ns: int) -> Reply | None:
         """Return what to send next, or None.
 
-        The shell tries to send it and then calls `reply_sent`, `reply_blocked` or
-        `requester_gone`.
+        The shell calls `read` where the frame is still in the log, tries to send it, and then
+        calls `reply_sent`, `reply_blocked` or `requester_gone`.
         """
         if self._replies:
             return self._replies[0]
@@ -95,6 +102,8 @@ class RequestDesk:
             requester, topic, start, stop = job
             kept = self._core.replay.frames(topic, start, stop, 1)
             kept_from = max(kept[0].start, start) if kept else stop
+            if kept_from > start and self._core.log is not None:
+                return Reply(requester, b"", topic, start, min(stop, kept_from), "log")
             if kept_from > start:
                 self.scheduler.drop_range(requester, topic, start, kept_from)
                 self._refuse(requester, topic, [(start, kept_from)], LossReason.EVICTED)
@@ -102,13 +111,33 @@ class RequestDesk:
             return Reply(requester, kept[0].frame, topic, start, min(stop, kept[0].stop))
         return None
 
+    def read(self, reply: Reply) -> bool:
+        """Fetch a reply's frame from the log; False: the log has it no more, call `refuse`.
+
+        It is called without the publisher's lock, since the disk may take its time.
+        """
+        log = self._core.log
+        kept = None if log is None else log.read(reply.requester, reply.topic, reply.start)
+        if kept is None or kept.start > reply.start:
+            if kept is not None:
+                reply.stop = min(reply.stop, kept.start)
+            return False
+        reply.frame = kept.frame
+        reply.stop = min(reply.stop, kept.stop)
+        return True
+
+    def refuse(self, reply: Reply) -> None:
+        """Say that what `reply` was to bring is not there any more."""
+        self.scheduler.drop_range(reply.requester, reply.topic, reply.start, reply.stop)
+        self._refuse(reply.requester, reply.topic, [(reply.start, reply.stop)], LossReason.EVICTED)
+
     def reply_sent(self, reply: Reply, *, now_ns: int) -> None:
         """Note that `reply` is on its way."""
         if not reply.topic:
             self._replies.popleft()
             return
         self.frames_repaired += 1
-        self.messages_repaired += reply.stop - reply.start
+        self.messages_repaired[reply.rung] += reply.stop - reply.start
         self.scheduler.sent(
             reply.requester, reply.topic, reply.start, reply.stop, len(reply.frame), now_ns=now_ns
         )
@@ -156,11 +185,17 @@ class RequestDesk:
             self.replies_dropped += 1  # they cannot leave; it will probe again
             return
         heads = [
-            control.Head(topic, *self._core.head(topic), self._start(topic, probe))
+            control.Head(
+                topic,
+                self._core.answered_from(topic),
+                self._core.head(topic)[1],
+                self._start(topic, probe),
+            )
             for topic in self._core.heads()
             if matches(topic, probe.topics)
         ]
-        body = control.Heads(self._core.name, heads)
+        log = self._core.log
+        body = control.Heads(self._core.name, heads, 0 if log is None else log.floor)
         self._core.outbox.append(wire.control_frame(Kind.ECHO, probe.probe, body))
 
     def _start(self, topic: str, probe: control.Probe) -> int:
@@ -174,7 +209,13 @@ class RequestDesk:
         return following
 
     def _first_at(self, topic: str, timestamp_ns: int, following: int) -> int:
-        kept = self._core.replay.first_at_or_after(topic, timestamp_ns)
+        core = self._core
+        kept = core.replay.first_at_or_after(topic, timestamp_ns)
+        if core.log is not None:
+            # An older frame may match that the buffer has forgotten, or was too small for.
+            before = kept and core.replay.frames(topic, kept.start - 1, kept.start, 1)
+            if not before:
+                kept = core.log.first_at_or_after(topic, timestamp_ns) or kept
         if kept is None:
             return following
         frame = Frame(kept.frame)
@@ -204,9 +245,12 @@ class RequestDesk:
         earliest, following = self._core.head(nack.topic)
         kept: list[tuple[int, int]] = []
         evicted: list[tuple[int, int]] = []
-        for start, stop in nack.ranges:
-            if start >= stop:
-                raise FrameError("range")
+        ranges: list[tuple[int, int]] = list(nack.ranges)
+        if any(start >= stop for start, stop in ranges):
+            raise FrameError("range")
+        if self._core.log is not None:
+            ranges = self._refuse_skipped(requester, nack.topic, ranges)
+        for start, stop in ranges:
             if start < earliest:
                 evicted.append((start, min(stop, earliest)))
             if max(start, earliest) < min(stop, following):
@@ -217,6 +261,22 @@ class RequestDesk:
             refused = self.scheduler.request(requester, nack.topic, kept, now_ns=now_ns)
             if refused:
                 self._refuse(requester, nack.topic, refused, LossReason.BUDGET)
+
+    def _refuse_skipped(
+        self, requester: bytes, topic: str, ranges: list[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        """Refuse what a crash skipped; return the rest."""
+        log = self._core.log
+        assert log is not None
+        skipped: list[tuple[int, int]] = []
+        others: list[tuple[int, int]] = []
+        for start, stop in ranges:
+            gone, rest = log.split_skipped(topic, start, stop)
+            skipped += gone
+            others += rest
+        if skipped:
+            self._refuse(requester, topic, skipped, LossReason.CRASH)
+        return others
 
     def _receive_heads_request(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         heads = [control.Head(topic, *head) for topic, head in self._core.heads().items()]

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 
 from p2pmsg.errors import LossReport
+from p2pmsg.publisher_log import LogStats
 from recovery import LatencyHistogram
 
-__all__ = ["PublisherStats", "RequesterStats", "StreamLedger", "SubscriberStats"]
+__all__ = ["CursorStats", "PublisherStats", "RequesterStats", "StreamLedger", "SubscriberStats"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,7 @@ class StreamLedger:
         delivered: messages handed to the application.
         outstanding: messages that are missing, or wait for the application.
         lost: messages reported lost.
+        committed: where a restart on the cursor goes on; None without one, or from the beginning.
 
     """
 
@@ -30,6 +32,7 @@ class StreamLedger:
     delivered: int
     outstanding: int
     lost: int
+    committed: int | None = None
 
     @property
     def published(self) -> int:
@@ -40,6 +43,28 @@ class StreamLedger:
     def balanced(self) -> bool:
         """Whether the equation holds; it always does."""
         return self.published == self.delivered + self.outstanding + self.lost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorStats:
+    """A subscriber's durable position; the positions themselves are in `StreamLedger.committed`.
+
+    Attributes:
+        path: of the file.
+        commits: how often positions were written, since the subscriber was made.
+        sessions, streams: how many it remembers.
+        sessions_dropped, streams_dropped: what was forgotten at the bounds.
+        bytes_cut: length of a torn commit that was found and taken back at the start.
+
+    """
+
+    path: str
+    commits: int
+    sessions: int
+    streams: int
+    sessions_dropped: int
+    streams_dropped: int
+    bytes_cut: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +86,7 @@ class SubscriberStats:
             as missing and are asked for later.
         bytes_held: bytes of frames that wait.
         publishers: names of the publishers connected to now.
+        cursor: of the durable position; None without one.
 
     """
 
@@ -80,6 +106,7 @@ class SubscriberStats:
     frames_shed: int
     bytes_held: int
     publishers: list[str]
+    cursor: CursorStats | None = None
 
     @property
     def balanced(self) -> bool:
@@ -112,7 +139,7 @@ class PublisherStats:
 
     Attributes:
         name, session, endpoint, recovery_endpoint: who and where it is.
-        published: messages accepted.
+        published: messages accepted, by this publisher and by those whose log it goes on with.
         pending: accepted messages that wait in open batches for others to share their frame.
         unsent_frames: frames that wait for room in a subscriber's queue.
         subscribers: how many have confirmed that they receive.
@@ -120,6 +147,8 @@ class PublisherStats:
         replay_bytes, replay_frames: what the replay buffer holds.
         messages_evicted: messages that the replay buffer no longer holds.
         messages_repaired: messages sent again.
+        repaired: the same by the rung that had them: `buffer`, `log`.
+        log: the local log, or None where there is none.
         requesters: who asked for repairs.
         frames_shed: frames sent although a slow subscriber's queue had no room; it repairs them.
         stalls: times that a full queue made `publish` wait.
@@ -150,3 +179,5 @@ class PublisherStats:
     frames_invalid: dict[str, int] = field(default_factory=dict)
     heartbeats_sent: int = 0
     undelivered: int = 0
+    repaired: dict[str, int] = field(default_factory=dict)
+    log: LogStats | None = None

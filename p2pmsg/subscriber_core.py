@@ -10,6 +10,7 @@ from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.message import Message
 from p2pmsg.start import Start
+from p2pmsg.subscriber_cursor import CursorDesk
 from p2pmsg.subscriber_lines import Command, Line, LineDesk
 from p2pmsg.subscriber_peer import Peer, Stream
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -35,6 +36,8 @@ class SubscriberCore:
         invalid: frames that were dropped, by reason.
         desk: who looks after the lines.
         repairs_dropped: repairs that came while there was no room, and are asked for again.
+        cursor: where streams resume; None: nowhere.
+        lone: the stream whose last message went past `ready`, until the shell has seen that.
 
     """
 
@@ -50,6 +53,7 @@ class SubscriberCore:
         wait_for_repair: bool,
         rng: Random,
         now_ns: int,
+        cursor: CursorDesk | None = None,
     ) -> None:
         self.config = config
         self.topics = topics
@@ -63,7 +67,11 @@ class SubscriberCore:
         self.frames_received = 0
         self.frames_shed = 0
         self.repairs_dropped = 0
+        self.cursor = cursor
+        self.lone: Stream | None = None
         self.lines = [Line(heard_ns=now_ns) for _ in range(lines)]
+        for index, line in enumerate(self.lines):
+            line.contacted = cursor is not None and cursor.contacted(index)
         self.peers: dict[int, Peer] = {}
         self.forgotten: Counter[str] = Counter()
         self._rng = rng
@@ -75,7 +83,7 @@ class SubscriberCore:
         self._troubled: dict[int, Stream] = {}
         self._stream_count = 0
         self._last: Stream | None = None
-        self._next_check_ns = now_ns
+        self.next_check_ns = now_ns
         self.desk = LineDesk(self, subscriber, name)
 
     @property
@@ -128,8 +136,8 @@ class SubscriberCore:
             if kind == Kind.DATA:
                 self._receive_data(frame, now_ns, shed)
             elif kind == Kind.HEARTBEAT:
-                self._receive_heartbeat(frame, now_ns)
-                if frame.session != state.session:
+                place = self._receive_heartbeat(frame, now_ns)
+                if frame.session != state.session or place not in (0, state.place):
                     self.desk.note_stranger(line, now_ns)
             elif kind == Kind.WELCOME:
                 self.desk.receive_welcome(line, frame, now_ns)
@@ -175,7 +183,7 @@ class SubscriberCore:
             stream.topic, value, None, timestamp_ns, None, sequence, peer.session, peer.name
         )
         given = stream.given_messages + 1
-        stream.given, stream.given_messages = sequence + 1, given
+        self.lone, stream.given, stream.given_messages = stream, sequence + 1, given
         return message
 
     def receive_reply(self, session: int, data: bytes, *, now_ns: int) -> None:
@@ -186,6 +194,7 @@ class SubscriberCore:
             if peer is None or frame.session != session:
                 raise FrameError("session")
             peer.heard_ns = now_ns
+            peer.asked_ns = None
             if frame.kind == Kind.DATA:
                 stream = peer.streams.get(frame.topic)
                 if stream is None:
@@ -228,14 +237,14 @@ class SubscriberCore:
                 stream.receiver.postpone(now_ns=now_ns, delay_ns=5 * _MS)
         else:
             self._care_for_gaps(now_ns)
-        if now_ns >= self._next_check_ns:
+        if now_ns >= self.next_check_ns:
             self.desk.check(now_ns=now_ns)
             hurried = any((p.probe or p.closing) and not p.gone for p in self.peers.values())
-            self._next_check_ns = now_ns + (HURRIED_CHECK_NS if hurried else CHECK_NS)
+            self.next_check_ns = now_ns + (HURRIED_CHECK_NS if hurried else CHECK_NS)
 
     def next_deadline_ns(self) -> int:
         """Return when `handle_timer` has something to do."""
-        deadline = self._next_check_ns
+        deadline = self.next_check_ns
         for stream in self._troubled.values():
             due = stream.receiver.next_deadline_ns()
             if due is not None and due < deadline:
@@ -265,6 +274,8 @@ class SubscriberCore:
                 body = control.Nack(stream.topic, ranges)
                 frame = wire.control_frame(Kind.NACK, peer.session, body)
                 self.requests.append((peer.session, frame))
+                if peer.asked_ns is None:
+                    peer.asked_ns = now_ns
             self._settle(stream)
 
     def _receive_data(self, frame: Frame, now_ns: int, shed: bool) -> None:
@@ -306,7 +317,7 @@ class SubscriberCore:
                 self.repair_latency.record(age_ns)
         stream.watched = bool(receiver.missing)
 
-    def _receive_heartbeat(self, frame: Frame, now_ns: int) -> None:
+    def _receive_heartbeat(self, frame: Frame, now_ns: int) -> int:
         peer = self.peers.get(frame.session)
         if peer is None:
             raise FrameError("session")
@@ -316,6 +327,7 @@ class SubscriberCore:
         earliest = min(body.earliest, frame.sequence)
         stream.receiver.observe_head(frame.sequence, now_ns=now_ns, earliest=earliest)
         self._settle(stream)
+        return body.place
 
     def _start_of_new(self) -> int:
         return self.start.position if self.start.kind == "sequence" else 0
@@ -328,8 +340,8 @@ class SubscriberCore:
         if any(start >= stop for start, stop in body.ranges):
             raise FrameError("range")
         for start, stop in body.ranges:
-            if body.reason == LossReason.EVICTED:
-                stream.receiver.refuse(start, stop, LossReason.EVICTED, now_ns=now_ns)
+            if body.reason in (LossReason.EVICTED, LossReason.CRASH):
+                stream.receiver.refuse(start, stop, LossReason(body.reason), now_ns=now_ns)
             else:
                 stream.receiver.blame(start, stop, LossReason.BUDGET)
         self._settle(stream)
@@ -342,8 +354,16 @@ class SubscriberCore:
         stream = self._add_stream(peer, topic)
         if peer.joined:
             # It was not among the heads of the echo, so it is younger: nothing of it is too old.
-            stream.receiver.start_at(self._start_of_new(), now_ns=now_ns)
+            self.begin(stream, self._start_of_new(), now_ns=now_ns)
         return stream
+
+    def begin(self, stream: Stream, otherwise: int, *, now_ns: int) -> None:
+        """Start a stream where the cursor says, or else at `otherwise`."""
+        resumed: int | None = None
+        if self.cursor is not None:
+            of_new = self._start_of_new()
+            resumed = self.cursor.start_of(stream.peer.session, stream.topic, of_new)
+        stream.receiver.start_at(otherwise if resumed is None else resumed, now_ns=now_ns)
 
     def _add_stream(self, peer: Peer, topic: str) -> Stream:
         self._stream_count += 1

@@ -25,6 +25,9 @@ _MS = 1_000_000
 PEERS_MAX = 4096
 """Sessions known at once; the ones that ended first are forgotten first."""
 PROBE_RETRY_NS = 100 * _MS
+_NEVER_NS = 2**62
+DEAF_NS = 2000 * _MS
+"""How long NACKs may be without any answer: it may have restarted on its log, its welcome lost."""
 STRANGE_NS = 1000 * _MS
 """How long frames of an unknown session may come: their welcome is on its way, or was lost."""
 
@@ -49,6 +52,10 @@ class Line:
     heard_ns: int = 0
     strange_ns: int | None = None
     """Since when frames of sessions come that its welcome did not announce."""
+    place: int = 0
+    """Stands for the recovery endpoint that its welcome announced."""
+    doubted: bool = False
+    """Whether it was made anew because of them, so that its next welcome is believed."""
     received: int = 0
 
 
@@ -75,25 +82,37 @@ class LineDesk:
         if frame.flags & wire.FLAG_CLOSING:
             if peer is not None and not peer.closing and not peer.gone:
                 peer.closing = True
-                self._core._next_check_ns = now_ns
+                self._core.next_check_ns = now_ns
                 self.send_probe(peer, line, now_ns)  # its echo has the last heads
             return
         state.strange_ns = None
-        if peer is not None and peer.gone:
-            return  # a session that ended does not come back
         if peer is None:
             self._forget_peers()
             peer = Peer(session, welcome, returning=state.contacted, now_ns=now_ns)
             self._core.peers[session] = peer
             self._core.commands.append(Command("connect", line, session, welcome.recovery))
-        state.contacted = True
+        elif peer.gone and not state.doubted:
+            return  # it is late: another session has its place
+        else:
+            self._renew(peer, line, welcome)
+        state.contacted, state.doubted = True, False
+        state.place = control.place_of(welcome.recovery)
         if state.session != session:
             former, state.session = state.session, session
             if former is not None and all(other.session != former for other in self._core.lines):
                 self.end_peer(self._core.peers[former], now_ns)
         peer.heard_ns = now_ns
-        self._core._next_check_ns = now_ns
+        self._core.next_check_ns = now_ns
         self.send_probe(peer, line, now_ns)
+
+    def _renew(self, peer: Peer, line: int, welcome: control.Welcome) -> None:
+        """Take a session for alive, again perhaps: its publisher may have restarted on its log."""
+        if peer.gone or peer.recovery != welcome.recovery:
+            self._core.commands.append(Command("disconnect", session=peer.session))
+            self._core.commands.append(Command("connect", line, peer.session, welcome.recovery))
+        peer.gone = peer.closing = peer.told_complete = False
+        peer.name, peer.recovery = welcome.name, welcome.recovery
+        peer.stall_ms = welcome.stall_ms
 
     def note_stranger(self, line: int, now_ns: int) -> None:
         """Note that a frame came of another session than the line's welcome announced."""
@@ -124,38 +143,48 @@ class LineDesk:
 
     def receive_echo(self, frame: Frame, now_ns: int) -> bool:
         """Take an echo; False where it is not for us."""
-        peer = next((p for p in self._core.peers.values() if p.probe == frame.session), None)
+        core = self._core
+        peer = next((p for p in core.peers.values() if p.probe == frame.session), None)
         if peer is None:
             return False  # who takes all topics gets the others' echoes, too
         heads = control.read_body(frame, control.Heads)
-        self._core.commands.append(
+        core.commands.append(
             Command(
                 "unsubscribe",
                 peer.probe_line,
                 prefix=wire.control_prefix(Kind.ECHO, frame.session),
             )
         )
-        peer.probe = None
-        first, peer.joined = not peer.joined, True
+        first = not peer.joined
+        if core.cursor is not None and first:
+            core.cursor.note(peer)  # before anything of it can be handed on
         peer.heard_ns = now_ns
         for head in heads.streams:
             known = head.topic in peer.streams
-            if not known and self._core._stream_count >= self._core.config.streams_max:
-                self._core.invalid["streams_max"] += 1
+            if not known and core._stream_count >= core.config.streams_max:
+                core.invalid["streams_max"] += 1
                 continue
-            stream = peer.streams.get(head.topic) or self._core._add_stream(peer, head.topic)
+            stream = peer.streams.get(head.topic) or core._add_stream(peer, head.topic)
             if not stream.receiver.started:
                 # On a later connection, a topic that is new was opened while we were away.
-                start = head.start if first else self._core._start_of_new()
-                stream.receiver.start_at(start, now_ns=now_ns)
+                start = head.start if first else core._start_of_new()
+                core.begin(stream, start, now_ns=now_ns)
             earliest = min(head.earliest, head.next)
             stream.receiver.observe_head(head.next, now_ns=now_ns, earliest=earliest)
-            self._core._settle(stream)
-        for stream in peer.streams.values():
+            core._settle(stream)
+        listed = {head.topic for head in heads.streams}
+        for topic, stream in peer.streams.items():
             if not stream.receiver.started:
-                stream.receiver.start_at(self._core._start_of_new(), now_ns=now_ns)
-                self._core._settle(stream)
-        self._send_joined(peer, now_ns)
+                core.begin(stream, core._start_of_new(), now_ns=now_ns)
+            if topic not in listed:
+                stream.receiver.observe_head(heads.floor, now_ns=now_ns)
+            core._settle(stream)
+        # Last, so that an exception before it leads to another probe.
+        peer.joined, peer.probe = True, None
+        if core.cursor is None or not first:
+            self._send_joined(peer, now_ns)
+        else:  # it has joined once the cursor says so: see `CursorDesk.record`
+            peer.keep_alive_ns = _NEVER_NS
         return True
 
     def _send_joined(self, peer: Peer, now_ns: int) -> None:
@@ -190,25 +219,37 @@ class LineDesk:
                     self._send_joined(peer, now_ns)
             elif peer.joined and now_ns >= peer.keep_alive_ns:
                 self._send_joined(peer, now_ns)
-            if now_ns - peer.heard_ns > self._timeout_ns:
+            silent = now_ns - peer.heard_ns > self._timeout_ns
+            if silent or peer.blamed:  # or it is back: perhaps it restarted on its log
+                peer.blamed = silent
+                reason = LossReason.PUBLISHER_GONE if silent else LossReason.TIMEOUT
                 for stream in peer.streams.values():
-                    receiver = stream.receiver
-                    receiver.blame(0, receiver.head, LossReason.PUBLISHER_GONE)
+                    stream.receiver.blame(0, stream.receiver.head, reason)
 
     def _check_lines(self, now_ns: int) -> None:
         for index, line in enumerate(self._core.lines):
             silent_ns = now_ns - line.heard_ns
             strange_ns = 0 if line.strange_ns is None else now_ns - line.strange_ns
-            if silent_ns > self._timeout_ns or strange_ns > STRANGE_NS:
+            peer = None if line.session is None else self._core.peers[line.session]
+            if peer is not None and not peer.gaps:
+                peer.asked_ns = None
+            asked_ns = None if peer is None or peer.gone else peer.asked_ns
+            deaf = asked_ns is not None and now_ns - asked_ns > DEAF_NS
+            if silent_ns > self._timeout_ns or strange_ns > STRANGE_NS or deaf:
+                if peer is not None:
+                    peer.asked_ns = None
                 # ZeroMQ gives up some connections for good, without a word.
+                line.doubted = strange_ns > STRANGE_NS
                 line.heard_ns = now_ns
                 line.strange_ns = None
                 self._core.commands.append(Command("reconnect", index))
-            elif silent_ns > self._timeout_ns // 2 and line.session is not None:
-                # Perhaps it has nothing to say: no topic of its is ours. An echo shows it.
-                peer = self._core.peers[line.session]
-                if peer.joined and peer.probe is None:
-                    self.send_probe(peer, index, now_ns)
+            elif peer is not None and silent_ns > self._timeout_ns // 2:
+                self._probe_silent(peer, index, now_ns)
+
+    def _probe_silent(self, peer: Peer, line: int, now_ns: int) -> None:
+        """Ask for an echo: perhaps it has nothing to say, for no topic of its is ours."""
+        if peer.joined and peer.probe is None:
+            self.send_probe(peer, line, now_ns)
 
     def end_peer(self, peer: Peer, now_ns: int) -> None:
         """Give up a session for good: another one is at its place."""
@@ -223,9 +264,11 @@ class LineDesk:
                 # It was never joined: what came is all that is known to be ours.
                 whole = peer.returning or self._core.start.kind == "sequence"
                 start = self._core._start_of_new() if whole else receiver.first_known
-                receiver.start_at(start, now_ns=now_ns)
+                self._core.begin(stream, start, now_ns=now_ns)
             stream.receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)
             self._core._settle(stream)
+        if self._core.cursor is not None and not peer.joined and peer.streams:
+            self._core.cursor.note(peer)
         self._core.commands.append(Command("disconnect", session=peer.session))
 
     def _forget_peers(self) -> None:

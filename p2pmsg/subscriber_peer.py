@@ -21,11 +21,15 @@ class Peer:
         joined: an echo came.
         closing: the publisher says that it is closing.
         gone: another session has taken its place.
+        asked_ns: since when a NACK is without an answer, or None.
+        blamed: what is missing will be lost as `publisher_gone`, for it is silent.
         gaps: how many of its streams miss something.
 
     """
 
     __slots__ = (
+        "asked_ns",
+        "blamed",
         "closing",
         "gaps",
         "gone",
@@ -56,7 +60,8 @@ class Peer:
         self.probe_line = -1
         self.probe_due_ns = 0
         self.keep_alive_ns = 0
-        self.joined = self.closing = self.gone = self.told_complete = False
+        self.asked_ns: int | None = None
+        self.joined = self.closing = self.gone = self.told_complete = self.blamed = False
         self.gaps = 0
 
 
@@ -106,7 +111,12 @@ class Stream:
             self.malformed = [merged, *rest]
         return loss
 
-    def ledger(self, waiting: int) -> StreamLedger:
+    @property
+    def position(self) -> int:
+        """The sequence behind what was taken from the core."""
+        return self.receiver.start if self.given is None else self.given
+
+    def ledger(self, waiting: int, committed: int | None = None) -> StreamLedger:
         """Return the ledger, where `waiting` of the messages handed on are not delivered yet."""
         receiver = self.receiver
         malformed = sum(loss.count for loss in self.malformed) - self.malformed_between
@@ -119,6 +129,7 @@ class Stream:
             delivered=receiver.handed - waiting - malformed,
             outstanding=receiver.missing + receiver.buffered + waiting,
             lost=receiver.lost + malformed,
+            committed=committed,
         )
 
     def losses(self) -> list[LossReport]:

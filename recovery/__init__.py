@@ -6,6 +6,10 @@ of monotonic nanoseconds, and randomness as a `random.Random`. See README.md in 
 
 from recovery.backoff import Backoff
 from recovery.budget import TokenBucket
+from recovery.cursor import Cursor, CursorConfig, CursorFileError, CursorLockedError
+from recovery.cursor_file import CursorFile
+from recovery.cursor_memory import MemoryCursorStore
+from recovery.cursor_store import CursorFileStore, CursorStore
 from recovery.errors import RecoveryError
 from recovery.heartbeat import HeartbeatConfig, HeartbeatSchedule
 from recovery.latency import LatencyHistogram
@@ -21,6 +25,13 @@ from recovery.stall import StallConfig, StallGuard, StallState
 
 __all__ = [
     "Backoff",
+    "Cursor",
+    "CursorConfig",
+    "CursorFile",
+    "CursorFileError",
+    "CursorFileStore",
+    "CursorLockedError",
+    "CursorStore",
     "Delivery",
     "HeartbeatConfig",
     "HeartbeatSchedule",
@@ -30,6 +41,7 @@ __all__ = [
     "LatencyHistogram",
     "Loss",
     "LossReason",
+    "MemoryCursorStore",
     "NackConfig",
     "NackScheduler",
     "RangeSet",

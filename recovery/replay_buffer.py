@@ -152,6 +152,17 @@ class ReplayBuffer:
         while self.bytes_held > self._bytes_max or len(order) > self._frames_max:
             self._evict_oldest()
 
+    def begin(self, stream: str, following: int) -> None:
+        """Begin a stream at `following`: what was before it is kept elsewhere.
+
+        Raises `ValueError` where the stream is known.
+        """
+        if stream in self._streams:
+            raise ValueError(f"stream {stream!r} has begun")
+        if len(self._streams) < self._streams_max:
+            self._streams[stream] = kept = _Stream()
+            kept.next = following
+
     def find(self, stream: str, start: int, stop: int) -> tuple[list[Kept], list[tuple[int, int]]]:
         """Return the kept frames that overlap `[start, stop)`, and the parts that none covers."""
         frames = self.frames(stream, start, stop, self.bytes_held + 1)

@@ -1,4 +1,4 @@
-"""The command line: `p2pmsg demo`, `pub`, `sub`, `bench`.
+"""The command line: `p2pmsg demo`, `pub`, `sub`, `bench`, `log`, `capacity`.
 
 Exit status: 0, 1 for a failure at run time, 2 for wrong arguments, 130 after Ctrl-C, 143 after
 SIGTERM, 141 where nobody reads the output any more. Each failure is one line on standard error.
@@ -14,9 +14,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from p2pmsg.cli.arguments import Parser, one_line
+from p2pmsg.cli.arguments import Parser, UsageError, add_commands, one_line
 from p2pmsg.cli.bench import add_parser as add_bench
+from p2pmsg.cli.capacity import add_parser as add_capacity
 from p2pmsg.cli.demo import add_parser as add_demo
+from p2pmsg.cli.log import add_parser as add_log
+from p2pmsg.cli.log_access import MissingExtraError
 from p2pmsg.cli.pub import add_parser as add_pub
 from p2pmsg.cli.sub import add_parser as add_sub
 from p2pmsg.demo.feed import FeedError
@@ -40,11 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _build_parser()
     try:
         arguments = parser.parse_args(argv)
-        if arguments.command is None:
-            parser.error("name a command: demo, pub, sub or bench (p2pmsg --help tells more)")
+        if arguments.run is None:
+            arguments.group.error(arguments.incomplete)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
-    prog = f"p2pmsg {arguments.command}"
+    prog: str = arguments.prog
     with _signals_and_log(prog):
         try:
             status: int = arguments.run(arguments)
@@ -57,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             _let_go_of_output()
             status = _PIPE_CLOSED
-        except ConfigError as error:
+        except (ConfigError, MissingExtraError, UsageError) as error:
             status = _fail(prog, error, _WRONG)
         except (P2PError, DemoError, FeedError, OSError) as error:  # TimeoutError is an OSError
             status = _fail(prog, error, _FAILED)
@@ -68,9 +71,7 @@ def _build_parser() -> Parser:
     parser = Parser("p2pmsg", _DESCRIPTION)
     version = importlib.metadata.version("p2pmsg")
     parser.add_argument("--version", action="version", version=f"p2pmsg {version}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for add_parser in (add_demo, add_pub, add_sub, add_bench):
-        add_parser(commands)
+    add_commands(parser, (add_demo, add_pub, add_sub, add_bench, add_log, add_capacity))
     return parser
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from typing import Any
 
@@ -10,6 +11,7 @@ from p2pmsg.cli.demo_report import choose_progress, render_report, summarize
 from p2pmsg.demo.bars import write_csv
 from p2pmsg.demo.plan import Source
 from p2pmsg.demo.run import run_demo
+from p2pmsg.publisher_log import import_log
 
 _TRADES = 200_000
 _DESCRIPTION = """\
@@ -17,13 +19,15 @@ Play a market feed to two subscribers and into Spark.
 
 A publisher process plays trades and quotes. Two processes subscribe: fast, and slow, which reads
 slowly for a while and whose connection is cut every second. A Spark query makes one-second bars
-(open, high, low, close, volume) of the trades. At the end stand the ledger of each subscriber and
+(open, high, low, close, volume) of the trades. With a log, the publisher is killed midway and
+started again. At the end stand the ledger of each subscriber and
 the bars, compared with those computed straight from the input. Without Java it runs all but Spark.
 
 examples:
   p2pmsg demo
   p2pmsg demo --input market.jsonl.gz --output bars.csv
   p2pmsg demo --no-spark --trades 20000 --json
+  p2pmsg demo --log var/demo
 """
 
 
@@ -45,14 +49,33 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object at the end, nothing else"
     )
+    parser.add_argument(
+        "--log", metavar="DIR", type=_log_directory,
+        help="keep the publisher's log there, kill the publisher midway and start it again",
+    )  # fmt: skip
     parser.add_argument("--no-spark", action="store_true", help="leave Spark out")
+
+
+def _log_directory(text: str) -> str:
+    """Return the directory; it must hold nothing yet, since the demo begins at the beginning."""
+    try:
+        found = os.listdir(text)
+    except FileNotFoundError:
+        return text
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error.strerror}") from None
+    if found:
+        raise argparse.ArgumentTypeError(f"{text!r} must be new or empty, and holds {found[0]!r}")
+    return text
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo; 0 only if every ledger balances, nothing is lost and the bars are equal."""
     progress = choose_progress(arguments.json)
     source = Source(path=arguments.input, trades=arguments.trades)
-    state = run_demo(source, progress, with_spark=not arguments.no_spark)
+    if arguments.log is not None:
+        import_log()  # says what is missing
+    state = run_demo(source, progress, with_spark=not arguments.no_spark, log=arguments.log)
     if arguments.output:
         write_csv(state.bars, arguments.output)
     if arguments.json:

@@ -138,8 +138,9 @@ def render_report(state: State) -> str:
     else:
         spark = f"Spark read {state.spark_rows:,} messages in {state.spark_seconds:.1f} s"
     equal = "equal to" if state.bars_equal else "NOT EQUAL to"
+    killed = f", the publisher killed and restarted {state.restarts} time" if state.restarts else ""
     lines = [
-        f"ledger after {state.seconds:.1f} s and {state.cuts} cuts:",
+        f"ledger after {state.seconds:.1f} s and {state.cuts} cuts{killed}:",
         render_columns(titles, rows, 1),
         spark,
         "",
@@ -172,5 +173,6 @@ def summarize(state: State) -> dict[str, Any]:
         "bars_equal": state.bars_equal,
         "seconds": round(state.seconds, 3),
         "cuts": state.cuts,
+        "restarts": state.restarts,
         "errors": state.errors,
     }

@@ -14,6 +14,8 @@ from p2pmsg.sync.subscriber import Subscriber
 
 _SLICE_S = 0.25
 """How often it is looked whether the output is still read."""
+_COMMIT_S = 0.1
+"""How often what was printed is committed; forcing it to the disk takes about a millisecond."""
 _DESCRIPTION = """\
 Print messages as they come.
 
@@ -24,6 +26,7 @@ examples:
   p2pmsg sub tcp://127.0.0.1:5556
   p2pmsg sub tcp://10.0.0.1:5556,tcp://10.0.0.2:5556 trades 'quotes.*' --json --start earliest
   p2pmsg sub tcp://127.0.0.1:5556 trades --count 10 --timeout 5 --stats
+  p2pmsg sub tcp://127.0.0.1:5556 trades --start earliest --cursor var/trades.cursor
 """
 
 
@@ -50,6 +53,11 @@ def add_parser(commands: Any) -> None:
         "as far as the publisher's buffer reaches",
     )  # fmt: skip
     parser.add_argument(
+        "--cursor", metavar="FILE",
+        help="keep the position in this file and go on from there at the next start; only what was "
+        f"printed in the last {_COMMIT_S:g} s before a kill or a crash is printed again",
+    )  # fmt: skip
+    parser.add_argument(
         "--timeout", metavar="S", type=kinds.seconds,
         help="give up, with status 1, when no message came for so many seconds (default: never)",
     )  # fmt: skip
@@ -67,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         start=arguments.start,
         on_gap=_tell_loss,
         name=arguments.name,
+        cursor=arguments.cursor,
     ) as subscriber:
         try:
             _print_messages(subscriber, arguments)
@@ -82,6 +91,16 @@ def _tell_loss(report: LossReport) -> None:
 
 def _print_messages(subscriber: Subscriber, arguments: argparse.Namespace) -> None:
     output = _Output(arguments.json)
+    position = _Position(subscriber if arguments.cursor is not None else None)
+    try:
+        _print_until_the_end(subscriber, arguments, output, position)
+    finally:
+        position.commit()
+
+
+def _print_until_the_end(
+    subscriber: Subscriber, arguments: argparse.Namespace, output: "_Output", position: "_Position"
+) -> None:
     wanted, timeout = arguments.count, arguments.timeout
     came = 0
     last_s = time.monotonic()
@@ -92,13 +111,39 @@ def _print_messages(subscriber: Subscriber, arguments: argparse.Namespace) -> No
             batch = subscriber.receive_many(count_max, timeout=max(0.0, min(_SLICE_S, left_s)))
         except TimeoutError:
             output.check()
+            position.commit()
             if left_s <= _SLICE_S and timeout is not None:
                 of = f"{came:,}" if wanted is None else f"{came:,} of {wanted:,}"
                 raise TimeoutError(f"no message for {timeout:g} s; {of} came") from None
             continue
         came += len(batch)
         output.write(batch)
+        position.note(batch)
         last_s = time.monotonic()
+
+
+class _Position:
+    """What was printed, committed now and then; without a subscriber never."""
+
+    def __init__(self, subscriber: Subscriber | None) -> None:
+        self._subscriber = subscriber
+        self._printed: dict[tuple[int, str], MessageBatch] = {}
+        self._committed_s = 0.0
+
+    def note(self, batch: MessageBatch) -> None:
+        """Note that a batch was printed."""
+        if self._subscriber is not None:
+            self._printed[batch.session, batch.topic] = batch
+            if time.monotonic() - self._committed_s > _COMMIT_S:
+                self.commit()
+
+    def commit(self) -> None:
+        """Commit what was printed."""
+        if self._subscriber is not None:
+            for batch in list(self._printed.values()):
+                self._subscriber.commit(batch)
+            self._printed.clear()
+            self._committed_s = time.monotonic()
 
 
 class _Output:

@@ -17,6 +17,8 @@ MESSAGES_PER_S_MAX = 35_000
 _KEPT_BYTES_EXTRA = 64
 """A message's key, timestamp and share of a frame's header, at most, in the replay buffer."""
 _REPLAY_BYTES_MIN = 64 * 2**20
+_REPLAY_BYTES_LOGGED = 2**20
+"""With a log the buffer need not hold all, and the log is to have something to do."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +43,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         counts: how many messages each topic gets.
         seconds: how long the publisher takes for them.
         replay_bytes: what the publisher's buffer needs to hold all.
+        endpoint: where the publisher binds.
+        log: where the publisher keeps its log; None: it has none.
 
     """
 
@@ -48,6 +52,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     seconds: float
     replay_bytes: int
+    endpoint: str = "tcp://127.0.0.1:0"
+    log: str | None = None
 
     @property
     def total(self) -> int:
@@ -55,7 +61,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.counts.values())
 
 
-def make_plan(source: Source, seconds: float = FEED_SECONDS) -> tuple[Plan, list[Bar]]:
+def make_plan(
+    source: Source, seconds: float = FEED_SECONDS, log: str | None = None
+) -> tuple[Plan, list[Bar]]:
     """Read the feed once: the plan, and the bars computed straight from the input."""
     counts: Counter[str] = Counter()
     size = 0
@@ -72,7 +80,8 @@ def make_plan(source: Source, seconds: float = FEED_SECONDS) -> tuple[Plan, list
         source=source,
         counts=dict(counts),
         seconds=max(seconds, counts.total() / MESSAGES_PER_S_MAX),
-        replay_bytes=max(_REPLAY_BYTES_MIN, size + size // 4),
+        replay_bytes=_REPLAY_BYTES_LOGGED if log else max(_REPLAY_BYTES_MIN, size + size // 4),
+        log=log,
     )
     return plan, bars
 

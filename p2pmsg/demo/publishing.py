@@ -9,6 +9,7 @@ import msgspec
 from p2pmsg.config import PublisherConfig
 from p2pmsg.demo.child import emit, next_command
 from p2pmsg.demo.plan import TOPICS, Plan
+from p2pmsg.publisher_log import import_log
 from p2pmsg.sync.publisher import Publisher
 from recovery import ReplayConfig
 
@@ -25,7 +26,8 @@ def main() -> None:
     config = PublisherConfig(
         replay=ReplayConfig(bytes_max=plan.replay_bytes), stall_ms=STALL_MS, on_full="block"
     )
-    with Publisher("tcp://127.0.0.1:0", name="feed", config=config) as publisher:
+    log = import_log().LogConfig(plan.log) if plan.log is not None else None
+    with Publisher(plan.endpoint, name="feed", log=log, config=config) as publisher:
         emit("ready", endpoint=publisher.endpoint)
         publisher.wait_for_subscribers(2, timeout=_JOIN_TIMEOUT_S)
         emit("joined")
@@ -39,11 +41,17 @@ def main() -> None:
 
 
 def play(publisher: Publisher, plan: Plan, tell: Callable[[int], object]) -> None:
-    """Publish the feed within `plan.seconds`, at an even pace."""
+    """Publish the feed within `plan.seconds`, at an even pace; go on behind what the log has."""
     publish = publisher.publish
-    start_s = told_s = time.monotonic()
+    logged = {topic: stop for topic, (_, stop) in publisher.stats().streams.items()}
     s_per_message = plan.seconds / max(1, plan.total)
+    told_s = time.monotonic()
+    start_s = told_s - sum(logged.values()) * s_per_message
     for index, event in enumerate(plan.source.events()):
+        topic = TOPICS[event.kind]
+        if logged.get(topic, 0):
+            logged[topic] -= 1
+            continue
         if index % _PACE_EVERY == 0:
             now_s = time.monotonic()
             if now_s - told_s >= _PROGRESS_S:
@@ -52,7 +60,7 @@ def play(publisher: Publisher, plan: Plan, tell: Callable[[int], object]) -> Non
             ahead_s = start_s + index * s_per_message - now_s
             if ahead_s > 0:
                 time.sleep(ahead_s)
-        publish(TOPICS[event.kind], event.line, event.symbol, timestamp_ns=event.timestamp_ns)
+        publish(topic, event.line, event.symbol, timestamp_ns=event.timestamp_ns)
     publisher.flush()
 
 

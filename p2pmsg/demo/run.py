@@ -1,5 +1,6 @@
 """The demo's coordinator: starts the processes, follows them, and judges what came out."""
 
+import signal
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -21,6 +22,8 @@ _PATIENCE_S = 90.0
 """The demo gives up when nothing has gone on for so long."""
 _CLOSE_TIMEOUT_S = 5.0
 _LEAVE_TIMEOUT_S = 3.0
+_KILL_AT = 0.5
+"""With a log: the publisher is killed when so much of the feed is out."""
 _SLOW_SHARE = 0.5
 """For this share of the feed's time the slow subscriber is slow."""
 
@@ -33,6 +36,7 @@ class State(msgspec.Struct, kw_only=True):
         seconds: since the start.
         subscribers: the ledger of each subscriber by now.
         cuts: how often the slow subscriber's connection was cut.
+        restarts: how often the publisher was killed and started again on its log.
         spark: how Spark does, in words; `spark_rows` how many messages it read, None without it.
         bars: what came out, of Spark or else of the fast subscriber.
         expected: the bars computed straight from the input.
@@ -46,6 +50,7 @@ class State(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
     subscribers: dict[str, Tally] = {}
     cuts: int = 0
+    restarts: int = 0
     spark: str = "not started"
     spark_rows: int | None = None
     spark_seconds: float = 0.0
@@ -73,6 +78,7 @@ def run_demo(
     progress: Progress,
     *,
     with_spark: bool = True,
+    log: str | None = None,
     seconds: float = FEED_SECONDS,
     spark_module: str = SPARK_MODULE,
 ) -> State:
@@ -84,7 +90,7 @@ def run_demo(
 
     """
     began_s = time.monotonic()
-    plan, expected = make_plan(source, seconds)
+    plan, expected = make_plan(source, seconds, log)
     if not plan.total:
         raise DemoError("the input has no events")
     progress.begin(plan)
@@ -118,6 +124,7 @@ class _Demo:
         self._changed_s = began_s
         self._endpoint = ""
         self._joined = self._closed = False
+        self._killed: Child | None = None
 
     def run(self, spark_module: str | None) -> State:
         self._publisher = self._start("publisher", "publishing", self._plan)
@@ -131,6 +138,9 @@ class _Demo:
             self._state.spark = "left out"
         else:
             self._start_spark(spark_module, endpoint)
+        if self._plan.log is not None:
+            self._follow(lambda: self._state.published >= self._plan.total * _KILL_AT)
+            self._restart_publisher()
         self._follow(lambda: "slow" in self._done)
         self._proxy.stop_cutting()
         self._follow(lambda: len(self._done) == 2 and self._counts is not None)
@@ -146,6 +156,16 @@ class _Demo:
 
     def _start(self, name: str, module: str, argument: Any) -> Child:
         return self._children.start(name, f"p2pmsg.demo.{module}", to_json(argument))
+
+    def _restart_publisher(self) -> None:
+        """Kill the publisher, and start it again on its log, in the same place."""
+        assert self._publisher is not None
+        self._killed, self._joined = self._publisher, False
+        self._killed.kill(signal.SIGKILL)
+        self._follow(lambda: self._killed is not None and self._killed.poll())
+        plan = msgspec.structs.replace(self._plan, endpoint=self._endpoint)
+        self._publisher = self._start("publisher", "publishing", plan)
+        self._state.restarts += 1
 
     def _start_subscribers(self, endpoint: str, proxied: str) -> None:
         counts = self._plan.counts
@@ -191,6 +211,8 @@ class _Demo:
                 self._ended(child, event["status"])
             elif child is self._publisher:
                 self._heard_publisher(event)
+            elif child is self._killed:
+                pass
             elif child is self._spark:
                 self._heard_spark(event)
             else:
@@ -234,6 +256,8 @@ class _Demo:
                 self._spark_bars = _to_bars(event["bars"])
 
     def _ended(self, child: Child, status: int) -> None:
+        if child is self._killed:
+            return
         if child is self._spark:
             if self._spark_bars is not None:
                 return

@@ -47,7 +47,7 @@ class Bulk:
             core.hold(topic)
         elif reserved:
             reserved.pop(topic, None)
-        last = core.head(topic)[1] - 1
+        last = core.replay.next(topic) - 1
         size = len(core.outbox[-1]) if core.outbox else self._frame_bytes
         self._counts[topic] = max(1, min(_COUNT_MAX, taken * self._frame_bytes // size))
         return taken, last, self._outgoing.send()

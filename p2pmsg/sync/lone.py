@@ -10,6 +10,7 @@ from typing import Final
 
 from p2pmsg.message import Message
 from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.subscriber_peer import Stream
 from p2pmsg.sync.subscriber_driver import SubscriberDriver
 
 _now_ns: Final = time.monotonic_ns
@@ -26,23 +27,32 @@ def receive_lone(
     io_lock = driver.io_lock
     if driver.hurt or not io_lock.acquire(blocking=False):
         return None
+    message: Message | None = None
+    stream: Stream | None = None
     try:
-        stream, receiver = core.last_stream, driver.sole_receiver()
-        wait_ms = driver.wait_ms(deadline_ns)
-        if stream is None or receiver is None or core.ready or wait_ms <= 0:
-            return None
-        data = receiver.receive_wait(wait_ms)
-        if data is None:
-            return None
-        with driver.lock:
-            message = core.take_lone(stream, data, now_ns=_now_ns())
-            if message is not None:
-                return message
-            core.receive_frame(0, data, now_ns=_now_ns())
-        driver.do_commands()
-        return None
+        try:
+            stream, receiver = core.last_stream, driver.sole_receiver()
+            wait_ms = driver.wait_ms(deadline_ns)
+            if stream is None or receiver is None or core.ready or wait_ms <= 0:
+                return None
+            if core.cursor is not None and core.cursor.newcomers:
+                return None
+            data = receiver.receive_wait(wait_ms)
+            if data is None:
+                return None
+            with driver.lock:
+                message = core.take_lone(stream, data, now_ns=_now_ns())
+                if message is None:
+                    core.receive_frame(0, data, now_ns=_now_ns())
+            if message is None:
+                driver.do_commands()
+        finally:
+            io_lock.release()
+        return message
     except BaseException:
+        if message is not None and stream is not None:  # it does not get to the caller
+            stream.given = message.sequence
+            stream.given_messages -= 1
+            core.lone = None
         driver.hurt = True  # Ctrl-C, perhaps in the core's work
         raise
-    finally:
-        io_lock.release()

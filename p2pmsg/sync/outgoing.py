@@ -8,6 +8,8 @@ from p2pmsg.publisher_core import PublisherCore
 from recovery import StallConfig, StallGuard
 
 _MS = 1_000_000
+_UNSYNCED_MAX = 64
+"""So many frames may wait for the disk before `publish` waits, too."""
 _SLICE_MS = 5
 """A publisher that waits for room lets others have the lock this often."""
 
@@ -21,6 +23,7 @@ class Outgoing:
     """
 
     def __init__(self, core: PublisherCore, sender: transports.ZmqSender) -> None:
+        self._core = core
         self._outbox = core.outbox
         self._sender = sender
         self._on_full = core.config.on_full
@@ -65,7 +68,7 @@ class Outgoing:
                 outbox.popleft()
             else:
                 return False
-        return True
+        return len(self._core.unsynced) < _UNSYNCED_MAX
 
     def _must_stay(self) -> bool:
         """Whether a frame without room waits in the outbox."""

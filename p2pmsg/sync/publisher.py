@@ -3,34 +3,30 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from random import Random
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import transports
 from p2pmsg.config import OnFull, PublisherConfig
-from p2pmsg.errors import (
-    BindError,
-    ClosedError,
-    EndpointError,
-)
-from p2pmsg.publisher_core import PublisherCore
+from p2pmsg.errors import ClosedError, LogFailedError
 from p2pmsg.stats import PublisherStats
 from p2pmsg.sync.bulk import Bulk
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.forks import close_in_children
+from p2pmsg.sync.opening import open_publisher
 from p2pmsg.sync.outgoing import Outgoing
 from p2pmsg.sync.publisher_driver import PublisherDriver
 from p2pmsg.sync.publisher_stats import publisher_stats
 from p2pmsg.sync.settings import check_columns, check_name, publish_error, publisher_config
 from p2pmsg.wire import encoder
 
+if TYPE_CHECKING:
+    from recovery.log import LogConfig
+
 _MS = 1_000_000
 _encode_into = encoder.encode_into
 _now_ns = time.monotonic_ns
 _wall_ns = time.time_ns
 _log = logging.getLogger("p2pmsg")
-_random = Random()
 R = TypeVar("R")
 
 
@@ -50,10 +46,14 @@ class Publisher:
         stall_ms: how long a slow subscriber may hold up `publish`, in ms. Default 1000.
         recovery_endpoint: where repairs are asked for. Default: the same host, a port that the
             system picks. Set it where a firewall must know it.
+        log: where a local log of what is sent is kept, and how much of it. A publisher that is
+            started again on its log goes on in the same session at the next sequence. Default None:
+            no log.
         config: all settings; the arguments above go before it.
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
+        LogLockedError, LogFormatError, LogError: the log cannot be opened; see `recovery.log`.
         BindError: the endpoint could not be bound.
 
     """
@@ -67,6 +67,7 @@ class Publisher:
         on_full: OnFull | None = None,
         stall_ms: float | None = None,
         recovery_endpoint: str | None = None,
+        log: "LogConfig | None" = None,
         config: PublisherConfig | None = None,
     ) -> None:
         self._config = publisher_config(config, replay_bytes, on_full, stall_ms)
@@ -75,32 +76,9 @@ class Publisher:
         self._closed = False
         self._unusable: str | None = None
         self._undelivered = 0
-        queue_frames = self._config.queue_frames
-        context = transports.context()
-        try:
-            at = transports.parse_endpoint(endpoint)
-            recovery_at = _recovery_endpoint(at, recovery_endpoint)
-            self._server = transports.ZmqRecoveryServer(
-                recovery_at, context=context, queue_frames=queue_frames
-            )
-            try:
-                self._core = PublisherCore(
-                    name=self._name,
-                    session=_random.getrandbits(64),
-                    recovery=self._server.endpoint,
-                    config=self._config,
-                    now_ns=time.monotonic_ns(),
-                )
-                self._sender = transports.ZmqSender(
-                    at, context=context, queue_frames=queue_frames, welcome=self._core.welcome
-                )
-            except BaseException:
-                self._server.close()
-                raise
-        except transports.EndpointError as error:
-            raise EndpointError(error) from error
-        except transports.BindError as error:
-            raise BindError(str(error), error.errno) from error
+        self._core, self._sender, self._server = open_publisher(
+            self._name, endpoint, recovery_endpoint, self._config, log
+        )
         self._batches = self._core.open_batches
         self._send = self._sender.send
         self._outgoing = Outgoing(self._core, self._sender)
@@ -157,6 +135,7 @@ class Publisher:
         Raises:
             MessageError: it cannot be published as it is.
             QueueFullError: `on_full="raise"`, and a subscriber's queue is full.
+            LogFailedError: the local log could not be written.
             ClosedError: the publisher is closed.
 
         """
@@ -254,7 +233,7 @@ class Publisher:
 
         """
         if not self._under_lock(self._flush):
-            self._send_rest()
+            self._send_rest(self._flushed)
 
     def wait_for_subscribers(self, count: int = 1, timeout: float | None = None) -> None:
         """Wait until `count` subscribers have confirmed that they receive.
@@ -306,8 +285,11 @@ class Publisher:
             self._undelivered = self._core.requests.incomplete + bool(self._core.outbox)
             self._driver.stop()
             self._lock.run(self._close_sockets, int(max(0.0, min(timeout, 1.0)) * 1000))
+            unlogged = self._core.pending
         if self._undelivered:
             _log.warning("%d subscribers had not got everything at close", self._undelivered)
+        if unlogged:
+            raise LogFailedError(f"{unlogged} messages could not be written, and were not sent")
 
     def __enter__(self) -> Self:
         return self
@@ -344,8 +326,8 @@ class Publisher:
                     topic, value, key, timestamp_ns, headers,
                     now_ns=time.monotonic_ns(), wall_ns=time.time_ns(),
                 )  # fmt: skip
-                if core.outbox:
-                    gone = self._outgoing.send()
+                if core.outbox or core.unsynced:
+                    gone = self._send_now()
                 if not self._driver.ticking and self._batches:
                     self._driver.tick()
         except BaseException as error:
@@ -359,19 +341,34 @@ class Publisher:
             self._send_rest()
         return sequence if taken else self._publish_locked(topic, value, key, timestamp_ns, headers)
 
-    def _send_rest(self) -> None:
+    def _send_rest(self, is_done: Callable[[], bool] | None = None) -> None:
         """Send what has no room yet; the lock is left now and then, for those who need it."""
         while True:
             time.sleep(0.0002)
-            if self._lock.run(self._send_more):
+            if self._lock.run(is_done or self._send_more):
                 return
 
     def _send_more(self) -> bool:
-        return self._unusable is not None or self._outgoing.send()
+        log = self._core.log
+        broken = log is not None and log.broken is not None
+        return self._unusable is not None or self._send_now() or broken
+
+    def _send_now(self) -> bool:
+        """Send what may go; what must be on the disk first is seen to by the driver."""
+        if self._core.unsynced:
+            self._driver.wake()
+        return self._outgoing.send()
 
     def _flush(self) -> bool:
         self._core.flush(now_ns=time.monotonic_ns())
-        return self._outgoing.send()
+        return self._flushed()
+
+    def _flushed(self) -> bool:
+        sent = self._send_more()
+        log = self._core.log
+        if log is not None and log.broken is not None:
+            raise LogFailedError(log.broken)
+        return sent and not self._core.unsynced
 
     def _begin_close(self) -> None:
         self._unusable = "it is closed"
@@ -380,6 +377,8 @@ class Publisher:
     def _close_sockets(self, linger_ms: int) -> None:
         self._sender.close(linger_ms=linger_ms)
         self._server.close(linger_ms=linger_ms)
+        if self._core.log is not None:
+            self._core.log.close(time.time_ns())
 
     def _under_lock(self, call: Callable[..., R], *arguments: Any) -> R:
         """Call under the lock, if the publisher can be used."""
@@ -406,13 +405,3 @@ class Publisher:
         self._lock = ExclusiveLock()
         self._core.closing = True
         self._batches = {}  # so that publish() goes by the lock, and looks at _unusable
-
-
-def _recovery_endpoint(
-    endpoint: transports.Endpoint, recovery_endpoint: str | None
-) -> transports.Endpoint:
-    if recovery_endpoint is not None:
-        return transports.parse_endpoint(recovery_endpoint)
-    if endpoint.scheme == "tcp":
-        return endpoint.with_port(0)
-    return transports.parse_endpoint(f"{endpoint}.recovery")

@@ -9,6 +9,7 @@ import zmq
 
 import transports
 from p2pmsg.publisher_core import PublisherCore
+from p2pmsg.publisher_log import PublisherLog
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.outgoing import Outgoing
 
@@ -76,6 +77,10 @@ class PublisherDriver:
         with self._changed:
             self._changed.notify_all()
 
+    def wake(self) -> None:
+        """Let the thread look at what is due now."""
+        self._wake()
+
     def tick(self) -> None:
         """Look after the open batches from now on; called under the lock."""
         self.ticking = True
@@ -93,10 +98,13 @@ class PublisherDriver:
     def wait_for_completion(self, timeout: float) -> bool:
         """Wait until everything has left and every subscriber says that it has everything."""
         self._wake()
-        requests, outbox = self._core.requests, self._core.outbox
+        core = self._core
         with self._changed:
             return self._changed.wait_for(
-                lambda: (not requests.incomplete and not outbox) or self._stopping, timeout
+                lambda: (
+                    not (core.requests.incomplete or core.outbox or core.unsynced) or self._stopping
+                ),
+                timeout,
             )
 
     def _wake(self) -> None:
@@ -142,7 +150,7 @@ class PublisherDriver:
         with self._lock:
             now_ns = time.monotonic_ns()
             for topic in self._core.lingering(now_ns=now_ns):
-                self._core.seal(topic, now_ns=now_ns)
+                self._core.seal_if_possible(topic, now_ns=now_ns)
             self._outgoing.send_now()
 
     def _wait_ms(self) -> int:
@@ -159,6 +167,10 @@ class PublisherDriver:
             ):
                 if due_ns is not None:
                     deadline_ns = min(deadline_ns, due_ns)
+            log = self._core.log
+            sync_ns = None if log is None else log.next_deadline_ns(now_ns=now_ns)
+            if sync_ns is not None:
+                deadline_ns = min(deadline_ns, sync_ns)
             if self._core.outbox:
                 deadline_ns = min(deadline_ns, now_ns + _RETRY_NS)
         return max(0, -((now_ns - deadline_ns) // _MS))
@@ -181,11 +193,28 @@ class PublisherDriver:
                     self.ticking = False
                     self._idle_rounds = 0
         self._serve()
+        if self._core.log is not None:
+            self._sync(self._core.log)
         with self._lock:
             self._outgoing.send_now()
         if self._core.closing or self._joined_changed():
             with self._changed:
                 self._changed.notify_all()
+
+    def _sync(self, log: PublisherLog) -> None:
+        """Bring the log to the disk where that is due; one fsync for all frames that wait."""
+        now_ns = time.monotonic_ns()
+        with self._lock:
+            due_ns = log.next_deadline_ns(now_ns=now_ns)
+            count = len(self._core.unsynced)
+            if due_ns is None and log.broken is None:
+                self._core.frames_synced(count)
+        if due_ns is None or due_ns > now_ns:
+            return
+        log.sync(self._lock)
+        if log.broken is None:
+            with self._lock:
+                self._core.frames_synced(count)
 
     _joined = 0
 
@@ -208,6 +237,10 @@ class PublisherDriver:
                 reply = requests.next_reply(now_ns=time.monotonic_ns())
             if reply is None:
                 break
+            if reply.is_in_log and not requests.read(reply):
+                with self._lock:
+                    requests.refuse(reply)
+                continue
             try:
                 sent = self._server.reply(reply.requester, reply.frame)
             except transports.PeerUnreachableError:

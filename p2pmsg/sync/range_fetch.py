@@ -137,8 +137,8 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         for start, stop in body.ranges:
             if start >= stop:
                 raise FrameError("range")
-            if body.reason == LossReason.EVICTED:
-                self._receiver.refuse(start, stop, LossReason.EVICTED, now_ns=now_ns)
+            if body.reason in (LossReason.EVICTED, LossReason.CRASH):
+                self._receiver.refuse(start, stop, LossReason(body.reason), now_ns=now_ns)
             else:
                 self._receiver.blame(start, stop, LossReason.BUDGET)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import transports
@@ -9,6 +10,7 @@ from p2pmsg.batch import PACKING_ERRORS, packing_error
 from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig, at_least, check
 from p2pmsg.errors import ClosedError, ConfigError, EndpointError, MessageError, P2PError
 from p2pmsg.publisher_stream import check_topic
+from recovery import CursorConfig
 
 C = TypeVar("C", PublisherConfig, SubscriberConfig)
 TOPICS_BYTES_MAX: Final = 60_000
@@ -46,6 +48,21 @@ def subscriber_config(
         at_least("repair_timeout", repair_timeout, 0.001)
         changes["nack"] = replace(config.nack, deadline_ms=repair_timeout * 1000)
     return replace(config, **changes) if changes else config
+
+
+def cursor_config(
+    cursor: str | Path | CursorConfig | None, commit: str | float
+) -> CursorConfig | None:
+    """Return the settings of a cursor, or None without one."""
+    if cursor is None:
+        check("commit", commit, commit == "explicit", "left out without a cursor")
+        return None
+    if isinstance(cursor, CursorConfig):
+        return cursor
+    try:
+        return CursorConfig(cursor)
+    except ValueError as error:
+        raise ConfigError("cursor", "a path or a CursorConfig", cursor) from error
 
 
 def _config_of(kind: type[C], config: C | None) -> C:

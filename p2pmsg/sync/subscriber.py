@@ -3,34 +3,40 @@
 import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from math import isnan
+from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Any, Self
 
 import transports
-from p2pmsg import wire
-from p2pmsg.config import OnGap, SubscriberConfig, check
+from p2pmsg.config import OnGap, SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, LossReport, MessagesLostError
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.start import parse_start
 from p2pmsg.stats import SubscriberStats
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_peer import Stream
+from p2pmsg.sync.commits import Commit, Commits, EachCommitted, check_commit, open_cursor
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.iteration import iterate, waiter
 from p2pmsg.sync.lone import receive_lone
-from p2pmsg.sync.settings import check_endpoints, check_name, check_topics, subscriber_config
+from p2pmsg.sync.settings import (
+    check_endpoints,
+    check_name,
+    check_topics,
+    cursor_config,
+    subscriber_config,
+)
 from p2pmsg.sync.subscriber_driver import SubscriberDriver
-from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Delivery, Loss
+from p2pmsg.sync.subscriber_parts import batch_of, deadline, make_receiver, read, read_single
+from p2pmsg.sync.subscriber_stats import subscriber_stats
+from p2pmsg.wire import Frame, FrameError
+from recovery import CursorConfig, Delivery, Loss
 
 _MS = 1_000_000
 _WAIT_MS = 1000
-_FOREVER_S = 1e9
 _NOTHING: Iterator[Message] = iter(())
 _NO_VALUES: Iterator[Any] = iter([])
 _log = logging.getLogger("p2pmsg")
@@ -51,14 +57,25 @@ class Subscriber:
         on_gap: what to do about messages that are missing. `wait` (default): until they are
             repaired, or until `repair_timeout`, when their loss is logged and receiving goes on.
             `raise`: the same, but the loss is raised as `MessagesLostError`. A callable gets a
-            `LossReport` instead. `skip`: do not wait, go on at once; with `start="latest"` only.
+            `LossReport` instead. `skip`: do not wait; with `start="latest"` and no cursor only.
         name: who subscribes, for people; at most 255 bytes.
         receive_bytes: bound on what waits for `receive`, in bytes. Default 16 MiB.
         repair_timeout: how long to wait for a repair without progress, in seconds. Default 10.
+        cursor: the file that keeps this subscriber's position, or a `CursorConfig`. With it every
+            stream resumes behind its last committed message, whatever `start` says; `start` is for
+            what the cursor does not know. A stream opened while the subscriber was away is taken
+            from its beginning, and so is a publisher's new session. Default: no cursor.
+        commit: when a message counts as processed, so that it does not come again after a restart.
+            `explicit` (default): when `commit` is called; what was returned since then comes again.
+            `message`: when the next one is asked for; at most the one in hand comes again, or the
+            batch of `receive_many`. A number: every so many milliseconds what is processed by then;
+            what was returned in the last so many ms (and 50 more) comes again, and what is in hand.
+            The last two also commit on closing, and need one thread that does all the receiving.
         config: all settings; the arguments above go before it.
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
+        CursorError: the cursor's file cannot be used; `CursorInUseError` where another has it.
 
     """
 
@@ -72,46 +89,63 @@ class Subscriber:
         name: str = "",
         receive_bytes: int | None = None,
         repair_timeout: float | None = None,
+        cursor: str | Path | CursorConfig | None = None,
+        commit: Commit = "explicit",
         config: SubscriberConfig | None = None,
     ) -> None:
         if not callable(on_gap) and on_gap not in ("wait", "raise", "skip"):
             raise ConfigError("on_gap", '"wait", "raise", "skip" or a callable', on_gap)
         first = parse_start(start)
-        if on_gap == "skip" and first.kind != "latest":
+        if on_gap == "skip" and (first.kind != "latest" or cursor is not None):
             # What came before is a gap, and skipping is not to wait for gaps.
-            raise ConfigError("start", '"latest" where on_gap is "skip"', start)
+            raise ConfigError("start", '"latest", without a cursor, where on_gap is "skip"', start)
         settings = subscriber_config(config, receive_bytes, repair_timeout)
+        mode = check_commit(commit)
+        keeping = cursor_config(cursor, mode)
         places = check_endpoints(endpoints)
-        names = check_topics(topics)
+        names, name = check_topics(topics), check_name(name)
+        desk = None if keeping is None else open_cursor(keeping, [*map(str, places)], names)
         self._on_gap = on_gap
         self._core = SubscriberCore(
             topics=names,
             lines=len(places),
             start=first,
             subscriber=_random.getrandbits(64),
-            name=check_name(name),
+            name=name,
             config=settings,
             wait_for_repair=on_gap != "skip",
             rng=Random(_random.getrandbits(64)),
             now_ns=time.monotonic_ns(),
+            cursor=desk,
         )
         self._active: Iterator[Message] = _NOTHING
         self._values: Any = _NO_VALUES
         self._batch: MessageBatch | None = None
         self._stream: Stream | None = None
+        self._commits: Commits | None = None
+        self._on_ask: Callable[[], None] | None = None
         self._closed = False
         self._waiter, self._open = waiter(self), True
-        receivers = [_make_receiver(place, names, settings) for place in places]
-        self._driver = SubscriberDriver(self._core, receivers, places)
-        close_in_children(self)
-        self._driver.start()
+        try:
+            receivers = [make_receiver(place, names, settings) for place in places]
+            self._driver = SubscriberDriver(self._core, receivers, places)
+            if desk is not None and keeping is not None:
+                commits = Commits(self, self._core, self._driver.lock, desk, keeping, mode)
+                self._commits = self._driver.commits = commits
+                self._on_ask = commits.asked_each if commits.each else None
+            close_in_children(self)
+            self._driver.start()
+        except BaseException:
+            if desk is not None:
+                desk.file.close()
+            raise
 
     def __iter__(self) -> Iterator[Message]:
         """Iterate over messages without end; it ends when the subscriber is closed.
 
         After an exception (a loss, Ctrl-C) the same iterator goes on where it was.
         """
-        return iterate(self)
+        return iterate(self) if self._on_ask is None else EachCommitted(self)
 
     def receive(self, timeout: float | None = None) -> Message:
         """Return the next message.
@@ -122,18 +156,25 @@ class Subscriber:
         Raises:
             TimeoutError: none came in time.
             MessagesLostError: `on_gap="raise"`, and messages were lost.
+            CursorError: a commit that is automatic could not be written; it is tried again.
             ClosedError: the subscriber is closed.
 
         """
-        message = next(self._active, None)
-        if message is None:
-            deadline_ns = _deadline(timeout)
-            if not self._core.ready and not self._closed:
-                message = receive_lone(self._core, self._driver, deadline_ns)
-            while message is None:  # another thread may be quicker
-                self._advance(timeout, deadline_ns)
-                message = next(self._active, None)
-        return message
+        if self._on_ask is not None:
+            self._on_ask()
+        for message in self._active:  # unlike a call of `next`, Ctrl-C cannot come behind it
+            return message
+        deadline_ns = deadline(timeout)
+        if self._commits is not None:
+            self._commits.asked()
+        if not self._core.ready and not self._closed:
+            lone = receive_lone(self._core, self._driver, deadline_ns)
+            if lone is not None:
+                return lone
+        while True:  # another thread may be quicker
+            self._advance(timeout, deadline_ns)
+            for message in self._active:
+                return message
 
     def receive_many(self, count_max: int = 65_536, timeout: float | None = None) -> MessageBatch:
         """Return the next messages of one stream, as many as are there.
@@ -148,7 +189,11 @@ class Subscriber:
         """
         if count_max < 1:
             raise ConfigError("count_max", "at least 1", count_max)
-        deadline_ns = _deadline(timeout)
+        deadline_ns = deadline(timeout)
+        if self._on_ask is not None:
+            self._on_ask()
+        if self._commits is not None:
+            self._commits.asked()
         while True:
             taken = self._take_batch(count_max)
             if taken is not None:
@@ -167,12 +212,14 @@ class Subscriber:
                 rest = [] if self._closed else list(values)
                 if not rest:
                     return None
-                whole = batch if batch is not None else _batch_of(rest[0])
+                whole = batch if batch is not None else batch_of(rest[0])
                 total = len(whole)
                 at = total - len(rest)
                 stop = min(total, at + count_max)
                 taken = whole.part(at, stop)
                 self._set_active(stream, whole.part(stop, total) if stop < total else None)
+                if self._commits is not None and stream is not None:
+                    self._commits.hand_out(stream, taken.sequence)
             return taken
         except BaseException:
             if whole is not None:  # Ctrl-C: put back what was not returned
@@ -180,51 +227,55 @@ class Subscriber:
                     self._set_active(self._stream or stream, whole.part(at, len(whole)))
             raise
 
+    def commit(self, message: Message | MessageBatch | None = None) -> None:
+        """Note durably that messages are processed, so that they do not come after a restart.
+
+        A commit is there whole or not at all, whenever this process dies; with the default `fsync`
+        it is on the disk on return.
+
+        Args:
+            message: commit its stream up to and including it, and no other stream. Default None:
+                everything that was returned so far, the last one included, by whichever method.
+
+        Raises:
+            ConfigError: there is no cursor, or `message` is none that this subscriber returned.
+            CursorError: it could not be written. The former commit holds; it may be tried again.
+            ClosedError: the subscriber is closed.
+
+        """
+        if self._commits is None:
+            raise ConfigError("cursor", "given where commit() is called", None)
+        self._commits.commit(message)
+
     def stats(self) -> SubscriberStats:
         """Return the ledger and the counters as they are now; also after `close`."""
         with self._driver.lock:
-            core = self._core
             if self._driver.hurt:
                 self._driver.heal()
-            waiting: Counter[int] = Counter()
-            for stream, output in core.ready:
-                if isinstance(output, Delivery):
-                    waiting[id(stream)] += output.count
-            if self._stream is not None:
-                waiting[id(self._stream)] += self._values.__length_hint__()
-            streams = core.streams
-            ledgers = [
-                stream.ledger(waiting[id(stream)]) for stream in streams if stream.receiver.started
-            ]
-            totals: Counter[str] = Counter(core.forgotten)
-            for stream in streams:
-                totals.update(stream.totals())
-            invalid = Counter(core.invalid)
-            return SubscriberStats(
-                published=sum(ledger.published for ledger in ledgers),
-                delivered=sum(ledger.delivered for ledger in ledgers) + core.forgotten["handed"],
-                outstanding=sum(ledger.outstanding for ledger in ledgers),
-                lost=sum(ledger.lost for ledger in ledgers) + core.forgotten["lost"],
-                repaired={"buffer": totals["repaired"]},
-                duplicates=totals["duplicates"],
-                late=totals["late"],
-                losses=[loss for stream in streams for loss in stream.losses()],
-                streams=ledgers,
-                repair_latency=core.repair_latency,
-                nacks_sent=totals["nacks"],
-                frames_received=core.frames_received,
-                frames_invalid=dict(invalid),
-                frames_shed=core.frames_shed,
-                bytes_held=core.bytes_held,
-                publishers=[
-                    peer.name for peer in core.peers.values() if peer.joined and not peer.gone
-                ],
-            )
+            left = 0 if self._stream is None else self._values.__length_hint__()
+            commits = None if self._commits is None else self._commits.stats()
+            return subscriber_stats(self._core, self._stream, left, commits)
 
     def close(self) -> None:
-        """Close; what was not handed on yet stays outstanding in `stats()`."""
-        if not self._closed:
-            self._closed = True
+        """Close; what was not handed on yet stays outstanding in `stats()`.
+
+        With automatic commits it commits what is known to be processed: not what is in hand, for
+        an exception may be the cause. Leaving a `with` block without one commits that, too.
+
+        Raises:
+            CursorError: that could not be written; the subscriber is closed all the same.
+
+        """
+        self._close(in_hand=False)
+
+    def _close(self, *, in_hand: bool) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._commits is not None:
+                self._commits.close(in_hand=in_hand)
+        finally:
             self._active = _NOTHING
             self._driver.stop()
 
@@ -237,14 +288,18 @@ class Subscriber:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._close(in_hand=error is None)
 
     def _advance(self, timeout: float | None, deadline_ns: int | None = None) -> None:
         """Make a batch with messages the active one, doing I/O until there is one."""
-        driver = self._driver
+        driver, commits = self._driver, self._commits
+        if commits is not None:
+            commits.asked()
         while True:
             if self._closed:
                 raise ClosedError("the subscriber")
+            if commits is not None and commits.newcomers:
+                commits.record()
             if self._activate():
                 return
             wait_ms = _WAIT_MS
@@ -254,7 +309,7 @@ class Subscriber:
             with driver.io_lock:
                 if self._closed:
                     continue
-                if not self._core.ready:
+                if not self._core.ready or (commits is not None and commits.joining):
                     try:
                         driver.round(wait_ms)
                     except transports.TransportError:
@@ -262,28 +317,33 @@ class Subscriber:
                     except BaseException:
                         driver.hurt = True  # Ctrl-C, somewhere in the core's work
                         raise
-            if deadline_ns is not None and wait_ms == 0 and not self._core.ready:
+            ready = self._core.ready and not (commits is not None and commits.joining)
+            if deadline_ns is not None and wait_ms == 0 and not ready:
                 raise TimeoutError(f"no message within {timeout} s")
 
     def _activate(self) -> bool:
         """Take from the core what is ready: True when there are messages."""
-        core = self._core
+        core, commits = self._core, self._commits
         if not core.ready:
             return bool(self._values.__length_hint__())
         while not self._closed:
             with self._driver.lock:
                 if self._values.__length_hint__():
                     return True
-                if not core.ready:
+                if not core.ready or (commits is not None and commits.newcomers):
                     return False
                 stream, output = core.ready[0]
+                if commits is not None:
+                    commits.touched.add(stream)
                 if not isinstance(output, Delivery):
                     core.pop_ready()
+                    self._note_loss(stream, output)
                 elif self._open_batch(stream, output):
                     return True
                 else:
                     core.pop_ready()
                     output = stream.note_malformed(output.sequence, output.count)
+                    self._note_loss(stream, output)
             self._report(stream, output)
         return False
 
@@ -294,9 +354,9 @@ class Subscriber:
         values: Iterator[Any]
         try:
             if frame.count == 1:
-                values = active = iter((_read_single(stream, frame),))
+                values = active = iter((read_single(stream, frame),))
             else:
-                batch = _read(stream, output)
+                batch = read(stream, output)
                 values = iter(batch.values)
                 active = batch.iterate(values)
         except FrameError as error:
@@ -320,6 +380,10 @@ class Subscriber:
         active = batch.iterate(values)
         self._stream, self._batch, self._values, self._active = stream, batch, values, active
 
+    def _note_loss(self, stream: Stream, loss: Loss) -> None:
+        if self._commits is not None:
+            self._commits.hand_out(stream, loss.start)
+
     def _report(self, stream: Stream, loss: Loss) -> None:
         report = LossReport(stream.topic, stream.peer.session, stream.peer.name, loss)
         if self._on_gap == "raise":
@@ -333,76 +397,6 @@ class Subscriber:
         """In a forked child: the sockets and the thread are the parent's, perhaps the lock too."""
         self._closed = True
         self._driver.lock = threading.RLock()
+        if self._commits is not None:
+            self._commits.forget()
         self._active, self._values = _NOTHING, _NO_VALUES
-
-
-def _deadline(timeout: float | None) -> int | None:
-    if timeout is None:
-        return None
-    ok = isinstance(timeout, int | float) and not isnan(timeout)
-    check("timeout", timeout, ok, "a number of seconds, or None")
-    return time.monotonic_ns() + int(min(timeout, _FOREVER_S) * 1e9)
-
-
-def _read_single(stream: Stream, frame: Frame) -> Message:
-    """Read a frame of one message, the kind that latency is asked of."""
-    values, timestamps, keys, headers = wire.decode_columns(frame)
-    return Message(
-        stream.topic,
-        values[0],
-        None if keys is None else keys[0],
-        frame.base_timestamp_ns if timestamps is None else timestamps[0],
-        None if headers is None else headers[0],
-        frame.sequence,
-        frame.session,
-        stream.peer.name,
-    )
-
-
-def _read(stream: Stream, delivery: Delivery[Frame]) -> MessageBatch:
-    frame = delivery.item
-    values, timestamps, keys, headers = wire.decode_columns(frame)
-    batch = MessageBatch(
-        stream.topic,
-        frame.session,
-        stream.peer.name,
-        frame.sequence,
-        frame.base_timestamp_ns,
-        values,
-        timestamps,
-        keys,
-        headers,
-    )
-    if delivery.count == frame.count:
-        return batch
-    return batch.part(delivery.skip, delivery.skip + delivery.count)
-
-
-def _batch_of(message: Message) -> MessageBatch:
-    return MessageBatch(
-        message.topic,
-        message.session,
-        message.publisher,
-        message.sequence,
-        message.timestamp_ns,
-        [message.value],
-        None,
-        None if message.key is None else [message.key],
-        None if message.headers is None else [message.headers],
-    )
-
-
-def _make_receiver(
-    endpoint: transports.Endpoint, topics: list[str], config: SubscriberConfig
-) -> transports.ZmqReceiver:
-    receiver = transports.ZmqReceiver(
-        endpoint,
-        context=transports.context(),
-        queue_frames=config.queue_frames,
-        frame_bytes_max=config.frame_bytes_max,
-    )
-    for topic in topics or ["*"]:
-        prefix = topic[:-1].encode() if topic.endswith("*") else topic.encode() + b"\0"
-        receiver.subscribe(prefix)
-    receiver.subscribe(wire.control_prefix(Kind.WELCOME))
-    return receiver

@@ -10,6 +10,7 @@ import transports
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_heal import heal
 from p2pmsg.subscriber_lines import Command
+from p2pmsg.sync.commits import Commits
 
 _MS = 1_000_000
 _FRAMES_PER_ROUND = 64
@@ -31,6 +32,7 @@ class SubscriberDriver:
     Attributes:
         stopping: set by `stop`; rounds end soon after.
         hurt: set when an exception may have cut the core's work short; `heal` is called then.
+        commits: the subscriber's, if it has a cursor.
 
     """
 
@@ -48,6 +50,7 @@ class SubscriberDriver:
         self.io_lock = threading.RLock()
         self.stopping = False
         self.hurt = False
+        self.commits: Commits | None = None
         self._last_round_ns = 0
         self._full_since_ns: int | None = None
         self._ended = threading.Event()
@@ -233,8 +236,12 @@ class SubscriberDriver:
 
     def _run(self) -> None:
         tick_s = _TICK_S
-        while not self._ended.wait(tick_s):
+        commits = self.commits
+        tick_max_s = _IDLE_TICK_S if commits is None else min(_IDLE_TICK_S, commits.tick_s)
+        while not self._ended.wait(min(tick_s, tick_max_s)):
             tick_s = _IDLE_TICK_S
+            if commits is not None:
+                commits.handle_timer(time.monotonic_ns())
             if time.monotonic_ns() - self._last_round_ns < _TICK_S * 1e9 / 2:
                 continue
             if not self.io_lock.acquire(blocking=False):

@@ -1,6 +1,7 @@
 """What the simulated network does to frames, and the processes to themselves."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from p2pmsg.config import OnFull, at_least, check
 
@@ -50,10 +51,28 @@ class NetworkOptions:
     the recovery channel is cut, too. What was on its way is lost."""
 
     publisher_crashes_per_s: float = 0.0
-    """How often a publisher dies, on average. It comes back as a new session."""
+    """How often a publisher dies, on average. It comes back as a new session, or with a log in the
+    same one."""
+
+    log: bool = False
+    """Whether publishers have a local log; it needs the extra `log`."""
+
+    system_crashes: float = 0.0
+    """Part of the crashes that are the operating system's, 0 to 1: what was written and not yet
+    synced is gone. It matters with `log` and `cursor` only."""
+
+    fsync: Literal["never", "interval", "always"] = "interval"
+    """When a log is synced, and a cursor: with `interval` every other commit."""
 
     subscriber_crashes_per_s: float = 0.0
-    """How often a subscriber dies, on average. It comes back as a new subscriber."""
+    """How often a subscriber dies, on average. It comes back as a new subscriber, or with a cursor
+    where it was."""
+
+    cursor: bool = False
+    """Whether subscribers have a cursor."""
+
+    commits_per_s: float = 50.0
+    """How often a subscriber with a cursor commits, on average: everything, or a part."""
 
     restart_ms: float = 200.0
     """How long who died stays away on average, in ms."""
@@ -99,13 +118,13 @@ class NetworkOptions:
     what shows that the checks find something."""
 
     def __post_init__(self) -> None:
-        for name in ("loss", "recovery_loss", "duplication", "reordering"):
+        for name in ("loss", "recovery_loss", "duplication", "reordering", "system_crashes"):
             value = getattr(self, name)
             check(name, value, value is None or 0 <= value <= 1, "0 to 1")
         for name in (
             "reordering_ms", "delay_min_ms", "partitions_per_s", "partition_ms", "cuts_per_s",
             "publisher_crashes_per_s", "subscriber_crashes_per_s", "restart_ms", "read_ms",
-            "read_stops_per_s", "read_stop_ms", "messages_per_s", "bytes_max",
+            "read_stops_per_s", "read_stop_ms", "messages_per_s", "bytes_max", "commits_per_s",
         ):  # fmt: skip
             at_least(name, getattr(self, name), 0)
         at_least("delay_max_ms", self.delay_max_ms, self.delay_min_ms)

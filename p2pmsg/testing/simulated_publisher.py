@@ -1,10 +1,12 @@
 """A publisher in the simulator: the real core, driven as the threaded shell drives it."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher_core import PublisherCore
+from p2pmsg.publisher_log import PublisherLog, import_log
 from p2pmsg.testing.network import MS, FaultyNetwork
 from p2pmsg.testing.witness import Accepted, Book
 from recovery import HeartbeatConfig, StallConfig, StallGuard
@@ -14,6 +16,8 @@ _OUTBOX_MAX = 64
 _REPLIES_PER_ROUND = 64
 _RETRY_NS = 2 * MS
 _NEVER_MS = 1e9
+LOG_SEGMENT_BYTES = 64 * 1024
+LOG_RESERVE = 1000
 WALL_NS = 1_700_000_000 * 10**9
 """What the simulated wall clock shows when the manual clock shows 0."""
 
@@ -24,9 +28,11 @@ class SimulatedPublisher:
     Attributes:
         name: of the publisher, through all its lives.
         endpoint: where subscribers connect to.
+        recovery: where its current life answers requests.
         core: the real core, or None while it is dead.
         crashes: how often it died.
-        evicted: whether a replay buffer of its forgot anything.
+        system_crashes: how often the operating system died with it.
+        evicted: whether a replay buffer of its forgot anything that no log has.
 
     """
 
@@ -37,7 +43,8 @@ class SimulatedPublisher:
         self.name = name
         self.endpoint = f"memory://{name}"
         self.core: PublisherCore | None = None
-        self.crashes = 0
+        self.crashes = self.system_crashes = 0
+        self._disk = import_log().MemoryStore() if options.log else None
         self.topics = [f"{name}-topic-{index}" for index in range(options.topics)]
         self._network = network
         self._book = book
@@ -67,30 +74,41 @@ class SimulatedPublisher:
     def evicted(self) -> bool:
         """Whether any of its lives has forgotten something."""
         core = self.core
+        if self._disk is not None:
+            return False
         return self._evicted_before or (core is not None and core.replay.messages_evicted > 0)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits to be sent."""
         core = self.core
-        return core is not None and not core.outbox and not core.open_batches
+        return core is not None and not (core.outbox or core.unsynced or core.open_batches)
 
     def start(self) -> None:
-        """Come to life, as a new session."""
+        """Come to life, as a new session or in that of its log."""
         if self.core is not None:
             return
         network, options = self._network, self._network.options
-        at = f"{self.endpoint}.recovery.{self.crashes}"
+        self.recovery = at = f"{self.endpoint}.recovery.{self.crashes}"
         self._server = MemoryRecoveryServer(
             at, network=network.sockets, queue_frames=options.queue_frames
         )
+        session, now_ns = network.rng.getrandbits(64), network.clock.now_ns
+        log: PublisherLog | None = None
+        if self._disk is not None:
+            log = self._open_log(session)
+            session = log.session
         self.core = PublisherCore(
             name=self.name,
-            session=network.rng.getrandbits(64),
+            session=session,
             recovery=at,
             config=self._config,
-            now_ns=network.clock.now_ns,
+            now_ns=now_ns,
+            log=log,
         )
+        if log is not None:
+            for topic in self.topics:
+                self._book.go_on(session, topic, log.next(topic))
         self._guard = StallGuard(StallConfig(stall_ms=self._config.stall_ms))
         network.note(f"{self.name} starts {self.core.session:016x}")
         self._sender = MemorySender(
@@ -106,13 +124,31 @@ class SimulatedPublisher:
         """Die without a word; what was on its way is lost."""
         if self.core is None:
             return
-        self._network.note(f"{self.name} crashes")
+        network = self._network
+        if self._disk is None:
+            network.note(f"{self.name} crashes")
+            self._book.ended.add(self.core.session)
+        elif network.rng.random() < network.options.system_crashes:
+            network.note(f"{self.name} crashes with its system")
+            self.system_crashes += 1
+            self._disk.crash()
+        else:
+            network.note(f"{self.name} crashes, and its log stays")
+            self._disk.kill()
         self._evicted_before = self.evicted
-        self._book.ended.add(self.core.session)
         self.crashes += 1
         self.core = None
         self._sender.close()
         self._server.close()
+
+    def _open_log(self, session: int) -> PublisherLog:
+        log = import_log()
+        options = self._network.options
+        config = log.LogConfig(
+            "log", segment_bytes=LOG_SEGMENT_BYTES, reserve=LOG_RESERVE, fsync=options.fsync
+        )
+        wall_ns = WALL_NS + self._network.clock.now_ns
+        return PublisherLog(config, session=session, wall_ns=wall_ns, store=self._disk)
 
     def stop_publishing(self) -> None:
         """Publish nothing from now on."""
@@ -170,8 +206,16 @@ class SimulatedPublisher:
         if len(core.outbox) < _OUTBOX_MAX:
             core.handle_timer(now_ns=now_ns)
         self._serve(core, now_ns)
+        self._sync(core, now_ns)
         self._try_send(core)
         self._schedule()
+
+    def _sync(self, core: PublisherCore, now_ns: int) -> None:
+        log = core.log
+        due_ns = None if log is None else log.next_deadline_ns(now_ns=now_ns)
+        if log is not None and due_ns is not None and due_ns <= now_ns:
+            log.sync(nullcontext())
+            core.frames_synced(len(core.unsynced))
 
     def _publish_later(self) -> None:
         rate = self._network.options.messages_per_s
@@ -263,6 +307,9 @@ class SimulatedPublisher:
             reply = requests.next_reply(now_ns=now_ns)
             if reply is None:
                 break
+            if reply.is_in_log and not requests.read(reply):
+                requests.refuse(reply)
+                continue
             try:
                 if self._server.reply(reply.requester, reply.frame):
                     requests.reply_sent(reply, now_ns=now_ns)
@@ -276,6 +323,8 @@ class SimulatedPublisher:
         if core is None:
             return
         due = [core.requests.next_deadline_ns(now_ns=now_ns)]
+        if core.log is not None:
+            due.append(core.log.next_deadline_ns(now_ns=now_ns))
         if core.outbox:
             due.append(now_ns + _RETRY_NS)
         if len(core.outbox) < _OUTBOX_MAX:

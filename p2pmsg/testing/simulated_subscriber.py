@@ -13,6 +13,7 @@ from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_lines import Command
 from p2pmsg.subscriber_peer import Peer, Stream
 from p2pmsg.testing.network import MS, FaultyNetwork
+from p2pmsg.testing.simulated_cursor import SimulatedCursor
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.witness import Book, Witness
 from p2pmsg.wire import Frame, Kind
@@ -32,8 +33,10 @@ class SimulatedSubscriber:
         core: the real core, or None while it is dead.
         witness: watches what the application of the current life gets.
         crashes: how often it died.
+        cursor: its durable position; None without one.
         joins: what each publisher had published when its session was joined:
-            (session, topic) to (earliest kept, next).
+            (session, topic) to (earliest kept, next). With a cursor former lives' count, too.
+        whole: sessions that began after their place was known; all of them is wanted.
 
     """
 
@@ -69,17 +72,27 @@ class SimulatedSubscriber:
         self._stopped_until_ns = 0
         self._hurried = False
         self._pumps = 0
+        self.joins: dict[tuple[int, str], tuple[int, int]] = {}
+        self.whole: set[int] = set()
+        self._joined: set[int] = set()
+        places = [publisher.endpoint for publisher in self.publishers]
+        self.cursor = (
+            SimulatedCursor(name, network, book, places, self.topics) if options.cursor else None
+        )
+        self._commit_later()
         self.revive()
 
     def revive(self) -> None:
-        """Come to life, as a new subscriber that knows nothing of the former one."""
+        """Come to life: where the cursor says, or as one that knows nothing of the former one."""
         if self.core is not None:
             return
         network = self._network
         deadline_ns = int(self.config.nack.deadline_ms * MS)
         self.witness = Witness(self.name, self._book, deadline_ns)
-        self.joins: dict[tuple[int, str], tuple[int, int]] = {}
-        self._joined: set[int] = set()
+        recorded = set() if self.cursor is None else self.cursor.recorded
+        self.joins = {key: head for key, head in self.joins.items() if key[0] in recorded}
+        self.whole &= recorded
+        self._joined &= recorded
         self.core = SubscriberCore(
             topics=self.topics,
             lines=len(self.publishers),
@@ -90,6 +103,7 @@ class SimulatedSubscriber:
             wait_for_repair=self.wait_for_repair,
             rng=Random(network.rng.getrandbits(64)),
             now_ns=network.clock.now_ns,
+            cursor=None if self.cursor is None else self.cursor.open(),
         )
         self._clients: dict[int, MemoryRecoveryClient] = {}
         self._receivers: list[MemoryReceiver] = []
@@ -121,6 +135,8 @@ class SimulatedSubscriber:
         self._network.note(f"{self.name} crashes")
         self.crashes += 1
         self.core = None
+        if self.cursor is not None:
+            self.cursor.crash()
         for receiver in self._receivers:
             receiver.close()
         for client in self._clients.values():
@@ -166,6 +182,8 @@ class SimulatedSubscriber:
             if not (self._read(core, now_ns) or taken):
                 break
         self._note_joins(core)
+        if self.cursor is not None:
+            self.cursor.record(core, hurried=self._hurried)
         if core.bytes_held > self.config.receive_bytes + _FRAME_BYTES_MAX:
             self._book.complain(f"{self.name} holds {core.bytes_held} bytes")
         self._pumps += 1
@@ -175,6 +193,8 @@ class SimulatedSubscriber:
 
     def hand_over(self, stream: Stream, output: "Delivery[Frame] | Loss") -> None:
         """Give the application what comes next; a test may put something else in its place."""
+        if self.cursor is not None:
+            self.cursor.take(stream, output)
         self.witness.take(stream, output, now_ns=self._network.clock.now_ns)
 
     @property
@@ -222,6 +242,9 @@ class SimulatedSubscriber:
         if now_ns < self._stopped_until_ns or self._reading:
             return 0
         count = 0
+        if self.cursor is not None and core.ready:
+            self._note_joins(core)
+            self.cursor.record(core, hurried=True)
         while (ready := core.pop_ready()) is not None:
             self._network.note(f"{self.name} reads {ready[0].topic} {_describe(ready[1])}")
             self.hand_over(*ready)
@@ -231,6 +254,21 @@ class SimulatedSubscriber:
                 self._network.after_ms(read_ms, self._read_on, core)
                 break
         return count
+
+    def commit(self) -> None:
+        """Commit everything that the application got, durably."""
+        if self.cursor is not None:
+            self.cursor.commit(self.streams, all_of_it=True)
+
+    def _commit_later(self) -> None:
+        rate = self._network.options.commits_per_s
+        if self.cursor is not None and rate:
+            self._network.after_ms(self._network.rng.expovariate(rate) * 1000, self._commit_some)
+
+    def _commit_some(self) -> None:
+        if self.cursor is not None and not self._hurried:
+            self.cursor.commit(self.streams)
+            self._commit_later()
 
     def _read_on(self, core: SubscriberCore) -> None:
         if core is self.core:
@@ -281,6 +319,9 @@ class SimulatedSubscriber:
             peer = core.peers.get(session)
             if peer is not None and peer.joined and publisher.core is not None:
                 self._joined.add(session)
+                met = set() if self.cursor is None else self.cursor.met
+                if peer.returning or publisher.endpoint in met:
+                    self.whole.add(session)
                 for topic, head in publisher.core.heads().items():
                     self.joins[session, topic] = head
 

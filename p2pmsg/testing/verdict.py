@@ -51,7 +51,8 @@ def _publisher_violations(
         count = len(book.published.get((core.session, topic), ()))
         stream = peer.streams.get(topic)
         if stream is None:
-            if count:
+            earliest = core.head(topic)[0]
+            if any(book.published.get((core.session, topic), ())[earliest:]):
                 yield f"{name} lost {count} messages silently: the stream is unknown"
             continue
         receiver = stream.receiver
@@ -66,12 +67,14 @@ def _start_violations(
 ) -> Iterator[str]:
     """Check that the stream does not start later than it may."""
     peer = stream.peer
+    if subscriber.cursor is not None and (peer.session, stream.topic) in subscriber.cursor.covered:
+        return  # where it resumed was looked at then
     start = stream.receiver.start
     kind, position = subscriber.start.kind, subscriber.start.position
     earliest, following = subscriber.joins.get((peer.session, stream.topic), (0, 0))
     if kind == "sequence":
         latest = position
-    elif peer.returning and kind in ("latest", "earliest"):
+    elif peer.session in subscriber.whole and kind in ("latest", "earliest"):
         latest = 0  # it was here before the session began
     elif kind == "latest":
         latest = following
@@ -79,7 +82,7 @@ def _start_violations(
         latest = earliest
     else:
         messages = book.published.get((peer.session, stream.topic), [])
-        times = [message.timestamp_ns for message in messages]
+        times = [None if message is None else message.timestamp_ns for message in messages]
         latest = next(
             (
                 sequence
@@ -100,5 +103,7 @@ def _loss_violations(
     reasons = set(seen.reasons) if seen else set()
     if LossReason.EVICTED.value in reasons and not publisher.evicted:
         yield f"{name} lost messages as evicted, and nothing was"
+    if LossReason.CRASH.value in reasons and not publisher.system_crashes:
+        yield f"{name} lost messages to a crash, and there was none"
     if LossReason.SKIPPED.value in reasons and subscriber.wait_for_repair:
         yield f"{name} skipped messages although it waits"

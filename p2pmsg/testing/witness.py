@@ -42,14 +42,14 @@ class Book:
     """What publishers accepted, by (session, topic), and what went wrong.
 
     Attributes:
-        published: the messages, by stream.
+        published: the messages, by stream; None for a sequence that a crash skipped.
         ended: sessions whose publisher died.
         violations: what went wrong.
 
     """
 
     def __init__(self) -> None:
-        self.published: dict[tuple[int, str], list[Accepted]] = {}
+        self.published: dict[tuple[int, str], list[Accepted | None]] = {}
         self.ended: set[int] = set()
         self.violations: list[str] = []
 
@@ -59,6 +59,16 @@ class Book:
         if sequence != len(messages):
             self.complain(f"{topic!r} got sequence {sequence} for message {len(messages)}")
         messages.append(message)
+
+    def go_on(self, session: int, topic: str, following: int) -> None:
+        """Note where a publisher goes on after a crash.
+
+        What it had accepted and not sealed is gone with its memory; nobody can have seen it. What
+        it skips is lost.
+        """
+        messages = self.published.setdefault((session, topic), [])
+        del messages[following:]
+        messages += [None] * (following - len(messages))
 
     def complain(self, what: str) -> None:
         """Note that something went wrong."""
@@ -145,7 +155,7 @@ class Witness:
                 self._complain(stream, f"delivered {sequence}, which was never published")
                 return
             want = messages[sequence]
-            if (
+            if want is None or (
                 values[index] != want.value
                 or (keys[index] if keys else None) != want.key
                 or (headers[index] if headers else None) != want.headers
@@ -168,8 +178,12 @@ class Witness:
             messages = self.book.published.get((session, stream.topic), [])
             if loss.stop > len(messages):
                 self._complain(stream, f"lost {loss}, which was never published")
-            elif now_ns - messages[loss.start].at_ns < self.deadline_ns:
+            elif now_ns - _accepted_ns(messages[loss.start]) < self.deadline_ns:
                 self._complain(stream, f"lost {loss} before its deadline")
 
     def _complain(self, stream: Stream, what: str) -> None:
         self.book.complain(f"{self.name}: {stream.topic!r} of {stream.peer.name} {what}")
+
+
+def _accepted_ns(message: Accepted | None) -> int:
+    return 0 if message is None else message.at_ns

@@ -92,6 +92,11 @@ class Child:
         self.begin(method, *arguments)
         return self.result(timeout)
 
+    def kill(self) -> None:
+        """End the process as a crash does."""
+        self._process.kill()
+        self._process.join()
+
     def stop(self) -> None:
         """End the process: it closes its sockets first, if it still can."""
         try:

@@ -42,6 +42,20 @@ def make_subscriber(opened):
 
 
 @pytest.fixture
+def cursor_path(tmp_path):
+    """Where `resume` has its cursor."""
+    return tmp_path / "bars.cursor"
+
+
+@pytest.fixture
+def resume(make_subscriber, cursor_path):
+    """Make a subscriber on a cursor that the former one has let go of."""
+    return lambda publisher, **options: make_subscriber(
+        publisher.endpoint, cursor=cursor_path, **options
+    )
+
+
+@pytest.fixture
 def make_proxy(opened):
     return lambda publisher, **options: opened.enter_context(
         TcpProxy(publisher.endpoint, **options)
@@ -52,8 +66,8 @@ def make_proxy(opened):
 def make_child(opened):
     """Start a child process; it is killed in the end, if it still runs."""
 
-    def make(role, *arguments):
-        child = start_child(role, *arguments)
+    def make(role, *arguments, module="children"):
+        child = start_child(role, *arguments, module=module)
         opened.callback(child.finish)
         return child
 

@@ -157,8 +157,8 @@ class Child:
         self.process.stdout.close()
 
 
-def start_child(role, *arguments):
-    command = [sys.executable, "-W", "error", "-m", "tests.integration.children", role]
+def start_child(role, *arguments, module="children"):
+    command = [sys.executable, "-W", "error", "-m", f"tests.integration.{module}", role]
     return Child(
         subprocess.Popen(
             [*command, *map(str, arguments)],

@@ -82,6 +82,34 @@ def test_who_comes_late_gets_all_from_earliest_while_pub_lingers(start, endpoint
     assert pub.wait() == 130
 
 
+def test_with_a_cursor_sub_goes_on_where_it_was(start, tmp_path, make_publisher):
+    publisher = make_publisher()
+    publisher.publish_many("t", [f"{number}" for number in range(100)])
+    options = (publisher.endpoint, "--start", "earliest", "--cursor", str(tmp_path / "a.cursor"))
+
+    first = run("sub", *options, "--count", "30")
+    sub = start("sub", *options)
+    eventually(lambda: sub.output().endswith(b"99\n"))
+    sub.interrupt()
+    assert sub.wait() == 130
+    publisher.publish("t", "more")
+    last = run("sub", *options, "--count", "1")
+
+    printed = (first.stdout + sub.output() + last.stdout).split()
+    assert printed == [*(b"%d" % number for number in range(100)), b"more"]
+    assert (first.stderr, last.stderr, sub.errors()) == (b"", b"", "")
+
+
+def test_a_cursor_that_is_none_is_told_in_one_line(tmp_path, make_publisher):
+    path = tmp_path / "prices.csv"
+    path.write_text("symbol,price\n")
+    ended = run("sub", make_publisher().endpoint, "--cursor", str(path))
+
+    assert ended.returncode == 1
+    message = f"p2pmsg sub: the cursor {str(path)!r} cannot be used: it is not a cursor\n"
+    assert ended.stderr.decode() == message
+
+
 def test_topics_prefixes_and_several_endpoints(opened, make_publisher):
     publishers = [make_publisher(name=name) for name in ("a", "b")]
     for publisher in publishers:

@@ -1,8 +1,13 @@
 """The examples run and end by themselves."""
 
+import re
+import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.integration.peers import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -20,6 +25,45 @@ def test_quickstart(tmp_path):
     assert ended.stdout.count("published ") == 5
     assert ended.stdout.count("received  ") == 5
     assert "delivered 5 of 5, lost 0" in ended.stdout
+
+
+def test_durable_consumer():
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES / "durable_consumer.py"],
+        capture_output=True,
+        timeout=60,
+        text=True,
+    )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = re.fullmatch(r"killed (\d+) times; published (\d+), in the table (\d+)\n", ended.stdout)
+    kills, published, rows = map(int, found.groups())
+    assert kills >= 3
+    assert rows == published > 1000
+    assert "Traceback" not in ended.stderr
+
+
+def test_durable_consumer_alone_goes_on_where_it_was(tmp_path, make_publisher):
+    publisher = make_publisher()
+    command = [sys.executable, EXAMPLES / "durable_consumer.py", publisher.endpoint, tmp_path]
+
+    def count():
+        try:
+            with sqlite3.connect(tmp_path / "trades.db") as table:
+                return table.execute("select count(*) from trades").fetchone()[0]
+        except sqlite3.OperationalError:
+            return 0
+
+    for turn, number in enumerate((signal.SIGKILL, signal.SIGINT), 1):
+        child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            publisher.publish_many("trades", [1.5] * 1000)
+            eventually(lambda total=1000 * turn: count() == total)
+        finally:
+            child.send_signal(number)
+            error = child.communicate(timeout=20)[1]
+        assert error == ""
+    assert subprocess.run([*command[:2], "x"], capture_output=True, timeout=20).returncode == 1
 
 
 def test_quickstart_is_short():

@@ -17,7 +17,16 @@ MS = 1_000_000
 class Talk:
     """Plays publisher and application to a core."""
 
-    def __init__(self, *, start="latest", topics=(), lines=1, wait_for_repair=True, **options):
+    def __init__(
+        self,
+        *,
+        start="latest",
+        topics=(),
+        lines=1,
+        wait_for_repair=True,
+        cursor=None,
+        **options,
+    ):
         options.setdefault("nack", NackConfig(jitter=0.0))
         self.now_ns = 0
         self.core = SubscriberCore(
@@ -30,6 +39,7 @@ class Talk:
             wait_for_repair=wait_for_repair,
             rng=Random(1),
             now_ns=0,
+            cursor=cursor,
         )
 
     def hear(self, data, *, line=0, shed=False):

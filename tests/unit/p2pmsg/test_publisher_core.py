@@ -103,7 +103,7 @@ def test_heartbeats_come_ever_more_rarely_after_the_last_data():
 
     waits = [after - before for before, after in zip([0, *times], times, strict=False)]
     assert waits == [10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]
-    assert publisher.heartbeats_sent == 10
+    assert publisher.beats.sent == 10
 
 
 def test_data_puts_the_heartbeat_off_and_starts_it_over():

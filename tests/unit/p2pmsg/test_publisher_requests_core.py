@@ -59,7 +59,7 @@ def test_a_nack_is_answered_with_the_frames_themselves():
         (ALICE, "DATA", (3, [3])),
         (ALICE, "DATA", (7, [7])),
     ]
-    assert publisher.requests.messages_repaired == 3
+    assert publisher.requests.messages_repaired == {"buffer": 3, "log": 0}
     assert publisher.requests.frames_repaired == 3
 
 

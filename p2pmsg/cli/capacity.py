@@ -1,0 +1,185 @@
+"""`p2pmsg capacity`: how long a window a disk holds, or how much disk a window needs."""
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+from p2pmsg.cli import arguments as kinds
+from p2pmsg.cli.log_text import bytes_text, rate_text, span_text
+from p2pmsg.cli.text import to_json
+from p2pmsg.config import PublisherConfig
+
+_SIZE_MAX = 2**30
+_SECONDS_A_DAY = 86_400
+_TOPIC_BYTES = 8
+_HEADER_BYTES = 39
+"""The zero byte behind the topic, and the header of a frame."""
+_RECORD_BYTES = 48
+"""What the log puts around a frame."""
+_BODY_BYTES_ALONE, _BODY_BYTES = 5, 9
+"""The arrays around the values, of one message and of several, and three absent columns."""
+_DESCRIPTION = """\
+Tell how long a window a disk holds, or how much disk a window needs.
+
+A message takes its value, what msgpack puts before it, and a share of what stands around the frame
+that carries it: topic, header, record. How many messages share a frame depends on how closely they
+follow one another; it is worked out from the rate for messages that come evenly and one by one,
+and --per-frame states it (publish_many fills frames of 64 KiB). Keys, timestamps of your own and
+headers go into --size or --overhead. For a log that is there, `p2pmsg log ls` measures all of it.
+
+examples:
+  p2pmsg capacity --rate 50000 --size 128 --disk 500GB
+  p2pmsg capacity --rate 200k --size 1KiB --window 24h --per-frame 60
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = kinds.add_command(commands, "capacity", _DESCRIPTION, run)
+    parser.add_argument(
+        "--rate", metavar="N", type=kinds.rate, required=True,
+        help="messages a second, in all: 50000, 50k, 1.5M",
+    )  # fmt: skip
+    parser.add_argument(
+        "--size", metavar="BYTES", type=_size, required=True,
+        help="size of a value: 128, 4KiB",
+    )  # fmt: skip
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument(
+        "--disk", metavar="BYTES", type=kinds.byte_count,
+        help="how long a window do so many bytes hold: 500GB, 2TiB",
+    )  # fmt: skip
+    asked.add_argument(
+        "--window", metavar="SPAN", type=kinds.span,
+        help="how many bytes does such a window need: 90s, 30min, 24h, 7d, 2w",
+    )  # fmt: skip
+    parser.add_argument(
+        "--streams", metavar="N", type=kinds.count(1), default=1,
+        help="over how many topics the rate is spread (default 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--per-frame", metavar="N", type=kinds.count(1),
+        help="how many messages share a frame (default: worked out from the rate)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--overhead", metavar="BYTES", type=kinds.byte_count,
+        help="what a message takes beside its value (default: worked out)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _size(text: str) -> int:
+    size = kinds.byte_count(text)
+    if size > _SIZE_MAX:
+        raise argparse.ArgumentTypeError(f"must be at most 1GiB, not {text!r}")
+    return size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What a message takes on disk, in bytes."""
+
+    value_bytes: int
+    """The value itself."""
+
+    msgpack_bytes: int
+    """The header that msgpack puts before it."""
+
+    share_bytes: float
+    """Its share of what stands around the frame, or what the user says."""
+
+    per_frame: float
+    """How many messages share a frame; 0 where the user gave the overhead."""
+
+    @property
+    def total_bytes(self) -> float:
+        """All of it."""
+        return self.value_bytes + self.msgpack_bytes + self.share_bytes
+
+
+def footprint(
+    rate: float, size: int, *, streams: int = 1, per_frame: int | None = None
+) -> Footprint:
+    """Return what a message takes, with the defaults of `PublisherConfig`."""
+    lead = 2 if size < 2**8 else 3 if size < 2**16 else 5
+    shared = float(per_frame) if per_frame is not None else _per_frame(rate / streams, size + lead)
+    body = _BODY_BYTES_ALONE if shared == 1 else _BODY_BYTES
+    around = _RECORD_BYTES + _TOPIC_BYTES + _HEADER_BYTES + body
+    return Footprint(
+        value_bytes=size, msgpack_bytes=lead, share_bytes=around / shared, per_frame=shared
+    )
+
+
+def _per_frame(rate: float, packed_bytes: int) -> float:
+    """Return how many messages share a frame that come evenly, `rate` a second on one stream."""
+    config = PublisherConfig()
+    if rate * config.gather_us <= 1e6:
+        return 1.0
+    lingering = rate * config.linger_ms / 1000
+    return max(1.0, min(lingering, config.frame_bytes / packed_bytes))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compute, and print it."""
+    made = footprint(
+        arguments.rate, arguments.size, streams=arguments.streams, per_frame=arguments.per_frame
+    )
+    if arguments.overhead is not None:
+        made = Footprint(
+            value_bytes=arguments.size,
+            msgpack_bytes=0,
+            share_bytes=arguments.overhead,
+            per_frame=0,
+        )
+    bytes_s = arguments.rate * made.total_bytes
+    disk, window_s = arguments.disk, arguments.window
+    if window_s is None:
+        window_s = disk / bytes_s if bytes_s else float("inf")
+    else:
+        disk = round(window_s * bytes_s)
+    if arguments.json:
+        print(to_json(_summarize(arguments, made, bytes_s, disk, window_s)))
+    else:
+        print(_render(arguments, made, bytes_s, disk, window_s))
+    return 0
+
+
+def _render(
+    arguments: argparse.Namespace, made: Footprint, bytes_s: float, disk: int, window_s: float
+) -> str:
+    load = f"{rate_text(arguments.rate)} messages/s of {bytes_text(arguments.size)}"
+    if arguments.window is None:
+        answer = f"{bytes_text(disk)} hold {span_text(window_s)} of {load}"
+    else:
+        answer = f"{span_text(window_s)} of {load} need {bytes_text(disk)} ({disk:,} bytes)"
+    parts = f"{made.value_bytes:,} value"
+    if made.per_frame:
+        count = "1 message" if made.per_frame == 1 else f"{made.per_frame:.3g} messages"
+        parts += f" + {made.msgpack_bytes} msgpack"
+        parts += f" + {made.share_bytes:.3g} share of frame and record, {count} a frame"
+    else:
+        parts += f" + {made.share_bytes:,} overhead"
+    return "\n".join(
+        (
+            answer,
+            f"  a message takes {made.total_bytes:,.1f} bytes: {parts}",
+            f"  {bytes_text(bytes_s)} a second, {bytes_text(bytes_s * _SECONDS_A_DAY)} a day",
+            "  window = disk / (rate x bytes a message)",
+        )
+    )
+
+
+def _summarize(
+    arguments: argparse.Namespace, made: Footprint, bytes_s: float, disk: int, window_s: float
+) -> dict[str, Any]:
+    return {
+        "rate_messages_s": arguments.rate,
+        "size_bytes": arguments.size,
+        "message_bytes": round(made.total_bytes, 3),
+        "msgpack_bytes": made.msgpack_bytes,
+        "share_bytes": round(made.share_bytes, 3),
+        "messages_a_frame": round(made.per_frame, 3) or None,
+        "bytes_s": round(bytes_s, 3),
+        "disk_bytes": disk,
+        "window_s": window_s,
+    }

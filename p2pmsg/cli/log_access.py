@@ -1,0 +1,280 @@
+"""What the log commands share: opening a log, and choosing and reading a part of it."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from p2pmsg.cli import arguments as kinds
+from p2pmsg.cli.log_text import session_text
+from p2pmsg.errors import P2PError
+from p2pmsg.message import MessageBatch
+from p2pmsg.start import Start
+from p2pmsg.wire import Frame, FrameError, decode_columns
+
+if TYPE_CHECKING:
+    from recovery.log import LogReader
+
+CHUNK_BYTES = 4 * 2**20
+"""How much of one stream is in memory at a time."""
+Key = tuple[int, str]
+Tell = Callable[[str], object]
+
+
+class MissingExtraError(P2PError):
+    """A package that this command needs is not installed."""
+
+
+class LogAccessError(P2PError):
+    """The log refuses, or does not have what was asked for."""
+
+
+def log_package() -> ModuleType:
+    """Return `recovery.log`, which needs a package that comes with the extra `log`."""
+    try:
+        import recovery.log
+    except ImportError as error:
+        reason = f"needs the package {error.name}: pip install 'p2pmsg[log]'"
+        raise MissingExtraError(reason) from error
+    return recovery.log
+
+
+@contextmanager
+def translated() -> Iterator[ModuleType]:
+    """Give `recovery.log`, and raise its errors as `LogAccessError`."""
+    package = log_package()
+    try:
+        yield package
+    except package.LogError as error:
+        raise LogAccessError(str(error)) from error
+
+
+@contextmanager
+def open_log(directory: str) -> "Iterator[LogReader]":
+    """Open a log to read; its errors come as `LogAccessError`."""
+    with translated() as package, closing(package.LogReader(directory)) as reader:
+        yield reader
+
+
+def add_directory(parser: kinds.Parser) -> None:
+    """Add the argument that names the log."""
+    parser.add_argument(
+        "directory", metavar="DIR", type=kinds.directory, help="the directory of the log"
+    )
+
+
+def add_part(parser: kinds.Parser) -> None:
+    """Add the arguments that choose a part of the log."""
+    parser.add_argument(
+        "topics", metavar="TOPIC", nargs="*", default=[], type=kinds.topic_or_prefix,
+        help="what to take: topics, or prefixes such as 'trades.*' (default: all)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--from", metavar="WHERE", type=kinds.position, dest="start",
+        help="begin with this sequence, or with the first message of each stream at or after a "
+        "time such as 2024-08-09T12:00:00Z (default: the earliest kept)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--to", metavar="WHERE", type=kinds.position, dest="stop",
+        help="end before this sequence, or before the first message at or after a time",
+    )  # fmt: skip
+    parser.add_argument(
+        "--session", metavar="ID", type=kinds.session,
+        help="take the streams of this session only, 16 hexadecimal digits",
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Part:
+    """A range of one stream."""
+
+    session: int
+    topic: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Messages of one frame, and when the frame was appended; 0 where that is not known."""
+
+    batch: MessageBatch
+    appended_ns: int
+
+
+def choose(reader: "LogReader", arguments: argparse.Namespace) -> list[Part]:
+    """Return the range of each stream that the arguments mean."""
+    streams = [
+        stream
+        for stream in reader.streams()
+        if arguments.session is None or stream.session == arguments.session
+    ]
+    if arguments.session is not None and not streams:
+        raise LogAccessError(f"there is no session {session_text(arguments.session)} in the log")
+    for wanted in arguments.topics:
+        if not any(matches(stream.topic, [wanted]) for stream in streams):
+            raise LogAccessError(f"there is no stream {wanted!r} in the log")
+    parts = []
+    for stream in streams:
+        if matches(stream.topic, arguments.topics):
+            key = (stream.session, stream.topic)
+            start = _resolve(reader, key, arguments.start, stream.earliest, stream.next)
+            stop = _resolve(reader, key, arguments.stop, stream.next, stream.next)
+            start, stop = max(start, stream.earliest), min(stop, stream.next)
+            if start < stop:
+                parts.append(Part(*key, start, stop))
+    return parts
+
+
+def matches(topic: str, wanted: Sequence[str]) -> bool:
+    """Whether a topic is among topics and prefixes; none at all means every topic."""
+    return not wanted or any(
+        topic.startswith(w[:-1]) if w.endswith("*") else topic == w for w in wanted
+    )
+
+
+def _resolve(reader: "LogReader", key: Key, where: Start | None, default: int, behind: int) -> int:
+    if where is None:
+        return default
+    if where.kind == "sequence":
+        return where.position
+    kept = reader.first_at_or_after(*key, where.position)
+    if kept is None:
+        return behind
+    try:
+        frame = Frame(kept.frame)
+        times = decode_columns(frame)[1]
+    except FrameError:
+        return kept.start
+    for index, time_ns in enumerate(times or ()):
+        if time_ns >= where.position:
+            return kept.start + index
+    return kept.start
+
+
+class Reading:
+    """Reads parts of a log in the order in which they were appended.
+
+    What is missing in a part, and what is damaged, is told, and counted.
+
+    Attributes:
+        missing: how many messages of the parts are not there, and were not skipped by a crash.
+        damaged: how many damaged places were met.
+
+    """
+
+    def __init__(self, reader: "LogReader", parts: Sequence[Part], tell: Tell) -> None:
+        self._reader = reader
+        self._parts = {(part.session, part.topic): part for part in parts}
+        self._next = {key: part.start for key, part in self._parts.items()}
+        self._tell = tell
+        self.missing = self.damaged = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether so far nothing was missing or damaged."""
+        return not self.missing and not self.damaged
+
+    @property
+    def total(self) -> int:
+        """How many messages there are to read, with those that are missing."""
+        return sum(part.stop - part.start for part in self._parts.values())
+
+    @property
+    def streams(self) -> int:
+        """How many streams there are to read."""
+        return len(self._parts)
+
+    @property
+    def done(self) -> int:
+        """How many of them have been passed."""
+        return sum(self._next[key] - part.start for key, part in self._parts.items())
+
+    def pieces(self, *, with_times: bool = False) -> Iterator[Piece]:
+        """Return the messages, frame by frame; `with_times`: each with when it was appended."""
+        frames = self._records() if with_times or len(self._parts) != 1 else self._of_stream()
+        for key, start, frame, appended_ns in frames:
+            part = self._parts.get(key)
+            if part is None or start >= part.stop:
+                continue
+            batch = self._decode(key, start, frame)
+            if batch is None:
+                continue
+            low = max(self._next[key], start) - start
+            high = min(part.stop - start, len(batch))
+            if low < high:
+                self._pass_over(key, start + low)
+                self._next[key] = start + high
+                yield Piece(batch.part(low, high), appended_ns)
+        for key, part in self._parts.items():
+            self._pass_over(key, part.stop)
+            self._next[key] = part.stop
+        for finding in self._reader.corrupt.values():
+            self.damaged += 1
+            self._tell(f"{finding.path}:{finding.offset}: {finding.what}")
+
+    def _records(self) -> Iterator[tuple[Key, int, bytes, int]]:
+        left = set(self._parts)
+        for record in self._reader.records():
+            key = (record.session, record.topic)
+            if key in left:
+                part = self._parts[key]
+                if record.stop > part.start:
+                    yield key, record.start, record.frame, record.appended_ns
+                if record.stop >= part.stop:
+                    left.discard(key)
+                    if not left:
+                        return
+
+    def _of_stream(self) -> Iterator[tuple[Key, int, bytes, int]]:
+        ((key, part),) = self._parts.items()
+        at = part.start
+        while at < part.stop:
+            kept = self._reader.frames(*key, at, part.stop, CHUNK_BYTES)
+            if not kept:
+                return
+            for one in kept:
+                yield key, one.start, one.frame, 0
+            at = kept[-1].stop
+
+    def _decode(self, key: Key, start: int, data: bytes) -> MessageBatch | None:
+        session, topic = key
+        try:
+            frame = Frame(data)
+            values, timestamps, keys, headers = decode_columns(frame)
+        except FrameError as error:
+            self._tell(f"the frame at {start} of {topic!r} is malformed: {error}")
+            return None
+        return MessageBatch(
+            topic, session, "", start, frame.base_timestamp_ns, values, timestamps, keys, headers
+        )
+
+    def _pass_over(self, key: Key, stop: int) -> None:
+        start = self._next[key]
+        if start >= stop:
+            return
+        session, topic = key
+        where = f"[{start}, {stop}) of {topic!r} (session {session_text(session)})"
+        if any(low <= start and stop <= high for low, high in self._reader.skips(*key)):
+            self._tell(f"{where} was skipped after a crash")
+        else:
+            self.missing += stop - start
+            self._tell(f"{where} is not in the log")
+
+
+def note(command: str, text: str) -> None:
+    """Print a line on standard error."""
+    print(f"p2pmsg log {command}: {kinds.one_line(text)}", file=sys.stderr, flush=True)
+
+
+def teller(command: str) -> Tell:
+    """Return what prints a line on standard error, in the name of `command`."""
+    return lambda text: note(command, text)
+
+
+def as_rate(count: float, begin_ns: int, end_ns: int) -> float | None:
+    """Return `count` a second; None where the times do not tell."""
+    return count * 1e9 / (end_ns - begin_ns) if end_ns > begin_ns else None

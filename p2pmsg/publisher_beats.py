@@ -1,0 +1,80 @@
+"""The publisher's heartbeats: one schedule a stream, in the order in which they are due."""
+
+import heapq
+from typing import TYPE_CHECKING
+
+from p2pmsg import control, wire
+from p2pmsg.publisher_stream import PublisherStream
+from p2pmsg.wire import Kind
+
+if TYPE_CHECKING:
+    from p2pmsg.publisher_core import PublisherCore
+
+_CLOSING_NS = 50_000_000
+
+
+class BeatDesk:
+    """Sends heartbeats when they are due; part of `PublisherCore`.
+
+    Attributes:
+        sent: how many went out.
+
+    """
+
+    def __init__(self, core: "PublisherCore") -> None:
+        self._core = core
+        self._heap: list[tuple[int, str, PublisherStream]] = []
+        self._closing_due_ns = 0
+        self.sent = 0
+
+    def put_off(self, stream: PublisherStream, now_ns: int) -> None:
+        """Note that data of `stream` went out: its heartbeat is due a while after."""
+        heartbeat = stream.heartbeat
+        heartbeat.data_sent(now_ns=now_ns)
+        if stream.beat_ns > heartbeat.next_deadline_ns():
+            self._schedule(stream)
+
+    def handle_timer(self, streams: list[PublisherStream], *, now_ns: int) -> None:
+        """Send what is due; while the publisher closes, all heads again and again."""
+        heap = self._heap
+        while heap and heap[0][0] <= now_ns:
+            deadline_ns, _, stream = heapq.heappop(heap)
+            if deadline_ns != stream.beat_ns:
+                continue  # an entry that an earlier one took the place of
+            if stream.heartbeat.due(now_ns=now_ns):
+                self._send(stream, now_ns)
+            self._schedule(stream)
+        if self._core.closing and now_ns >= self._closing_due_ns:
+            self._closing_due_ns = now_ns + _CLOSING_NS
+            for stream in streams:
+                self._send(stream, now_ns)
+            self._core.send_closing()
+
+    def begin_close(self, *, now_ns: int) -> None:
+        """Say at once, and then every 50 ms, what there is."""
+        self._closing_due_ns = now_ns
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `handle_timer` has something to do, or None."""
+        deadlines = [self._heap[0][0]] if self._heap else []
+        if self._core.closing:
+            deadlines.append(self._closing_due_ns)
+        return min(deadlines, default=None)
+
+    def _schedule(self, stream: PublisherStream) -> None:
+        stream.beat_ns = stream.heartbeat.next_deadline_ns()
+        heapq.heappush(self._heap, (stream.beat_ns, stream.topic, stream))
+
+    def _send(self, stream: PublisherStream, now_ns: int) -> None:
+        earliest = self._core.answered_from(stream.topic)
+        following = self._core.head(stream.topic)[1]
+        frame = wire.control_frame(
+            Kind.HEARTBEAT,
+            self._core.session,
+            control.Heartbeat(earliest, self._core.place),
+            sequence=following,
+            topic=stream.topic_bytes,
+        )
+        self._core.outbox.append(frame)
+        self.sent += 1
+        stream.heartbeat.sent(now_ns=now_ns)

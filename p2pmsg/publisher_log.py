@@ -1,0 +1,273 @@
+"""A publisher's local log, as its core uses it.
+
+A frame is appended before it goes out. What the replay buffer has forgotten is read from here, a
+megabyte ahead of what is asked for, outside the publisher's lock.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from p2pmsg.errors import ConfigError, LogFailedError
+from recovery import Kept
+from recovery.ranges import RangeSet
+
+if TYPE_CHECKING:
+    from recovery.log import LogConfig
+
+_MS: Final = 1_000_000
+AHEAD_MAX: Final = 16
+"""How many readers are read ahead for, a megabyte each; who was idle for longest makes room."""
+_STEPS_MAX: Final = 4
+_NOTHING: Final[Iterator[Kept]] = iter(())
+EXPIRE_NS: Final = 1000 * _MS
+"""How often retention is looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStats:
+    """What a publisher tells of its log.
+
+    Attributes:
+        directory: where it is.
+        bytes: its size on disk.
+        unsynced_bytes: what a crash of the operating system could still take away.
+        bytes_cut: the torn tail that was cut off when it was opened.
+        skipped: messages skipped when it was opened after such a crash, so that no sequence is
+            used twice.
+        failed: why nothing more is written to it (`on_error="continue"`), or None.
+        errors: how often writing failed.
+
+    """
+
+    directory: str
+    bytes: int
+    unsynced_bytes: int
+    bytes_cut: int
+    skipped: int
+    failed: str | None
+    errors: int
+
+
+class PublisherLog:
+    """The log of one publisher. Only `read` may be called without the publisher's lock.
+
+    Args:
+        config: a `LogConfig`.
+        session: the session of a log that is new; one that exists goes on in its own.
+        wall_ns: the wall clock.
+        store: where the files are; for tests. Default: the operating system.
+
+    Attributes:
+        session: the session of the log.
+        failed: see `LogStats`.
+        broken: why nothing can be brought to the disk any more (`on_error="raise"`), or None.
+        gated: whether a frame may go out only when it is on the disk (`fsync="always"`).
+
+    Raises:
+        ConfigError: `config` is not one, or what the log needs is not installed.
+        LogLockedError, LogFormatError, LogError: see `recovery.log`.
+
+    """
+
+    def __init__(
+        self, config: "LogConfig", *, session: int, wall_ns: int, store: Any = None
+    ) -> None:
+        log = import_log()
+        if not isinstance(config, log.LogConfig):
+            raise ConfigError("log", "a LogConfig or None", config)
+        self.config = config
+        self._writer = log.LogWriter(config, session=session, now_ns=wall_ns, store=store)
+        self._write_error = log.LogWriteError
+        self._reader = self._writer.reader()
+        self.session: int = self._writer.session
+        self.failed: str | None = None
+        self.broken: str | None = None
+        self.gated = config.fsync == "always"
+        self._interval_ns = int(config.fsync_interval_ms * _MS)
+        self._sync_due_ns: int | None = None
+        self._expire_due_ns = 0
+        self._errors = 0
+        self._ahead: OrderedDict[tuple[bytes, str], tuple[Kept | None, Iterator[Kept]]] = (
+            OrderedDict()
+        )
+
+    @property
+    def floor(self) -> int:
+        """The sequence that a stream begins with of which the log knows nothing."""
+        floor: int = self._writer.floor
+        return floor
+
+    def topics(self) -> list[str]:
+        """Return the topics of the log's session."""
+        return [topic for session, topic in self._writer.streams() if session == self.session]
+
+    def next(self, topic: str) -> int:
+        """Return the sequence after the last one that is used."""
+        following: int = self._writer.next(self.session, topic)
+        return following
+
+    def earliest(self, topic: str) -> int | None:
+        """Return the first sequence kept, or None."""
+        earliest: int | None = self._writer.earliest(self.session, topic)
+        return earliest
+
+    def append(
+        self, topic: str, start: int, count: int, frame: bytes, latest_ns: int, wall_ns: int
+    ) -> None:
+        """Write a frame, before it goes out.
+
+        Raises:
+            LogFailedError: it could not be written, and `on_error` is `"raise"`.
+
+        """
+        if self.failed is not None:
+            return
+        if self.broken is not None:
+            raise LogFailedError(self.broken)
+        try:
+            self._writer.append(
+                self.session,
+                topic,
+                start,
+                count,
+                frame,
+                timestamp_ns_max=latest_ns,
+                now_ns=wall_ns,
+            )
+        except self._write_error as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self._errors += 1
+        if self.config.on_error == "raise":
+            raise LogFailedError(str(error), error.errno) from error
+        self.failed = str(error)
+        # What follows is in no log, so the session must not be gone on with.
+        self._writer.abandon()
+
+    def split_skipped(
+        self, topic: str, start: int, stop: int
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Return the parts of `[start, stop)` that a crash skipped, and the others."""
+        ranges = self._writer.skips(self.session, topic)
+        if not ranges:
+            return [], [(start, stop)]
+        skips = RangeSet(ranges)
+        return skips.overlap(start, stop), skips.missing(start, stop)
+
+    def reach_back(self, topic: str, earliest: int) -> int:
+        """Return where the skipped range begins that ends at `earliest`; itself where none does."""
+        for start, stop in reversed(self._writer.skips(self.session, topic)):
+            if start < earliest <= stop:
+                earliest = start
+        return earliest
+
+    def read(self, requester: bytes, topic: str, start: int) -> Kept | None:
+        """Return the frame that has `start`, or the first behind it; None where there is none.
+
+        Only the thread that answers requests calls it.
+        """
+        key = (requester, topic)
+        kept, frames = self._ahead.get(key, (None, _NOTHING))
+        for _ in range(_STEPS_MAX):
+            if kept is None or kept.stop > start:
+                break
+            kept = next(frames, None)
+        if kept is None or not kept.start <= start < kept.stop:
+            frames = self._reader.follow(self.session, topic, start)
+            kept = next(frames, None)
+            if kept is None:
+                self._ahead.pop(key, None)
+                return None
+        self._ahead[key] = (kept, frames)
+        self._ahead.move_to_end(key)
+        while len(self._ahead) > AHEAD_MAX:
+            self._ahead.popitem(last=False)
+        return kept
+
+    def first_at_or_after(self, topic: str, timestamp_ns: int) -> Kept | None:
+        """Return the first kept frame with a message as new as that, or None."""
+        kept: Kept | None = self._reader.first_at_or_after(self.session, topic, timestamp_ns)
+        return kept
+
+    def next_deadline_ns(self, *, now_ns: int) -> int | None:
+        """Return when `sync` is due, or None."""
+        if self.failed is not None or self.config.fsync == "never":
+            return None
+        if not self._writer.unsynced_bytes:
+            self._sync_due_ns = None
+            return None
+        if self._sync_due_ns is None:
+            self._sync_due_ns = now_ns + (0 if self.gated else self._interval_ns)
+        return self._sync_due_ns
+
+    def sync(self, lock: AbstractContextManager[None]) -> None:
+        """Bring what was written to the disk; the lock is held only before and after the waiting.
+
+        Where that fails it is not tried again: the system has forgotten what it could not write,
+        and the next fsync would succeed without it.
+        """
+        self._sync_due_ns = None
+        if self.failed is not None or self.broken is not None:
+            return
+        try:
+            with lock:
+                pending = self._writer.begin_sync()
+            pending.wait()
+            with lock:
+                self._writer.end_sync(pending)
+        except self._write_error as error:
+            try:
+                self._fail(error)
+            except LogFailedError as failure:
+                self.broken = str(failure)
+
+    def expire(self, *, now_ns: int, wall_ns: int) -> None:
+        """Apply retention, now and then."""
+        if now_ns >= self._expire_due_ns and self.failed is None:
+            self._expire_due_ns = now_ns + EXPIRE_NS
+            self._reader.close_idle()
+            try:
+                self._writer.expire(wall_ns)
+            except self._write_error:
+                self._errors += 1  # what is appended next will say it
+
+    def close(self, wall_ns: int) -> None:
+        """Close the log, so that opening it again reads no segment.
+
+        Raises:
+            LogFailedError: not everything could be written.
+
+        """
+        self._reader.close()
+        try:
+            self._writer.close(wall_ns)
+        except self._write_error as error:
+            raise LogFailedError(str(error), error.errno) from error
+
+    def stats(self) -> LogStats:
+        """Return what there is to tell."""
+        opened = self._writer.opened
+        return LogStats(
+            directory=str(self.config.directory),
+            bytes=self._writer.bytes,
+            unsynced_bytes=self._writer.unsynced_bytes,
+            bytes_cut=opened.bytes_cut,
+            skipped=sum(stop - start for _, _, start, stop in opened.skipped),
+            failed=self.failed,
+            errors=self._errors,
+        )
+
+
+def import_log() -> Any:
+    """Return `recovery.log`, or say what is missing."""
+    try:
+        import recovery.log
+    except ImportError as error:
+        raise ConfigError(
+            "log", f"None where {error.name} is not installed (pip install 'p2pmsg[log]')", "given"
+        ) from error
+    return recovery.log

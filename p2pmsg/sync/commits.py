@@ -1,0 +1,328 @@
+"""Which messages a subscriber's application is done with, and writing that down.
+
+What was returned is known without a step per message: a stream's position is where the active
+batch ends, less what is left of it. What was *processed* is that, but for what is in hand: the
+message (or the batch) returned last, until the next one is asked for.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, Protocol
+
+from p2pmsg.config import at_least
+from p2pmsg.errors import ClosedError, ConfigError, CursorError, CursorInUseError
+from p2pmsg.message import Message, MessageBatch
+from p2pmsg.stats import CursorStats
+from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.subscriber_cursor import CursorDesk
+from p2pmsg.subscriber_peer import Stream
+from recovery import (
+    CursorConfig,
+    CursorFile,
+    CursorFileError,
+    CursorFileStore,
+    CursorLockedError,
+)
+
+_MS = 1_000_000
+_RETRY_NS = 1000 * _MS
+"""How long the background thread waits after it failed to write."""
+_log = logging.getLogger("p2pmsg")
+
+Commit = Literal["explicit", "message"] | float
+
+
+class Source(Protocol):
+    """A subscriber, as far as its position goes."""
+
+    _stream: Stream | None
+    _batch: MessageBatch | None
+    _values: Any
+
+    def _set_active(self, stream: Stream | None, batch: MessageBatch | None) -> None: ...
+
+    def receive(self, timeout: float | None = None) -> Message:
+        """Return the next message."""
+
+
+class Commits:
+    """A subscriber's commits. `lock` guards the file; the core's lock is taken within it.
+
+    Attributes:
+        each: whether a message is committed when the next one is asked for.
+        touched: streams whose position may be beyond the committed one; guarded by the core's lock.
+
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        core: SubscriberCore,
+        core_lock: threading.RLock,
+        desk: CursorDesk,
+        config: CursorConfig,
+        commit: Commit,
+    ) -> None:
+        self._source = source
+        self._core = core
+        self._core_lock = core_lock
+        self._desk = desk
+        self._fsync = config.fsync
+        self._fsync_ns = int(config.fsync_interval_ms * _MS)
+        self._interval_ns = int(commit * _MS) if not isinstance(commit, str) else None
+        self.automatic = commit != "explicit"
+        self.each = commit == "message"
+        self.touched: set[Stream] = set()
+        self._hand: tuple[Stream, int, Any] | None = None
+        self._failure: CursorError | None = None
+        self._commit_due_ns = self._sync_due_ns = self._retry_ns = 0
+        self._closed = False
+        self.lock = threading.RLock()
+
+    @property
+    def newcomers(self) -> bool:
+        """Whether sessions were joined that must be recorded before anything of them goes on."""
+        return bool(self._desk.newcomers)
+
+    @property
+    def joining(self) -> bool:
+        """Whether such a session has yet to finish joining, which an exception cut short."""
+        newcomers = self._desk.newcomers
+        return bool(newcomers) and not self._desk.has_begun(newcomers[0])
+
+    @property
+    def tick_s(self) -> float:
+        """How often `handle_timer` should be called at least, in seconds."""
+        return 1.0 if self._interval_ns is None else max(0.001, self._interval_ns / 2e9)
+
+    def asked(self) -> None:
+        """Note that the next message is asked for, so that nothing is in hand any more.
+
+        Raises:
+            CursorError: the background thread could not write; the next write is tried anew.
+
+        """
+        source, core = self._source, self._core
+        with self._core_lock:
+            self._hand = None
+            if core.lone is not None:
+                self.touched.add(core.lone)
+                core.lone = None
+            if source._stream is not None and not source._values.__length_hint__():
+                source._set_active(None, None)
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def asked_each(self) -> None:
+        """Commit what was returned so far; for `commit="message"`, before each one."""
+        if self._closed:
+            return  # whoever asks will be told
+        source = self._source
+        stream, touched = source._stream, self.touched
+        durable = self._fsync == "always"
+        if stream not in touched or len(touched) != 1 or self._core.lone is not None:
+            self.commit_returned(durable=durable)
+            return
+        following = stream.position - source._values.__length_hint__()
+        with self.lock:
+            try:
+                name = (stream.peer.session, stream.topic, following)
+                self._desk.file.advance((name,), durable=durable)
+            except OSError as error:
+                raise CursorError(self._desk.file.path, str(error)) from error
+
+    def hand_out(self, stream: Stream, start: int) -> None:
+        """Note that a batch, or a loss, from `start` on is in hand; the core's lock is held.
+
+        What marks it is the iterator over the rest: once that moves on, another one was asked for.
+        """
+        self._hand = (stream, start, self._source._values)
+
+    def commit(self, message: Message | MessageBatch | None) -> None:
+        """Commit everything returned so far, or one stream up to and including `message`."""
+        durable = self._fsync != "never"
+        if message is None:
+            self.commit_returned(durable=durable)
+            return
+        of_kind = isinstance(message, Message | MessageBatch)
+        if not of_kind:
+            raise ConfigError("message", "a Message, a MessageBatch or None", message)
+        count = len(message) if isinstance(message, MessageBatch) else 1
+        following = message.sequence + count
+        with self.lock:
+            self._check_open()
+            peer = self._core.peers.get(message.session)
+            stream = None if peer is None else peer.streams.get(message.topic)
+            with self._core_lock:
+                returned = -1 if stream is None else self._returned(stream)
+            if stream is None or following > returned:
+                raise ConfigError("message", "one that this subscriber has returned", message)
+            self._write([(stream, following)], durable=durable)
+
+    def commit_returned(self, *, durable: bool = False) -> None:
+        """Commit everything that was returned so far."""
+        with self.lock:
+            self._check_open()
+            self._commit(in_hand=True, durable=durable)
+
+    def record(self) -> None:
+        """Record the sessions that were joined."""
+        with self.lock, self._translated():
+            self._check_open()
+            self._desk.record(self._core)
+
+    def handle_timer(self, now_ns: int) -> None:
+        """Do what is due; called by the background thread. It keeps what goes wrong for `asked`."""
+        interval_ns = self._interval_ns
+        commit_due = interval_ns is not None and now_ns >= self._commit_due_ns
+        sync_due = self._fsync == "interval" and self._desk.file.unsynced
+        sync_due = sync_due and now_ns >= self._sync_due_ns
+        if not (commit_due or sync_due or self._desk.newcomers):
+            return
+        if self._closed or now_ns < self._retry_ns or not self.lock.acquire(blocking=False):
+            return
+        try:
+            if self._closed:
+                return
+            if interval_ns is not None and commit_due:
+                self._commit_due_ns = now_ns + interval_ns
+                self._commit(in_hand=False, durable=self._fsync == "always")
+            with self._translated():
+                self._desk.record(self._core)
+                if sync_due:
+                    self._sync_due_ns = now_ns + self._fsync_ns
+                    self._desk.file.sync()
+        except CursorError as error:
+            self._retry_ns = now_ns + _RETRY_NS
+            if self._failure is None:
+                _log.warning("%s", error)
+            self._failure = error
+        finally:
+            self.lock.release()
+
+    def close(self, *, in_hand: bool) -> None:
+        """Commit, where that is automatic, and let go of the file.
+
+        Args:
+            in_hand: whether what is in hand counts as processed.
+
+        """
+        with self.lock:
+            if self._closed:
+                return
+            try:
+                if self.automatic:
+                    self._commit(in_hand=in_hand, durable=self._fsync != "never")
+            finally:
+                self._closed = True
+                self._desk.file.close()
+
+    def forget(self) -> None:
+        """In a forked child: the file is the parent's, and so is its lock."""
+        self._closed = True
+        self.lock = threading.RLock()
+        self._core_lock = threading.RLock()
+        self._desk.file.close()
+
+    def stats(self) -> CursorStats:
+        """Return the counters."""
+        file = self._desk.file
+        return CursorStats(
+            path=file.path,
+            commits=file.commits,
+            sessions=len(file.cursor.sessions),
+            streams=sum(len(known.streams) for known in list(file.cursor.sessions.values())),
+            sessions_dropped=file.sessions_dropped,
+            streams_dropped=file.streams_dropped,
+            bytes_cut=file.bytes_cut,
+        )
+
+    def _commit(self, *, in_hand: bool, durable: bool) -> None:
+        with self._core_lock:
+            if self._core.lone is not None:
+                self.touched.add(self._core.lone)
+            positions = {stream: self._returned(stream) for stream in self.touched}
+            held = None if in_hand else self._held()
+            if held is not None:
+                positions[held[0]] = held[1]
+        self._write(positions.items(), durable=durable)
+        with self._core_lock:
+            active = self._source._stream
+            for stream, following in positions.items():
+                if stream is not active and stream.position == following:
+                    self.touched.discard(stream)
+
+    def _returned(self, stream: Stream) -> int:
+        """Return the sequence behind what was returned of a stream; the core's lock is held."""
+        left = self._source._values.__length_hint__() if stream is self._source._stream else 0
+        return stream.position - int(left)
+
+    def _held(self) -> tuple[Stream, int] | None:
+        """Return the stream of what is in hand and its first sequence; the core's lock is held."""
+        source, hand, lone = self._source, self._hand, self._core.lone
+        stream, values = source._stream, source._values
+        total = 1 if source._batch is None else len(source._batch)
+        left = int(values.__length_hint__())
+        if hand is not None and hand[2] is values and (stream is None or left == total):
+            return hand[0], hand[1]
+        if stream is not None and left < total:
+            return stream, stream.position - left - 1
+        return None if lone is None else (lone, lone.position - 1)
+
+    def _write(self, positions: Iterable[tuple[Stream, int]], *, durable: bool) -> None:
+        with self._translated():
+            self._desk.record(self._core)
+            self._desk.commit(positions, durable=durable)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the subscriber's cursor")
+
+    def _translated(self) -> "contextlib.AbstractContextManager[None]":
+        return _translated(self._desk.file.path)
+
+
+class EachCommitted:
+    """Iterates over a subscriber's messages, and commits each when the next one is asked for."""
+
+    def __init__(self, source: Source) -> None:
+        self._receive = source.receive
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        try:
+            return self._receive()
+        except ClosedError:
+            raise StopIteration from None
+
+
+def open_cursor(config: CursorConfig, places: list[str], topics: list[str]) -> CursorDesk:
+    """Open a cursor's file; raises `CursorError`, or `CursorInUseError`."""
+    store = CursorFileStore(config.path)
+    with _translated(store.path):
+        return CursorDesk(CursorFile(store, config), places, topics)
+
+
+def check_commit(commit: Any) -> Commit:
+    """Return `commit`, or raise `ConfigError`."""
+    if commit in ("explicit", "message"):
+        return str(commit)  # type: ignore[return-value]
+    if isinstance(commit, bool) or not isinstance(commit, int | float):
+        raise ConfigError("commit", '"explicit", "message" or a number of milliseconds', commit)
+    at_least("commit", commit, 1)
+    return float(commit)
+
+
+@contextlib.contextmanager
+def _translated(path: str) -> Iterator[None]:
+    try:
+        yield
+    except CursorLockedError as error:
+        raise CursorInUseError(path, str(error)) from error
+    except (CursorFileError, OSError) as error:
+        raise CursorError(path, str(error)) from error

@@ -1,0 +1,81 @@
+"""Opening what a publisher is made of: its log, its sockets, its core."""
+
+import time
+from contextlib import ExitStack
+from random import Random
+from typing import TYPE_CHECKING
+
+import transports
+from p2pmsg.config import PublisherConfig
+from p2pmsg.errors import BindError, EndpointError
+from p2pmsg.publisher_core import PublisherCore
+from p2pmsg.publisher_log import PublisherLog
+
+if TYPE_CHECKING:
+    from recovery.log import LogConfig
+
+_random = Random()
+Opened = tuple[PublisherCore, transports.ZmqSender, transports.ZmqRecoveryServer]
+
+
+def open_publisher(
+    name: str,
+    endpoint: str,
+    recovery_endpoint: str | None,
+    config: PublisherConfig,
+    log: "LogConfig | None",
+) -> Opened:
+    """Open all, or nothing; raises what `Publisher` says."""
+    try:
+        at = transports.parse_endpoint(endpoint)
+        recovery_at = _recovery_endpoint(at, recovery_endpoint)
+        with ExitStack() as undo:
+            opened = _open(name, at, recovery_at, config, log, undo)
+            undo.pop_all()
+            return opened
+    except transports.EndpointError as error:
+        raise EndpointError(error) from error
+    except transports.BindError as error:
+        raise BindError(str(error), error.errno) from error
+
+
+def _open(
+    name: str,
+    at: transports.Endpoint,
+    recovery_at: transports.Endpoint,
+    config: PublisherConfig,
+    log: "LogConfig | None",
+    undo: ExitStack,
+) -> Opened:
+    context, session = transports.context(), _random.getrandbits(64)
+    kept: PublisherLog | None = None
+    if log is not None:
+        kept = PublisherLog(log, session=session, wall_ns=time.time_ns())
+        session = kept.session
+        undo.callback(kept.close, time.time_ns())
+    server = transports.ZmqRecoveryServer(
+        recovery_at, context=context, queue_frames=config.queue_frames
+    )
+    undo.callback(server.close)
+    core = PublisherCore(
+        name=name,
+        session=session,
+        recovery=server.endpoint,
+        config=config,
+        now_ns=time.monotonic_ns(),
+        log=kept,
+    )
+    sender = transports.ZmqSender(
+        at, context=context, queue_frames=config.queue_frames, welcome=core.welcome
+    )
+    return core, sender, server
+
+
+def _recovery_endpoint(
+    endpoint: transports.Endpoint, recovery_endpoint: str | None
+) -> transports.Endpoint:
+    if recovery_endpoint is not None:
+        return transports.parse_endpoint(recovery_endpoint)
+    if endpoint.scheme == "tcp":
+        return endpoint.with_port(0)
+    return transports.parse_endpoint(f"{endpoint}.recovery")

@@ -1,0 +1,90 @@
+"""What a subscriber makes of frames, endpoints and time-outs."""
+
+import time
+from math import isnan
+
+import transports
+from p2pmsg import wire
+from p2pmsg.config import SubscriberConfig, check
+from p2pmsg.message import Message, MessageBatch
+from p2pmsg.subscriber_peer import Stream
+from p2pmsg.wire import Frame, Kind
+from recovery import Delivery
+
+_FOREVER_S = 1e9
+
+
+def deadline(timeout: float | None) -> int | None:
+    """Return when `timeout` seconds will have passed, or None; `ConfigError` for no number."""
+    if timeout is None:
+        return None
+    ok = isinstance(timeout, int | float) and not isnan(timeout)
+    check("timeout", timeout, ok, "a number of seconds, or None")
+    return time.monotonic_ns() + int(min(timeout, _FOREVER_S) * 1e9)
+
+
+def read_single(stream: Stream, frame: Frame) -> Message:
+    """Read a frame of one message, the kind that latency is asked of."""
+    values, timestamps, keys, headers = wire.decode_columns(frame)
+    return Message(
+        stream.topic,
+        values[0],
+        None if keys is None else keys[0],
+        frame.base_timestamp_ns if timestamps is None else timestamps[0],
+        None if headers is None else headers[0],
+        frame.sequence,
+        frame.session,
+        stream.peer.name,
+    )
+
+
+def read(stream: Stream, delivery: Delivery[Frame]) -> MessageBatch:
+    """Read the messages of a frame that are to be handed on."""
+    frame = delivery.item
+    values, timestamps, keys, headers = wire.decode_columns(frame)
+    batch = MessageBatch(
+        stream.topic,
+        frame.session,
+        stream.peer.name,
+        frame.sequence,
+        frame.base_timestamp_ns,
+        values,
+        timestamps,
+        keys,
+        headers,
+    )
+    if delivery.count == frame.count:
+        return batch
+    return batch.part(delivery.skip, delivery.skip + delivery.count)
+
+
+def batch_of(message: Message) -> MessageBatch:
+    """Return a batch of one message."""
+    return MessageBatch(
+        message.topic,
+        message.session,
+        message.publisher,
+        message.sequence,
+        message.timestamp_ns,
+        [message.value],
+        None,
+        None if message.key is None else [message.key],
+        None if message.headers is None else [message.headers],
+    )
+
+
+def make_receiver(
+    endpoint: transports.Endpoint, topics: list[str], config: SubscriberConfig
+) -> transports.ZmqReceiver:
+    """Return the socket of one line, with its subscriptions."""
+    receiver = transports.ZmqReceiver(
+        endpoint,
+        context=transports.context(),
+        queue_frames=config.queue_frames,
+        frame_bytes_max=config.frame_bytes_max,
+    )
+    for topic in topics or ["*"]:
+        prefix = topic[:-1].encode() if topic.endswith("*") else topic.encode() + b"\0"
+        receiver.subscribe(prefix)
+    receiver.subscribe(wire.control_prefix(Kind.WELCOME))
+    return receiver

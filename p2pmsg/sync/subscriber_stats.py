@@ -1,0 +1,51 @@
+"""A subscriber's ledger and counters, gathered."""
+
+from collections import Counter
+
+from p2pmsg.stats import CursorStats, SubscriberStats
+from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.subscriber_peer import Stream
+from recovery import Delivery
+
+
+def subscriber_stats(
+    core: SubscriberCore, active: Stream | None, left: int, cursor: CursorStats | None
+) -> SubscriberStats:
+    """Return the counters; `left` messages of the active batch are not delivered yet.
+
+    The caller holds the core's lock.
+    """
+    waiting: Counter[int] = Counter()
+    for stream, output in core.ready:
+        if isinstance(output, Delivery):
+            waiting[id(stream)] += output.count
+    if active is not None:
+        waiting[id(active)] += left
+    streams, desk = core.streams, core.cursor
+    ledgers = [
+        stream.ledger(waiting[id(stream)], None if desk is None else desk.committed(stream))
+        for stream in streams
+        if stream.receiver.started
+    ]
+    totals: Counter[str] = Counter(core.forgotten)
+    for stream in streams:
+        totals.update(stream.totals())
+    return SubscriberStats(
+        published=sum(ledger.published for ledger in ledgers),
+        delivered=sum(ledger.delivered for ledger in ledgers) + core.forgotten["handed"],
+        outstanding=sum(ledger.outstanding for ledger in ledgers),
+        lost=sum(ledger.lost for ledger in ledgers) + core.forgotten["lost"],
+        repaired={"buffer": totals["repaired"]},
+        duplicates=totals["duplicates"],
+        late=totals["late"],
+        losses=[loss for stream in streams for loss in stream.losses()],
+        streams=ledgers,
+        repair_latency=core.repair_latency,
+        nacks_sent=totals["nacks"],
+        frames_received=core.frames_received,
+        frames_invalid=dict(core.invalid),
+        frames_shed=core.frames_shed,
+        bytes_held=core.bytes_held,
+        publishers=[peer.name for peer in core.peers.values() if peer.joined and not peer.gone],
+        cursor=cursor,
+    )

@@ -1,0 +1,146 @@
+"""A subscriber's cursor in the simulator: commits at random, deaths, and what must hold after."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.subscriber_cursor import CursorDesk
+from p2pmsg.subscriber_peer import Stream
+from p2pmsg.testing.network import FaultyNetwork
+from p2pmsg.testing.witness import Book
+from p2pmsg.wire import Frame
+from recovery import CursorConfig, CursorFile, Delivery, Loss, MemoryCursorStore
+
+
+@dataclass(slots=True)
+class Covered:
+    """What the application saw of one stream, in all lives of its subscriber.
+
+    Attributes:
+        start: where it began.
+        next: the sequence behind what it saw.
+        committed: below it nothing may come again after the death of the process.
+        durable: below it nothing may come again after the death of the operating system.
+        at_hand: the next sequence of the current life; None: nothing came yet.
+
+    """
+
+    start: int
+    next: int
+    committed: int = 0
+    durable: int = 0
+    at_hand: int | None = None
+
+
+class SimulatedCursor:
+    """A cursor, through all lives of its subscriber.
+
+    Attributes:
+        covered: what the application saw, by (session, topic).
+        delivered: how many messages it got, each once.
+        repeated: how many it got again.
+        lost: how many were reported lost, by reason.
+        recorded: the sessions whose joining is on the disk.
+        met: the endpoints at which somebody was met in former lives.
+
+    """
+
+    def __init__(
+        self, name: str, network: FaultyNetwork, book: Book, places: list[str], topics: list[str]
+    ) -> None:
+        self.covered: dict[tuple[int, str], Covered] = {}
+        self.delivered = self.repeated = 0
+        self.lost: Counter[str] = Counter()
+        self.recorded: set[int] = set()
+        self.met: set[str] = set()
+        self._meeting: set[str] = set()
+        self._name = name
+        self._network = network
+        self._book = book
+        self._places, self._topics = places, topics
+        self._store = MemoryCursorStore(name)
+        self._desk: CursorDesk | None = None
+
+    def open(self) -> CursorDesk:
+        """Begin a life."""
+        file = CursorFile(self._store, CursorConfig(self._name))
+        self._desk = CursorDesk(file, self._places, self._topics)
+        self.met |= self._meeting
+        for covered in self.covered.values():
+            covered.at_hand = None
+        return self._desk
+
+    def crash(self) -> None:
+        """End a life, with the operating system's perhaps."""
+        network = self._network
+        self._desk = None
+        if network.rng.random() < network.options.system_crashes:
+            network.note(f"{self._name} loses what its system had not written")
+            self._store.crash(network.rng)
+            for covered in self.covered.values():
+                covered.committed = covered.durable
+        else:
+            self._store.kill()
+
+    def record(self, core: SubscriberCore, *, hurried: bool) -> None:
+        """Write down who was joined: at once where messages are to be read, or now and then."""
+        desk = self._desk
+        if desk is None or not desk.newcomers or not (hurried or self._network.rng.random() < 0.5):
+            return
+        newcomers = list(desk.newcomers)
+        desk.record(core)
+        for peer in newcomers:
+            self.recorded.add(peer.session)
+            self._meeting.add(self._places[peer.probe_line])
+
+    def take(self, stream: Stream, output: "Delivery[Frame] | Loss") -> None:
+        """Look at what the application gets next."""
+        key = (stream.peer.session, stream.topic)
+        start = output.start if isinstance(output, Loss) else output.sequence
+        covered = self.covered.get(key)
+        if stream.peer.session not in self.recorded:
+            self._complain(stream, f"hands on {start} before it has noted the session")
+        if covered is None:
+            covered = self.covered[key] = Covered(start, start)
+        if covered.at_hand is None:
+            if start > covered.next:
+                self._complain(stream, f"resumes at {start} and leaves out from {covered.next} on")
+            if start < covered.committed:
+                self._complain(stream, f"resumes at {start} in front of {covered.committed}")
+        covered.at_hand = start + output.count
+        new = max(0, covered.at_hand - covered.next)
+        covered.next += new
+        if isinstance(output, Loss):
+            self.lost[output.reason.value] += new
+        else:
+            self.delivered += new
+            self.repeated += output.count - new
+
+    def commit(self, streams: Sequence[Stream], *, all_of_it: bool = False) -> None:
+        """Commit what the application got, all of it or a part."""
+        desk, rng = self._desk, self._network.rng
+        if desk is None:
+            return
+        fsync = self._network.options.fsync
+        durable = all_of_it or fsync == "always" or (fsync == "interval" and rng.random() < 0.5)
+        whole = all_of_it or rng.random() < 0.5
+        positions: list[tuple[Stream, int]] = []
+        for stream in streams:
+            covered = self.covered.get((stream.peer.session, stream.topic))
+            if covered is None or covered.at_hand is None or not (whole or rng.random() < 0.5):
+                continue
+            following = covered.at_hand
+            if not whole:
+                start = min(stream.receiver.start, following)
+                following = start + int(rng.random() * (following - start + 1))
+            covered.committed = max(covered.committed, following)
+            positions.append((stream, following))
+        self._network.note(f"{self._name} commits {[at for _, at in positions]} {durable}")
+        desk.commit(positions, durable=durable)
+        if durable:
+            for covered in self.covered.values():
+                covered.durable = covered.committed
+
+    def _complain(self, stream: Stream, what: str) -> None:
+        self._book.complain(f"{self._name}: {stream.topic!r} of {stream.peer.name} {what}")

@@ -1,0 +1,271 @@
+"""A subscriber's durable position: what it is, and how a file holds it.
+
+::
+
+    header: magic, version, length, CRC │ snapshot (JSON) │ record │ record │ …
+
+A record has positions only. What must never be forgotten (which sessions were joined, and where) is
+in the snapshot, which is written beside the former file, forced to the disk and renamed, so that it
+is there whole or not at all. So a torn or lost record costs duplicates and never a message.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from recovery._checks import at_least
+from recovery.errors import RecoveryError
+
+MAGIC: Final = b"p2cursor"
+VERSION: Final = 1
+_HEADER: Final = struct.Struct("!8sHHII")  # magic, version, zero, bytes of the snapshot, CRC
+_RECORD: Final = struct.Struct("!IIQ")  # CRC of what follows, bytes of the entries, durable
+_POSITION: Final = struct.Struct("!BIQ")  # 0, number of the stream, next sequence
+_NAMED: Final = struct.Struct("!BQQH")  # 1, session, next sequence, bytes of the topic behind it
+_SEQUENCE_MAX: Final = 2**63
+
+Fsync = Literal["always", "interval", "never"]
+
+
+class CursorFileError(RecoveryError):
+    """A file is no cursor, or a damaged one; its argument says why."""
+
+
+class CursorLockedError(RecoveryError):
+    """Another subscriber, of this process or another, has the cursor."""
+
+
+@dataclass(frozen=True, slots=True)
+class CursorConfig:
+    """Where a subscriber keeps its position, and how. `ValueError` for a value out of limits.
+
+    Whatever `fsync` says, a process that dies loses no commit, and a crash of the operating system
+    loses no message: it may only take back commits, so that more messages come twice.
+    """
+
+    path: str | Path
+    """The file. It and its folder are made where they are missing; a `.lock` file stays beside it,
+    and a `.new` file may."""
+
+    _: KW_ONLY
+
+    fsync: Fsync = "interval"
+    """When a commit is forced to the disk, to survive a crash of the operating system. `interval`
+    (default): `commit()` before it returns, and so at `close()`; automatic commits at most every
+    `fsync_interval_ms`, since forcing takes about a millisecond. `always`: every commit before it
+    is done. `never`: the operating system decides, half a minute later perhaps."""
+
+    fsync_interval_ms: float = 1000.0
+    """How much automatic committing an operating system's crash may take back, in ms. 1 s."""
+
+    sessions_max: int = 1024
+    """How many sessions are remembered; the one joined longest ago is forgotten first, and would be
+    taken from its beginning. More than there are publishers: one without a log has a new session at
+    every start."""
+
+    streams_max: int = 65_536
+    """How many streams are remembered, over all sessions; those of the session joined longest ago
+    are forgotten first. As many as a subscriber takes."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str | Path) or not str(self.path):
+            raise ValueError(f"path must be a str or a Path, not {self.path!r}")
+        if self.fsync not in ("always", "interval", "never"):
+            raise ValueError(f'fsync must be "always", "interval" or "never", not {self.fsync!r}')
+        at_least("fsync_interval_ms", self.fsync_interval_ms, 1)
+        at_least("sessions_max", self.sessions_max, 1)
+        at_least("streams_max", self.streams_max, 1)
+
+
+@dataclass(slots=True)
+class CursorSession:
+    """What is known of a session.
+
+    Attributes:
+        scope: what of it was subscribed to when it was joined; the caller's words.
+        streams: the next sequence wanted, by topic.
+
+    """
+
+    scope: tuple[str, ...]
+    streams: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Cursor:
+    """The position of a subscriber.
+
+    Attributes:
+        sessions: those that were joined, the one joined longest ago first.
+        places: where sessions were met; the caller's words.
+
+    """
+
+    sessions: dict[int, CursorSession] = field(default_factory=dict)
+    places: tuple[str, ...] = ()
+
+    def next(self, session: int, topic: str) -> int | None:
+        """Return the next sequence wanted of a stream, or None where it is not known."""
+        known = self.sessions.get(session)
+        return None if known is None else known.streams.get(topic)
+
+    @property
+    def stream_count(self) -> int:
+        """How many streams are remembered."""
+        return sum(len(known.streams) for known in self.sessions.values())
+
+    def numbers(self) -> dict[tuple[int, str], int]:
+        """Return by which number the records behind a snapshot name each of its streams."""
+        names = ((s, topic) for s, known in self.sessions.items() for topic in known.streams)
+        return {name: number for number, name in enumerate(names)}
+
+
+@dataclass(slots=True)
+class Decoded:
+    """What a file held.
+
+    Attributes:
+        cursor: the position.
+        numbers: how records name the streams.
+        snapshot_bytes: length of the snapshot with its header.
+        good_bytes: how much of the file is whole; what is behind is the rest of a torn record.
+
+    """
+
+    cursor: Cursor
+    numbers: dict[tuple[int, str], int]
+    snapshot_bytes: int
+    good_bytes: int
+
+
+def encode_snapshot(cursor: Cursor) -> bytes:
+    """Return the beginning of a file that holds `cursor`."""
+    sessions = [
+        [f"{session:016x}", list(known.scope), list(known.streams.items())]
+        for session, known in cursor.sessions.items()
+    ]
+    body = json.dumps({"places": list(cursor.places), "sessions": sessions}).encode()
+    return _HEADER.pack(MAGIC, VERSION, 0, len(body), _snapshot_crc(len(body), body)) + body
+
+
+def encode_position(number: int, following: int) -> bytes:
+    """Return the entry of a stream that has a number."""
+    return _POSITION.pack(0, number, following)
+
+
+def encode_named(session: int, topic: str, following: int) -> bytes:
+    """Return the entry of a stream that has none; it gives it the next one."""
+    name = topic.encode()
+    return _NAMED.pack(1, session, following, len(name)) + name
+
+
+def encode_record(entries: bytes, durable: int) -> bytes:
+    """Return a record; the first `durable` bytes of the file are known to be on the disk."""
+    rest = _RECORD.pack(0, len(entries), durable)[4:] + entries
+    return zlib.crc32(rest).to_bytes(4, "big") + rest
+
+
+def decode(data: bytes) -> Decoded:
+    """Return what a file holds; `CursorFileError` where it is none, or damaged.
+
+    A torn end is what the crash of a process or of the operating system leaves. Damage further in,
+    in what was forced to the disk, is refused: nobody knows what else is wrong.
+    """
+    cursor, at = _decode_snapshot(data)
+    numbers = cursor.numbers()
+    found = Decoded(cursor, numbers, at, at)
+    names = list(numbers)
+    while at < len(data):
+        entries = _record_at(data, at)
+        if entries is None:
+            _check_torn(data, at)
+            break
+        _apply(cursor, names, entries)
+        at += _RECORD.size + len(entries)
+    for name in names[len(numbers) :]:
+        numbers[name] = len(numbers)
+    found.good_bytes = at
+    return found
+
+
+def _snapshot_crc(length: int, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(_HEADER.pack(MAGIC, VERSION, 0, length, 0)))
+
+
+def _decode_snapshot(data: bytes) -> tuple[Cursor, int]:
+    if data[: len(MAGIC)] != MAGIC:
+        raise CursorFileError("it is empty" if not data else "it is not a cursor")
+    if len(data) < _HEADER.size:
+        raise CursorFileError("it is damaged: its header is cut short")
+    _, version, zero, length, crc = _HEADER.unpack_from(data)
+    if version > VERSION:
+        raise CursorFileError(f"it is of version {version}; this p2pmsg reads {VERSION}")
+    stop = _HEADER.size + length
+    body = data[_HEADER.size : stop]
+    if version != VERSION or zero or len(body) != length or crc != _snapshot_crc(length, body):
+        raise CursorFileError("it is damaged: its snapshot has another checksum")
+    try:
+        return _parse(json.loads(body)), stop
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CursorFileError(f"its snapshot makes no sense: {error}") from error
+
+
+def _parse(body: dict[str, Any]) -> Cursor:
+    cursor = Cursor(places=tuple(map(str, body["places"])))
+    for session, scope, streams in body["sessions"]:
+        known = CursorSession(tuple(scope))
+        for topic, following in streams:
+            if type(topic) is not str or type(following) is not int:
+                raise ValueError(f"a stream {topic!r} at {following!r}")
+            if not 0 <= following <= _SEQUENCE_MAX:
+                raise ValueError(f"sequence {following}")
+            known.streams[topic] = following
+        cursor.sessions[int(session, 16)] = known
+    return cursor
+
+
+def _record_at(data: bytes, at: int) -> bytes | None:
+    """Return the entries of the record at `at`, or None where there is no whole one."""
+    if at + _RECORD.size > len(data):
+        return None
+    crc, length, _ = _RECORD.unpack_from(data, at)
+    stop = at + _RECORD.size + length
+    if length < _POSITION.size or stop > len(data):
+        return None
+    rest = memoryview(data)[at + 4 : stop]
+    return data[at + _RECORD.size : stop] if zlib.crc32(rest) == crc else None
+
+
+def _check_torn(data: bytes, at: int) -> None:
+    """Raise unless what is wrong at `at` may be what a crash left."""
+    for later in range(at + 1, len(data) - _RECORD.size - _POSITION.size + 1):
+        if _record_at(data, later) is not None and _RECORD.unpack_from(data, later)[2] > at:
+            raise CursorFileError(f"it is damaged at byte {at}, in front of good records")
+
+
+def _apply(cursor: Cursor, names: list[tuple[int, str]], entries: bytes) -> None:
+    try:
+        for session, topic, following in _entries(names, entries):
+            streams = cursor.sessions[session].streams
+            streams[topic] = max(following, streams.get(topic, 0))
+    except (struct.error, IndexError, KeyError, UnicodeDecodeError) as error:
+        raise CursorFileError(f"a record of its makes no sense: {error!r}") from error
+
+
+def _entries(names: list[tuple[int, str]], entries: bytes) -> Iterator[tuple[int, str, int]]:
+    at = 0
+    while at < len(entries):
+        if entries[at]:
+            _, session, following, length = _NAMED.unpack_from(entries, at)
+            at += _NAMED.size + length
+            topic = entries[at - length : at].decode()
+            names.append((session, topic))
+        else:
+            _, number, following = _POSITION.unpack_from(entries, at)
+            at += _POSITION.size
+            session, topic = names[number]
+        yield session, topic, following

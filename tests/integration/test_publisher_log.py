@@ -1,0 +1,187 @@
+"""A publisher with a log: it goes on where it was, and serves what the buffer has forgotten."""
+
+import errno
+import json
+import shutil
+import threading
+from datetime import UTC, datetime
+
+import pytest
+
+import p2pmsg
+from p2pmsg import LogConfig, LogFailedError, PublisherConfig, RangeReader
+from tests.integration.peers import LOOPBACK
+
+pytest.importorskip("recovery.log")
+
+SMALL = PublisherConfig(frame_bytes=4096)
+
+
+def take(subscriber, count, topic="t"):
+    """Receive `count` messages of a topic; their values."""
+    values = []
+    while len(values) < count:
+        message = subscriber.receive(10)
+        assert message.topic == topic
+        values.append(message.value)
+    return values
+
+
+@pytest.mark.parametrize("fsync", ["interval", "always", "never"])
+def test_a_publisher_goes_on_in_its_session(tmp_path, make_publisher, make_subscriber, fsync):
+    log = LogConfig(tmp_path / "log", fsync=fsync)
+    first = make_publisher(log=log)
+    endpoint, session = first.endpoint, first.session
+    subscriber = make_subscriber(endpoint, joins=first)
+    for number in range(100):
+        assert first.publish("t", number) == number
+    assert take(subscriber, 100) == list(range(100))
+    first.close()
+
+    second = make_publisher(endpoint, log=log)
+    assert second.session == session
+    assert second.publish("t", 100) == 100
+    assert second.publish_many("t", list(range(101, 1000))) == (101, 999)
+    assert take(subscriber, 900) == list(range(100, 1000))
+    second.publish("u", "new")
+    assert take(subscriber, 1, "u") == ["new"]
+    stats = subscriber.stats()
+    assert (stats.lost, stats.duplicates, stats.outstanding) == (0, 0, 0)
+    assert stats.delivered == 1001
+
+
+def test_what_the_buffer_has_forgotten_comes_from_the_log(
+    tmp_path, make_publisher, make_subscriber
+):
+    publisher = make_publisher(log=LogConfig(tmp_path), replay_bytes=32_768, config=SMALL)
+    for number in range(20_000):
+        publisher.publish("t", number)
+    publisher.flush()
+    assert publisher.stats().messages_evicted > 5_000
+
+    subscriber = make_subscriber(publisher.endpoint, start="earliest")
+    assert take(subscriber, 20_000) == list(range(20_000))
+    rungs = publisher.stats().repaired
+    assert rungs["log"] > 5_000
+    assert rungs["log"] + rungs["buffer"] >= 20_000
+    assert subscriber.stats().lost == 0
+
+
+def test_several_readers_replay_while_messages_are_published(
+    tmp_path, make_publisher, make_subscriber
+):
+    publisher = make_publisher(log=LogConfig(tmp_path), replay_bytes=32_768, config=SMALL)
+    publisher.publish_many("t", list(range(30_000)))
+    subscribers = [make_subscriber(publisher.endpoint, start=start) for start in (0, 5_000, 29_000)]
+    publisher.wait_for_subscribers(3, timeout=10)
+    writer = threading.Thread(
+        target=lambda: [publisher.publish("t", number) for number in range(30_000, 40_000)]
+    )
+    writer.start()
+    for subscriber, start in zip(subscribers, (0, 5_000, 29_000), strict=True):
+        assert take(subscriber, 40_000 - start) == list(range(start, 40_000))
+        assert subscriber.stats().lost == 0
+    writer.join()
+
+
+def test_a_start_by_time_is_found_in_the_log(tmp_path, make_publisher, make_subscriber):
+    publisher = make_publisher(log=LogConfig(tmp_path), replay_bytes=4096, config=SMALL)
+    base_ns = 1_700_000_000 * 10**9
+    for number in range(10_000):
+        publisher.publish("t", number, timestamp_ns=base_ns + number * 10**9)
+    at = datetime.fromtimestamp(1_700_000_000 + 1234, UTC)
+    subscriber = make_subscriber(publisher.endpoint, start=at)
+    assert take(subscriber, 10_000 - 1234) == list(range(1234, 10_000))
+
+
+def test_ranges_are_read_from_the_log(tmp_path, make_publisher):
+    publisher = make_publisher(log=LogConfig(tmp_path), replay_bytes=4096, config=SMALL)
+    publisher.publish_many("t", list(range(5_000)))
+    with RangeReader(publisher.endpoint) as reader:
+        heads = reader.heads()
+        assert (heads.streams["t"].earliest, heads.streams["t"].next) == (0, 5_000)
+        batches = reader.fetch("t", 100, 300)
+        values = [message.value for batch in batches for message in batch]
+    assert values == list(range(100, 300))
+
+
+def test_with_always_a_flushed_message_is_on_the_disk(tmp_path, make_publisher, make_subscriber):
+    publisher = make_publisher(log=LogConfig(tmp_path, fsync="always"))
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    threads = [
+        threading.Thread(target=lambda: [publisher.publish("t", n) for n in range(500)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    publisher.flush()
+    stats = publisher.stats()
+    assert (stats.log.unsynced_bytes, stats.pending, stats.unsent_frames) == (0, 0, 0)
+    assert sorted(take(subscriber, 2000)) == sorted(list(range(500)) * 4)
+
+
+def test_a_log_has_one_publisher(tmp_path, make_publisher):
+    from recovery.log import LogLockedError
+
+    first = make_publisher(log=LogConfig(tmp_path))
+    with pytest.raises(LogLockedError):
+        p2pmsg.Publisher(LOOPBACK, log=LogConfig(tmp_path))
+    first.close()
+    make_publisher(log=LogConfig(tmp_path))
+
+
+def test_a_log_that_cannot_be_opened_leaves_nothing_bound(tmp_path, make_publisher):
+    (tmp_path / "file").write_text("no directory")
+    endpoint = make_publisher().endpoint
+    port_taken = p2pmsg.BindError
+    with pytest.raises(port_taken):
+        p2pmsg.Publisher(endpoint, log=LogConfig(tmp_path / "log"))
+    make_publisher(log=LogConfig(tmp_path / "log"))  # the lock was given back
+    with pytest.raises((OSError, p2pmsg.P2PError)):
+        p2pmsg.Publisher(LOOPBACK, log=LogConfig(tmp_path / "file"))
+    with pytest.raises(p2pmsg.ConfigError, match="log must be a LogConfig"):
+        p2pmsg.Publisher(LOOPBACK, log=str(tmp_path))
+
+
+@pytest.mark.parametrize("policy", ["raise", "continue"])
+def test_a_full_disk_is_told_and_what_was_written_stays(
+    tmp_path, make_child, make_publisher, make_subscriber, policy
+):
+    child = make_child("fill_log", LOOPBACK, tmp_path, policy, module="logged_children")
+    endpoint = child.line()
+    subscriber = make_subscriber(endpoint, start="earliest")
+    child.tell("go")
+    told = json.loads(child.line())
+    if policy == "raise":
+        assert told["errno"] in (errno.EFBIG, errno.ENOSPC)
+        assert "log" in told["error"]
+    else:
+        assert told["error"] is None
+        assert told["failed"]
+        assert told["accepted"] == 3000
+    assert take(subscriber, told["accepted"]) == list(range(told["accepted"]))
+    child.tell("end")
+    assert child.wait() == 0
+
+    after = make_publisher(log=LogConfig(tmp_path), config=SMALL)
+    if policy == "raise":
+        assert after.publish("t", "next") == told["accepted"]
+        late = make_subscriber(after.endpoint, start="earliest")
+        assert take(late, told["accepted"] + 1) == [*range(told["accepted"]), "next"]
+    else:
+        assert after.session != told["session"]  # its later sequences are in no log
+
+
+def test_a_directory_that_vanishes_is_told(tmp_path, make_publisher):
+    log = LogConfig(tmp_path / "log", segment_bytes=64 * 1024)
+    publisher = make_publisher(log=log)
+    publisher.publish("t", b"first")
+    shutil.rmtree(tmp_path / "log")
+    with pytest.raises(LogFailedError, match="log"):
+        for _ in range(1000):
+            publisher.publish("t", bytes(4096))
+            publisher.flush()
+    with pytest.raises(LogFailedError):
+        publisher.close(timeout=0.0)

@@ -1,0 +1,174 @@
+"""A subscriber with a cursor may die at any time: it misses nothing, and what it has committed it
+does not get again.
+
+A failing run is named by its seed. `P2PMSG_SEEDS=10` runs ten times as many.
+"""
+
+import os
+
+import pytest
+
+from p2pmsg.subscriber_cursor import CursorDesk
+from p2pmsg.testing import InvariantError
+from tests.simulation.profiles import EVERYTHING, TIGHT, Profile, build, run
+
+SEEDS = int(100 * float(os.environ.get("P2PMSG_SEEDS", "1")))
+JOINERS = ("earliest", "latest", 5, "time")
+DIES = {"cursor": True, "subscriber_crashes_per_s": 8, "restart_ms": 40, "loss": 0.05}
+
+ALONE = {
+    "processes crash": Profile(DIES, joiners=JOINERS),
+    "processes crash often": Profile({**DIES, "subscriber_crashes_per_s": 60, "restart_ms": 5}),
+    "systems crash": Profile({**DIES, "system_crashes": 1.0}, joiners=JOINERS),
+    "systems crash, never synced": Profile({**DIES, "system_crashes": 0.5, "fsync": "never"}),
+    "reader stops": Profile({**DIES, "read_stops_per_s": 4, "read_stop_ms": 200}),
+    "two publishers, two lines": Profile(DIES, publishers=2, lines=2),
+}
+"""The publisher stays, and keeps everything."""
+
+WITHOUT_LOG = {
+    "little kept": Profile({**DIES, "replay_bytes": 3000}, joiners=JOINERS),
+    "publishers crash": Profile({**DIES, "publisher_crashes_per_s": 4}, joiners=JOINERS),
+    "little room": Profile({**DIES, **TIGHT, "read_stops_per_s": 4}),
+    "everything": Profile({**EVERYTHING, "cursor": True, "system_crashes": 0.3}, publishers=2),
+}
+"""Something is lost, and that is told."""
+
+WITH_LOG = {
+    "processes crash": Profile({**DIES, "publisher_crashes_per_s": 5}, joiners=JOINERS),
+    "often": Profile(
+        {**DIES, "publisher_crashes_per_s": 20, "subscriber_crashes_per_s": 20, "restart_ms": 10}
+    ),
+    "little buffer": Profile({**DIES, "publisher_crashes_per_s": 5, "replay_bytes": 2000}),
+    "subscribers' systems crash": Profile(
+        {**DIES, "publisher_crashes_per_s": 5, "fsync": "always", "system_crashes": 0.5}
+    ),
+    "everything, two publishers": Profile({**EVERYTHING, "cursor": True}, publishers=2),
+}
+"""Publishers die too, and go on where they were."""
+
+
+def check_nothing_is_missing(simulation, seed):
+    """Check that whoever began at the beginning got each message that was published."""
+    for subscriber in simulation.subscribers:
+        if subscriber.start.kind == "earliest":
+            cursor = subscriber.cursor
+            assert (cursor.delivered, cursor.lost) == (simulation.published, {}), seed
+
+
+@pytest.mark.timeout(max(120, SEEDS))
+@pytest.mark.parametrize("profile", ALONE.values(), ids=ALONE)
+def test_a_subscriber_that_dies_misses_nothing(profile):
+    crashes = repeated = 0
+    for seed in range(SEEDS):
+        simulation = build(profile, seed)
+        run(simulation, profile)
+
+        check_nothing_is_missing(simulation, seed)
+        crashes += sum(subscriber.crashes for subscriber in simulation.subscribers)
+        repeated += sum(subscriber.cursor.repeated for subscriber in simulation.subscribers)
+    assert crashes > SEEDS
+    assert repeated > SEEDS  # so the checks have had something to look at
+
+
+@pytest.mark.timeout(max(120, SEEDS))
+@pytest.mark.parametrize("profile", WITHOUT_LOG.values(), ids=WITHOUT_LOG)
+def test_what_is_missing_is_told(profile):
+    for seed in range(SEEDS):
+        simulation = build(profile, seed)
+        run(simulation, profile)
+
+
+@pytest.mark.timeout(max(120, SEEDS))
+@pytest.mark.parametrize("profile", WITH_LOG.values(), ids=WITH_LOG)
+def test_with_a_log_both_sides_may_die(profile):
+    pytest.importorskip("recovery.log")
+    for seed in range(SEEDS):
+        simulation = build(profile, seed, log=True)
+        run(simulation, profile)
+
+        assert simulation.published, seed
+        check_nothing_is_missing(simulation, seed)
+
+
+def test_what_was_committed_does_not_come_again():
+    for seed in range(30):
+        simulation = build(ALONE["processes crash"], seed)
+        run(simulation, ALONE["processes crash"])
+        for subscriber in simulation.subscribers:
+            subscriber.commit()
+            subscriber.crash()
+            before = subscriber.cursor.delivered, subscriber.cursor.repeated
+            subscriber.revive()
+            simulation.settle(10_000)
+            assert (subscriber.cursor.delivered, subscriber.cursor.repeated) == before, seed
+            assert subscriber.streams
+        simulation.check()
+
+
+def test_an_old_cursor_reports_the_exact_loss():
+    told = 0
+    for seed in range(30):
+        simulation = build(Profile(starts=()), seed, cursor=True, replay_bytes=3000)
+        (publisher,) = simulation.publishers
+        simulation.run(50)
+        subscriber = simulation.add_subscriber(start="earliest")
+        simulation.run(50)
+        subscriber.commit()
+        subscriber.crash()
+        positions = {key: covered.next for key, covered in subscriber.cursor.covered.items()}
+        earlier = subscriber.cursor.lost["evicted"]
+        simulation.run(400)
+        publisher.stop_publishing()
+        simulation.run(100)  # who would crash while it resumes has another loss
+        heads = publisher.core.heads()
+        subscriber.revive()
+        simulation.heal()
+        simulation.settle(10_000)
+        simulation.check()
+        wanted = sum(
+            max(0, heads[topic][0] - following) for (_, topic), following in positions.items()
+        )
+        new = sum(
+            earliest
+            for topic, (earliest, _) in heads.items()
+            if (publisher.session, topic) not in positions
+        )
+        assert subscriber.cursor.lost["evicted"] - earlier == wanted + new, seed
+        told += wanted
+    assert told > 0
+
+
+def forgets_a_commit(monkeypatch):
+    """Let a new life begin in front of what was committed."""
+    monkeypatch.setattr("recovery.cursor_file.CursorFile.advance", lambda *_, **__: 0)
+
+
+def forgets_to_note_the_session(monkeypatch):
+    """Let messages be handed on before their session is noted."""
+    monkeypatch.setattr("p2pmsg.subscriber_cursor.CursorDesk.note", lambda *_: None)
+
+
+def begins_behind(monkeypatch):
+    """Let a new life leave a message out."""
+    real = CursorDesk.start_of
+
+    def start_of(self, session, topic, of_new):
+        known = real(self, session, topic, of_new)
+        return None if known is None else known + 1
+
+    monkeypatch.setattr(CursorDesk, "start_of", start_of)
+
+
+@pytest.mark.parametrize("fault", [forgets_a_commit, forgets_to_note_the_session, begins_behind])
+def test_the_checks_find_what_is_wrong(monkeypatch, fault):
+    fault(monkeypatch)
+    found = 0
+    for seed in range(10):
+        simulation = build(ALONE["processes crash"], seed)
+        try:
+            run(simulation, ALONE["processes crash"])
+        except InvariantError as error:
+            assert f"seed {seed}:" in str(error)
+            found += 1
+    assert found >= 3

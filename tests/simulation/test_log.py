@@ -1,0 +1,63 @@
+"""With a log the promise holds through crashes, and a process that dies loses nothing at all.
+
+A failing run is named by its seed. `P2PMSG_SEEDS=10` runs ten times as many.
+"""
+
+import os
+
+import pytest
+
+from tests.simulation.profiles import EVERYTHING, TIGHT, Profile, build, run
+
+pytest.importorskip("recovery.log")
+
+SEEDS = int(300 * float(os.environ.get("P2PMSG_SEEDS", "1")))
+CRASHES = {"log": True, "publisher_crashes_per_s": 5, "restart_ms": 50, "loss": 0.05}
+JOINERS = ("earliest", "latest", 5, "time")
+
+PROCESS = {
+    "processes crash": Profile(CRASHES),
+    "processes crash, little buffer": Profile({**CRASHES, "replay_bytes": 2000}, joiners=JOINERS),
+    "processes crash, synced always": Profile({**CRASHES, "fsync": "always"}),
+    "reader stops": Profile({**CRASHES, **TIGHT, "read_stops_per_s": 4, "read_stop_ms": 200}),
+}
+SYSTEM = {
+    "systems crash": Profile({**CRASHES, "system_crashes": 1.0}),
+    "systems crash, never synced": Profile(
+        {**CRASHES, "system_crashes": 0.5, "fsync": "never"}, joiners=JOINERS
+    ),
+    "systems crash, synced always": Profile({**CRASHES, "system_crashes": 1.0, "fsync": "always"}),
+    "everything": Profile({**EVERYTHING, "log": True, "system_crashes": 0.3}, publishers=2),
+}
+
+
+@pytest.mark.timeout(max(120, SEEDS))
+@pytest.mark.parametrize("profile", PROCESS.values(), ids=PROCESS)
+def test_nothing_is_lost_with_a_process(profile):
+    for seed in range(SEEDS):
+        simulation = build(profile, seed)
+        run(simulation, profile)
+
+        assert simulation.published, seed
+        assert not simulation.lost, (seed, simulation.lost)
+
+
+@pytest.mark.timeout(max(120, SEEDS))
+@pytest.mark.parametrize("profile", SYSTEM.values(), ids=SYSTEM)
+def test_the_promise_holds_when_the_system_crashes(profile):
+    for seed in range(SEEDS):
+        simulation = build(profile, seed)
+        run(simulation, profile)
+
+        assert simulation.published, seed
+
+
+def test_what_a_crash_of_the_system_takes_is_reported():
+    reasons = set()
+    for seed in range(20):
+        profile = SYSTEM["systems crash, never synced"]
+        simulation = build(profile, seed)
+        run(simulation, profile)
+        reasons |= set(simulation.lost)
+
+    assert "crash" in reasons

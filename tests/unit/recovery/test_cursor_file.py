@@ -1,0 +1,340 @@
+"""Joins and commits, on a disk that fails and in a thread that Ctrl-C may strike anywhere."""
+
+import errno
+import os
+import sys
+from random import Random
+
+import pytest
+
+import recovery.cursor_file
+from recovery import (
+    CursorConfig,
+    CursorFile,
+    CursorFileError,
+    CursorFileStore,
+    CursorLockedError,
+    MemoryCursorStore,
+)
+
+CONFIG = CursorConfig("a.cursor")
+ALL = ("*",)
+FAILURES = ["write_new", "sync_new", "rename_new", "sync_folder", "append", "sync"]
+
+
+def streams(file):
+    sessions = file.cursor.sessions
+    return {(s, topic): at for s in sessions for topic, at in sessions[s].streams.items()}
+
+
+def reopened(store, config=CONFIG):
+    """Return what a new process finds where the former one was killed."""
+    store.kill()
+    file = CursorFile(store, config)
+    found = streams(file)
+    file.close()
+    return found
+
+
+@pytest.fixture
+def store():
+    return MemoryCursorStore()
+
+
+@pytest.fixture
+def file(store):
+    made = CursorFile(store, CONFIG)
+    made.join(1, ALL, {"a": 5, "b": 0}, ["here"])
+    return made
+
+
+def test_a_new_file_is_there_at_once(store):
+    file = CursorFile(store, CONFIG)
+
+    assert store.durable == store.data
+    assert (file.commits, file.bytes_cut, file.unsynced) == (0, 0, False)
+    assert streams(file) == {}
+
+
+def test_what_was_joined_is_on_the_disk(store, file):
+    assert store.durable == store.data
+    assert reopened(store) == {(1, "a"): 5}  # 0 is where the unknown begins
+    assert file.cursor.places == ("here",)
+
+
+def test_joining_again_writes_only_what_is_new(store, file):
+    before = store.data
+    assert not file.join(1, ALL, {"a": 9}, ["here"])
+    assert store.data is before
+    assert file.join(1, ("b",), {"a": 9, "c": 3}, ["there", "here"])
+    assert file.cursor.sessions[1].scope == ("*", "b")
+    assert streams(file) == reopened(store) == {(1, "a"): 5, (1, "c"): 3}
+    assert file.cursor.places == ("here", "there")
+
+
+def test_a_commit_outlives_the_process_and_a_durable_one_the_system(store, file):
+    assert file.advance([(1, "a", 7), (1, "b", 2)], durable=False) == 2
+    assert file.unsynced
+    assert store.durable != store.data
+    assert file.advance([(1, "b", 3)], durable=True) == 1
+    assert not file.unsynced
+    assert store.durable == store.data
+    assert file.commits == 2
+    assert reopened(store) == {(1, "a"): 7, (1, "b"): 3}
+
+
+def test_positions_do_not_go_back_and_strangers_are_left_out(store, file):
+    before = store.data
+    assert file.advance([(1, "a", 5), (1, "a", 4), (2, "a", 9)], durable=True) == 0
+    assert store.data is before
+    assert file.commits == 0
+
+
+def test_sync_is_done_once(store, file):
+    file.advance([(1, "a", 6)], durable=False)
+    file.sync()
+    assert store.durable == store.data
+    store.failing["sync"] = OSError("not called again")
+    file.sync()
+
+
+def test_a_torn_end_is_cut_and_told(store, file):
+    file.advance([(1, "a", 6)], durable=True)
+    store.data += b"torn"
+    store.kill()
+    again = CursorFile(store, CONFIG)
+    assert again.bytes_cut == 4
+    assert streams(again) == {(1, "a"): 6}
+    assert store.durable == store.data
+    again.advance([(1, "a", 7)], durable=False)
+    assert reopened(store) == {(1, "a"): 7}
+
+
+def test_a_damaged_file_is_let_go_of_and_left_as_it_is(store, file):
+    store.kill()
+    damaged = store.data = store.data[:-1]
+    for _ in range(2):
+        with pytest.raises(CursorFileError):
+            CursorFile(store, CONFIG)
+    assert store.data == damaged
+
+
+@pytest.mark.parametrize("what", FAILURES)
+def test_a_commit_that_fails_leaves_the_old_or_the_new(store, file, what):
+    file.advance([(1, "a", 6)], durable=True)
+    before = streams(file)
+    after = {**before, (1, "a"): 7, (1, "b"): 1}
+    store.failing[what] = OSError(errno.ENOSPC, "no room")
+    if what in ("append", "sync"):
+        with pytest.raises(OSError, match="no room"):
+            file.advance([(1, "a", 7), (1, "b", 1)], durable=True)
+        assert streams(file) == before
+    else:
+        with pytest.raises(OSError, match="no room"):
+            file.join(2, ALL, {}, ["there"])
+        with pytest.raises(OSError, match="no room"):  # what it left is not built upon
+            file.advance([(1, "a", 7), (1, "b", 1)], durable=False)
+    copy = MemoryCursorStore()
+    copy.data = store.data
+    assert reopened(copy) in (before, after)
+
+    store.failing.clear()
+    assert file.advance([(1, "a", 8)], durable=False) == 1
+    assert reopened(store) == {**before, (1, "a"): 8}
+
+
+@pytest.mark.parametrize("what", FAILURES[:4])
+def test_a_join_that_fails_is_done_by_the_next_one(store, file, what):
+    store.failing[what] = OSError("no room")
+    for _ in range(2):
+        with pytest.raises(OSError, match="no room"):
+            file.join(2, ALL, {"c": 4}, ["there"])
+    store.failing.clear()
+    assert file.join(2, ALL, {"c": 4}, ["there"])
+    assert reopened(store) == {(1, "a"): 5, (2, "c"): 4}
+
+
+def test_a_system_that_crashes_takes_back_whole_commits_only():
+    seen = set()
+    for seed in range(300):
+        store = MemoryCursorStore()
+        file = CursorFile(store, CONFIG)
+        file.join(1, ALL, {"a": 1}, [])
+        for at in range(2, 8):
+            file.advance([(1, "a", at), (1, "b", at)], durable=at == 4)
+        store.crash(Random(seed))
+        found = reopened(store)
+        assert found[1, "a"] == found[1, "b"] >= 4
+        seen.add(found[1, "a"])
+    assert seen == {4, 5, 6, 7}
+
+
+class Strike:
+    """Raises KeyboardInterrupt before the n-th line that is run in `cursor_file.py`."""
+
+    def __init__(self, number):
+        self.left = number
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self.trace)
+
+    def __exit__(self, *_):
+        sys.settrace(self.before)
+
+    def trace(self, frame, event, _):
+        if frame.f_code.co_filename != recovery.cursor_file.__file__:
+            return None
+        if event in ("line", "return"):
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self.trace
+
+
+def test_ctrl_c_leaves_the_old_or_the_new_commit():
+    number, struck = 0, True
+    while struck:
+        number += 1
+        store = MemoryCursorStore()
+        file = CursorFile(store, CONFIG)
+        file.join(1, ALL, {"a": 5}, [])
+        struck = False
+        try:
+            with Strike(number):
+                file.advance([(1, "a", 7), (1, "b", 1)], durable=True)
+        except KeyboardInterrupt:
+            struck = True
+        old, new = {(1, "a"): 5}, {(1, "a"): 7, (1, "b"): 1}
+        copy = MemoryCursorStore()
+        copy.data = store.data
+        assert reopened(copy) in ((old, new) if struck else (new,)), number
+        file.advance([(1, "a", 8), (1, "b", 2)], durable=True)
+        assert store.durable == store.data
+        assert reopened(store) == {(1, "a"): 8, (1, "b"): 2}, number
+    assert number > 30
+
+
+def test_ctrl_c_in_a_join_loses_no_session():
+    number, struck = 0, True
+    while struck:
+        number += 1
+        store = MemoryCursorStore()
+        file = CursorFile(store, CONFIG)
+        file.join(1, ("a",), {"a": 5}, [])
+        file.join(2, ALL, {"c": 1}, [])
+        struck = False
+        try:
+            with Strike(number):
+                file.join(1, ("b",), {"b": 7}, ["there"])
+        except KeyboardInterrupt:
+            struck = True
+        assert (1, "a") in streams(file), number
+        file.join(1, ("b",), {"b": 7}, ["there"])
+        assert list(file.cursor.sessions) == [2, 1]
+        assert store.durable == store.data
+        assert reopened(store) == {(1, "a"): 5, (1, "b"): 7, (2, "c"): 1}, number
+    assert number > 20
+
+
+def test_the_session_joined_longest_ago_is_forgotten_first(store):
+    config = CursorConfig("a.cursor", sessions_max=2)
+    file = CursorFile(store, config)
+    for session in (1, 2, 1, 3):
+        file.join(session, ALL, {"a": session}, [])
+    assert list(file.cursor.sessions) == [1, 3]
+    assert (file.sessions_dropped, file.streams_dropped) == (1, 1)
+    assert reopened(store, config) == {(1, "a"): 1, (3, "a"): 3}
+
+
+def test_streams_have_a_bound(store):
+    config = CursorConfig("a.cursor", streams_max=4)
+    file = CursorFile(store, config)
+    file.join(1, ALL, {"a": 1, "b": 1}, [])
+    file.join(2, ALL, {"a": 2}, [])
+    file.advance([(2, "b", 1), (2, "c", 1)], durable=False)
+    assert file.cursor.stream_count == 3
+    assert list(file.cursor.sessions) == [2]
+    file.advance([(2, topic, 1) for topic in "defgh"], durable=False)
+    assert file.cursor.stream_count == 4
+    assert streams(file) == reopened(store, config)
+
+
+def test_a_real_file_is_written_anew_before_it_grows_without_end(tmp_path):
+    path = tmp_path / "deep" / "down" / "a.cursor"
+    file = CursorFile(CursorFileStore(path), CONFIG)
+    file.join(1, ALL, {}, [])
+    limit = recovery.cursor_file.JOURNAL_BYTES_MAX
+    largest, shrunk, at = 0, 0, 0
+    while not shrunk:
+        for _ in range(5000):
+            at += 1
+            file.advance([(1, "a", at)], durable=False)
+        size = path.stat().st_size
+        shrunk = size < largest
+        largest = max(largest, size)
+        assert size <= limit + 1000
+    file.close()
+    again = CursorFile(CursorFileStore(path), CONFIG)
+    assert streams(again) == {(1, "a"): at}
+    again.close()
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["a.cursor", "a.cursor.lock"]
+
+
+def test_a_real_file_has_one_owner(tmp_path):
+    path = tmp_path / "a.cursor"
+    first = CursorFile(CursorFileStore(path), CONFIG)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    for name in (path, str(path), link):
+        with pytest.raises(CursorLockedError):
+            CursorFile(CursorFileStore(name), CONFIG)
+    first.close()
+    first.close()
+    CursorFile(CursorFileStore(path), CONFIG).close()
+
+
+def test_a_real_file_that_vanishes_is_noticed_and_made_anew(tmp_path):
+    path = tmp_path / "a.cursor"
+    file = CursorFile(CursorFileStore(path), CONFIG)
+    file.join(1, ALL, {"a": 3}, [])
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        file.advance([(1, "a", 4)], durable=True)
+    assert file.advance([(1, "a", 4)], durable=True) == 1
+    path.rename(tmp_path / "elsewhere")
+    path.write_bytes(b"")
+    with pytest.raises(OSError, match="another file has taken its place"):
+        file.advance([(1, "a", 5)], durable=True)
+    assert file.advance([(1, "a", 5)], durable=True) == 1
+    file.close()
+    again = CursorFile(CursorFileStore(path), CONFIG)
+    assert streams(again) == {(1, "a"): 5}
+    again.close()
+
+
+def test_what_is_another_file_is_not_read_whole(tmp_path):
+    path = tmp_path / "huge"
+    with open(path, "wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(CursorFileError, match="not a cursor"):
+        CursorFile(CursorFileStore(path), CONFIG)
+    assert path.stat().st_size == 2**40
+    with pytest.raises(IsADirectoryError):
+        CursorFile(CursorFileStore(tmp_path), CONFIG)
+
+
+def test_no_descriptor_is_left_open(tmp_path):
+    path = tmp_path / "a.cursor"
+    before = len(os.listdir("/proc/self/fd"))
+    for turn in range(5):
+        file = CursorFile(CursorFileStore(path), CONFIG)
+        file.join(turn, ALL, {}, [])
+        file.advance([(turn, "a", 1)], durable=True)
+        with pytest.raises(CursorLockedError):
+            CursorFile(CursorFileStore(path), CONFIG)
+        file.close()
+    path.write_bytes(b"x")
+    with pytest.raises(CursorFileError):
+        CursorFile(CursorFileStore(path), CONFIG)
+    assert len(os.listdir("/proc/self/fd")) == before
