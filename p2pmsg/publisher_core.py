@@ -25,6 +25,8 @@ from p2pmsg.batch import (
 )
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, MessageError
+from p2pmsg.multicast.packing import publish_datagrams
+from p2pmsg.multicast.publisher_desk import GroupDesk
 from p2pmsg.publisher_requests import Reply, RequestDesk
 from p2pmsg.publisher_stream import PublisherStream, check_topic
 from p2pmsg.wire import Kind, encoder
@@ -46,6 +48,7 @@ class PublisherCore:
         outbox: frames for the data path, oldest first; the shell sends and removes them.
         replay: the replay buffer.
         requests: who asks for what.
+        group: what a multicast needs beside; None: this is none.
         sealed_ns: when the last frame was made.
         heartbeats_sent: how many heartbeats went out.
 
@@ -61,6 +64,8 @@ class PublisherCore:
         self.outbox: deque[bytes] = deque()
         self.replay = ReplayBuffer(config.replay)
         self.requests = RequestDesk(self)
+        self.group: GroupDesk | None = None
+        self.recovery = recovery
         self.heartbeats_sent = 0
         self.sealed_ns = 0
         self.closing = False
@@ -73,9 +78,15 @@ class PublisherCore:
         # So that the fast path need not look at the size of each message.
         self._batch_bytes = min(config.frame_bytes, config.message_bytes_max)
         self._started_ns = now_ns
-        stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
-        self._welcome = control.Welcome(name, recovery, stall_ms)
+        self.stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
+        self._welcome = control.Welcome(name, recovery, self.stall_ms)
         self.welcome = wire.control_frame(Kind.WELCOME, session, self._welcome)
+
+    def become_group(self, datagram_bytes: int, *, now_ns: int) -> GroupDesk:
+        """Publish to a multicast, in datagrams of that size; called before anything else."""
+        self.group = GroupDesk(self, self.config.multicast, datagram_bytes, now_ns=now_ns)
+        self._batch_bytes = min(self._batch_bytes, self.group.frame_bytes)
+        return self.group
 
     @property
     def published(self) -> int:
@@ -115,9 +126,14 @@ class PublisherCore:
             self.seal(topic, now_ns=now_ns)  # an interrupt kept it from going
             batch = None
         if batch is not None:
+            end, following = batch.end, batch.next
             self._append(batch, value, key, timestamp_ns, headers)
-            self.batch_grew(topic, now_ns=now_ns)
-            return batch.next - 1
+            if self.group is None or len(batch.buffer) <= batch.limit or following == batch.first:
+                self.batch_grew(topic, now_ns=now_ns)
+                return batch.next - 1
+            # It must fit a datagram, so this message begins the next one.
+            batch.end, batch.next = end, following
+            self.seal(topic, now_ns=now_ns)
         stream = self._streams.get(topic) or self._make_stream(topic)
         sequence = self.replay.next(topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
@@ -221,6 +237,10 @@ class PublisherCore:
         """
         stream = self._streams.get(topic) or self._make_stream(topic)
         self.seal(topic, now_ns=now_ns)
+        if self.group is not None:
+            return publish_datagrams(
+                self, stream, values, keys, timestamps_ns, at, now_ns=now_ns, wall_ns=wall_ns
+            )
         stop = min(len(values), at + count)
         part = values[at:stop]
         if type(part) is not list:
@@ -293,9 +313,15 @@ class PublisherCore:
             for stream in self._streams.values():
                 self._send_heartbeat(stream, now_ns)
             flags = wire.FLAG_CLOSING
-            self.outbox.append(
-                wire.control_frame(Kind.WELCOME, self.session, self._welcome, flags=flags)
-            )
+            if self.group is not None:
+                farewell = self.group.announcement(flags=flags, now_ns=now_ns)
+            else:
+                farewell = wire.control_frame(
+                    Kind.WELCOME, self.session, self._welcome, flags=flags
+                )
+            self.outbox.append(farewell)
+        if self.group is not None and not self.closing:
+            self.group.handle_timer(now_ns=now_ns)
 
     def lingering(self, *, now_ns: int) -> list[str]:
         """Return the topics whose open batch has waited for long enough; needs no lock."""
@@ -310,6 +336,8 @@ class PublisherCore:
             deadlines.append(self._beats[0][0])
         if self.closing:
             deadlines.append(self._closing_due_ns)
+        elif self.group is not None:
+            deadlines.append(self.group.announce_due_ns)
         expiry = self.replay.next_deadline_ns()
         if expiry is not None:
             deadlines.append(expiry)

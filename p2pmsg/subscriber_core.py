@@ -4,11 +4,13 @@ What the lines say of themselves goes to the `LineDesk`; here are the messages a
 """
 
 from collections import Counter, deque
+from collections.abc import Collection
 from random import Random
 
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.message import Message
+from p2pmsg.multicast.subscriber_desk import GroupMember
 from p2pmsg.start import Start
 from p2pmsg.subscriber_lines import Command, Line, LineDesk
 from p2pmsg.subscriber_peer import Peer, Stream
@@ -34,6 +36,7 @@ class SubscriberCore:
         requests: (session, frame) for the recovery channel, oldest first.
         invalid: frames that were dropped, by reason.
         desk: who looks after the lines.
+        member: what datagram lines need beside; None: there is none.
         repairs_dropped: repairs that came while there was no room, and are asked for again.
 
     """
@@ -50,6 +53,7 @@ class SubscriberCore:
         wait_for_repair: bool,
         rng: Random,
         now_ns: int,
+        datagram_lines: Collection[int] = (),
     ) -> None:
         self.config = config
         self.topics = topics
@@ -63,11 +67,13 @@ class SubscriberCore:
         self.frames_received = 0
         self.frames_shed = 0
         self.repairs_dropped = 0
-        self.lines = [Line(heard_ns=now_ns) for _ in range(lines)]
+        self.lines = [
+            Line(heard_ns=now_ns, shared=index in datagram_lines) for index in range(lines)
+        ]
         self.peers: dict[int, Peer] = {}
         self.forgotten: Counter[str] = Counter()
         self._rng = rng
-        self._receiver = ReceiverConfig(
+        self.receiver_config = ReceiverConfig(
             nack=config.nack,
             reorder_bytes_max=config.receive_bytes,
             wait_for_repair=wait_for_repair,
@@ -77,6 +83,9 @@ class SubscriberCore:
         self._last: Stream | None = None
         self._next_check_ns = now_ns
         self.desk = LineDesk(self, subscriber, name)
+        self.member: GroupMember | None = None
+        if datagram_lines:
+            self.member = GroupMember(self, set(datagram_lines), subscriber)
 
     @property
     def streams(self) -> list[Stream]:
@@ -129,7 +138,7 @@ class SubscriberCore:
                 self._receive_data(frame, now_ns, shed)
             elif kind == Kind.HEARTBEAT:
                 self._receive_heartbeat(frame, now_ns)
-                if frame.session != state.session:
+                if frame.session != state.session and not state.shared:
                     self.desk.note_stranger(line, now_ns)
             elif kind == Kind.WELCOME:
                 self.desk.receive_welcome(line, frame, now_ns)
@@ -141,7 +150,7 @@ class SubscriberCore:
             state.heard_ns = now_ns
         except FrameError as error:
             self.invalid[str(error)] += 1
-            if str(error) == "session":
+            if str(error) == "session" and not state.shared:
                 self.desk.note_stranger(line, now_ns)
 
     @property
@@ -259,6 +268,10 @@ class SubscriberCore:
         for stream in list(self._troubled.values()):
             receiver = stream.receiver
             receiver.handle_timer(now_ns=now_ns)
+            if self.member is not None and stream.peer.feedback is not None:
+                self.member.ask(stream, now_ns=now_ns)
+                self._settle(stream)
+                continue
             ranges = receiver.nacks_due(now_ns=now_ns)
             peer = stream.peer
             if ranges and not peer.gone:
@@ -347,6 +360,9 @@ class SubscriberCore:
 
     def _add_stream(self, peer: Peer, topic: str) -> Stream:
         self._stream_count += 1
-        stream = Stream(peer, topic, self._receiver, self._rng)
+        config = self.receiver_config
+        if self.member is not None and peer.feedback is not None:
+            config = self.member.receiver_config
+        stream = Stream(peer, topic, config, self._rng)
         peer.streams[topic] = stream
         return stream

@@ -44,8 +44,11 @@ class Command:
 class Line:
     """One connection of the data path."""
 
+    shared: bool = False
+    """Whether datagrams of several sessions may come, which are announced again and again."""
     session: int | None = None
     contacted: bool = False
+    contacted_ns: int = 0
     heard_ns: int = 0
     strange_ns: int | None = None
     """Since when frames of sessions come that its welcome did not announce."""
@@ -81,15 +84,29 @@ class LineDesk:
         state.strange_ns = None
         if peer is not None and peer.gone:
             return  # a session that ended does not come back
+        member = self._core.member if state.shared else None
+        if member is not None and peer is not None:
+            state.session = session
+            member.greet(peer, welcome, line, now_ns)
+            return
         if peer is None:
             self._forget_peers()
-            peer = Peer(session, welcome, returning=state.contacted, now_ns=now_ns)
+            returning = state.contacted
+            if member is not None:
+                returning &= now_ns - int(welcome.age_ms * _MS) > state.contacted_ns
+            peer = Peer(session, welcome, returning=returning, now_ns=now_ns)
+            if member is not None:
+                peer.feedback = member.make_feedback()
+                member.greet(peer, welcome, line, now_ns)
             self._core.peers[session] = peer
             self._core.commands.append(Command("connect", line, session, welcome.recovery))
-        state.contacted = True
+        if not state.contacted:
+            state.contacted, state.contacted_ns = True, now_ns
         if state.session != session:
             former, state.session = state.session, session
-            if former is not None and all(other.session != former for other in self._core.lines):
+            if former is None or member is not None:
+                pass
+            elif all(other.session != former for other in self._core.lines):
                 self.end_peer(self._core.peers[former], now_ns)
         peer.heard_ns = now_ns
         self._core._next_check_ns = now_ns
@@ -147,6 +164,7 @@ class LineDesk:
             if not stream.receiver.started:
                 # On a later connection, a topic that is new was opened while we were away.
                 start = head.start if first else self._core._start_of_new()
+                stream.history = head.next
                 stream.receiver.start_at(start, now_ns=now_ns)
             earliest = min(head.earliest, head.next)
             stream.receiver.observe_head(head.next, now_ns=now_ns, earliest=earliest)

@@ -5,8 +5,8 @@ from random import Random
 from p2pmsg.control import Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.stats import StreamLedger
-from p2pmsg.wire import Frame, stream_prefix
-from recovery import Loss, LossReason, ReceiverConfig, StreamReceiver
+from p2pmsg.wire import FLAG_PLAIN, Frame, stream_prefix
+from recovery import Feedback, Loss, LossReason, ReceiverConfig, StreamReceiver
 
 MALFORMED_MAX = 1024
 """Ranges of malformed messages that are told apart."""
@@ -20,6 +20,7 @@ class Peer:
         probe: the id that an echo is awaited for, or None.
         joined: an echo came.
         closing: the publisher says that it is closing.
+        feedback: how to ask in a multicast; None: it is none.
         gone: another session has taken its place.
         gaps: how many of its streams miss something.
 
@@ -27,6 +28,7 @@ class Peer:
 
     __slots__ = (
         "closing",
+        "feedback",
         "gaps",
         "gone",
         "heard_ns",
@@ -58,6 +60,7 @@ class Peer:
         self.keep_alive_ns = 0
         self.joined = self.closing = self.gone = self.told_complete = False
         self.gaps = 0
+        self.feedback: Feedback | None = None
 
 
 class Stream:
@@ -66,8 +69,9 @@ class Stream:
     Attributes:
         given: up to where it was taken from the core, a message or a loss; None: from the start.
         given_messages: how many messages were.
+        history: in a multicast, where it stood when it was joined.
         malformed: messages whose frame turned out to be malformed; they count as lost.
-        prefix: how its frames begin.
+        prefix: how its frames begin; `plain_prefix` those that have values only.
         watched: whether repair ages may be waiting.
 
     """
@@ -75,9 +79,11 @@ class Stream:
     __slots__ = (
         "given",
         "given_messages",
+        "history",
         "malformed",
         "malformed_between",
         "peer",
+        "plain_prefix",
         "prefix",
         "receiver",
         "topic",
@@ -88,7 +94,9 @@ class Stream:
         self.peer = peer
         self.topic = topic
         self.prefix = stream_prefix(topic, peer.session)
-        self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng)
+        self.plain_prefix = stream_prefix(topic, peer.session, FLAG_PLAIN)
+        self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng, peer.feedback)
+        self.history = 0
         self.given: int | None = None
         self.given_messages = 0
         self.malformed: list[Loss] = []

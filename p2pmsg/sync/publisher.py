@@ -19,10 +19,10 @@ from p2pmsg.stats import PublisherStats
 from p2pmsg.sync.bulk import Bulk
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.forks import close_in_children
-from p2pmsg.sync.outgoing import Outgoing
 from p2pmsg.sync.publisher_driver import PublisherDriver
 from p2pmsg.sync.publisher_stats import publisher_stats
 from p2pmsg.sync.settings import check_columns, check_name, publish_error, publisher_config
+from p2pmsg.sync.ways_out import open_way_out, recovery_beside
 from p2pmsg.wire import encoder
 
 _MS = 1_000_000
@@ -42,7 +42,8 @@ class Publisher:
 
     Args:
         endpoint: where to bind: `tcp://HOST:PORT` (port 0 picks one), `ipc://PATH` or
-            `inproc://NAME`.
+            `inproc://NAME`; or where to send to: `udp://GROUP:PORT?interface=…&ttl=…&loopback=…`,
+            for a multicast group or one address.
         name: who publishes, for people; at most 255 bytes. Default: the endpoint.
         replay_bytes: bound of the replay buffer in bytes. Default 64 MiB.
         on_full: what happens when a subscriber's queue is full: `block` (default), `drop`, `raise`;
@@ -91,9 +92,7 @@ class Publisher:
                     config=self._config,
                     now_ns=time.monotonic_ns(),
                 )
-                self._sender = transports.ZmqSender(
-                    at, context=context, queue_frames=queue_frames, welcome=self._core.welcome
-                )
+                self._sender, self._outgoing = open_way_out(self._core, at)
             except BaseException:
                 self._server.close()
                 raise
@@ -103,7 +102,6 @@ class Publisher:
             raise BindError(str(error), error.errno) from error
         self._batches = self._core.open_batches
         self._send = self._sender.send
-        self._outgoing = Outgoing(self._core, self._sender)
         self._bulk = Bulk(self._core, self._outgoing)
         self._driver = PublisherDriver(
             self._core, self._sender, self._server, self._lock, self._outgoing
@@ -415,4 +413,6 @@ def _recovery_endpoint(
         return transports.parse_endpoint(recovery_endpoint)
     if endpoint.scheme == "tcp":
         return endpoint.with_port(0)
+    if endpoint.is_datagram:
+        return recovery_beside(endpoint)
     return transports.parse_endpoint(f"{endpoint}.recovery")

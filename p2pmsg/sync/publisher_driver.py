@@ -9,6 +9,7 @@ import zmq
 
 import transports
 from p2pmsg.publisher_core import PublisherCore
+from p2pmsg.sync.datagram_sender import DatagramSender
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.outgoing import Outgoing
 
@@ -41,7 +42,7 @@ class PublisherDriver:
     def __init__(
         self,
         core: PublisherCore,
-        sender: transports.ZmqSender,
+        sender: transports.ZmqSender | DatagramSender,
         server: transports.ZmqRecoveryServer,
         lock: ExclusiveLock,
         outgoing: Outgoing,
@@ -111,14 +112,15 @@ class PublisherDriver:
         poller = zmq.Poller()
         poller.register(self._server.socket, zmq.POLLIN)
         poller.register(self._ears.fileno(), zmq.POLLIN)
-        news = self._sender.socket.get(zmq.FD)
+        datagrams = isinstance(self._sender, DatagramSender)
+        news = self._sender.fileno()
         polled = False
         while not self._stopping:
             try:
                 wait_ms = self._wait_ms()
                 # While messages are sent, sending looks at the news by itself, and the news are
                 # mostly of no use to us: room in queues.
-                busy = time.monotonic_ns() - self._core.sealed_ns < _BUSY_NS
+                busy = time.monotonic_ns() - self._core.sealed_ns < _BUSY_NS and not datagrams
                 if polled == busy:
                     polled = not busy
                     if polled:
@@ -157,6 +159,10 @@ class PublisherDriver:
                 self._core.next_deadline_ns(),
                 self._core.requests.next_deadline_ns(now_ns=now_ns),
             ):
+                if due_ns is not None:
+                    deadline_ns = min(deadline_ns, due_ns)
+            if self._core.group is not None:
+                due_ns = self._core.group.next_repair_ns(now_ns=now_ns)
                 if due_ns is not None:
                     deadline_ns = min(deadline_ns, due_ns)
             if self._core.outbox:

@@ -22,10 +22,10 @@ from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_peer import Stream
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.iteration import iterate, waiter
+from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.lone import receive_lone
 from p2pmsg.sync.settings import check_endpoints, check_name, check_topics, subscriber_config
-from p2pmsg.sync.subscriber_driver import SubscriberDriver
-from p2pmsg.wire import Frame, FrameError, Kind
+from p2pmsg.wire import Frame, FrameError
 from recovery import Delivery, Loss
 
 _MS = 1_000_000
@@ -94,6 +94,7 @@ class Subscriber:
             wait_for_repair=on_gap != "skip",
             rng=Random(_random.getrandbits(64)),
             now_ns=time.monotonic_ns(),
+            datagram_lines=[at for at, place in enumerate(places) if place.is_datagram],
         )
         self._active: Iterator[Message] = _NOTHING
         self._values: Any = _NO_VALUES
@@ -101,8 +102,7 @@ class Subscriber:
         self._stream: Stream | None = None
         self._closed = False
         self._waiter, self._open = waiter(self), True
-        receivers = [_make_receiver(place, names, settings) for place in places]
-        self._driver = SubscriberDriver(self._core, receivers, places)
+        self._driver = open_lines(self._core, places, names, settings)
         close_in_children(self)
         self._driver.start()
 
@@ -390,19 +390,3 @@ def _batch_of(message: Message) -> MessageBatch:
         None if message.key is None else [message.key],
         None if message.headers is None else [message.headers],
     )
-
-
-def _make_receiver(
-    endpoint: transports.Endpoint, topics: list[str], config: SubscriberConfig
-) -> transports.ZmqReceiver:
-    receiver = transports.ZmqReceiver(
-        endpoint,
-        context=transports.context(),
-        queue_frames=config.queue_frames,
-        frame_bytes_max=config.frame_bytes_max,
-    )
-    for topic in topics or ["*"]:
-        prefix = topic[:-1].encode() if topic.endswith("*") else topic.encode() + b"\0"
-        receiver.subscribe(prefix)
-    receiver.subscribe(wire.control_prefix(Kind.WELCOME))
-    return receiver
