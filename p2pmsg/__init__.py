@@ -18,7 +18,15 @@ from p2pmsg.errors import (
     QueueFullError,
 )
 from p2pmsg.message import Message, MessageBatch
-from p2pmsg.stats import PublisherStats, RequesterStats, StreamLedger, SubscriberStats
+from p2pmsg.multicast.config import MulticastPublisherConfig, MulticastSubscriberConfig
+from p2pmsg.stats import (
+    LineStats,
+    MulticastStats,
+    PublisherStats,
+    RequesterStats,
+    StreamLedger,
+    SubscriberStats,
+)
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.reader import Heads, RangeReader, StreamHead
 from p2pmsg.sync.subscriber import Subscriber
@@ -39,6 +47,7 @@ __all__ = [
     "Heads",
     "HeartbeatConfig",
     "LatencyHistogram",
+    "LineStats",
     "LossReason",
     "LossReport",
     "Message",
@@ -46,6 +55,9 @@ __all__ = [
     "MessageError",
     "MessageTooLargeError",
     "MessagesLostError",
+    "MulticastPublisherConfig",
+    "MulticastStats",
+    "MulticastSubscriberConfig",
     "NackConfig",
     "P2PError",
     "Publisher",

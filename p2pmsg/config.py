@@ -118,6 +118,10 @@ class SubscriberConfig:
     keep_alive_ms: float = 5000.0
     """How often the publisher is told that this subscriber is there."""
 
+    second_line_ms: float = 5.0
+    """Where two lines carry the same stream, how long what one lost may come over the other before
+    it is asked for, in ms. 5 ms: more than two ways through one building differ."""
+
     multicast: MulticastSubscriberConfig = field(default_factory=MulticastSubscriberConfig)
     """What matters where an endpoint is `udp://`."""
 
@@ -129,6 +133,7 @@ class SubscriberConfig:
         whole("streams_max", self.streams_max, 1)
         at_least("keep_alive_ms", self.keep_alive_ms, 10)
         of_kind("nack", self.nack, NackConfig)
+        at_least("second_line_ms", self.second_line_ms, 0)
         of_kind("multicast", self.multicast, MulticastSubscriberConfig)
 
 

@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 from p2pmsg.errors import LossReport
 from recovery import LatencyHistogram
 
-__all__ = ["PublisherStats", "RequesterStats", "StreamLedger", "SubscriberStats"]
+__all__ = [
+    "LineStats",
+    "MulticastStats",
+    "PublisherStats",
+    "RequesterStats",
+    "StreamLedger",
+    "SubscriberStats",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +50,63 @@ class StreamLedger:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LineStats:
+    """What one of a subscriber's endpoints brought.
+
+    Attributes:
+        endpoint: which.
+        frames: frames that came over it; in a multicast, datagrams.
+        first: messages that it brought before other lines did; 0 where it is the only line.
+        second: messages that another line had brought, and were dropped.
+        missing: messages that it did not bring and that followed others which it did.
+        lag_ms: how much later than the first it brings what is second, smoothed, in ms.
+        kernel_drops: datagrams that the kernel dropped for want of room in the receive buffer. They
+            are lost here, not in the network.
+        buffer_bytes: size of the kernel's receive buffer, by the kernel's count; 0: not a datagram
+            line.
+
+    """
+
+    endpoint: str
+    frames: int
+    first: int
+    second: int
+    missing: int
+    lag_ms: float
+    kernel_drops: int
+    buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MulticastStats:
+    """What a publisher to a multicast counts beside.
+
+    Attributes:
+        datagrams_sent, bytes_sent: what went out, repairs included.
+        nacks: NACKs that came by UDP.
+        frames_repaired, messages_repaired, bytes_repaired: what was sent again by UDP.
+        messages_lingering: messages asked for that had just been repaired, or were about to be.
+        repairs_throttled: times that the rate limit made a repair wait.
+        receivers_waited_for: how many the flow control looks at.
+        window_waits: times that it made the publisher wait.
+        invalid: datagrams that came in and were dropped, by reason.
+
+    """
+
+    datagrams_sent: int
+    bytes_sent: int
+    nacks: int
+    frames_repaired: int
+    messages_repaired: int
+    bytes_repaired: int
+    messages_lingering: int
+    repairs_throttled: int
+    receivers_waited_for: int
+    window_waits: int
+    invalid: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberStats:
     """A subscriber's ledger and counters, over all streams since it was made.
 
@@ -61,6 +125,7 @@ class SubscriberStats:
             as missing and are asked for later.
         bytes_held: bytes of frames that wait.
         publishers: names of the publishers connected to now.
+        lines: one entry an endpoint.
 
     """
 
@@ -80,6 +145,7 @@ class SubscriberStats:
     frames_shed: int
     bytes_held: int
     publishers: list[str]
+    lines: list[LineStats] = field(default_factory=list)
 
     @property
     def balanced(self) -> bool:
@@ -127,6 +193,7 @@ class PublisherStats:
         frames_invalid: frames that came in and were dropped, by reason.
         heartbeats_sent: heartbeats.
         undelivered: subscribers that had not got everything when the publisher was closed.
+        multicast: what counts where the endpoint is `udp://`; None elsewhere.
 
     """
 
@@ -150,3 +217,4 @@ class PublisherStats:
     frames_invalid: dict[str, int] = field(default_factory=dict)
     heartbeats_sent: int = 0
     undelivered: int = 0
+    multicast: MulticastStats | None = None

@@ -9,6 +9,7 @@ from random import Random
 
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.line_tally import LineTally
 from p2pmsg.message import Message
 from p2pmsg.multicast.subscriber_desk import GroupMember
 from p2pmsg.start import Start
@@ -37,6 +38,7 @@ class SubscriberCore:
         invalid: frames that were dropped, by reason.
         desk: who looks after the lines.
         member: what datagram lines need beside; None: there is none.
+        tally: which line brought what; None: there is one only.
         repairs_dropped: repairs that came while there was no room, and are asked for again.
 
     """
@@ -83,6 +85,9 @@ class SubscriberCore:
         self._last: Stream | None = None
         self._next_check_ns = now_ns
         self.desk = LineDesk(self, subscriber, name)
+        self.tally: LineTally | None = None
+        if lines > 1:
+            self.tally = LineTally(lines, int(config.second_line_ms * _MS))
         self.member: GroupMember | None = None
         if datagram_lines:
             self.member = GroupMember(self, set(datagram_lines), subscriber)
@@ -119,7 +124,7 @@ class SubscriberCore:
         state = self.lines[line]
         state.received += 1
         stream = self._last
-        if stream is not None and data.startswith(stream.prefix) and not shed:
+        if stream is not None and data.startswith(stream.prefix) and not shed and not self.tally:
             peer = stream.peer
             following = wire.next_frame(data, stream.prefix, stream.topic, peer.session)
             if following is not None and stream.receiver.accept(
@@ -135,7 +140,7 @@ class SubscriberCore:
             frame = Frame(data)
             kind = frame.kind
             if kind == Kind.DATA:
-                self._receive_data(frame, now_ns, shed)
+                self._receive_data(line, frame, now_ns, shed)
             elif kind == Kind.HEARTBEAT:
                 self._receive_heartbeat(frame, now_ns)
                 if frame.session != state.session and not state.shared:
@@ -280,7 +285,7 @@ class SubscriberCore:
                 self.requests.append((peer.session, frame))
             self._settle(stream)
 
-    def _receive_data(self, frame: Frame, now_ns: int, shed: bool) -> None:
+    def _receive_data(self, line: int, frame: Frame, now_ns: int, shed: bool) -> None:
         peer = self.peers.get(frame.session)
         if peer is None:
             raise FrameError("session")
@@ -292,6 +297,8 @@ class SubscriberCore:
             stream.receiver.observe_head(frame.sequence + frame.count, now_ns=now_ns)
             self._settle(stream)
             return
+        if self.tally is not None:
+            self.tally.note(line, stream, frame.sequence, frame.count, now_ns=now_ns)
         self._take(stream, frame, now_ns, repaired=False)
 
     def _take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:

@@ -257,6 +257,8 @@ class LineDesk:
         self._core._last = None
         for stream in peer.streams.values():
             self._core._troubled.pop(id(stream), None)
+            if self._core.tally is not None:
+                self._core.tally.forget(stream)
             self._core.forgotten.update(stream.totals())
 
 

@@ -130,6 +130,10 @@ class NackScheduler:
         self.splits_refused = 0
         self.nacks = 0
 
+    def delay(self, delay_ns: int) -> None:
+        """Wait at least so long before the first NACK of a gap from now on, in ns."""
+        self._delay_ns = max(self._delay_ns, delay_ns)
+
     def add(
         self, start: int, stop: int, *, now_ns: int, reason: LossReason = LossReason.TIMEOUT
     ) -> bool:

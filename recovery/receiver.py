@@ -194,6 +194,10 @@ class StreamReceiver(Generic[T]):
         """Ask for nothing before `now_ns + delay_ns`, and start deadlines over: reading paused."""
         self._nacks.postpone(now_ns=now_ns, delay_ns=delay_ns)
 
+    def delay_nacks(self, delay_ns: int) -> None:
+        """Wait at least so long before a gap is asked for: it may yet be filled another way."""
+        self._nacks.delay(delay_ns)
+
     def rewind(self, expected: int, handed: int, *, now_ns: int) -> None:
         """Miss everything from `expected` on; before it, `handed` messages were handed on.
 

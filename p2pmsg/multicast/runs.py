@@ -22,6 +22,7 @@ _unpack: Final = REST.unpack_from
 
 def take_run(
     core: "SubscriberCore",
+    line: int,
     stream: Stream,
     data: memoryview,
     at: int,
@@ -75,6 +76,8 @@ def take_run(
     frame = _join(stream, first, following - first, base_ns, bodies)
     core.frames_received += len(bodies)
     stream.peer.heard_ns = now_ns
+    if core.tally is not None:
+        core.tally.note(line, stream, first, following - first, now_ns=now_ns)
     if stream.receiver.accept(first, following - first):
         core.ready_bytes += len(frame.data)
         core.ready.append((stream, Delivery(frame, first, 0, following - first)))

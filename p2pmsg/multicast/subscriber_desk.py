@@ -93,7 +93,7 @@ class GroupMember:
         while at < end or not end:
             stream = core.last_stream
             if stream is not None and not shed:
-                after = take_run(core, stream, data, at, segment, now_ns=now_ns)
+                after = take_run(core, line, stream, data, at, segment, now_ns=now_ns)
                 if after > at:
                     state.received += -(-(after - at) // segment)
                     state.heard_ns = now_ns

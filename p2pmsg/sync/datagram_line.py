@@ -4,11 +4,14 @@ import logging
 import select
 import threading
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import transports
+from p2pmsg.line_tally import LineCount
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.subscriber_desk import GroupMember
+from p2pmsg.stats import LineStats
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.wire import FrameError
 
@@ -141,3 +144,30 @@ class DatagramLine:
     def close(self) -> None:
         """Close."""
         self._udp.close()
+
+
+def line_stats(
+    core: SubscriberCore,
+    endpoints: Sequence[transports.Endpoint],
+    receivers: Sequence[object],
+) -> list[LineStats]:
+    """Return what each line brought."""
+    counts = [LineCount() for _ in endpoints] if core.tally is None else core.tally.counts
+    made = []
+    for endpoint, receiver, line, count in zip(
+        endpoints, receivers, core.lines, counts, strict=True
+    ):
+        own = receiver if isinstance(receiver, DatagramLine) else None
+        made.append(
+            LineStats(
+                endpoint=str(endpoint),
+                frames=line.received,
+                first=count.first,
+                second=count.second,
+                missing=count.missing,
+                lag_ms=count.lag_ns / 1e6,
+                kernel_drops=0 if own is None else own.kernel_drops,
+                buffer_bytes=0 if own is None else own.buffer_bytes,
+            )
+        )
+    return made

@@ -284,6 +284,7 @@ class Publisher:
             endpoint=self.endpoint,
             recovery_endpoint=self.recovery_endpoint,
             undelivered=self._undelivered,
+            sender=self._sender,
         )
 
     def close(self, timeout: float = 5.0) -> None:

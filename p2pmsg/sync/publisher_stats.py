@@ -1,7 +1,8 @@
 """A publisher's counters, gathered."""
 
 from p2pmsg.publisher_core import PublisherCore
-from p2pmsg.stats import PublisherStats, RequesterStats
+from p2pmsg.stats import MulticastStats, PublisherStats, RequesterStats
+from p2pmsg.sync.datagram_sender import DatagramSender
 from recovery import StallGuard
 
 
@@ -12,6 +13,7 @@ def publisher_stats(
     endpoint: str,
     recovery_endpoint: str,
     undelivered: int,
+    sender: object = None,
 ) -> PublisherStats:
     """Return the counters; the caller holds the publisher's lock."""
     requests = core.requests
@@ -39,7 +41,8 @@ def publisher_stats(
         replay_bytes=core.replay.bytes_held,
         replay_frames=core.replay.frames_held,
         messages_evicted=core.replay.messages_evicted,
-        messages_repaired=requests.messages_repaired,
+        messages_repaired=requests.messages_repaired
+        + (0 if core.group is None else core.group.messages_repaired),
         requesters=requesters,
         frames_shed=guard.frames_shed,
         stalls=guard.stalls,
@@ -47,4 +50,24 @@ def publisher_stats(
         frames_invalid=dict(requests.invalid),
         heartbeats_sent=core.heartbeats_sent,
         undelivered=undelivered,
+        multicast=_multicast_stats(core, sender),
+    )
+
+
+def _multicast_stats(core: PublisherCore, sender: object) -> MulticastStats | None:
+    group = core.group
+    if group is None or not isinstance(sender, DatagramSender):
+        return None
+    return MulticastStats(
+        datagrams_sent=sender.datagrams_sent,
+        bytes_sent=sender.bytes_sent,
+        nacks=group.nacks,
+        frames_repaired=group.frames_repaired,
+        messages_repaired=group.messages_repaired,
+        bytes_repaired=group.bytes_repaired,
+        messages_lingering=group.repair.messages_lingering,
+        repairs_throttled=group.repair.repairs_throttled,
+        receivers_waited_for=group.window.receivers,
+        window_waits=sender.waits,
+        invalid=dict(group.invalid),
     )

@@ -219,6 +219,7 @@ class Subscriber:
                 publishers=[
                     peer.name for peer in core.peers.values() if peer.joined and not peer.gone
                 ],
+                lines=self._driver.line_stats(),
             )
 
     def close(self) -> None:

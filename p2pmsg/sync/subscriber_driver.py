@@ -7,10 +7,11 @@ import time
 import zmq
 
 import transports
+from p2pmsg.stats import LineStats
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_heal import heal
 from p2pmsg.subscriber_lines import Command
-from p2pmsg.sync.datagram_line import DatagramLine
+from p2pmsg.sync.datagram_line import DatagramLine, line_stats
 
 _MS = 1_000_000
 _FRAMES_PER_ROUND = 64
@@ -116,6 +117,10 @@ class SubscriberDriver:
         if len(receivers) != 1 or self._core.is_full or self._clients_awaited():
             return None
         return receivers[0]
+
+    def line_stats(self) -> list[LineStats]:
+        """Return what each line brought."""
+        return line_stats(self._core, self._endpoints, self._receivers)
 
     def wait_ms(self, deadline_ns: int | None) -> int:
         """Return how long to wait at most, up to a caller's deadline; 0 where something is due."""
