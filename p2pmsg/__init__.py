@@ -27,6 +27,7 @@ from p2pmsg.stats import (
     StreamLedger,
     SubscriberStats,
 )
+from p2pmsg.sync.mold_publisher import MoldPublisher, MoldPublisherStats
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.reader import Heads, RangeReader, StreamHead
 from p2pmsg.sync.subscriber import Subscriber
@@ -55,6 +56,8 @@ __all__ = [
     "MessageError",
     "MessageTooLargeError",
     "MessagesLostError",
+    "MoldPublisher",
+    "MoldPublisherStats",
     "MulticastPublisherConfig",
     "MulticastStats",
     "MulticastSubscriberConfig",

@@ -225,7 +225,7 @@ class LineDesk:
             elif silent_ns > self._timeout_ns // 2 and line.session is not None:
                 # Perhaps it has nothing to say: no topic of its is ours. An echo shows it.
                 peer = self._core.peers[line.session]
-                if peer.joined and peer.probe is None:
+                if peer.joined and peer.probe is None and peer.recovery:
                     self.send_probe(peer, index, now_ns)
 
     def end_peer(self, peer: Peer, now_ns: int) -> None:

@@ -7,6 +7,7 @@ option         value                      meaning
 ``ttl``        0 to 255, default 1        how many routers they may pass; 1: none
 ``loopback``   0 or 1, default 1          whether processes on this machine get them, too
 ``request``    HOST:PORT, several times   mold only: where what was missed is asked for
+``topic``      name, default "mold"       mold only: the topic that its messages get
 =============  =========================  ======================================================
 """
 
@@ -19,6 +20,7 @@ from transports.errors import EndpointError
 TTL_MAX: Final = 255
 _INTERFACE: Final = re.compile(r"[A-Za-z0-9_.:@%\-]{1,64}")
 _REQUEST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.\-]+):([0-9]{1,5})")
+_TOPIC: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _FLAGS: Final = {"0": "0", "false": "0", "no": "0", "1": "1", "true": "1", "yes": "1"}
 
 
@@ -55,10 +57,14 @@ def _check(text: str, scheme: str, host: str, name: str, value: str) -> str:
         return _FLAGS[value.lower()]
     if name == "request" and scheme == "mold":
         match = _REQUEST.fullmatch(value)
-        if match is None or not 0 < int(match[2]) <= 65535:
+        if match is None or int(match[2]) > 65535:
             _refuse(text, f"request {value!r} is not of the form HOST:PORT")
         return value
-    known = "interface, ttl, loopback" + (", request" if scheme == "mold" else "")
+    if name == "topic" and scheme == "mold":
+        if not _TOPIC.fullmatch(value):
+            _refuse(text, f"topic {value!r} is not of 1 to 64 letters, digits, '.', '_' or '-'")
+        return value
+    known = "interface, ttl, loopback" + (", request, topic" if scheme == "mold" else "")
     _refuse(text, f"unknown option {name!r} (known: {known})")
 
 

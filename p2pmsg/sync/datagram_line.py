@@ -87,17 +87,14 @@ class DatagramLine:
                 break
             taken += 1
             with self._lock:
-                self._member.receive(self._line, *received, now_ns=_now_ns(), shed=shed)
+                self._give(*received, shed=shed)
             if core.ready and not shed:
                 break  # somebody waits for it; the kernel keeps the rest
         while (answer := udp.receive_back()) is not None:
             taken += 1
             with self._lock:
                 data, address = answer
-                view = memoryview(data)
-                self._member.receive(
-                    self._line, view, len(data) or 1, address, now_ns=_now_ns(), shed=shed
-                )
+                self._give(memoryview(data), len(data) or 1, address, shed=shed)
         if self._member.outgoing:
             self.flush()
         return taken
@@ -125,7 +122,7 @@ class DatagramLine:
                     self._core.invalid[str(error)] += 1
                     return None
         with self._lock:
-            self._member.receive(self._line, *received, now_ns=_now_ns())
+            self._give(*received)
         if self._member.outgoing:
             self.flush()
         return None
@@ -144,6 +141,12 @@ class DatagramLine:
     def close(self) -> None:
         """Close."""
         self._udp.close()
+
+    def _give(
+        self, data: memoryview, segment: int, address: object, *, shed: bool = False
+    ) -> None:
+        """Give the core a train of datagrams; the lock is held."""
+        self._member.receive(self._line, data, segment, address, now_ns=_now_ns(), shed=shed)
 
 
 def line_stats(

@@ -5,9 +5,10 @@ import threading
 import transports
 from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
-from p2pmsg.errors import BindError, EndpointError
+from p2pmsg.errors import BindError, ConfigError, EndpointError
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.sync.datagram_line import DatagramLine
+from p2pmsg.sync.mold_line import MoldLine
 from p2pmsg.sync.subscriber_driver import SubscriberDriver
 from p2pmsg.wire import Kind
 
@@ -29,7 +30,11 @@ def open_lines(
     lines: list[transports.ZmqReceiver | DatagramLine] = []
     try:
         for line, place in enumerate(places):
-            if place.is_datagram:
+            if place.scheme == "mold":
+                if core.start.kind == "time":
+                    raise ConfigError("start", "no time where the endpoint is mold://", place)
+                lines.append(MoldLine(place, core, line, lock))
+            elif place.is_datagram:
                 lines.append(DatagramLine(place, core, line, lock))
             else:
                 lines.append(_make_receiver(place, topics, config))

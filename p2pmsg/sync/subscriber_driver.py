@@ -12,6 +12,7 @@ from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_heal import heal
 from p2pmsg.subscriber_lines import Command
 from p2pmsg.sync.datagram_line import DatagramLine, line_stats
+from p2pmsg.sync.mold_line import MoldClient, MoldLine
 
 _MS = 1_000_000
 _FRAMES_PER_ROUND = 64
@@ -48,7 +49,7 @@ class SubscriberDriver:
         self._core = core
         self._receivers = receivers
         self._endpoints = endpoints
-        self._clients: dict[int, transports.ZmqRecoveryClient] = {}
+        self._clients: dict[int, transports.ZmqRecoveryClient | MoldClient] = {}
         self.lock = lock
         self.io_lock = threading.RLock()
         self.stopping = False
@@ -222,6 +223,10 @@ class SubscriberDriver:
         what = command.what
         if what == "connect":
             if command.session in self._clients:
+                return
+            line = self._receivers[command.line]
+            if isinstance(line, MoldLine):
+                self._clients[command.session] = line.open_client(command.session)
                 return
             endpoint = _recovery_address(command.endpoint, self._host_of(command))
             client = transports.ZmqRecoveryClient(

@@ -3,6 +3,7 @@
 import time
 
 import transports
+from p2pmsg.errors import ConfigError
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.sync.datagram_sender import DatagramOutgoing, DatagramSender, open_sender
 from p2pmsg.sync.outgoing import Outgoing
@@ -18,6 +19,8 @@ def open_way_out(core: PublisherCore, endpoint: transports.Endpoint) -> tuple[Se
         group = core.become_group(datagram_bytes, now_ns=time.monotonic_ns())
         datagrams = DatagramSender(core, group, udp)
         return datagrams, DatagramOutgoing(core, datagrams)
+    if endpoint.scheme == "mold":
+        raise ConfigError("endpoint", "udp://… here; mold:// is for MoldPublisher", str(endpoint))
     sender = transports.ZmqSender(
         endpoint,
         context=transports.context(),

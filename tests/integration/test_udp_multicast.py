@@ -197,7 +197,7 @@ def test_what_nobody_keeps_is_reported_lost(make_publisher, make_subscriber, end
     publisher.publish("t", b"")
     subscriber.receive(5)
     lose_datagrams(subscriber, 1.0)
-    for number in range(100):
+    for _number in range(100):
         publisher.publish_many("t", [bytes(100)] * 20)
     lose_datagrams(subscriber, 0)
     publisher.publish("t", b"")
