@@ -14,7 +14,7 @@ from p2pmsg.publisher_stream import check_topic
 from p2pmsg.start import parse_start
 
 _Refused = argparse.ArgumentTypeError
-_SCHEMES = ("tcp", "ipc")
+_SCHEMES = ("tcp", "ipc", "udp", "mold")
 
 
 class Parser(argparse.ArgumentParser):
@@ -71,6 +71,14 @@ def bind_endpoint(text: str) -> str:
     return str(_endpoint(text))
 
 
+def datagram_endpoint(text: str) -> str:
+    """Check an endpoint that datagrams come to."""
+    (endpoint,) = connect_endpoints(text) if "," not in text else [text]
+    if not endpoint.startswith(("udp://", "mold://")):
+        raise _Refused(f"take udp:// or mold:// here: {text!r}")
+    return endpoint
+
+
 def connect_endpoints(text: str) -> list[str]:
     """Check one or several endpoints, separated by commas, that a subscriber connects to."""
     endpoints = []
@@ -88,7 +96,7 @@ def _endpoint(text: str) -> transports.Endpoint:
     except transports.EndpointError as error:
         raise _Refused(str(error)) from error
     if endpoint.scheme not in _SCHEMES:
-        raise _Refused(f"{endpoint.scheme} stays within one process, take tcp or ipc: {text!r}")
+        raise _Refused(f"{endpoint.scheme} stays in one process, take tcp, ipc or udp: {text!r}")
     return endpoint
 
 

@@ -4,8 +4,9 @@ import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.bench.dds import Dds
 from tests.bench.group_duty import measure_latency, measure_repair_traffic, measure_repairs
-from tests.bench.groups import Dds, Lcm, Namespaces, OursGroup, RawUdp, Wire, pick_port, why_not
+from tests.bench.groups import Lcm, Namespaces, OursGroup, RawUdp, Wire, pick_port, why_not
 from tests.bench.harness import Plan, compare, measure_throughput, say
 from tests.bench.loads import TrialError
 from tests.bench.report import Goal, Row
