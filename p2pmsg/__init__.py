@@ -23,8 +23,18 @@ from p2pmsg.errors import (
     QueueFullError,
 )
 from p2pmsg.message import Message, MessageBatch
+from p2pmsg.multicast.config import MulticastPublisherConfig, MulticastSubscriberConfig
 from p2pmsg.publisher_log import LogStats
-from p2pmsg.stats import CursorStats, PublisherStats, RequesterStats, StreamLedger, SubscriberStats
+from p2pmsg.stats import (
+    CursorStats,
+    LineStats,
+    MulticastStats,
+    PublisherStats,
+    RequesterStats,
+    StreamLedger,
+    SubscriberStats,
+)
+from p2pmsg.sync.mold_publisher import MoldPublisher, MoldPublisherStats
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.reader import Heads, RangeReader, StreamHead
 from p2pmsg.sync.subscriber import Subscriber
@@ -53,6 +63,7 @@ __all__ = [
     "Heads",
     "HeartbeatConfig",
     "LatencyHistogram",
+    "LineStats",
     "LogConfig",
     "LogFailedError",
     "LogStats",
@@ -63,6 +74,11 @@ __all__ = [
     "MessageError",
     "MessageTooLargeError",
     "MessagesLostError",
+    "MoldPublisher",
+    "MoldPublisherStats",
+    "MulticastPublisherConfig",
+    "MulticastStats",
+    "MulticastSubscriberConfig",
     "NackConfig",
     "P2PError",
     "Publisher",

@@ -5,8 +5,8 @@ from random import Random
 from p2pmsg.control import Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.stats import StreamLedger
-from p2pmsg.wire import Frame, stream_prefix
-from recovery import Loss, LossReason, ReceiverConfig, StreamReceiver
+from p2pmsg.wire import FLAG_PLAIN, Frame, stream_prefix
+from recovery import Feedback, Loss, LossReason, ReceiverConfig, StreamReceiver
 
 MALFORMED_MAX = 1024
 """Ranges of malformed messages that are told apart."""
@@ -16,10 +16,12 @@ class Peer:
     """A publisher's session.
 
     Attributes:
+        began_ns: in a multicast, when its publisher started, as its last announcement has it.
         returning: another session was at its place before, so that nothing of it is too old.
         probe: the id that an echo is awaited for, or None.
         joined: an echo came.
         closing: the publisher says that it is closing.
+        feedback: how to ask in a multicast; None: it is none.
         gone: another session has taken its place.
         asked_ns: since when a NACK is without an answer, or None.
         blamed: what is missing will be lost as `publisher_gone`, for it is silent.
@@ -29,8 +31,10 @@ class Peer:
 
     __slots__ = (
         "asked_ns",
+        "began_ns",
         "blamed",
         "closing",
+        "feedback",
         "gaps",
         "gone",
         "heard_ns",
@@ -55,6 +59,7 @@ class Peer:
         self.stall_ms = welcome.stall_ms
         self.returning = returning
         self.heard_ns = now_ns
+        self.began_ns = now_ns - int(welcome.age_ms * 1e6)
         self.streams: dict[str, Stream] = {}
         self.probe: int | None = None
         self.probe_line = -1
@@ -63,6 +68,7 @@ class Peer:
         self.asked_ns: int | None = None
         self.joined = self.closing = self.gone = self.told_complete = self.blamed = False
         self.gaps = 0
+        self.feedback: Feedback | None = None
 
 
 class Stream:
@@ -71,8 +77,9 @@ class Stream:
     Attributes:
         given: up to where it was taken from the core, a message or a loss; None: from the start.
         given_messages: how many messages were.
+        history: in a multicast, where it stood when it was joined.
         malformed: messages whose frame turned out to be malformed; they count as lost.
-        prefix: how its frames begin.
+        prefix: how its frames begin; `plain_prefix` those that have values only.
         watched: whether repair ages may be waiting.
 
     """
@@ -80,9 +87,11 @@ class Stream:
     __slots__ = (
         "given",
         "given_messages",
+        "history",
         "malformed",
         "malformed_between",
         "peer",
+        "plain_prefix",
         "prefix",
         "receiver",
         "topic",
@@ -93,7 +102,9 @@ class Stream:
         self.peer = peer
         self.topic = topic
         self.prefix = stream_prefix(topic, peer.session)
-        self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng)
+        self.plain_prefix = stream_prefix(topic, peer.session, FLAG_PLAIN)
+        self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng, peer.feedback)
+        self.history = 0
         self.given: int | None = None
         self.given_messages = 0
         self.malformed: list[Loss] = []
