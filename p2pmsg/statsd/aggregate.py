@@ -30,7 +30,6 @@ _PARSED_MAX = 4096
 _BAD_KEPT = 20
 _EVENTS_MAX = 10_000
 _TIMED_MAX = 100_000
-_OWN_NAMES = 4
 _COUNTERS = (Kind.COUNTER, Kind.METER)
 _STATISTICS = (Kind.TIMER, Kind.HISTOGRAM, Kind.DISTRIBUTION)
 
@@ -66,7 +65,7 @@ class Aggregator:
         self.tally = Tally()
         self.bad_reasons: Counter[str] = Counter()
         self.bad_sample: deque[BadLine] = deque(maxlen=_BAD_KEPT)
-        self.series = Series(self.config.names_max + _OWN_NAMES)
+        self.series = Series(self.config.names_max)
         self.values = Values(self.config.values_max)
         self.sets: dict[int, set[str]] = {}
         self._set_values = 0
@@ -80,7 +79,7 @@ class Aggregator:
         self._interval = 1
         prefix = self.config.prefix_stats
         self._own_rows = [
-            self.series.row(Kind.COUNTER, f"{prefix}.{name}")
+            self.series.own_row(Kind.COUNTER, f"{prefix}.{name}")
             for name in ("bad_lines_seen", "packets_received", "metrics_received")
         ]
         self._counted = (0, 0, 0)
@@ -98,7 +97,8 @@ class Aggregator:
         """Add up what was gathered so far, so that everything shows it."""
         if self._pending:
             pending, self._pending, self._pending_bytes = self._pending, [], 0
-            self._take(b"".join((_PADDING, b"\n".join(pending), b"\n", _PADDING)))
+            with np.errstate(over="ignore", invalid="ignore"):  # huge values may add up to inf
+                self._take(b"".join((_PADDING, b"\n".join(pending), b"\n", _PADDING)))
         self._count_own()
 
     def take(self, items: list[Item]) -> None:
@@ -272,17 +272,17 @@ class Aggregator:
             return
         weight = 1 / metric.rate
         if metric.kind is Kind.GAUGE:
-            for value, relative in zip(metric.values, metric.relative, strict=True):
-                gauges.append((number, row, float(value), relative))
+            for value, relative in zip(metric.numbers, metric.relative, strict=True):
+                gauges.append((number, row, value, relative))
             return
         self.series.seen[row] = self._interval
         if metric.kind in _COUNTERS:
-            for value in metric.values:
-                self.series.totals[row] += float(value) * weight
+            for value in metric.numbers:
+                self.series.totals[row] += value * weight
         elif metric.kind is Kind.SET:
             self._add_to_set(row, str(metric.values[0]))
         else:
-            values = np.array(metric.values, np.float64)
+            values = np.array(metric.numbers, np.float64)
             self.series.totals[row] += weight * len(values)
             weights = None if weight == 1 else np.full(len(values), weight)
             self.values.add(np.full(len(values), row, np.int32), values, weights)
@@ -303,11 +303,11 @@ class Aggregator:
         if timed not in self._timed and len(self._timed) >= _TIMED_MAX:
             self.tally.timed_dropped += 1
             return
-        for index, value in enumerate(metric.values):
+        for index, value in enumerate(metric.numbers):
             if metric.kind is Kind.GAUGE and not metric.relative[index]:
-                self._timed[timed] = float(value)
+                self._timed[timed] = value
             else:
-                self._timed[timed] = self._timed.get(timed, 0.0) + float(value) / metric.rate
+                self._timed[timed] = self._timed.get(timed, 0.0) + value / metric.rate
 
     # -------------------------------------------------------------------------------- the flush
 
@@ -334,10 +334,9 @@ class Aggregator:
         """Keep, as statsd does, by how much an interval was too long."""
         before, self._flushed_s = self._flushed_s, timestamp_s
         if before is not None:
-            row = self.series.row(Kind.GAUGE, f"{self.config.prefix_stats}.timestamp_lag")
-            if row >= 0:
-                lag = timestamp_s - before - self.config.interval_s
-                self._set_gauges([(0, row, round(lag, 3), False)])
+            row = self.series.own_row(Kind.GAUGE, f"{self.config.prefix_stats}.timestamp_lag")
+            lag = timestamp_s - before - self.config.interval_s
+            self._set_gauges([(0, row, round(lag, 3), False)])
 
     def _delete_idle(self) -> None:
         config, series = self.config, self.series

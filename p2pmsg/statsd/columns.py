@@ -5,18 +5,19 @@ into one 64-bit number that stands for both; values of up to 16 characters becom
 operations on eight bytes at a time do what a loop over lines would do one byte at a time. A line of
 any other form is named, and left to the parser.
 
-A decimal of at most 15 digits is an integer below 2**53 over a power of ten up to 10**22, both exact
-as floats, so that the one division rounds as `float` does (Clinger, "How to read floating point
-numbers accurately", 1990).
+A decimal of at most 15 digits is an integer below 2**53 over a power of ten up to 10**22; both are
+exact as floats, so that the one division rounds as `float` does (Clinger, "How to read floating
+point numbers accurately", 1990).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Words = npt.NDArray[np.uint64]
-Places = npt.NDArray[np.int64]
+Places = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
@@ -88,9 +89,7 @@ def split_columns(data: bytes, seed: int) -> Columns | None:
         firsts[1:] = line_marks[:-1] + 1
         filled = ends > starts
         if not filled.all():
-            starts, ends, firsts, line_marks = (
-                column[filled] for column in (starts, ends, firsts, line_marks)
-            )
+            starts, ends, firsts = starts[filled], ends[filled], firsts[filled]
         if not len(ends):
             return None
         seconds = np.minimum(firsts + 1, len(marks) - 1)

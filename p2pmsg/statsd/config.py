@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from p2pmsg.config import at_least, check, of_kind, whole
@@ -67,7 +68,7 @@ class AggregateConfig:
             ok = _is_number(percentile) and percentile != 0 and -100 <= percentile <= 100
             check("percentiles", percentile, ok, "from -100 to 100, and not 0")
         for _, bounds in self.histogram:
-            rising = all(a < b for a, b in zip(bounds, bounds[1:], strict=False))
+            rising = all(a < b for a, b in pairwise(bounds))
             check("histogram", bounds, rising, "pairs of a name's part and ascending bounds")
         for field in ("gauge_age_max", "names_max", "set_values_max", "values_max"):
             whole(field, getattr(self, field), 1)

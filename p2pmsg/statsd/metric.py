@@ -48,6 +48,11 @@ class Metric:
     timestamp_s: int | None = None
     container: str = ""
 
+    @property
+    def numbers(self) -> list[float]:
+        """The values, of any kind but a set."""
+        return [value for value in self.values if isinstance(value, float)]
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

@@ -57,6 +57,14 @@ class Series:
         """Return a row that is there."""
         return self._index.get(_KIND_MARKS[kind] + key)
 
+    def own_row(self, kind: Kind, key: str) -> int:
+        """Return the row of something about the collector itself, which has room of its own."""
+        row = self.find(kind, key)
+        if row is None:
+            self.names_max += 1
+            row = self.row(kind, key)
+        return row
+
     def row(self, kind: Kind, key: str) -> int:
         """Return the row of a kind and key, made if there is room, else -1."""
         marked = _KIND_MARKS[kind] + key

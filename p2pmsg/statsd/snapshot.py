@@ -1,4 +1,4 @@
-"""What a flush hands to the outputs: everything of one interval, as rows that are made bit by bit."""
+"""What a flush hands to the outputs: all of one interval, as rows that are made in parts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -100,6 +100,10 @@ class Snapshot:
 
     def prepare(self) -> None:
         """Sort the values of timers. numpy does it without Python's lock, so a thread may."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._prepare()
+
+    def _prepare(self) -> None:
         rows, values, _ = self._values.columns()
         binned = self._values.binned
         if binned is not None and len(rows):
@@ -110,7 +114,7 @@ class Snapshot:
         self._statistics = Statistics(rows, values, self.config.percentiles)
 
     def rows(self) -> Iterator[list[Row]]:
-        """Give all rows, some at a time: counters, statistics, gauges, sets, and those with times."""
+        """Give all rows, some at a time: counters, statistics, gauges, sets, those with times."""
         if self._statistics is None:
             self.prepare()
         yield from self._simple("c")

@@ -1,4 +1,4 @@
-"""What timers say: count, sum, mean, percentiles … as statsd computes them, for all rows at once."""
+"""What timers say: count, sum, mean, percentiles … as statsd has them, for all rows at once."""
 
 import math
 from collections.abc import Sequence
@@ -135,7 +135,8 @@ def sketched_fields(
 
     def at(share: float) -> float:
         place = int(np.searchsorted(ranks, share * ranks[-1]))
-        return min(max(bin_value(bins[min(place, len(bins) - 1)]), least), most)
+        middle = bin_value(bins[min(place, len(bins) - 1)])
+        return float(min(max(middle, least), most))
 
     fields = {
         "std": math.sqrt(max(squares / count - mean * mean, 0.0)),

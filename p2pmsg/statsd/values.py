@@ -72,7 +72,8 @@ class Values:
     def take_row(self, row: int) -> Floats:
         """Return the values of one row, in the order in which they came."""
         rows, values, _ = self.columns()
-        return values[rows == row]
+        found: Floats = values[rows == row]
+        return found
 
     def drop_row(self, row: int) -> None:
         """Forget the values of one row."""

@@ -149,7 +149,9 @@ def assert_same(got, expected):
         assert math.isclose(got[key], value, rel_tol=1e-12, abs_tol=1e-9), key
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.sampled_from([50.0, 90.0, -25.0]))
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.sampled_from([50.0, 90.0, -25.0])
+)
 def test_beyond_the_bound_of_values_a_sketch_is_one_percent_off_at_most(values, percentile):
     config = AggregateConfig(values_max=1, percentiles=(percentile,))
     exact = Aggregator(AggregateConfig(percentiles=(percentile,)))
