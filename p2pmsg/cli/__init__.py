@@ -1,4 +1,4 @@
-"""The command line: `p2pmsg demo`, `pub`, `sub`, `bench`.
+"""The command line: `p2pmsg demo`, `pub`, `sub`, `bench`, `statsd`.
 
 Exit status: 0, 1 for a failure at run time, 2 for wrong arguments, 130 after Ctrl-C, 143 after
 SIGTERM, 141 where nobody reads the output any more. Each failure is one line on standard error.
@@ -18,6 +18,7 @@ from p2pmsg.cli.arguments import Parser, one_line
 from p2pmsg.cli.bench import add_parser as add_bench
 from p2pmsg.cli.demo import add_parser as add_demo
 from p2pmsg.cli.pub import add_parser as add_pub
+from p2pmsg.cli.statsd import add_parser as add_statsd
 from p2pmsg.cli.sub import add_parser as add_sub
 from p2pmsg.demo.feed import FeedError
 from p2pmsg.demo.processes import DemoError
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parser.parse_args(argv)
         if arguments.command is None:
-            parser.error("name a command: demo, pub, sub or bench (p2pmsg --help tells more)")
+            parser.error("name a command, such as demo, pub or sub (p2pmsg --help tells more)")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     prog = f"p2pmsg {arguments.command}"
@@ -69,7 +70,7 @@ def _build_parser() -> Parser:
     version = importlib.metadata.version("p2pmsg")
     parser.add_argument("--version", action="version", version=f"p2pmsg {version}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for add_parser in (add_demo, add_pub, add_sub, add_bench):
+    for add_parser in (add_demo, add_pub, add_sub, add_bench, add_statsd):
         add_parser(commands)
     return parser
 

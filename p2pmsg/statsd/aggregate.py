@@ -8,6 +8,7 @@ is kept.
 
 import random
 from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +16,10 @@ import numpy as np
 from p2pmsg.statsd.columns import PAD_BYTES, Columns, Floats, Places, split_columns
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.forms import COUNTER, CUT, GAUGE, SLOW, STATISTIC, Forms, add_up
+from p2pmsg.statsd.keys import make_key
 from p2pmsg.statsd.metric import BadLine, Event, Item, Kind, Metric, ServiceCheck
 from p2pmsg.statsd.parser import parse_line
-from p2pmsg.statsd.series import Series, make_key
+from p2pmsg.statsd.series import Series
 from p2pmsg.statsd.snapshot import Snapshot, Timed
 from p2pmsg.statsd.values import Values
 
@@ -84,6 +86,8 @@ class Aggregator:
         ]
         self._counted = (0, 0, 0)
         self._flushed_s: float | None = None
+        self.exact_totals: Mapping[str, float] = {}
+        """Totals of counters that came over the reliable channel, by key."""
 
     def feed(self, lines: bytes, packets: int = 1) -> None:
         """Take lines, separated by line feeds; `packets` is how many datagrams they came in."""
@@ -101,7 +105,7 @@ class Aggregator:
                 self._take(b"".join((_PADDING, b"\n".join(pending), b"\n", _PADDING)))
         self._count_own()
 
-    def take(self, items: list[Item]) -> None:
+    def take(self, items: Sequence[Item]) -> None:
         """Add up what was parsed elsewhere."""
         self.settle()
         gauges: list[tuple[int, int, float, bool]] = []

@@ -6,6 +6,7 @@ millisecond at a time, and no lock is fought over.
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -14,9 +15,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from p2pmsg.errors import ClosedError, ConfigError
+from p2pmsg.metrics.state_file import StateFile
+from p2pmsg.metrics.totals import ExactTotals
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import Dialect, find_dialect
+from p2pmsg.statsd.exact import ExactInlet
 from p2pmsg.statsd.flushing import Flushing
 from p2pmsg.statsd.inlet import Inlets
 from p2pmsg.statsd.listen import parse_listen
@@ -50,6 +54,10 @@ class Collector:
         interval_s: time between flushes, in seconds. Default 10.
         dialect: how lines are read, by name (`strict`, `etsy`, …) or a `Dialect`. Default `strict`.
         percentiles: of timers. Default 90.
+        exact: endpoints of `p2pmsg.metrics.Client`s, whose deltas are added up exactly; `totals`
+            has them. Default: none.
+        state: a file in which those totals survive a crash of the collector. Default: none, and a
+            restart begins with what the clients' replay buffers hold.
         reuse_port: whether several collectors may listen at one UDP port; the kernel spreads the
             senders over them. Default False.
         receive_buffer_bytes: what the kernel is asked to keep of each socket. Default 8 MiB: half a
@@ -73,6 +81,8 @@ class Collector:
         interval_s: float | None = None,
         dialect: str | Dialect | None = None,
         percentiles: Sequence[float] | None = None,
+        exact: str | Sequence[str] = (),
+        state: str | os.PathLike[str] | None = None,
         reuse_port: bool = False,
         receive_buffer_bytes: int = _BUFFER_BYTES,
         config: AggregateConfig | None = None,
@@ -113,6 +123,7 @@ class Collector:
                 self._publisher.close(timeout=0.0)
             raise
         self._flushing = Flushing(self._outputs)
+        self._exact = self._open_exact(exact, state)
         self._thread = threading.Thread(target=self._run, name="statsd-collector", daemon=True)
         self._thread.start()
 
@@ -136,6 +147,13 @@ class Collector:
         """Return what came in, what was bad, what was dropped; also after `close`."""
         with self._lock:
             return collector_stats(self._aggregator, self._inlets, self._flushing, self._error)
+
+    def totals(self) -> ExactTotals:
+        """Return a copy of the totals of the exact metrics."""
+        with self._lock:
+            if self._exact is None:
+                return ExactTotals()
+            return ExactTotals.decode(self._exact.totals.encode())
 
     def flush(self, timeout: float = 10.0) -> None:
         """Flush now, and wait until every output has it.
@@ -197,6 +215,8 @@ class Collector:
             _log.exception("statsd: the collector has ended")
         finally:
             self._inlets.close()
+            if self._exact is not None:
+                self._exact.close()
             self._flushing.abandon()
 
     def _serve(self) -> None:
@@ -220,16 +240,33 @@ class Collector:
     def _begin_flush(self) -> None:
         with self._lock:
             self._inlets.note_drops()
+            if self._exact is not None:
+                self._exact.keep()
             self._flushing.begin(self._aggregator.flush(time.time()))
 
     def _finish(self) -> None:
         """Read what the kernel still holds, and flush everything."""
+        if self._exact is not None:
+            self._exact.stop()
         deadline = time.monotonic() + _DRAIN_S
         while self._inlets.turn(0.0, self._lock) and time.monotonic() < deadline:
             pass
         self._flushing.finish()
         self._begin_flush()
         self._flushing.finish()
+
+    def _open_exact(
+        self, endpoints: str | Sequence[str], state: str | os.PathLike[str] | None
+    ) -> ExactInlet | None:
+        places = [endpoints] if isinstance(endpoints, str) else list(endpoints)
+        try:
+            file = None if state is None else StateFile(state)
+            return ExactInlet(places, self._aggregator, self._lock, file) if places else None
+        except BaseException:
+            self._inlets.close()
+            if self._publisher is not None:
+                self._publisher.close(timeout=0.0)
+            raise
 
     def _statuses(self) -> list[tuple[str, str, float]]:
         return [

@@ -4,22 +4,9 @@ import numpy as np
 
 from p2pmsg.statsd.metric import Kind
 
-TAGS_MARK = "|#"
-"""Between name and tags in a key; neither has a bar of its own in a dialect that splits at bars."""
 _ROWS_MIN = 256
 CUT_NAMES_MAX = 10
 """Names cut off that are kept, to tell which."""
-
-
-def make_key(name: str, tags: tuple[str, ...]) -> str:
-    """Return what stands for name and tags: tags in one order, each once."""
-    return f"{name}{TAGS_MARK}{','.join(sorted(set(tags)))}" if tags else name
-
-
-def split_key(key: str) -> tuple[str, tuple[str, ...]]:
-    """Return name and tags of a key."""
-    name, mark, tags = key.partition(TAGS_MARK)
-    return name, tuple(tags.split(",")) if mark else ()
 
 
 class Series:

@@ -8,8 +8,9 @@ import numpy as np
 from ddsketch import DDSketch
 
 from p2pmsg.statsd.config import AggregateConfig
+from p2pmsg.statsd.keys import split_key
 from p2pmsg.statsd.metric import Event, Kind, ServiceCheck
-from p2pmsg.statsd.series import KIND_OF_MARK, split_key
+from p2pmsg.statsd.series import KIND_OF_MARK
 from p2pmsg.statsd.statistics import Fields, Statistics, sketched_fields
 from p2pmsg.statsd.values import Binned, bin_values
 
@@ -36,8 +37,9 @@ class Row:
     Attributes:
         kind: its type; meters are counters.
         key: name and tags together.
-        fields: counters `count` and `rate` (a second), gauges `value`, sets `count`, the others
-            what `AggregateConfig.percentiles` and `histogram` ask for.
+        fields: counters `count` and `rate` (a second), and `total` where they are exact; gauges
+            `value`, sets `count`, the others what `AggregateConfig.percentiles` and `histogram`
+            ask for.
         timestamp_s: seconds since the epoch; the flush's, or the one that was sent.
 
     """
@@ -82,6 +84,7 @@ class Snapshot:
         self.interval_s = self.config.interval_s
         self.events = events
         self._timed = timed
+        self._exact = dict(aggregator.exact_totals)
         self._keys = series.keys.copy()
         self._kinds = series.kinds[:count].copy()
         self._totals = series.totals[:count].copy()
@@ -147,6 +150,8 @@ class Snapshot:
                     fields: Fields = {"count": float(len(self._sets.get(row, ())))}
                 else:
                     fields = self._fields(kind, total)
+                    if key in self._exact and mark == "c":
+                        fields["total"] = self._exact[key]
                 rows.append(Row(kind, key, fields, self.timestamp_s))
             yield rows
 

@@ -191,7 +191,10 @@ def metric_name(name: str) -> str:
 def _update(sample: _Sample, row: Row) -> None:
     fields = row.fields
     if row.kind in (Kind.COUNTER, Kind.METER):
-        sample.value += max(fields["count"], 0.0)  # Prometheus's counters never fall
+        if "total" in fields:
+            sample.value = fields["total"]
+        else:
+            sample.value += max(fields["count"], 0.0)  # Prometheus's counters never fall
     elif row.kind is Kind.GAUGE:
         sample.value = fields["value"]
     elif row.kind is Kind.SET:

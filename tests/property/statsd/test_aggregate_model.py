@@ -12,9 +12,9 @@ from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.columns import PAD_BYTES, split_columns
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import DIALECTS
+from p2pmsg.statsd.keys import make_key
 from p2pmsg.statsd.metric import BadLine, Kind, Metric
 from p2pmsg.statsd.parser import parse_line
-from p2pmsg.statsd.series import make_key
 
 PADDING = bytes(PAD_BYTES)
 DECIMAL = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
