@@ -95,7 +95,7 @@ class Management:
         self._aggregator.settle()
         series = self._aggregator.series
         entries = [
-            (series.keys[row] or "", float(series.totals[row])) for row in series.rows_of(kind)
+            (series.key(row), float(series.totals[row])) for row in series.rows_of(kind)
         ]
         return f"{object_text(entries)}\n{_END}"
 
@@ -107,7 +107,7 @@ class Management:
         by_row: dict[int, list[float]] = {}
         for row, value in zip(rows_there.tolist(), values.tolist(), strict=True):
             by_row.setdefault(row, []).append(value)
-        entries = [(aggregator.series.keys[row] or "", by_row.get(row, [])) for row in rows]
+        entries = [(aggregator.series.key(row), by_row.get(row, [])) for row in rows]
         return f"{object_text(entries)}\n{_END}"
 
     def _delete(self, kinds: tuple[Kind, ...], patterns: list[str]) -> str:
@@ -116,7 +116,7 @@ class Management:
         lines = []
         for pattern in patterns:
             series = aggregator.series
-            keys = [series.keys[row] or "" for row in series.rows_of(*kinds)]
+            keys = [series.key(row) for row in series.rows_of(*kinds)]
             found = [key for key in keys if key == pattern]
             if pattern.endswith(".*"):
                 found += [key for key in keys if key.startswith(pattern[:-1])]

@@ -23,7 +23,7 @@ class Series:
 
     def __init__(self, names_max: int) -> None:
         self.names_max = names_max
-        self.keys: list[str | None] = []
+        self._marked: list[str | None] = []
         self.totals = np.zeros(_ROWS_MIN)
         self.seen = np.zeros(_ROWS_MIN, np.int32)
         self.kinds = np.zeros(_ROWS_MIN, np.uint8)
@@ -38,7 +38,17 @@ class Series:
     @property
     def row_count(self) -> int:
         """How many rows are in use or free; arrays are meaningful up to there."""
-        return len(self.keys)
+        return len(self._marked)
+
+    def key(self, row: int) -> str:
+        """Return the key of a row that is in use."""
+        marked = self._marked[row]
+        assert marked is not None
+        return marked[1:]
+
+    def marked_keys(self) -> list[str | None]:
+        """Return a copy of all keys, each with a letter of its kind before it; None where free."""
+        return self._marked.copy()
 
     def find(self, kind: Kind, key: str) -> int | None:
         """Return a row that is there."""
@@ -64,10 +74,10 @@ class Series:
             return -1
         if self._free:
             row = self._free.pop()
-            self.keys[row] = key
+            self._marked[row] = marked
         else:
-            row = len(self.keys)
-            self.keys.append(key)
+            row = len(self._marked)
+            self._marked.append(marked)
             if row >= len(self.totals):
                 self._grow()
         self._index[marked] = row
@@ -86,10 +96,10 @@ class Series:
 
     def delete(self, row: int) -> None:
         """Free a row."""
-        key = self.keys[row]
-        assert key is not None
-        del self._index[chr(self.kinds[row]) + key]
-        self.keys[row] = None
+        marked = self._marked[row]
+        assert marked is not None
+        del self._index[marked]
+        self._marked[row] = None
         self.kinds[row] = 0
         self.totals[row] = 0.0
         self._free.append(row)

@@ -17,8 +17,8 @@ from p2pmsg.statsd.values import Binned, bin_values
 if TYPE_CHECKING:
     from p2pmsg.statsd.aggregate import Aggregator
 
-CHUNK_ROWS = 128
-"""Rows made at a time: under a millisecond, so that reading goes on in between."""
+CHUNK_ROWS = 32
+"""Rows made at a time: with all outputs a millisecond, so that reading goes on in between."""
 _STATISTIC_MARKS = {"t", "h", "d"}
 
 
@@ -85,7 +85,7 @@ class Snapshot:
         self.events = events
         self._timed = timed
         self._exact = dict(aggregator.exact_totals)
-        self._keys = series.keys.copy()
+        self._keys = series.marked_keys()
         self._kinds = series.kinds[:count].copy()
         self._totals = series.totals[:count].copy()
         self._values = aggregator.values
@@ -131,6 +131,11 @@ class Snapshot:
                 for key, value in timed[start : start + CHUNK_ROWS]
             ]
 
+    def _key(self, row: int) -> str:
+        marked = self._keys[row]
+        assert marked is not None
+        return marked[1:]
+
     def _fields(self, kind: Kind, value: float) -> Fields:
         if kind is Kind.GAUGE:
             return {"value": value}
@@ -144,8 +149,7 @@ class Snapshot:
             totals = self._totals[part].tolist()
             rows = []
             for row, total in zip(part.tolist(), totals, strict=True):
-                key = self._keys[row]
-                assert key is not None
+                key = self._key(row)
                 if mark == "s":
                     fields: Fields = {"count": float(len(self._sets.get(row, ())))}
                 else:
@@ -186,8 +190,7 @@ class Snapshot:
             yield [self._statistic(row, fields, -1)]
 
     def _statistic(self, row: int, fields: Fields, index: int) -> Row:
-        key = self._keys[row]
-        assert key is not None
+        key = self._key(row)
         count = float(self._totals[row])
         fields["count"], fields["count_ps"] = count, count / self.interval_s
         if index >= 0 and self.config.histogram:
@@ -200,7 +203,7 @@ class Snapshot:
         """Return the values of one metric as a sketch, to be merged with other collectors'."""
         mark = next(number for number, found in KIND_OF_MARK.items() if found is kind)
         found = np.flatnonzero(self._kinds == mark).tolist()
-        row = next((row for row in found if self._keys[row] == key), None)
+        row = next((row for row in found if self._key(row) == key), None)
         if row is None:
             return None
         rows, values, weights = self._values.columns()
