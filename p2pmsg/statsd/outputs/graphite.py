@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import select
 import socket
 import struct
 import threading
@@ -126,7 +127,10 @@ class GraphiteOutput:
         connection: socket.socket | None = None
         while (data := self._next()) is not None:
             try:
-                if connection is None or _is_closed(connection):
+                if connection is not None and _is_closed(connection):
+                    connection.close()
+                    connection = None
+                if connection is None:
                     connection = self._connect()
                 began = time.monotonic()
                 connection.sendall(data)
@@ -200,9 +204,9 @@ class GraphiteOutput:
 
 def _is_closed(connection: socket.socket) -> bool:
     """Whether carbon has closed it: the first `send` after that would be lost without an error."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
     try:
-        return connection.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == b""
-    except BlockingIOError:
-        return False
+        return bool(poll.poll(0)) and connection.recv(1, socket.MSG_PEEK) == b""
     except OSError:
         return True
