@@ -1,4 +1,4 @@
-"""This machine's load, memory and network: a StatsD client, a live table, and Spark.
+"""A machine's load, memory and network: a StatsD client, a live table, and Spark.
 
 The client of PyPI's `statsd` sends figures from /proc four times a second. A collector adds them
 up every half second, shows them as a table, and publishes them; Spark reads that stream and
@@ -68,7 +68,7 @@ def open_session() -> SparkSession:
 
 
 def aggregate(spark: SparkSession, endpoint: str) -> None:
-    """Aggregate the stream over windows of two seconds; a window is final a second after its end."""
+    """Aggregate the stream over windows of two seconds, each final a second after its end."""
     stream = (
         spark.readStream.format("p2pmsg")
         .option("peers", endpoint)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from p2pmsg.statsd.snapshot import Row, Snapshot
     from p2pmsg.statsd.stats import CollectorStats
+    from p2pmsg.statsd.values import read_sketch
 
 __all__ = [
     "DIALECTS",
@@ -44,6 +45,7 @@ __all__ = [
     "Snapshot",
     "StreamOutput",
     "parse_line",
+    "read_sketch",
 ]
 
 _LATER = {
@@ -58,6 +60,7 @@ _LATER = {
     "Row": "snapshot",
     "Snapshot": "snapshot",
     "CollectorStats": "stats",
+    "read_sketch": "values",
 }
 
 _EXTRA = ("numpy", "ddsketch", "prometheus_client", "rich")

@@ -9,7 +9,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -28,6 +29,7 @@ from p2pmsg.statsd.management import Management
 from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.outputs.stream import StreamOutput
 from p2pmsg.statsd.stats import CollectorStats, collector_stats
+from p2pmsg.statsd.values import Binned
 from p2pmsg.sync.publisher import Publisher
 
 _log = logging.getLogger("p2pmsg")
@@ -94,7 +96,7 @@ class Collector:
         port = None if management is None else parse_listen(management, "management")
         if port is not None and port.is_datagram:
             raise ConfigError("management", "tcp://HOST:PORT or unix:///PATH", management)
-        self._aggregator = Aggregator(self.config)
+        self._aggregator = Aggregator(self.config, defer=_in_thread)
         self._lock = threading.Lock()
         self._closed = False
         self._stop = threading.Event()
@@ -281,6 +283,20 @@ class Collector:
             value = getattr(self.config, field)
             shown.append((field, value.name if isinstance(value, Dialect) else value))
         return shown
+
+
+def _in_thread(work: Callable[[], Binned]) -> Callable[[], Binned]:
+    """Let a thread do the work."""
+    future: Future[Binned] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="statsd-bins", daemon=True).start()
+    return future.result
 
 
 def _settings(

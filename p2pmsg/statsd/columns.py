@@ -77,7 +77,7 @@ def split_columns(data: bytes, seed: int) -> Columns | None:
         return None
     kinds = octets[marks]
     if marks.size % 3 == 0 and _is_plain(kinds):
-        colons, bars, ends = marks[0::3], marks[1::3], marks[2::3]
+        colons, bars, ends = np.ascontiguousarray(marks.reshape(-1, 3).T)
         starts = _starts(ends)
         regular = np.ones(len(ends), np.bool_)
     else:
@@ -130,29 +130,45 @@ def _starts(ends: Places) -> Places:
 
 def _mix(words: Words, starts: Places, lengths: Places, codes: Words) -> None:
     """Mix a stretch of bytes a line into `codes`, eight bytes a round."""
-    longest = int(lengths.max())
-    whole = int(lengths.min()) // 8
-    bits = lengths.astype(np.uint64) << _U(3)
-    top = _U(64)
-    places = starts.copy()
-    for number in range((longest + 7) // 8):
-        if number < whole:
-            taken = words[places]
-        elif number * 8 < longest:
-            left = bits - np.minimum(bits, _U(64 * number))
-            alive = left > 0
-            if number and np.count_nonzero(alive) * 4 < len(alive):
-                _mix_few(words, starts, left, codes, number, np.flatnonzero(alive))
-                continue
-            # Where a line has ended, the last word that it may read is its own first one.
-            taken = words[np.where(alive, places, starts)] & (_ALL >> (top - np.minimum(left, top)))
-        codes ^= taken
-        codes *= _PRIME
-        codes ^= codes >> _U(29)
-        places += 8
-    codes ^= bits  # lengths: a zero byte at the end is not nothing
+    longest, shortest = int(lengths.max()), int(lengths.min())
+    whole = shortest // 8
+    for number in range(whole):
+        _mix_words(codes, words[starts + 8 * number])
+    tail = (longest - 8 * whole + 7) // 8
+    if 8 * tail <= shortest:
+        # What is left lies within the last words; some of it is mixed in a second time.
+        stops = starts + lengths
+        for number in range(tail, 0, -1):
+            _mix_words(codes, words[stops - 8 * number])
+    else:
+        _mix_rest(words, starts, lengths, codes, whole)
+    codes ^= lengths.astype(np.uint64)  # a zero byte at the end is not nothing
     codes *= _PRIME_2
     codes ^= codes >> _U(32)
+
+
+def _mix_words(codes: Words, taken: Words) -> None:
+    codes ^= taken
+    codes *= _PRIME
+    codes ^= codes >> _U(29)
+
+
+def _mix_rest(
+    words: Words, starts: Places, lengths: Places, codes: Words, first: int
+) -> None:
+    """Mix what comes after the first words, where some lines end sooner than others."""
+    bits = lengths.astype(np.uint64) << _U(3)
+    for number in range(first, (int(lengths.max()) + 7) // 8):
+        left = bits - np.minimum(bits, _U(64 * number))
+        alive = left > 0
+        if number and np.count_nonzero(alive) * 4 < len(alive):
+            _mix_few(words, starts, left, codes, number, np.flatnonzero(alive))
+            continue
+        # Where a line has ended, any word will do: nothing of it is taken.
+        places = starts + 8 * number if alive.all() else np.where(alive, starts + 8 * number, 0)
+        taken = words[places]
+        taken &= _ALL >> (_U(64) - np.minimum(left, _U(64)))
+        _mix_words(codes, taken)
 
 
 def _mix_few(

@@ -11,18 +11,26 @@ from p2pmsg.statsd.columns import Floats, Places, Words
 SLOW, COUNTER, GAUGE, STATISTIC, CUT = 0, 1, 2, 3, 4
 """How a line of the form is added: by the parser, to a sum, over a value, to the values; or not at
 all, since there were too many names."""
+WAY_BITS = 3
 _PROBES = 16
 _SLOTS_MIN = 1024
 _ROOM = 2
 """Slots a form: half full, a form is found by its second probe on average; a form that would need
-more than 16 makes the table grow. 21 bytes a slot."""
+more than 16 makes the table grow. 24 bytes a slot."""
 
 
 class Forms:
-    """Code → how to add (`ways`), where (`rows`), and 1 / rate (`weights`), by slot."""
+    """Code → how to add and where (`targets`: row, shifted, and way), and 1 / rate (`weights`).
+
+    Attributes:
+        targets, weights: by slot.
+        weighted: whether there is any weight but 1.
+
+    """
 
     def __init__(self, forms_max: int) -> None:
         self._forms_max = forms_max
+        self.weighted = False
         self._make(_SLOTS_MIN)
 
     def __len__(self) -> int:
@@ -35,14 +43,14 @@ class Forms:
 
     def _make(self, slots: int) -> None:
         self._codes = np.zeros(slots, np.uint64)
-        self.ways = np.zeros(slots, np.uint8)
-        self.rows = np.zeros(slots, np.int32)
+        self.targets = np.zeros(slots, np.int64)
         self.weights = np.ones(slots, np.float64)
         self._count = 0
 
     def clear(self) -> None:
         """Forget every form."""
         self._make(_SLOTS_MIN)
+        self.weighted = False
 
     def find(self, codes: Words) -> Places:
         """Return the slot of each code, -1 for one that is not there."""
@@ -66,7 +74,8 @@ class Forms:
             self._grow()
             slot = self._free_slot(code)
         self._codes[slot] = code
-        self.ways[slot], self.rows[slot], self.weights[slot] = way, row, weight
+        self.targets[slot], self.weights[slot] = row << WAY_BITS | way, weight
+        self.weighted = self.weighted or weight != 1.0
         self._count += 1
 
     def _free_slot(self, code: int) -> int:
@@ -79,22 +88,24 @@ class Forms:
 
     def _grow(self) -> None:
         old = np.flatnonzero(self._codes)
-        codes, ways, rows, weights = self._codes, self.ways, self.rows, self.weights
+        codes, targets, weights = self._codes, self.targets, self.weights
         self._make(len(codes) * 2)
         # Those that find their first slot free go there at once; the few others one by one.
         slots = (codes[old] & np.uint64(len(self._codes) - 1)).astype(np.int64)
         _, first = np.unique(slots, return_index=True)
         placed, slots = old[first], slots[first]
-        self._codes[slots], self.ways[slots] = codes[placed], ways[placed]
-        self.rows[slots], self.weights[slots] = rows[placed], weights[placed]
+        self._codes[slots] = codes[placed]
+        self.targets[slots], self.weights[slots] = targets[placed], weights[placed]
         self._count = len(placed)
         for place in np.setdiff1d(old, placed).tolist():
-            self.add(int(codes[place]), int(ways[place]), int(rows[place]), float(weights[place]))
+            target = int(targets[place])
+            way = target & (1 << WAY_BITS) - 1
+            self.add(int(codes[place]), way, target >> WAY_BITS, float(weights[place]))
 
 
-def add_up(totals: Floats, rows: Places, weights: Floats, count: int) -> None:
-    """Add `weights` to `totals[rows]`; rows may come several times."""
+def add_up(totals: Floats, rows: Places, weights: Floats | None, count: int) -> None:
+    """Add `weights`, or 1, to `totals[rows]`; rows may come several times."""
     if count <= 4 * len(rows):
         totals[:count] += np.bincount(rows, weights, minlength=count)[:count]
     else:
-        np.add.at(totals, rows, weights)
+        np.add.at(totals, rows, 1.0 if weights is None else weights)

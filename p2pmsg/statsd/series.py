@@ -36,6 +36,11 @@ class Series:
         return len(self._index)
 
     @property
+    def is_full(self) -> bool:
+        """Whether a new name would be cut off."""
+        return len(self._index) >= self.names_max
+
+    @property
     def row_count(self) -> int:
         """How many rows are in use or free; arrays are meaningful up to there."""
         return len(self._marked)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from ddsketch import DDSketch
@@ -12,7 +12,7 @@ from p2pmsg.statsd.keys import split_key
 from p2pmsg.statsd.metric import Event, Kind, ServiceCheck
 from p2pmsg.statsd.series import KIND_OF_MARK
 from p2pmsg.statsd.statistics import Fields, Statistics, sketched_fields
-from p2pmsg.statsd.values import Binned, bin_values
+from p2pmsg.statsd.values import Binned, bin_values, sketch_object
 
 if TYPE_CHECKING:
     from p2pmsg.statsd.aggregate import Aggregator
@@ -41,6 +41,7 @@ class Row:
             `value`, sets `count`, the others what `AggregateConfig.percentiles` and `histogram`
             ask for.
         timestamp_s: seconds since the epoch; the flush's, or the one that was sent.
+        sketch: of a distribution, see `p2pmsg.statsd.read_sketch`; else None.
 
     """
 
@@ -48,6 +49,7 @@ class Row:
     key: str
     fields: Fields
     timestamp_s: float
+    sketch: dict[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -91,11 +93,12 @@ class Snapshot:
         self._values = aggregator.values
         self._sets = aggregator.sets
         self._statistics: Statistics | None = None
+        self._binned: Binned | None = None
 
     @property
     def value_count(self) -> int:
-        """How many values of timers have to be sorted."""
-        return len(self._values)
+        """How many values of timers have to be sorted, or are being put into bins."""
+        return len(self._values) if not self._values.is_binning else self.config.values_max
 
     def __len__(self) -> int:
         """How many metrics there are, without those that name their own time."""
@@ -107,13 +110,13 @@ class Snapshot:
             self._prepare()
 
     def _prepare(self) -> None:
-        rows, values, _ = self._values.columns()
+        rows, values, weights = self._values.columns()
         binned = self._values.binned
         if binned is not None and len(rows):
-            binned = binned.merged(bin_values(*self._values.columns()))
-            self._values.binned = binned
+            binned = binned.merged(bin_values(rows, values, weights))
         if binned is not None:
             rows, values = rows[:0], values[:0]
+        self._binned = binned
         self._statistics = Statistics(rows, values, self.config.percentiles)
 
     def rows(self) -> Iterator[list[Row]]:
@@ -170,8 +173,8 @@ class Snapshot:
                 self._statistic(row, found, start + index)
                 for index, (row, found) in enumerate(zip(some, fields, strict=True))
             ]
-        if self._values.binned is not None:
-            yield from self._sketched_rows(self._values.binned, done)
+        if self._binned is not None:
+            yield from self._sketched_rows(self._binned, done)
         is_statistic = np.isin(self._kinds, [ord(mark) for mark in _STATISTIC_MARKS])
         idle = [row for row in np.flatnonzero(is_statistic).tolist() if row not in done]
         for start in range(0, len(idle), CHUNK_ROWS):
@@ -197,7 +200,13 @@ class Snapshot:
             assert self._statistics is not None
             bounds = next((b for part, b in self.config.histogram if part in key), ())
             fields |= self._statistics.histogram(index, bounds)
-        return Row(KIND_OF_MARK[int(self._kinds[row])], key, fields, self.timestamp_s)
+        kind = KIND_OF_MARK[int(self._kinds[row])]
+        sketch = None
+        if kind is Kind.DISTRIBUTION and index >= 0:
+            assert self._statistics is not None
+            values = self._statistics.values(index)
+            sketch = sketch_object(values, count / len(values))
+        return Row(kind, key, fields, self.timestamp_s, sketch)
 
     def sketch(self, kind: Kind, key: str) -> DDSketch | None:
         """Return the values of one metric as a sketch, to be merged with other collectors'."""

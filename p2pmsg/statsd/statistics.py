@@ -83,9 +83,14 @@ class Statistics:
             for line in self._table[start:stop].tolist()
         ]
 
+    def values(self, index: int) -> Floats:
+        """Return the values of one of `rows`, sorted."""
+        found: Floats = self._ordered[self._starts[index] : self._starts[index + 1]]
+        return found
+
     def histogram(self, index: int, bounds: tuple[float, ...]) -> Fields:
         """Count the values of one of `rows` below each bound and not below the one before."""
-        values = self._ordered[self._starts[index] : self._starts[index + 1]]
+        values = self.values(index)
         below = [
             len(values) if math.isinf(bound) else int(np.searchsorted(values, bound))
             for bound in bounds

@@ -6,11 +6,14 @@ those of the package ddsketch, so that sketches of several collectors add up.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from ddsketch import DDSketch
 from ddsketch.mapping import LogarithmicMapping
 
+from p2pmsg.errors import ConfigError
 from p2pmsg.statsd.columns import Floats, Places, Words
 
 RELATIVE_ERROR = 0.01
@@ -22,24 +25,55 @@ _BIN_BITS = 22
 _LEAST = _MAPPING.min_possible
 
 
+Defer = Callable[[Callable[[], "Binned"]], Callable[[], "Binned"]]
+"""Starts some work; what it returns waits for the result."""
+
+
+def at_once(work: "Callable[[], Binned]") -> "Callable[[], Binned]":
+    """Do the work now."""
+    result = work()
+    return lambda: result
+
+
 class Values:
     """Values by row; pure.
 
     Args:
         values_max: above so many, they are put into bins.
+        defer: who does that; four million values take a third of a second, and numpy lets other
+            threads run meanwhile. Default: the caller, at once.
 
     """
 
-    def __init__(self, values_max: int) -> None:
+    def __init__(self, values_max: int, defer: Defer = at_once) -> None:
         self._values_max = values_max
+        self._defer = defer
+        self._work: Callable[[], Binned] | None = None
         self._rows: list[Places] = []
         self._values: list[Floats] = []
         self._weights: list[Floats | None] = []
         self._count = 0
-        self.binned: Binned | None = None
+        self._binned: Binned | None = None
+
+    @property
+    def binned(self) -> "Binned | None":
+        """What is in bins; None where all values are kept as they are."""
+        self._wait()
+        return self._binned
+
+    def _wait(self) -> None:
+        """Take in the work before, so that there is one at most."""
+        if self._work is not None:
+            made, self._work = self._work(), None
+            self._binned = made if self._binned is None else self._binned.merged(made)
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def is_binning(self) -> bool:
+        """Whether somebody is at work."""
+        return self._work is not None
 
     def add(self, rows: Places, values: Floats, weights: Floats | None) -> None:
         """Add values, each with its row; `weights` are 1 / rate, None where all are 1."""
@@ -51,8 +85,9 @@ class Values:
             self._compact()
 
     def _compact(self) -> None:
-        binned = bin_values(*self.columns())
-        self.binned = binned if self.binned is None else self.binned.merged(binned)
+        self._wait()
+        columns = self.columns()
+        self._work = self._defer(lambda: bin_values(*columns))
         self._rows, self._values, self._weights, self._count = [], [], [], 0
 
     def columns(self) -> tuple[Places, Floats, Floats | None]:
@@ -82,6 +117,12 @@ class Values:
         self._rows, self._values = [rows[kept]], [values[kept]]
         self._weights = [None if weights is None else weights[kept]]
         self._count = len(self._rows[0])
+        binned = self.binned
+        if binned is not None:
+            found = binned.rows != row
+            exact = binned.exact.copy()
+            exact[:, row : row + 1] = [[0.0], [0.0], [0.0], [np.inf], [-np.inf]]
+            self._binned = Binned(binned.codes[found], binned.weights[found], exact)
 
 
 class Binned:
@@ -124,7 +165,10 @@ def _widen(exact: Floats, size: int) -> Floats:
     return wide
 
 
-def _sum_by(codes: Words, weights: Floats) -> tuple[Words, Floats]:
+def _sum_by(codes: Words, weights: Floats | None) -> tuple[Words, Floats]:
+    if weights is None:
+        found, counts = np.unique(codes, return_counts=True)
+        return found, counts.astype(np.float64)
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     firsts = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
@@ -150,7 +194,6 @@ def bin_value(number: int) -> float:
 
 def bin_values(rows: Places, values: Floats, weights: Floats | None) -> Binned:
     """Put values into bins."""
-    weights = np.ones(len(values)) if weights is None else weights
     codes = (rows.astype(np.uint64) << np.uint64(_BIN_BITS)) | find_bins(values).astype(np.uint64)
     size = int(rows.max()) + 1 if len(rows) else 0
     exact = _widen(np.zeros((5, 0)), size)
@@ -163,7 +206,7 @@ def bin_values(rows: Places, values: Floats, weights: Floats | None) -> Binned:
 
 
 def make_sketch(bins: Places, weights: Floats, exact: Floats) -> DDSketch:
-    """Return bins as the package's sketch."""
+    """Return bins as the package's sketch; `exact` is count, sum, squares, least and most."""
     sketch = DDSketch(RELATIVE_ERROR)
     for number, weight in zip(bins.tolist(), weights.tolist(), strict=True):
         if number == _ZERO_BIN:
@@ -174,3 +217,37 @@ def make_sketch(bins: Places, weights: Floats, exact: Floats) -> DDSketch:
     sketch._count = float(weights.sum())
     sketch._sum, sketch._min, sketch._max = (float(exact[i]) for i in (1, 3, 4))
     return sketch
+
+
+def sketch_object(values: Floats, weight: float) -> dict[str, Any]:
+    """Return the sketch of sorted values as an object for JSON; each counts `weight` times."""
+    bins, counts = np.unique(find_bins(values), return_counts=True)
+    return {
+        "relative_error": RELATIVE_ERROR,
+        "bins": [
+            [int(number) - _ZERO_BIN, float(count) * weight]
+            for number, count in zip(bins, counts, strict=True)
+        ],
+        "sum": float(values.sum()) * weight,
+        "min": float(values[0]),
+        "max": float(values[-1]),
+    }
+
+
+def read_sketch(found: dict[str, Any]) -> DDSketch:
+    """Return the package's sketch of what `sketch_object` made, to be merged with others.
+
+    Raises:
+        ConfigError: it is something else, or of another relative error.
+
+    """
+    try:
+        error, pairs = found["relative_error"], found["bins"]
+        bins = np.array([number + _ZERO_BIN for number, _ in pairs], np.int64)
+        weights = np.array([weight for _, weight in pairs], np.float64)
+        exact = np.array([0.0, found["sum"], 0.0, found["min"], found["max"]])
+    except (TypeError, KeyError, ValueError) as reason:
+        raise ConfigError("sketch", "an object with bins, sum, min and max", found) from reason
+    if error != RELATIVE_ERROR:
+        raise ConfigError("sketch", f"of the relative error {RELATIVE_ERROR}", error)
+    return make_sketch(bins, weights, exact)

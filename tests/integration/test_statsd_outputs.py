@@ -11,7 +11,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import p2pmsg
-from p2pmsg.statsd import ConsoleOutput, GraphiteNames, GraphiteOutput, PrometheusOutput
+from p2pmsg.statsd import (
+    ConsoleOutput,
+    GraphiteNames,
+    GraphiteOutput,
+    PrometheusOutput,
+    read_sketch,
+)
 from tests.integration.statsd_tools import (
     LONG_S,
     LOOPBACK,
@@ -61,6 +67,35 @@ def test_events_and_service_checks_have_topics_of_their_own():
             collector.flush()
             topics = {subscriber.receive(10).topic for _ in range(2)}
     assert topics == {"metrics.events", "metrics.checks"}
+
+
+def test_sketches_of_two_collectors_add_up():
+    merged, values = None, []
+    for first in (0, 500):
+        with collecting(publish=LOOPBACK) as (collector, _):
+            part = list(range(first, first + 500))
+            values += part
+            for start in range(0, 500, 50):
+                feed(collector, b"\n".join(b"d:%d|d|@0.5" % n for n in part[start : start + 50]))
+            with p2pmsg.Subscriber(
+                collector.publish_endpoint, topics=["metrics"], start="earliest"
+            ) as subscriber:
+                collector.flush()
+                sketch = read_sketch(read_stream(subscriber, {"d"})["d"]["sketch"])
+        if merged is None:
+            merged = sketch
+        else:
+            merged.merge(sketch)
+    assert merged.count == 2000
+    for share in (0.1, 0.5, 0.99):
+        expected = values[int(share * 999)]
+        assert abs(merged.get_quantile_value(share) - expected) <= 0.011 * expected + 1
+
+
+@pytest.mark.parametrize("found", [{}, None, {"bins": 7}, {"relative_error": 0.5, "bins": []}])
+def test_what_is_no_sketch_is_refused(found):
+    with pytest.raises(p2pmsg.ConfigError, match="sketch must be"):
+        read_sketch(found)
 
 
 def scrape(port, path="/metrics"):

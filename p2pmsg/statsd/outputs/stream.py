@@ -15,7 +15,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StreamOutput:
-    """Publishes JSON objects: `name, type, tags, interval_s` and the metric's fields.
+    """Publishes JSON objects: `name, type, tags` and the metric's fields.
+
+    Distributions come with a `sketch`: those of several collectors are read by `read_sketch`, and
+    merged.
 
     JSON since every reader has it, Spark's `from_json` too; the message's key is the name with its
     tags, its timestamp the flush's. Events and service checks go to the topics `<topic>.events` and
@@ -69,12 +72,15 @@ def _event_key(event: Event | ServiceCheck) -> str:
 
 def row_object(row: Row) -> dict[str, Any]:
     """Return a row as an object: tags as an object too, `key:value` each, or `key` with ""."""
-    return {
+    found: dict[str, Any] = {
         "name": row.name,
         "type": _TYPES[row.kind.value],
         "tags": tag_object(row.tags),
         **row.fields,
     }
+    if row.sketch is not None:
+        found["sketch"] = row.sketch
+    return found
 
 
 def tag_object(tags: Sequence[str]) -> dict[str, str]:
