@@ -345,8 +345,7 @@ class Aggregator:
         self.sets = {}
         self._set_values = 0
         count = self.series.row_count
-        is_gauge = self.series.kinds[:count] == ord("g")
-        self.series.totals[:count] *= is_gauge
+        self.series.totals[:count][self.series.kinds[:count] != ord("g")] = 0.0
         self._interval += 1
         return snapshot
 

@@ -1,7 +1,7 @@
 """What a flush hands to the outputs: all of one interval, as rows that are made in parts."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from p2pmsg.statsd.keys import split_key
 from p2pmsg.statsd.metric import Event, Kind, ServiceCheck
 from p2pmsg.statsd.series import KIND_OF_MARK
 from p2pmsg.statsd.statistics import Fields, Statistics, sketched_fields
-from p2pmsg.statsd.values import Binned, bin_values, sketch_object
+from p2pmsg.statsd.values import Binned, bin_values, bins_object, sketch_object
 
 if TYPE_CHECKING:
     from p2pmsg.statsd.aggregate import Aggregator
@@ -187,10 +187,14 @@ class Snapshot:
         for index, row in enumerate(found.tolist()):
             part = slice(edges[index], edges[index + 1])
             done.add(row)
-            fields = sketched_fields(
-                binned, row, bins[part].tolist(), binned.weights[part], percentiles
-            )
-            yield [self._statistic(row, fields, -1)]
+            weights = binned.weights[part]
+            fields = sketched_fields(binned, row, bins[part].tolist(), weights, percentiles)
+            made = self._statistic(row, fields, -1)
+            if made.kind is Kind.DISTRIBUTION:
+                _, total, _, least, most = binned.exact[:, row].tolist()
+                sketch = bins_object(bins[part], weights, total, least, most)
+                made = replace(made, sketch=sketch)
+            yield [made]
 
     def _statistic(self, row: int, fields: Fields, index: int) -> Row:
         key = self._key(row)

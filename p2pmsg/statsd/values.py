@@ -222,15 +222,21 @@ def make_sketch(bins: Places, weights: Floats, exact: Floats) -> DDSketch:
 def sketch_object(values: Floats, weight: float) -> dict[str, Any]:
     """Return the sketch of sorted values as an object for JSON; each counts `weight` times."""
     bins, counts = np.unique(find_bins(values), return_counts=True)
+    total = float(values.sum()) * weight
+    return bins_object(bins, counts.astype(np.float64) * weight, total, float(values[0]), float(values[-1]))
+
+
+def bins_object(
+    bins: Places, weights: Floats, total: float, least: float, most: float
+) -> dict[str, Any]:
+    """Return bins as an object for JSON: each with its weight; 0 holds what is next to zero."""
+    pairs = zip(bins.tolist(), weights.tolist(), strict=True)
     return {
         "relative_error": RELATIVE_ERROR,
-        "bins": [
-            [int(number) - _ZERO_BIN, float(count) * weight]
-            for number, count in zip(bins, counts, strict=True)
-        ],
-        "sum": float(values.sum()) * weight,
-        "min": float(values[0]),
-        "max": float(values[-1]),
+        "bins": [[number - _ZERO_BIN, weight] for number, weight in pairs],
+        "sum": total,
+        "min": least,
+        "max": most,
     }
 
 
