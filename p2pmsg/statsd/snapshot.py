@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from ddsketch import DDSketch
 
+from p2pmsg.statsd.columns import Flags
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.keys import split_key
 from p2pmsg.statsd.metric import Event, Kind, ServiceCheck
@@ -165,7 +166,8 @@ class Snapshot:
     def _statistic_rows(self) -> Iterator[list[Row]]:
         statistics = self._statistics
         assert statistics is not None
-        done = set(statistics.rows)
+        done = np.zeros(len(self._kinds), np.bool_)
+        done[statistics.rows] = True
         for start in range(0, len(statistics.rows), CHUNK_ROWS):
             some = statistics.rows[start : start + CHUNK_ROWS]
             fields = statistics.fields(start, start + CHUNK_ROWS)
@@ -176,17 +178,17 @@ class Snapshot:
         if self._binned is not None:
             yield from self._sketched_rows(self._binned, done)
         is_statistic = np.isin(self._kinds, [ord(mark) for mark in _STATISTIC_MARKS])
-        idle = [row for row in np.flatnonzero(is_statistic).tolist() if row not in done]
+        idle = np.flatnonzero(is_statistic & ~done).tolist()
         for start in range(0, len(idle), CHUNK_ROWS):
             yield [self._statistic(row, {}, -1) for row in idle[start : start + CHUNK_ROWS]]
 
-    def _sketched_rows(self, binned: Binned, done: set[int]) -> Iterator[list[Row]]:
+    def _sketched_rows(self, binned: Binned, done: Flags) -> Iterator[list[Row]]:
         found, firsts = np.unique(binned.rows, return_index=True)
         edges = np.append(firsts, len(binned.codes)).tolist()
         bins, percentiles = binned.bins, self.config.percentiles
         for index, row in enumerate(found.tolist()):
             part = slice(edges[index], edges[index + 1])
-            done.add(row)
+            done[row] = True
             weights = binned.weights[part]
             fields = sketched_fields(binned, row, bins[part].tolist(), weights, percentiles)
             made = self._statistic(row, fields, -1)

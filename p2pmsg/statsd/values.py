@@ -223,7 +223,8 @@ def sketch_object(values: Floats, weight: float) -> dict[str, Any]:
     """Return the sketch of sorted values as an object for JSON; each counts `weight` times."""
     bins, counts = np.unique(find_bins(values), return_counts=True)
     total = float(values.sum()) * weight
-    return bins_object(bins, counts.astype(np.float64) * weight, total, float(values[0]), float(values[-1]))
+    weights = counts.astype(np.float64) * weight
+    return bins_object(bins, weights, total, float(values[0]), float(values[-1]))
 
 
 def bins_object(

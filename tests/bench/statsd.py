@@ -22,6 +22,7 @@ from tests.bench.statsd_roles import (
 AREA = "statsd"
 SENDERS = 2
 MANY_NAMES = 100_000
+FLUSHES = 5
 NS = 1e9
 MEGABYTE = 1e6
 
@@ -118,19 +119,28 @@ def run(plan: Plan) -> Iterator[Row]:
 
 
 def _many_names(plan: Plan) -> Iterator[Row]:
-    used, pauses, note = [], [], ""
+    used, pauses, worked, note = [], [], [], ""
     for number in range(plan.run_count):
         with Children() as children:
             inspected = children.start(Inspected)
             filled = inspected.call("fill", MANY_NAMES)
             used.append(filled["bytes"] / MEGABYTE)
-            inspected.call("fill", MANY_NAMES)
-            longest = inspected.call("flush_pauses")
-            pauses.append(longest[0])
-            note = f"{filled['growth'] / MEGABYTE:.0f} MB more than before the first name"
+            longest, busiest = [], []
+            for _ in range(FLUSHES):
+                inspected.call("fill", MANY_NAMES)
+                figures = inspected.call("flush_pauses")
+                longest.append(figures["pause_ms"])
+                busiest.append(figures["cpu_ms"])
+            pauses.append(statistics.median(longest))
+            worked.append(max(busiest))
             say(
-                f"100,000 names, run {number + 1}: {used[-1]:.0f} MB, pauses "
-                f"{longest[0]:.1f}, {longest[1]:.1f}, {statistics.median(longest):.1f} ms"
+                f"100,000 names, run {number + 1}: {used[-1]:.0f} MB, longest pauses "
+                f"{', '.join(f'{pause:.1f}' for pause in longest)} ms"
             )
+            note = f"{filled['growth'] / MEGABYTE:.0f} MB more than before the first name"
     yield MEMORY_GOAL.measured(used, note)
-    yield PAUSE_GOAL.measured(pauses)
+    yield PAUSE_GOAL.measured(
+        pauses,
+        f"median of the longest pauses of {FLUSHES} flushes; of those, the collector's thread "
+        f"computed for {statistics.median(worked):.1f} ms at most, and waited for a core else",
+    )

@@ -219,25 +219,27 @@ class Inspected:
         used = read_memory("VmRSS")
         return {"bytes": used, "growth": used - self._empty}
 
-    def flush_pauses(self) -> list[float]:
-        """Flush to all outputs; return the longest pauses in reading, in ms, longest first."""
+    def flush_pauses(self) -> dict[str, float]:
+        """Flush to all outputs; return the longest pause in reading, and the longest work in it."""
         inlets = self._collector._inlets
-        pauses: list[float] = []
-        left: list[float] = []
         turn = inlets.turn
+        pauses: list[float] = []
+        work: list[float] = []
+        left: list[tuple[float, float]] = []
 
         def timed_turn(*arguments: Any) -> bool:
             if left:
-                pauses.append(time.monotonic() - left[0])
+                pauses.append(time.monotonic() - left[0][0])
+                work.append(time.thread_time() - left[0][1])
             result = turn(*arguments)
-            left[:] = [time.monotonic()]
+            left[:] = [(time.monotonic(), time.thread_time())]
             return result
 
         inlets.turn = timed_turn
         self._collector.flush(timeout=60)
         time.sleep(0.3)
         inlets.turn = turn
-        return sorted((1e3 * pause for pause in pauses), reverse=True)[:10]
+        return {"pause_ms": 1e3 * max(pauses), "cpu_ms": 1e3 * max(work)}
 
     def close(self) -> None:
         self._client.close()

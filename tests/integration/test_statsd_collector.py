@@ -9,6 +9,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg.statsd import AggregateConfig, Collector, Event, ServiceCheck
+from p2pmsg.statsd.receive import BulkReader, PlainReader
 from tests.integration.statsd_tools import (
     LONG_S,
     TCP,
@@ -42,6 +43,27 @@ def test_what_is_sent_is_flushed(scheme, tmp_path):
     assert keep.flushes[0]["c", "a"] == {"rate": 1 / LONG_S, "count": 1.0}
     assert keep.flushes[0]["g", "b"] == {"value": 2.0}
     assert keep.flushes[0]["ms", "t"]["median"] == 5.0
+
+
+@pytest.mark.parametrize("make", [BulkReader, PlainReader])
+def test_both_ways_of_reading_take_datagrams_whole_and_in_order(make):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as source:
+        source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        source.bind(("127.0.0.1", 0))
+        source.setblocking(False)
+        reader = make(source)
+        assert reader.read() == (b"", 0, False)
+        sent = [b"%d" % number * (number * 3) for number in range(1, 100)]
+        sent[50] = b"x" * 65_000
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            for packet in sent:
+                client.sendto(packet, source.getsockname())
+        parts, counts = [], []
+        while (read := reader.read())[1]:
+            parts.append(read[0])
+            counts.append(read[1:])
+    assert b"\n".join(parts).split(b"\n") == sent
+    assert counts == [(64, True), (35, False)]
 
 
 def test_the_client_of_pypi_statsd():
