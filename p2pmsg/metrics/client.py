@@ -38,8 +38,11 @@ class _Sink(Protocol):
 class _Reliable:
     """Publishes deltas; whoever collects them subscribes, and asks for what was lost."""
 
-    def __init__(self, endpoint: str, name: str | None, config: PublisherConfig | None) -> None:
-        self.publisher = Publisher(endpoint, name=name, config=config)
+    def __init__(
+        self, endpoint: str, name: str | None, config: PublisherConfig | None, log: Any
+    ) -> None:
+        options = {} if log is None else {"log": log}
+        self.publisher = Publisher(endpoint, name=name, config=config, **options)
         self.endpoint = self.publisher.endpoint
 
     def send(self, deltas: Deltas) -> None:
@@ -116,6 +119,7 @@ class Client:
         name: of the publisher, for people. Default: the endpoint.
         config: of the publisher. What its replay buffer keeps is how long a collector may be away:
             by default 64 MiB, more than a day of 100 counters.
+        log: of the publisher, so that what was sent survives the client too. Default: none.
 
     Raises:
         ConfigError: an argument is out of its limits.
@@ -132,6 +136,7 @@ class Client:
         interval_ms: float = 100.0,
         name: str | None = None,
         config: PublisherConfig | None = None,
+        log: Any = None,
     ) -> None:
         at_least("interval_ms", interval_ms, 0)
         self._prefix = f"{check_name(prefix)}." if prefix else ""
@@ -141,8 +146,10 @@ class Client:
         scheme = endpoint.partition(":")[0] if isinstance(endpoint, str) else ""
         self._sink: _Sink
         if scheme in _RELIABLE:
-            self._sink = _Reliable(endpoint, name, config)
+            self._sink = _Reliable(endpoint, name, config, log)
         elif scheme in ("udp", "unixgram"):
+            if log is not None:
+                raise ConfigError("log", "None with a plain StatsD server", log)
             self._sink = _Plain(endpoint)
         else:
             raise ConfigError("endpoint", "tcp://, ipc://, udp:// or unixgram://", endpoint)

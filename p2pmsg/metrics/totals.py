@@ -107,7 +107,19 @@ class ExactTotals:
         except (TypeError, ValueError, AttributeError, KeyError):
             self.malformed += 1
             return []
-        return [delta.metric() for delta in deltas if self._add(delta)]
+        return [self._metric(delta) for delta in deltas if self._add(delta)]
+
+    def _metric(self, delta: _Delta) -> Metric:
+        """Return a delta as the aggregation takes it: of a gauge, the value that it has now."""
+        if delta.kind is Kind.GAUGE:
+            delta = _Delta(Kind.GAUGE, delta.key, (self.gauges[delta.key],), (False,))
+        return delta.metric()
+
+    def standing(self) -> list[Metric]:
+        """Return what a flush shows before the next delta: gauges, and counters of nothing new."""
+        found = [_Delta(Kind.COUNTER, key, (0,)) for key in self.counters]
+        found += [_Delta(Kind.GAUGE, key, (value,), (False,)) for key, value in self.gauges.items()]
+        return [delta.metric() for delta in found]
 
     def note_lost(self, session: int, start: int, stop: int, reason: str) -> None:
         """Note that messages will not come; what was counted before is not lost."""

@@ -167,7 +167,9 @@ class Collector:
         """
         if self._closed:
             raise ClosedError("the collector")
-        if not self._flushing.request().wait(timeout):
+        asked = self._flushing.request()
+        self._inlets.wake()
+        if not asked.wait(timeout):
             raise TimeoutError(f"no flush within {timeout} s")
 
     def close(self, timeout: float = 5.0) -> None:

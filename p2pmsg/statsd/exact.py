@@ -38,6 +38,7 @@ class ExactInlet:
         names_max = aggregator.config.names_max
         self.totals = ExactTotals(names_max) if state is None else state.load(names_max)
         aggregator.exact_totals = self.totals.counters
+        aggregator.take(self.totals.standing())
         self._unsaved: bytes | None = None
         self._changed = threading.Condition()
         self._stop = threading.Event()
@@ -66,7 +67,7 @@ class ExactInlet:
                 for offset, value in enumerate(batch.values):
                     metrics = self.totals.apply(batch.session, batch.sequence + offset, value)
                     if metrics:
-                        self._aggregator.take(list(metrics))
+                        self._aggregator.take(metrics)
 
     def _note_lost(self, report: LossReport) -> None:
         _log.warning("statsd: exact totals lack deltas: %s", report)

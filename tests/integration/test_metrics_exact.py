@@ -164,6 +164,24 @@ def test_a_client_that_was_killed_is_counted_as_far_as_it_came(tmp_path):
     assert sum(range(hits - 1)) <= counters["child.sum"] <= sum(range(hits))
 
 
+def test_gauges_and_totals_stand_as_they_were_after_a_restart(tmp_path):
+    with metrics.Client(LOOPBACK, interval_ms=0) as client:
+        client.gauge("g", 5)
+        client.increment("c", 2)
+        with collecting(exact=client.endpoint, state=tmp_path / "s") as (collector, _):
+            until(lambda: collector.totals().counters.get("c") == 2)
+        with collecting(exact=client.endpoint, state=tmp_path / "s") as (collector, keep):
+            collector.flush()
+            client.gauge("g", -2, delta=True)
+            client.increment("c")
+            until(lambda: collector.totals().counters.get("c") == 3)
+            collector.flush()
+    first, second = keep.flushes[:2]
+    assert (first["g", "g"]["value"], second["g", "g"]["value"]) == (5, 3)
+    assert (first["c", "c"]["total"], second["c", "c"]["total"]) == (2, 3)
+    assert (first["c", "c"]["count"], second["c", "c"]["count"]) == (0, 1)
+
+
 def test_what_cannot_be_repeated_is_told_with_its_range():
     config = p2pmsg.PublisherConfig(replay=p2pmsg.ReplayConfig(bytes_max=4096))
     with metrics.Client(LOOPBACK, interval_ms=0, config=config) as client:
