@@ -286,6 +286,8 @@ class Aggregator:
     def _take_metric(
         self, metric: Metric, number: int, gauges: list[tuple[int, int, float, bool]]
     ) -> None:
+        if not metric.values:  # a pack of empty values, which gostatsd's dialect takes
+            return
         row = self.series.row(metric.kind, make_key(metric.name, metric.tags))
         if row < 0:
             self.series.cut_count += 1
