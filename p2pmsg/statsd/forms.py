@@ -14,9 +14,11 @@ all, since there were too many names."""
 WAY_BITS = 3
 _PROBES = 16
 _SLOTS_MIN = 1024
-_ROOM = 2
-"""Slots a form: half full, a form is found by its second probe on average; a form that would need
-more than 16 makes the table grow. 24 bytes a slot."""
+_ROOM, _ROOM_LARGE = 8, 2
+"""Slots a form, in tables of up to 128 Ki slots and in larger ones. Sparse, nearly every form is
+found by its first probe, and each further probe costs as much as for ten lines; but a slot takes 24
+bytes. A form that would need more than 16 probes makes the table grow."""
+_LARGE_SLOTS = 128 * 1024
 
 
 class Forms:
@@ -67,7 +69,8 @@ class Forms:
 
     def add(self, code: int, way: int, row: int, weight: float) -> None:
         """Keep a form that is not there yet."""
-        if (self._count + 1) * _ROOM > len(self._codes):
+        slots = len(self._codes)
+        if (self._count + 1) * (_ROOM if slots < _LARGE_SLOTS else _ROOM_LARGE) > slots:
             self._grow()
         slot = self._free_slot(code)
         while slot < 0:
