@@ -1,6 +1,9 @@
 """Fixtures that close whatever a test opened, in the end and in order."""
 
 import contextlib
+import os
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +75,14 @@ def make_child(opened):
         return child
 
     return make
+
+
+@pytest.fixture(scope="session")
+def npm_folder():
+    """Where npm's StatsD clients are: a folder named by P2PMSG_NPM_FOLDER, else skip."""
+    folder = os.environ.get("P2PMSG_NPM_FOLDER")
+    if not shutil.which("node"):
+        pytest.skip("Node is not there")
+    if not folder or not (Path(folder) / "node_modules" / "statsd-client").is_dir():
+        pytest.skip("P2PMSG_NPM_FOLDER names no folder with npm's statsd-client and node-statsd")
+    return folder
