@@ -2,10 +2,9 @@
 
 ::
 
-                    WHO                 HELLO sent, WELCOME
-    KNOCKING ───────────────▶ (hello) ──────────────────────▶ JOINED
-       ▲  a sign of life every beat                             │  reports, signs of life
-       └───────────── WHO: the pusher does not know us ─────────┘
+    KNOCKING ── WHO: hello, with its token ──▶ (waiting) ── WELCOME ──▶ JOINED
+       ▲  a hello without token every beat                                │  reports, signs of life
+       └── WHO: the pusher does not know this connection; the lease ended ┘
 
 What the pusher confirms extends the *lease*: until it ends, nobody else gets what this worker has.
 """
@@ -72,7 +71,7 @@ class PullerLine:
         self._session = self._incarnation = 0
         self._ack_timeout_ns = self._job_timeout_ns = 0
         self._lease_ns = 0
-        self._beat_ns = round(BEAT_MS * _MS)
+        self._beat_ns = self._idle_beat_ns = round(BEAT_MS * _MS)
         self._beat_due_ns = now_ns
         self._serial = self._confirmed = 0
         self._acked: list[Job] = []
@@ -212,12 +211,7 @@ class PullerLine:
             self._drop_ready()
             claims = [(job.delivery, job.sequence) for job in self._undecided()]
         held = _ranges_of(job.delivery for job in (*self._undecided(), *self.ready))
-        process = self._process
-        hello = Hello(
-            self.name, process.host, process.pid, process.started, self.prefetch, who.token,
-            self._confirmed, held[: frames.RANGES_MAX], claims[: frames.RANGES_MAX],
-        )  # fmt: skip
-        self._send(Kind.QUEUE_HELLO, hello, now_ns)
+        self._say_hello(who.token, held, claims, now_ns)
 
     def _receive_welcome(self, frame: Frame, now_ns: int) -> None:
         welcome: QueueWelcome = frames.read(frame, QueueWelcome)
@@ -225,6 +219,7 @@ class PullerLine:
         self._ack_timeout_ns = round(welcome.ack_timeout_ms * _MS)
         self._job_timeout_ns = round(welcome.job_timeout_ms * _MS)
         self._beat_ns = min(round(BEAT_MS * _MS), self._ack_timeout_ns // 5)
+        self._idle_beat_ns = min(10 * self._beat_ns, self._ack_timeout_ns // 3)
         self.pusher = welcome.name
         self._extend_lease(frame.base_timestamp_ns)
         for start, stop in welcome.gone:
@@ -283,9 +278,13 @@ class PullerLine:
         self.flush(now_ns=now_ns)
         if now_ns >= self._beat_due_ns and not self.leaving:
             busy = self.ready or self.open or self._unconfirmed or not self.joined
-            self._beat_due_ns = now_ns + (self._beat_ns if busy else 10 * self._beat_ns)
-            if len(self.outbox) < UNCONFIRMED_MAX:
+            self._beat_due_ns = now_ns + (self._beat_ns if busy else self._idle_beat_ns)
+            if len(self.outbox) >= UNCONFIRMED_MAX:
+                pass
+            elif self.joined:
                 self._send(Kind.QUEUE_REPORT, None, now_ns)
+            else:
+                self._say_hello(0, [], [], now_ns)  # 0 is no token: it is asked who it is
 
     def next_deadline_ns(self) -> int:
         """Return when `handle_timer` has something to do."""
@@ -306,6 +305,20 @@ class PullerLine:
         self.joined = False
 
     # --------------------------------------------------------------------------------- private
+
+    def _say_hello(
+        self,
+        token: int,
+        held: list[tuple[int, int]],
+        claims: list[tuple[int, int]],
+        now_ns: int,
+    ) -> None:
+        process = self._process
+        hello = Hello(
+            self.name, process.host, process.pid, process.started, self.prefetch, token,
+            self._confirmed, held[: frames.RANGES_MAX], claims[: frames.RANGES_MAX],
+        )  # fmt: skip
+        self._send(Kind.QUEUE_HELLO, hello, now_ns)
 
     def _send(self, kind: Kind, body: object, now_ns: int) -> None:
         self.outbox.append(control_frame(kind, self.id, body, timestamp_ns=now_ns))
@@ -328,6 +341,10 @@ class PullerLine:
         return [*found, *self._acked, *(job for job, _ in self._refusals), *self.open.values()]
 
     def _lease_ended(self) -> None:
+        # The pusher may have heard us all the while, and only its answers did not come through: it
+        # has to be told anew what we have, which is nothing.
+        self.joined = False
+        self._beat_due_ns = self.now_ns
         self._drop_ready()
         for job in list(self.open.values()):
             self._gone(job)

@@ -128,14 +128,14 @@ class PusherCore:
     def _receive_report(self, peer: Peer, frame: Frame, now_ns: int) -> None:
         worker = self._worker_of(peer, frame)
         if worker is None:
-            self._ask_who(peer)
+            self._ask_who(peer, now_ns)
             return
         serial = frame.sequence
         if serial:
             report = frames.read(frame, Report)
             last = self._serials[worker.id]
             if serial > last + 1:
-                self._ask_who(peer)
+                self._ask_who(peer, now_ns)
                 return
             if serial == last + 1:
                 self._take_report(worker, report, now_ns)
@@ -172,7 +172,7 @@ class PusherCore:
     def _receive_hello(self, peer: Peer, frame: Frame, now_ns: int) -> None:
         hello: Hello = frames.read(frame, Hello)
         if hello.token != peer.token:
-            self._ask_who(peer)
+            self._ask_who(peer, now_ns)
             return
         gone: list[tuple[int, int]] = []
         if not peer.welcomed:
@@ -300,10 +300,12 @@ class PusherCore:
             peer.welcomed = False
             self._peers.pop(peer.identity, None)
 
-    def _ask_who(self, peer: Peer) -> None:
+    def _ask_who(self, peer: Peer, now_ns: int) -> None:
         if peer.welcomed:
-            # It has to begin anew over this very connection: with a new token.
+            # It has to begin anew over this very connection: with a new token, and without jobs
+            # on the way to it, as if the connection had been broken.
             peer.welcomed = False
+            self.queue.cut(peer.worker_id, now_ns=now_ns)
             self._token += 1
             peer.token = self._token
         self._send(peer, Kind.QUEUE_WHO, Who(self._incarnation, peer.token))
