@@ -17,6 +17,7 @@ from transports.memory import Link, MemoryNetwork
 from transports.memory_pubsub import MemoryReceiver, MemorySender
 from transports.memory_recovery import MemoryRecoveryClient, MemoryRecoveryServer
 from transports.zmq_pubsub import ZmqReceiver, ZmqSender
+from transports.zmq_queue import ZmqQueueClient, ZmqQueueServer
 from transports.zmq_recovery import ZmqRecoveryClient, ZmqRecoveryServer
 
 __all__ = [
@@ -40,6 +41,8 @@ __all__ = [
     "RecoveryClient",
     "RecoveryServer",
     "TransportError",
+    "ZmqQueueClient",
+    "ZmqQueueServer",
     "ZmqReceiver",
     "ZmqRecoveryClient",
     "ZmqRecoveryServer",

@@ -14,10 +14,17 @@ STATES = ("held", "acked", "rejected", "discarded", "gone")
 class Holder(Protocol):
     """What a job is settled at: a puller's line to its pusher."""
 
-    def ack(self, job: "Job") -> bool: ...
-    def reject(self, job: "Job", reason: str, delay: float | None) -> bool: ...
-    def discard(self, job: "Job", reason: str) -> bool: ...
-    def extend(self, job: "Job", seconds: float) -> bool: ...
+    def ack(self, job: "Job") -> bool:
+        """Note that it is done."""
+
+    def reject(self, job: "Job", reason: str, delay: float | None) -> bool:
+        """Note that it could not be done."""
+
+    def discard(self, job: "Job", reason: str) -> bool:
+        """Note that nobody can do it."""
+
+    def extend(self, job: "Job", seconds: float) -> bool:
+        """Let it take longer."""
 
 
 class Origin(msgspec.Struct, gc=False):

@@ -29,6 +29,8 @@ from recovery.queue import (
 HEAD, PUSH, DONE, FAILED, DEAD, DROPPED, GIVEN, SEEN, RETRIED = range(1, 10)
 _encode: Final = encoder.encode
 _decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
+Process = tuple[str, int, int]
+"""Host, id, when it began: see `process_id`."""
 
 
 class Journal(Protocol):
@@ -36,6 +38,9 @@ class Journal(Protocol):
 
     def append(self, record: bytes) -> None:
         """Write a record behind the others; `OSError` where that fails."""
+
+    def tick(self) -> None:
+        """Do what is due by its rule of when to sync."""
 
     def sync(self) -> None:
         """Have what was appended outlive the operating system, too."""
@@ -52,8 +57,8 @@ def push_record(job: QueuedJob) -> bytes:
     )  # fmt: skip
 
 
-def change_record(change: Change) -> bytes:
-    """Return the record of what became of a job."""
+def change_record(change: Change, process: Process = ("", 0, 0)) -> bytes:
+    """Return the record of what became of a job; `process`: that of the worker it was given to."""
     if isinstance(change, Done):
         return _encode((DONE, change.start, change.stop))
     if isinstance(change, Failed):
@@ -66,7 +71,14 @@ def change_record(change: Change) -> bytes:
         job = change.job
         return _encode((RETRIED, push_record(job), *_fate(job)))
     assert isinstance(change, Given)
-    return _encode((GIVEN, change.worker, change.delivery, change.sequences))
+    return given_record(change.worker, change.delivery, change.sequences, process)
+
+
+def given_record(
+    worker: int, delivery: int, sequences: list[int], process: Process
+) -> bytes:
+    """Return the record of jobs with keys that a worker was given."""
+    return _encode((GIVEN, worker, delivery, sequences, *process))
 
 
 def dead_record(dead: DeadJob) -> bytes:
@@ -101,6 +113,7 @@ class JournalState:
         open: jobs that are neither done nor dead, by sequence.
         dead: dead letters by sequence.
         holders: who was last given an open job with a key: (worker, delivery), by sequence.
+        processes: of the workers in `holders`, as far as known, by worker.
         seen: message ids, with sequence and time (ns since the epoch).
         deliveries: beyond the highest delivery number that was written down.
 
@@ -112,6 +125,7 @@ class JournalState:
         self.open: dict[int, QueuedJob] = {}
         self.dead: dict[int, DeadJob] = {}
         self.holders: dict[int, tuple[int, int]] = {}
+        self.processes: dict[int, Process] = {}
         self.seen: dict[str, tuple[int, int]] = {}
         self.deliveries = 0
         self._early: dict[int, list[Any]] = {}
@@ -182,7 +196,10 @@ class JournalState:
     def _dropped(self, sequence: int) -> None:
         self.dead.pop(sequence, None)
 
-    def _given(self, worker: int, delivery: int, sequences: list[int]) -> None:
+    def _given(
+        self, worker: int, delivery: int, sequences: list[int], host: str, pid: int, started: int
+    ) -> None:
+        self.processes[worker] = (host, pid, started)
         self.deliveries = max(self.deliveries, delivery + len(sequences))
         for sequence in sequences:
             before = self.holders.get(sequence)

@@ -74,6 +74,7 @@ class PusherCore:
         self._by_worker: dict[int, Peer] = {}
         self._processes: dict[int, tuple[str, int, int]] = {}
         self._serials: dict[int, int] = {}
+        self._absent: dict[int, tuple[str, int, int]] = {}
         self._token = 0
         self._due: list[Peer] = []
         self._check_due_ns = 0
@@ -109,9 +110,23 @@ class PusherCore:
             self.queue.cut(peer.worker_id, now_ns=now_ns)
             self._look_after_the_dead(now_ns)
 
-    def connected(self) -> list[bytes]:
-        """Return the identities of the pullers' connections."""
-        return [peer.identity for peer in self._by_worker.values()]
+    def expect(self, holders: dict[int, tuple[str, int, int]]) -> None:
+        """Note who had jobs in hand before a restart, and may come back for them."""
+        self._absent.update(holders)
+
+    def process_of(self, worker_id: int) -> tuple[str, int, int]:
+        """Return the process of a worker."""
+        return self._processes.get(worker_id, ("", 0, 0))
+
+    def probe(self) -> None:
+        """Say something to every worker that has jobs, for what the connection makes of it."""
+        for worker_id, peer in self._by_worker.items():
+            worker = self.queue.workers.get(worker_id)
+            if worker is not None and peer.welcomed and worker.hand.count:
+                serial = self._serials[worker_id]
+                self._send(
+                    peer, Kind.QUEUE_CONFIRM, None, sequence=serial, timestamp_ns=peer.echo_ns
+                )
 
     def _peer(self, identity: bytes) -> Peer:
         peer = self._peers.get(identity)
@@ -273,7 +288,8 @@ class PusherCore:
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `handle_timer` has something to do."""
         due_ns = self.queue.next_deadline_ns(now_ns=now_ns)
-        if any(worker.cut_ns is not None for worker in self.queue.workers.values()):
+        cut = any(worker.cut_ns is not None for worker in self.queue.workers.values())
+        if cut or self._absent:
             check_ns = max(self._check_due_ns, now_ns)
             due_ns = check_ns if due_ns is None else min(due_ns, check_ns)
         return due_ns
@@ -284,6 +300,8 @@ class PusherCore:
         """Take their jobs from those whose connection broke because their process ended."""
         if now_ns < self._check_due_ns:
             return
+        if self._absent:
+            self._look_after_the_absent(now_ns)
         for worker in list(self.queue.workers.values()):
             if worker.cut_ns is not None:
                 self._check_due_ns = now_ns + _CHECK_NS
@@ -291,6 +309,15 @@ class PusherCore:
                 if process is not None and process[0] and self._is_gone(*process):
                     self.queue.lose(worker.id, "process ended", now_ns=now_ns)
                     self._forget_worker(worker.id)
+
+    def _look_after_the_absent(self, now_ns: int) -> None:
+        self._check_due_ns = now_ns + _CHECK_NS
+        for worker_id, process in list(self._absent.items()):
+            if worker_id in self.queue.workers or not self.queue.store.restored:
+                del self._absent[worker_id]
+            elif process[0] and self._is_gone(*process):
+                del self._absent[worker_id]
+                self.queue.store.unclaimed(worker_id, now_ns=now_ns)
 
     def _forget_worker(self, worker_id: int) -> None:
         self._serials.pop(worker_id, None)
@@ -323,6 +350,6 @@ def letter_row(dead: DeadJob) -> list[Any]:
     job = dead.job
     history = [list(failure) for failure in job.history]
     return [
-        job.sequence, job.payload, job.pushed_ns, job.key, job.priority, job.message_id, job.headers,
-        job.deliveries, job.first_ns, job.last_ns, history, dead.why, dead.at_ns,
+        job.sequence, job.payload, job.pushed_ns, job.key, job.priority, job.message_id,
+        job.headers, job.deliveries, job.first_ns, job.last_ns, history, dead.why, dead.at_ns,
     ]  # fmt: skip

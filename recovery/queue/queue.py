@@ -4,7 +4,7 @@ It knows jobs as bytes and workers as numbers. Every method takes the time; noth
 
 Rules, in the order in which they matter:
 
-- A job that was accepted is in a lane, at a gate, in a heap, in one hand, done or dead; never twice.
+- A job that was accepted is in a lane, at a gate, in a heap, in one hand, done or dead; not twice.
 - Of the jobs of one key, one at most is out of the gate, so they cannot overtake one another.
 - A delivery number is given once, and settles one delivery: an answer to an earlier delivery, or
   to another worker's, changes nothing and is counted.

@@ -163,6 +163,11 @@ class JobStore:
         """How many jobs wait for their time, or for a worker of before a restart."""
         return len(self._delayed) + len(self._restored)
 
+    @property
+    def restored(self) -> int:
+        """How many jobs wait for a worker of before a restart."""
+        return len(self._restored)
+
     def finish_run(self, start: int, stop: int) -> None:
         """Note that plain jobs are done."""
         self.in_flight -= stop - start

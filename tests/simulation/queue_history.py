@@ -1,5 +1,6 @@
-"""What happened in a run, and whether it may happen: the checker knows nothing of how it is done."""
+"""What happened in a run, and whether it may: the checker knows nothing of how it is done."""
 
+import itertools
 from collections import defaultdict
 
 
@@ -51,7 +52,7 @@ class History:
             holds.sort(key=lambda hold: (hold[2], hold[0]))
             sequences = [hold[0] for hold in holds]
             assert sequences == sorted(sequences), f"{key} out of order: {holds}"
-            for before, after in zip(holds, holds[1:], strict=False):
+            for before, after in itertools.pairwise(holds):
                 end = before[3]
                 assert end is not None, f"{key}: {before} was never ended"
                 assert end <= after[2], f"{key} in two hands: {before} and {after}"

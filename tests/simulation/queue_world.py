@@ -15,7 +15,7 @@ from p2pmsg.queue.journal import JournalState, change_record, head_record, push_
 from p2pmsg.queue.puller_line import Process, PullerLine
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.wire import Kind, control_frame
-from recovery.queue import BreakerConfig, JobQueue, Lot, QueueConfig, QueuedJob
+from recovery.queue import BreakerConfig, Given, JobQueue, Lot, QueueConfig, QueuedJob
 from tests.simulation.queue_history import History
 
 MS = 1_000_000
@@ -150,6 +150,8 @@ class Pusher:
         )  # fmt: skip
         for job, holder in state.jobs():
             self.queue.store.restore(job, holder, now_ns=world.now)
+        holders = {holder for holder, _ in state.holders.values()}
+        self.core.expect({w: state.processes[w] for w in holders})
         for dead in state.dead.values():
             self.queue.store.dead.add(dead)
         for name, (sequence, _) in state.seen.items():
@@ -214,7 +216,9 @@ class Pusher:
         now = self.world.now
         self.core.handle_timer(now_ns=now)
         changes = self.queue.store.changes
-        self.journal.extend(map(change_record, changes))
+        for change in changes:
+            process = self.core.process_of(change.worker) if isinstance(change, Given) else None
+            self.journal.append(change_record(change, process or ("", 0, 0)))
         changes.clear()
         while self.core.outbox:
             identity, frame = self.core.outbox.popleft()
@@ -334,7 +338,7 @@ class WorkerNode:
             self.pid, f"w{self.pid}", world.profile.prefetch, Process(host, self.pid, 1),
             now_ns=world.now,
         )  # fmt: skip
-        self.busy = {thread: None for thread in range(world.profile.threads)}
+        self.busy = dict.fromkeys(range(world.profile.threads))
         self.pipe.clear()
         self.inbox.clear()
         self.stopped = False

@@ -1,4 +1,4 @@
-"""Each job is done or a dead letter, and jobs of one key neither overlap nor overtake, come what may.
+"""Each job is done or a dead letter, and jobs of one key neither overlap nor overtake.
 
 A failing run is named by profile and seed. `P2PMSG_SEEDS=10` runs ten times as many.
 """
