@@ -36,6 +36,7 @@ from p2pmsg.queue import (
     PusherStats,
     WorkerStats,
 )
+from p2pmsg.requests import Answers, Requester, Responder
 from p2pmsg.stats import PublisherStats, RequesterStats, StreamLedger, SubscriberStats
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.reader import Heads, RangeReader, StreamHead
@@ -51,6 +52,7 @@ from recovery import (
 from recovery.queue import BreakerConfig, QueueConfig
 
 __all__ = [
+    "Answers",
     "BindError",
     "BreakerConfig",
     "ClosedError",
@@ -90,7 +92,9 @@ __all__ = [
     "RemoteError",
     "ReplayConfig",
     "RequestError",
+    "Requester",
     "RequesterStats",
+    "Responder",
     "RetransmitConfig",
     "StreamHead",
     "StreamLedger",

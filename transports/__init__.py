@@ -17,7 +17,7 @@ from transports.memory import Link, MemoryNetwork
 from transports.memory_pubsub import MemoryReceiver, MemorySender
 from transports.memory_recovery import MemoryRecoveryClient, MemoryRecoveryServer
 from transports.zmq_pubsub import ZmqReceiver, ZmqSender
-from transports.zmq_queue import ZmqQueueClient, ZmqQueueServer
+from transports.zmq_queue import ZmqQueueClient, ZmqQueueServer, wait_for_any
 from transports.zmq_recovery import ZmqRecoveryClient, ZmqRecoveryServer
 
 __all__ = [
@@ -50,4 +50,5 @@ __all__ = [
     "as_endpoint",
     "context",
     "parse_endpoint",
+    "wait_for_any",
 ]

@@ -59,6 +59,18 @@ class ZmqQueueServer(ZmqRecoveryServer):
         except zmq.ZMQError:
             return found
 
+    def receive_wait(self, timeout_ms: int) -> tuple[bytes, bytes] | None:
+        """Return the next request, or None after `timeout_ms` without one.
+
+        Raises:
+            ClosedError: the server is closed.
+
+        """
+        found = self.receive()
+        if found is None and self.socket.poll(timeout_ms):
+            found = self.receive()
+        return found
+
     def close(self, linger_ms: int = 0) -> None:
         """Close; see `ZmqSocket.close`."""
         monitor = getattr(self, "_monitor", None)
@@ -94,3 +106,37 @@ class ZmqQueueClient(ZmqRecoveryClient):
             silence_ms=silence_ms,
         )
         self.fd = int(self.socket.get(zmq.FD))
+        self._receive_timeout_ms = -1
+
+    def receive_wait(self, timeout_ms: int) -> bytes | None:
+        """Return the next frame, or None after `timeout_ms` without one.
+
+        Signals are handled while it waits, so Ctrl-C works.
+
+        Raises:
+            ClosedError: the client is closed.
+
+        """
+        try:
+            if timeout_ms != self._receive_timeout_ms:
+                self.socket.set(zmq.RCVTIMEO, timeout_ms)
+                self._receive_timeout_ms = timeout_ms
+            frame = self.socket.recv()
+            if not self.socket.get(zmq.RCVMORE):
+                return frame
+        except zmq.Again:
+            return None
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+        self.malformed += 1
+        while self.socket.get(zmq.RCVMORE):
+            self.socket.recv(_NOBLOCK)
+        return None
+
+
+def wait_for_any(clients: list[ZmqQueueClient], timeout_ms: int) -> None:
+    """Wait until one of the sockets has a frame, for `timeout_ms` at most."""
+    poller = zmq.Poller()
+    for client in clients:
+        poller.register(client.socket, zmq.POLLIN)
+    poller.poll(timeout_ms)

@@ -15,10 +15,11 @@ from p2pmsg.queue import process_id
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.dead_letters import DeadLetters, letter_of
 from p2pmsg.queue.driver import Driver
+from p2pmsg.queue.gather import Gather
 from p2pmsg.queue.journal import JournalState, push_record
 from p2pmsg.queue.journal_file import FileJournal, LogSettings, log_settings
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.pusher_input import bind, config_of, job_of
+from p2pmsg.queue.pusher_input import bind, config_of, job_of, restore
 from p2pmsg.queue.pusher_io import PusherIO
 from p2pmsg.queue.pusher_stats import pusher_stats
 from p2pmsg.queue.stats import PusherStats
@@ -30,8 +31,6 @@ from recovery.queue import JobQueue, Lot, QueuedJob
 
 _MS: Final = 1_000_000
 _IDLE_ROUNDS: Final = 5
-_DUMMY: Final = 1
-"""Bytes ahead of the first value in the buffer: what keeps its memory when it is emptied."""
 _encode_into = encoder.encode_into
 _log = logging.getLogger("p2pmsg")
 LogChoice = str | os.PathLike[str] | LogSettings | None
@@ -115,36 +114,16 @@ class Pusher:
             job_timeout_ms=self._config.job_timeout_ms,
             is_gone=process_id.is_gone,
         )
-        self._restored = self._restore(queue, state, now_ns)
+        self._restored = restore(self._core, state, now_ns=now_ns)
         self._io = PusherIO(self._core, self._server, self._journal)
         self._store = queue.store
-        self._buffer = bytearray(_DUMMY)
-        self._ends: list[int] = []
-        self._next = self._stop = state.next_sequence
-        self._lot_first = self._next
-        self._lot_ns = 0
+        self._gather = Gather(self._store, self._config, state.next_sequence)
         self._gathering = False
         self._idle_rounds = 0
         self._pushed_ns = 0
-        self._frame_bytes = self._config.frame_bytes
         self._driver = Driver(
             "p2pmsg-pusher", self._turn, [self._server.fd, self._server.break_fd]
         )
-
-    def _restore(self, queue: JobQueue, state: JournalState, now_ns: int) -> int:
-        """Take over what an earlier run left in the log; returns how many jobs."""
-        count = 0
-        for job, holder in state.jobs():
-            queue.store.restore(job, holder, now_ns=now_ns)
-            count += 1
-        holders = {holder for holder, _ in state.holders.values()}
-        self._core.expect({w: state.processes[w] for w in holders if w in state.processes})
-        for dead in state.dead.values():
-            queue.store.dead.add(dead)
-        for message_id, (sequence, pushed_ns) in state.seen.items():
-            age_ns = max(0, queue.store.wall_ns(now_ns) - pushed_ns)
-            queue.store.dedup.add(message_id, sequence, now_ns=now_ns - age_ns)
-        return count
 
     # --------------------------------------------------------------------------------- public
 
@@ -210,18 +189,19 @@ class Pusher:
             return self._push_slowly(value, key, priority, delay, message_id, headers, timeout)
         lock.busy = True
         try:
-            sequence = self._next
-            buffer = self._buffer
+            gather = self._gather
+            sequence = gather.next
+            buffer = gather.buffer
             _encode_into(value, buffer, -1)
             size = len(buffer)
-            if size < self._frame_bytes and sequence < self._stop:
-                self._ends.append(size)
-                self._next = sequence + 1
+            if size < gather.bytes_max and sequence < gather.stop:
+                gather.ends.append(size)
+                gather.next = sequence + 1
                 lock.busy = False
                 return sequence
-            self._repair()
+            gather.repair()
         except BaseException as error:
-            self._repair()
+            self._gather.repair()
             lock.busy = False
             if isinstance(error, PACKING_ERRORS):
                 raise packing_error("value", value, error) from None
@@ -253,7 +233,7 @@ class Pusher:
             endpoint=self.endpoint,
             restored=self._restored,
             duplicates=self._duplicates,
-            gathered=len(self._ends),
+            gathered=len(self._gather.ends),
         )
 
     def dead_letters(self) -> DeadLetters:
@@ -327,15 +307,16 @@ class Pusher:
             if known is not None:
                 self._duplicates += 1
                 return known
-        self._seal()
+        self._gather.seal()
         if not self._has_room(job.size):
             self._io.work(now_ns=now_ns)
             if not self._has_room(job.size):
                 return None
-        sequence = job.sequence = self._next
+        gather = self._gather
+        sequence = job.sequence = gather.next
         if self._journal is not None:
             self._journal.append(push_record(job))
-        self._next = sequence + 1
+        gather.next = sequence + 1
         plain = job.key is None and job.message_id is None and job.headers is None
         if plain and not job.due_ns and not job.priority:
             store.push_lot(Lot(sequence, job.payload, [len(job.payload)], job.pushed_ns))
@@ -348,7 +329,7 @@ class Pusher:
             self._idle_rounds = 0
             self._driver.wake()
         if self._gathering:
-            self._open_lot()
+            self._gather.open()
         self._io.work(now_ns=now_ns)
         return sequence
 
@@ -359,36 +340,6 @@ class Pusher:
         fits = store.bytes + size <= config.in_flight_bytes_max
         return fits and store.in_flight < config.in_flight_max
 
-    def _open_lot(self) -> None:
-        """Let `push` gather up to a frame's worth, or what there is room for."""
-        room = self._config.in_flight_max - self._store.in_flight
-        if self._store.bytes + self._frame_bytes > self._config.in_flight_bytes_max:
-            room = 0
-        self._lot_first = self._next
-        self._stop = self._next + max(0, min(room, self._config.frame_jobs))
-
-    def _seal(self) -> None:
-        """Put what was gathered into the queue."""
-        self._repair()
-        ends = self._ends
-        self._stop = self._next
-        if not ends:
-            return
-        lot = Lot(self._lot_first, bytes(self._buffer), ends, time.time_ns(), _DUMMY)
-        self._ends = []
-        # The buffer keeps its memory: `del` would give it back.
-        _encode_into(None, self._buffer, 0)
-        self._store.push_lot(lot)
-
-    def _repair(self) -> None:
-        """Cut off what belongs to no accepted job."""
-        ends = self._ends
-        if ends:
-            self._next = self._lot_first + len(ends)
-            del self._buffer[ends[-1] :]
-        else:
-            del self._buffer[_DUMMY:]
-
     def _turn(self) -> float:
         """Take the background thread's turn; returns how long it may sleep, in ms."""
         return self._lock.run(self._work)
@@ -398,14 +349,14 @@ class Pusher:
             raise transports.ClosedError(self.endpoint)
         now_ns = time.monotonic_ns()
         if self._gathering:
-            self._idle_rounds = 0 if self._ends else self._idle_rounds + 1
-            self._seal()
+            self._idle_rounds = 0 if self._gather.ends else self._idle_rounds + 1
+            self._gather.seal()
             if self._idle_rounds > _IDLE_ROUNDS:
                 self._gathering = False
         if not self._io.work(now_ns=now_ns):
             return 0.0
         if self._gathering:
-            self._open_lot()
+            self._gather.open()
             return max(self._config.linger_ms, 0.1)
         return self._io.wait_ms(now_ns=now_ns)
 
@@ -427,7 +378,7 @@ class Pusher:
 
     def _is_empty(self) -> bool:
         self._check_usable()
-        self._seal()
+        self._gather.seal()
         self._io.work(now_ns=time.monotonic_ns())
         return self._store.in_flight == 0
 
@@ -451,7 +402,7 @@ class Pusher:
             raise ClosedError("the pusher", self._unusable)
 
     def _close_all(self) -> None:
-        self._seal()
+        self._gather.seal()
         self._io.record()
         self._server.close(linger_ms=500)
         if self._journal is not None:

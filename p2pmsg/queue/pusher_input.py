@@ -9,6 +9,8 @@ from p2pmsg.batch import PACKING_ERRORS, check_key, check_size, pack_headers, pa
 from p2pmsg.config import at_least, of_kind
 from p2pmsg.errors import BindError, ConfigError, EndpointError
 from p2pmsg.queue.config import PusherConfig
+from p2pmsg.queue.journal import JournalState
+from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.wire import encoder
 from recovery.queue import PRIORITY_MAX, QueuedJob
 
@@ -81,3 +83,20 @@ def config_of(
     if queue:
         changes["queue"] = replace(config.queue, **queue)
     return replace(config, **changes) if changes else config
+
+
+def restore(core: PusherCore, state: JournalState, *, now_ns: int) -> int:
+    """Take over what an earlier run left in the log; returns how many jobs."""
+    store = core.queue.store
+    count = 0
+    for job, holder in state.jobs():
+        store.restore(job, holder, now_ns=now_ns)
+        count += 1
+    holders = {holder for holder, _ in state.holders.values()}
+    core.expect({w: state.processes[w] for w in holders if w in state.processes})
+    for dead in state.dead.values():
+        store.dead.add(dead)
+    for message_id, (sequence, pushed_ns) in state.seen.items():
+        age_ns = max(0, store.wall_ns(now_ns) - pushed_ns)
+        store.dedup.add(message_id, sequence, now_ns=now_ns - age_ns)
+    return count

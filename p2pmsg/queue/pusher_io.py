@@ -76,7 +76,9 @@ class PusherIO:
         written = 0
         try:
             for change in changes:
-                process = self.core.process_of(change.worker) if isinstance(change, Given) else _NOBODY
+                process = _NOBODY
+                if isinstance(change, Given):
+                    process = self.core.process_of(change.worker)
                 self.journal.append(change_record(change, process))
                 written += 1
         except OSError as error:

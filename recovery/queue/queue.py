@@ -137,7 +137,8 @@ class JobQueue:
     def take(self, *, now_ns: int) -> tuple[Worker, Parcel] | None:
         """Return the next jobs to hand out, and to whom; None where there are none for now."""
         store, breaker = self.store, self.breaker
-        if not (store.lanes.count or store.suspects) or not breaker.allows(now_ns=now_ns):
+        waiting = store.lanes.count or store.suspects
+        if not waiting or now_ns < store.opens_ns or not breaker.allows(now_ns=now_ns):
             return None
         best, best_load, able = None, 2.0, 0
         for worker in self.workers.values():
@@ -273,6 +274,8 @@ class JobQueue:
         if (due_ns := store.next_deadline_ns()) is not None:
             times.append(due_ns)
         waiting = store.lanes.count or store.suspects
+        if waiting and store.opens_ns > now_ns:
+            times.append(store.opens_ns)
         if waiting and (due_ns := self.breaker.next_deadline_ns()) is not None:
             times.append(due_ns)
         for worker in self.workers.values():

@@ -70,6 +70,8 @@ class JobStore:
         changes: what a journal has to record, oldest first; only with `records`.
         in_flight: jobs accepted and not yet done or dead.
         bytes: of those, but for runs of plain jobs that are in a hand in part.
+        opens_ns: before this time nothing is handed out, so that new jobs do not overtake restored
+            ones.
         pushed, done, failed, died, retried: counters of jobs.
 
     """
@@ -85,6 +87,7 @@ class JobStore:
         self.changes: list[Change] = []
         self.in_flight = 0
         self.bytes = 0
+        self.opens_ns = 0
         self.pushed = self.done = self.failed = self.died = self.retried = 0
         self._delayed: list[tuple[int, int, QueuedJob]] = []
         self._suspects: list[tuple[int, int, QueuedJob]] = []
@@ -124,6 +127,7 @@ class JobStore:
         self.bytes += job.size
         if job.key is not None and not self.gates.enter(job):
             return
+        self.opens_ns = now_ns + ms_to_ns(self._config.grace_ms)
         is_held = holder is not None and job.key is not None
         wait_ms = self._config.ack_timeout_ms if is_held else self._config.grace_ms
         due_ns = now_ns + ms_to_ns(wait_ms)

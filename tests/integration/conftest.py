@@ -58,3 +58,23 @@ def make_child(opened):
         return child
 
     return make
+
+
+@pytest.fixture
+def make_pusher(opened):
+    def make(endpoint=LOOPBACK, **options):
+        made = p2pmsg.Pusher(endpoint, **options)
+        opened.callback(made.close, timeout=0.0)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def make_puller(opened):
+    def make(endpoints, **options):
+        made = p2pmsg.Puller(endpoints, **options)
+        opened.callback(made.close)
+        return made
+
+    return make
