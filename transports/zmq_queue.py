@@ -45,6 +45,7 @@ class ZmqQueueServer(ZmqRecoveryServer):
             frame_bytes_max=frame_bytes_max,
             silence_ms=silence_ms,
         )
+        self._receive_timeout_ms = -1
         self._monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.fd = int(self.socket.get(zmq.FD))
         self.break_fd = int(self._monitor.get(zmq.FD))
@@ -66,10 +67,23 @@ class ZmqQueueServer(ZmqRecoveryServer):
             ClosedError: the server is closed.
 
         """
-        found = self.receive()
-        if found is None and self.socket.poll(timeout_ms):
-            found = self.receive()
-        return found
+        socket = self.socket
+        try:
+            if timeout_ms != self._receive_timeout_ms:
+                socket.set(zmq.RCVTIMEO, timeout_ms)
+                self._receive_timeout_ms = timeout_ms
+            requester = socket.recv()
+            frame = socket.recv()
+            if not socket.get(zmq.RCVMORE):
+                return requester, frame
+        except zmq.Again:
+            return None
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+        self.malformed += 1
+        while socket.get(zmq.RCVMORE):
+            socket.recv(_NOBLOCK)
+        return None
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; see `ZmqSocket.close`."""

@@ -20,6 +20,7 @@ from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.wire import Frame, FrameError, Kind, encoder
 
 _SLICE_MS: Final = 20
+_TOPICS_MAX: Final = 1024
 _TIMEOUT_MAX: Final = 1e6
 
 
@@ -58,6 +59,7 @@ class Requester:
         self._local = threading.local()
         self._all: list[list[transports.ZmqQueueClient]] = []
         self._lock = threading.Lock()
+        self._topics: dict[str, bytes] = {}
         self._closed = False
         self._first = 0
         self.retries = self.strays = 0
@@ -85,25 +87,32 @@ class Requester:
             ClosedError: the requester is closed.
 
         """
-        _check_time("timeout", timeout)
-        whole("attempts_max", attempts_max, 1)
+        if type(timeout) is not float or not 0 < timeout <= _TIMEOUT_MAX:
+            _check_time("timeout", timeout)
+        if type(attempts_max) is not int or attempts_max < 1:
+            whole("attempts_max", attempts_max, 1)
         packed = self._pack(topic, value)
         clients = self._clients()
         number = next(self._numbers)
-        start = time.monotonic()
+        start = now = time.monotonic()
         first = self._first
+        asked: list[int] = []
         for attempt in range(attempts_max):
             at = (first + attempt) % len(clients)
             until = start + timeout * (attempt + 1) / attempts_max
-            wait_ms = round(max(0.0, start + timeout - time.monotonic()) * 1000)
-            data = frames.request_frame(topic.encode(), self._id, number, wait_ms, packed)
+            wait_ms = int((start + timeout - now) * 1000)
+            data = frames.request_frame(
+                self._topics[topic], self._id, number, max(0, wait_ms), packed
+            )
             clients[at].send(data)
-            self.retries += attempt > 0
-            asked = [(first + n) % len(clients) for n in range(min(attempt + 1, len(clients)))]
-            found = self._await(clients, asked, number, until)
+            if at not in asked:
+                asked.append(at)
+            found = self._await(clients, asked, number, until, now)
             if found is not None:
                 self._first = found[0]  # who answers is asked first the next time
                 return self._outcome(topic, *found)
+            now = time.monotonic()
+            self.retries += attempt + 1 < attempts_max
         self._first = (first + 1) % len(clients)
         raise TimeoutError(f"request {topic!r}: no answer within {timeout} s, {attempts_max} asked")
 
@@ -126,14 +135,14 @@ class Requester:
         number = next(self._numbers)
         end = time.monotonic() + deadline
         data = frames.request_frame(
-            topic.encode(), self._id, number, round(deadline * 1000), packed
+            self._topics[topic], self._id, number, round(deadline * 1000), packed
         )
         for client in clients:
             client.send(data)
         answers = Answers()
         waiting = list(range(len(clients)))
         while waiting:
-            found = self._await(clients, waiting, number, end)
+            found = self._await(clients, waiting, number, end, time.monotonic())
             if found is None:
                 break
             waiting.remove(found[0])
@@ -171,12 +180,21 @@ class Requester:
     # -------------------------------------------------------------------------------- private
 
     def _pack(self, topic: str, value: Any) -> bytes:
-        check_topic(topic)
+        try:
+            known = topic in self._topics
+        except TypeError:
+            known = False
+        if not known:
+            check_topic(topic)
+            if len(self._topics) >= _TOPICS_MAX:
+                self._topics.clear()
+            self._topics[topic] = topic.encode()
         try:
             packed = encoder.encode(value)
         except PACKING_ERRORS as error:
             raise packing_error("value", value, error) from error
-        check_size("request", len(packed), self._bytes_max)
+        if len(packed) > self._bytes_max:
+            check_size("request", len(packed), self._bytes_max)
         return packed
 
     def _clients(self) -> list[transports.ZmqQueueClient]:
@@ -200,11 +218,12 @@ class Requester:
         asked: list[int],
         number: int,
         until: float,
+        now: float,
     ) -> tuple[int, Frame, str] | None:
         """Wait for an answer from one of those that were asked."""
         alone = len(asked) == 1
         while True:
-            left_ms = (until - time.monotonic()) * 1000
+            left_ms = (until - now) * 1000
             if left_ms <= 0:
                 return None
             for at in asked:
@@ -217,6 +236,7 @@ class Requester:
             if not alone:
                 wait_ms = min(round(left_ms) + 1, _SLICE_MS)
                 transports.wait_for_any([clients[at] for at in asked], wait_ms)
+            now = time.monotonic()
 
     def _answer(self, data: bytes, number: int) -> Frame | None:
         """Return what answers the request; anything else is counted."""

@@ -78,7 +78,7 @@ class Responder:
         self._pending_max = pending_max
         self._bytes_max = message_bytes_max
         self._cache = ReplyCache(cache_max, cache_bytes_max, round(cache_seconds * 1e9))
-        self._handlers: dict[bytes, Handler] = {}
+        self._handlers: dict[str, Handler] = {}
         for topic, handler in (handlers or {}).items():
             self._add(topic, handler)
         self.answered = self.raised = self.refused = 0
@@ -178,7 +178,7 @@ class Responder:
         except ValueError as error:
             raise ConfigError("topic", f"a topic ({error})", topic) from error
         check("handler", handler, callable(handler), "something that can be called")
-        self._handlers[topic.encode()] = handler
+        self._handlers[topic] = handler
 
     def _run(self) -> None:
         try:
@@ -207,12 +207,18 @@ class Responder:
             self.refused += 1
             return
         request = (frame.session, frame.sequence)
-        is_new, reply = self._cache.begin(request, where, now_ns=time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        if self._pool is None:
+            reply = self._cache.find(request)
+            if reply is None:
+                reply = self._work(request, frame.topic, value)
+                self._cache.keep(request, reply, now_ns=now_ns)
+            self._reply(where, reply)
+            return
+        is_new, reply = self._cache.begin(request, where)
         if reply is not None:
             self._reply(where, reply)
-        elif is_new and self._pool is None:
-            self._finish(request, self._work(request, frame.topic, value))
-        elif is_new and self._pool is not None:
+        elif is_new:
             self._pool.submit(self._work_aside, request, frame.topic, value)
 
     def _work_aside(self, request: Request, topic: str, value: Any) -> None:
@@ -220,12 +226,13 @@ class Responder:
 
     def _work(self, request: Request, topic: str, value: Any) -> bytes:
         """Call the handler; return the frame that answers."""
-        handler = self._handlers.get(topic.encode())
+        handler = self._handlers.get(topic)
         if handler is None:
             return frames.reply_frame(*request, Status.NO_HANDLER, b"\xc0")
         try:
             packed = encoder.encode(handler(value))
-            check_size("reply", len(packed), self._bytes_max)
+            if len(packed) > self._bytes_max:
+                check_size("reply", len(packed), self._bytes_max)
         except Exception as error:  # the requester's, not ours
             self.raised += 1
             return frames.reply_frame(*request, Status.RAISED, frames.error_body(error))
