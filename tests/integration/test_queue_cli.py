@@ -17,7 +17,7 @@ def place(tmp_path):
 
 
 def test_each_line_is_a_job_and_the_exit_status_decides(tmp_path, place):
-    script = 'read n; echo "$n $P2PMSG_KEY" >> {}/done; [ "$n" != 3 ]'.format(tmp_path)
+    script = f'read n; echo "$n $P2PMSG_KEY" >> {tmp_path}/done; [ "$n" != 3 ]'
     with (
         command(tmp_path, "pull", place, "--prefetch", "2", "--", "sh", "-c", script),
         command(tmp_path, "push", place, "--deliveries", "1") as pushing,
