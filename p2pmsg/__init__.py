@@ -14,17 +14,36 @@ from p2pmsg.errors import (
     CursorError,
     CursorInUseError,
     EndpointError,
+    LogCorruptError,
     LogFailedError,
+    LogInUseError,
     LossReport,
     MessageError,
     MessagesLostError,
     MessageTooLargeError,
+    NoHandlerError,
     P2PError,
     QueueFullError,
+    RemoteError,
+    RequestError,
 )
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.multicast.config import MulticastPublisherConfig, MulticastSubscriberConfig
 from p2pmsg.publisher_log import LogStats
+from p2pmsg.queue import (
+    DeadLetter,
+    DeadLetters,
+    Job,
+    LogSettings,
+    Puller,
+    PullerConfig,
+    PullerStats,
+    Pusher,
+    PusherConfig,
+    PusherStats,
+    WorkerStats,
+)
+from p2pmsg.requests import Answers, Requester, Responder
 from p2pmsg.stats import (
     CursorStats,
     LineStats,
@@ -47,25 +66,34 @@ from recovery import (
     ReplayConfig,
     RetransmitConfig,
 )
+from recovery.queue import BreakerConfig, QueueConfig
 
 if TYPE_CHECKING:
     from recovery.log import LogConfig
 
 __all__ = [
+    "Answers",
     "BindError",
+    "BreakerConfig",
     "ClosedError",
     "ConfigError",
     "CursorConfig",
     "CursorError",
     "CursorInUseError",
     "CursorStats",
+    "DeadLetter",
+    "DeadLetters",
     "EndpointError",
     "Heads",
     "HeartbeatConfig",
+    "Job",
     "LatencyHistogram",
     "LineStats",
     "LogConfig",
+    "LogCorruptError",
     "LogFailedError",
+    "LogInUseError",
+    "LogSettings",
     "LogStats",
     "LossReason",
     "LossReport",
@@ -80,20 +108,33 @@ __all__ = [
     "MulticastStats",
     "MulticastSubscriberConfig",
     "NackConfig",
+    "NoHandlerError",
     "P2PError",
     "Publisher",
     "PublisherConfig",
     "PublisherStats",
+    "Puller",
+    "PullerConfig",
+    "PullerStats",
+    "Pusher",
+    "PusherConfig",
+    "PusherStats",
+    "QueueConfig",
     "QueueFullError",
     "RangeReader",
+    "RemoteError",
     "ReplayConfig",
+    "RequestError",
+    "Requester",
     "RequesterStats",
+    "Responder",
     "RetransmitConfig",
     "StreamHead",
     "StreamLedger",
     "Subscriber",
     "SubscriberConfig",
     "SubscriberStats",
+    "WorkerStats",
 ]
 
 

@@ -62,6 +62,18 @@ class Kind(enum.IntEnum):
     LEAVE = 24
     MARKED = 25
     """Subscriber to publisher, by UDP: I have come to this mark."""
+    JOBS = 32
+    QUEUE_HELLO = 33
+    QUEUE_WELCOME = 34
+    QUEUE_WHO = 35
+    QUEUE_REPORT = 36
+    QUEUE_CONFIRM = 37
+    QUEUE_RECALL = 38
+    QUEUE_LEAVE = 39
+    QUEUE_ADMIN = 40
+    QUEUE_ANSWER = 41
+    REQUEST = 48
+    REPLY = 49
 
 
 _KINDS: Final = frozenset(int(kind) for kind in Kind)

@@ -86,3 +86,23 @@ def npm_folder():
     if not folder or not (Path(folder) / "node_modules" / "statsd-client").is_dir():
         pytest.skip("P2PMSG_NPM_FOLDER names no folder with npm's statsd-client and node-statsd")
     return folder
+
+
+@pytest.fixture
+def make_pusher(opened):
+    def make(endpoint=LOOPBACK, **options):
+        made = p2pmsg.Pusher(endpoint, **options)
+        opened.callback(made.close, timeout=0.0)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def make_puller(opened):
+    def make(endpoints, **options):
+        made = p2pmsg.Puller(endpoints, **options)
+        opened.callback(made.close)
+        return made
+
+    return make
