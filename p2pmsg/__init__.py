@@ -19,6 +19,7 @@ from p2pmsg.errors import (
 )
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.stats import PublisherStats, RequesterStats, StreamLedger, SubscriberStats
+from p2pmsg.sync.heads_watch import HeadsWatch
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.reader import Heads, RangeReader, StreamHead
 from p2pmsg.sync.subscriber import Subscriber
@@ -37,6 +38,7 @@ __all__ = [
     "ConfigError",
     "EndpointError",
     "Heads",
+    "HeadsWatch",
     "HeartbeatConfig",
     "LatencyHistogram",
     "LossReason",

@@ -22,6 +22,7 @@ base timestamp. The values' array may have a longer header than msgpack needs.
 
 import enum
 import struct
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -183,15 +184,28 @@ Columns = tuple[
     list[str | None] | None,
     list[dict[str, Any] | None] | None,
 ]
-_decode_columns: Final = msgspec.msgpack.Decoder(Columns).decode
+Decode = Callable[[memoryview], Columns]
+_decode_columns: Final[Decode] = msgspec.msgpack.Decoder(Columns).decode
 encoder: Final = msgspec.msgpack.Encoder()
 _WIRE_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
 
 
-def decode_columns(frame: Frame) -> Columns:
+def typed_decode(value_type: Any) -> Decode:
+    """Return a `decode` for `decode_columns` that makes each value a `value_type` of msgspec."""
+    columns = tuple[
+        list[value_type],
+        list[int] | None,
+        list[str | None] | None,
+        list[dict[str, Any] | None] | None,
+    ]
+    decode: Decode = msgspec.msgpack.Decoder(columns).decode
+    return decode
+
+
+def decode_columns(frame: Frame, decode: Decode = _decode_columns) -> Columns:
     """Return the columns of a DATA frame; `FrameError` where the body is malformed."""
     try:
-        columns = _decode_columns(memoryview(frame.data)[frame.body_at :])
+        columns = decode(memoryview(frame.data)[frame.body_at :])
     except _WIRE_ERRORS:
         raise FrameError("body") from None
     count = frame.count

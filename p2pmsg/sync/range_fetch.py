@@ -26,7 +26,14 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
     """One `fetch`; a class, so that it goes on where it was if an exception struck."""
 
     def __init__(
-        self, channel: RangeChannel, topic: str, start: int, stop: int, session: int, limit_ns: int
+        self,
+        channel: RangeChannel,
+        topic: str,
+        start: int,
+        stop: int,
+        session: int,
+        limit_ns: int,
+        decode: wire.Decode | None = None,
     ) -> None:
         self._channel = channel
         self._topic = topic
@@ -42,6 +49,10 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         self._receiver.start_at(start, now_ns=now_ns)
         self._heard_ns = self._reconnected_ns = self._left_ns = now_ns
         self._waiting: Delivery[Frame] | Loss | None = None
+        self._decode = decode
+        channel.fetches[session, topic] = self
+        if start < stop and peer is not None and peer.session == session:
+            self._ask(now_ns)  # so that fetches of several peers wait at the same time
 
     def __next__(self) -> MessageBatch | LossReport:
         now_ns = time.monotonic_ns()
@@ -90,7 +101,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
     def _batch(self, delivery: Delivery[Frame]) -> MessageBatch | LossReport:
         frame = delivery.item
         try:
-            columns = wire.decode_columns(frame)
+            columns = self._columns(frame)
         except FrameError:
             stop = delivery.sequence + delivery.count
             return self._report(Loss(delivery.sequence, stop, LossReason.MALFORMED))
@@ -100,6 +111,14 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
             values, timestamps, keys, headers,
         )  # fmt: skip
         return batch.part(delivery.skip, delivery.skip + delivery.count)
+
+    def _columns(self, frame: Frame) -> wire.Columns:
+        if self._decode is not None:
+            try:
+                return wire.decode_columns(frame, self._decode)
+            except FrameError:
+                pass  # a value of another type: then all of them as they are
+        return wire.decode_columns(frame)
 
     def _report(self, loss: Loss) -> LossReport:
         return LossReport(self._topic, self._session, self._name, loss)
@@ -116,23 +135,29 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
             if frame.session != self._session:
                 raise FrameError("session")
             if frame.kind == Kind.REFUSED:
-                self._take_refusal(control.read_body(frame, control.Refused), now_ns)
-            elif frame.kind == Kind.DATA and frame.topic == self._topic:
-                count = min(frame.count, self._stop - frame.sequence)
-                if count < 1:
-                    return  # left over from an earlier fetch
-                self._heard_ns = now_ns
-                self._window = max(
-                    1, min(_WINDOW_COUNT_MAX, _WINDOW_BYTES * frame.count // len(data))
-                )
-                self._receiver.receive(frame.sequence, count, len(data), frame, now_ns=now_ns)
-                self._ask(now_ns)
+                body = control.read_body(frame, control.Refused)
+                fetch = self._channel.fetches.get((self._session, body.topic))
+                if fetch is not None:
+                    fetch._take_refusal(body, now_ns)
+            elif frame.kind == Kind.DATA:
+                fetch = self._channel.fetches.get((self._session, frame.topic))
+                if fetch is not None:
+                    fetch._take_frame(frame, now_ns)
+                if fetch is self:
+                    self._ask(now_ns)
         except FrameError:
             self._channel.invalid += 1
 
+    def _take_frame(self, frame: Frame, now_ns: int) -> None:
+        count = min(frame.count, self._stop - frame.sequence)
+        if count < 1:
+            return  # left over from an earlier fetch
+        size = len(frame.data)
+        self._heard_ns = now_ns
+        self._window = max(1, min(_WINDOW_COUNT_MAX, _WINDOW_BYTES * frame.count // size))
+        self._receiver.receive(frame.sequence, count, size, frame, now_ns=now_ns)
+
     def _take_refusal(self, body: control.Refused, now_ns: int) -> None:
-        if body.topic != self._topic:
-            return
         self._heard_ns = now_ns
         for start, stop in body.ranges:
             if start >= stop:

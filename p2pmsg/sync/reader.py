@@ -9,8 +9,9 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from p2pmsg import control, wire
 from p2pmsg.config import at_least
@@ -27,6 +28,7 @@ __all__ = ["Heads", "RangeReader", "StreamHead"]
 
 _ASK_NS: Final = 50 * MS
 _ASK_CEILING_NS: Final = 800 * MS
+_typed_decode: Final = lru_cache(maxsize=64)(wire.typed_decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,9 @@ class StreamHead:
 
     next: int
     """The next sequence: messages from `earliest` up to this one can be fetched."""
+
+    first_at: int | None = None
+    """Where a time was asked for: the first kept message of that time or later, or `next`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +65,8 @@ class Heads:
 class RangeReader:
     """Reads exact ranges of the streams of the publisher at one endpoint.
 
-    It belongs to one thread at a time, and to one `fetch` at a time.
+    It belongs to one thread at a time. Several `fetch` of different topics may be under way: each
+    asks for its first messages at once, so that they wait for the publisher together.
 
     Args:
         endpoint: of the publisher.
@@ -104,11 +110,12 @@ class RangeReader:
         """The publisher's endpoint."""
         return str(self._channel.endpoint)
 
-    def heads(self, timeout: float | None = None) -> Heads:
+    def heads(self, timeout: float | None = None, *, time_ns: int | None = None) -> Heads:
         """Return where the publisher's streams stand now.
 
         Args:
             timeout: in seconds. Default: the reader's.
+            time_ns: fill in `StreamHead.first_at`, too, for this time in ns since the epoch.
 
         Raises:
             TimeoutError: the publisher did not answer.
@@ -117,6 +124,7 @@ class RangeReader:
         """
         channel = self._channel
         channel.check_open()
+        body = None if time_ns is None else control.Probe(0, ["*"], "time", int(time_ns))
         begun_ns = time.monotonic_ns()
         deadline_ns = begun_ns + self._limit_ns(timeout)
         self._requests += 1
@@ -128,12 +136,14 @@ class RangeReader:
             peer = channel.publisher
             if peer is not None and (asked is not peer or now_ns >= ask_ns):
                 channel.send(
-                    wire.control_frame(Kind.HEADS_REQUEST, peer.session, sequence=self._requests)
+                    wire.control_frame(
+                        Kind.HEADS_REQUEST, peer.session, body, sequence=self._requests
+                    )
                 )
                 ask_ns, asked = now_ns + wait_ns, peer
                 wait_ns = min(2 * wait_ns, _ASK_CEILING_NS)
             channel.poll(min(deadline_ns, now_ns + SILENCE_NS if peer is None else ask_ns))
-            heads = self._take_heads()
+            heads = self._take_heads(with_time=time_ns is not None)
             if heads is not None:
                 return heads
         who = "nobody is there" if asked is None else f"{asked.name!r} gives no answer"
@@ -148,6 +158,7 @@ class RangeReader:
         *,
         session: int | None = None,
         timeout: float | None = None,
+        value_type: Any = None,
     ) -> Iterator[MessageBatch | LossReport]:
         """Read the messages `[start, stop)` of a stream, each once and in order.
 
@@ -160,6 +171,8 @@ class RangeReader:
             stop: the sequence behind the last one.
             session: of the stream. Default: the one that is at the endpoint.
             timeout: how long to go on without any progress, in seconds. Default: the reader's.
+            value_type: a type that msgspec knows, to make of each value; the values of a batch come
+                as they are where one of them does not fit. Default: as they are.
 
         Raises:
             ConfigError: an argument is out of its limits.
@@ -179,7 +192,9 @@ class RangeReader:
                 self.heads(timeout)
             assert self._channel.publisher is not None
             session = self._channel.publisher.session
-        return RangeFetch(self._channel, topic, start, stop, session, self._limit_ns(timeout))
+        decode = None if value_type is None else _typed_decode(value_type)
+        limit_ns = self._limit_ns(timeout)
+        return RangeFetch(self._channel, topic, start, stop, session, limit_ns, decode)
 
     def close(self) -> None:
         """Close the sockets; a second call does nothing."""
@@ -208,7 +223,7 @@ class RangeReader:
         at_least("timeout", timeout, 0.001)
         return int(timeout * 1e9)
 
-    def _take_heads(self) -> Heads | None:
+    def _take_heads(self, *, with_time: bool) -> Heads | None:
         while (data := self._channel.receive()) is not None:
             peer = self._channel.publisher
             assert peer is not None
@@ -222,11 +237,19 @@ class RangeReader:
             except FrameError:
                 self._channel.invalid += 1
                 continue
-            streams = {head.topic: StreamHead(head.earliest, head.next) for head in body.streams}
-            return Heads(
-                publisher=body.name,
-                session=peer.session,
-                recovery_endpoint=str(peer.recovery),
-                streams=streams,
-            )
+            return heads_of(peer, body, with_time=with_time)
         return None
+
+
+def heads_of(peer: Presence, body: control.Heads, *, with_time: bool = False) -> Heads:
+    """Return what a HEADS frame says."""
+    streams = {
+        head.topic: StreamHead(head.earliest, head.next, head.start if with_time else None)
+        for head in body.streams
+    }
+    return Heads(
+        publisher=body.name,
+        session=peer.session,
+        recovery_endpoint=str(peer.recovery),
+        streams=streams,
+    )
