@@ -17,7 +17,7 @@ from p2pmsg.errors import (
     P2PError,
     QueueFullError,
 )
-from p2pmsg.message import Message, MessageBatch
+from p2pmsg.message import FixedBatch, Message, MessageBatch
 from p2pmsg.stats import PublisherStats, RequesterStats, StreamLedger, SubscriberStats
 from p2pmsg.sync.heads_watch import HeadsWatch
 from p2pmsg.sync.publisher import Publisher
@@ -37,6 +37,7 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "EndpointError",
+    "FixedBatch",
     "Heads",
     "HeadsWatch",
     "HeartbeatConfig",

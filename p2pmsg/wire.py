@@ -223,10 +223,57 @@ def decode_columns(frame: Frame, decode: Decode = _decode_columns) -> Columns:
     return values, timestamps, keys, headers
 
 
+_BIN8: Final = 0xC4
+_BIN16: Final = 0xC5
+_Others = tuple[list[int] | None, list[str | None] | None, list[dict[str, Any] | None] | None]
+_decode_others: Final = msgspec.msgpack.Decoder(_Others).decode
+_ARRAY3: Final = b"\x93"
+_NO_OTHERS: Final = b"\xc0\xc0\xc0"
+
+
+def find_block(frame: Frame) -> tuple[int, int, int] | None:
+    """Return where the values of a DATA frame are, if they are bytes of one length (to 65,535).
+
+    That is: where in `frame.data` they begin, the bytes from one to the next, and how many of those
+    lead each (msgpack's own). None where they are anything else.
+    """
+    data, count = frame.data, frame.count
+    lead = data[frame.body_at + 1]
+    at = frame.body_at + (6 if lead == 0xDD else 4 if lead == 0xDC else 2)
+    if len(data) < at + 3 or data[at] not in (_BIN8, _BIN16):
+        return None
+    head = 2 if data[at] == _BIN8 else 3
+    stride = head + int.from_bytes(data[at + 1 : at + head], "big")
+    stop = at + count * stride
+    if stop > len(data) or stride == head:
+        return None
+    for place in range(head):
+        if data[at + place : stop : stride] != data[at + place : at + place + 1] * count:
+            return None
+    return at, stride, head
+
+
+def decode_others(frame: Frame, at: int) -> Columns:
+    """Return the columns beside the values, which are left empty and end at `at` in the frame."""
+    rest = frame.data[at:]
+    if rest == _NO_OTHERS:
+        return [], None, None, None
+    try:
+        timestamps, keys, headers = _decode_others(_ARRAY3 + rest)
+    except _WIRE_ERRORS:
+        raise FrameError("body") from None
+    for column in (timestamps, keys, headers):
+        if column is not None and len(column) != frame.count:
+            raise FrameError("columns")
+    if timestamps is not None:
+        base = frame.base_timestamp_ns
+        timestamps = [base + offset for offset in timestamps]
+    return [], timestamps, keys, headers
+
+
 NOT_PLAIN: Final = object()
 _PLAIN_BEGIN: Final = b"\x94\x91"
 _PLAIN_END: Final = b"\xc0\xc0\xc0"
-_BIN8: Final = 0xC4
 _decode_value: Final = msgspec.msgpack.Decoder().decode
 
 

@@ -74,6 +74,7 @@ class _Task:
             wanted.stop,
             session=wanted.session,
             value_type=self._value_type,
+            fixed=self._value_type is None,
         )
 
     def _read(self, wanted: Range, fetch: Fetch | None) -> Iterator[p2pmsg.MessageBatch]:

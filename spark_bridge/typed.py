@@ -15,6 +15,7 @@ import decimal
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -141,7 +142,7 @@ class TypedLayout:
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 self._refuse(run, at, str(error), error)
                 wrong.add(at)
-                rows.append(_empty(struct, self._names))
+                rows.append(_empty(self._names))
         return rows, wrong
 
     def _fields(self, rows: list[Any], wrong: set[int], run: Run) -> dict[str, pa.Array]:
@@ -167,7 +168,7 @@ class TypedLayout:
             except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
                 self._refuse(run, at, f"{error} - at `$.{name}`", error)
                 wrong.add(at)
-                rows[at] = _empty(struct_of(self._json), self._names)
+                rows[at] = _empty(self._names)
                 plain[at] = None
         return pa.array(plain, kind)
 
@@ -248,11 +249,9 @@ def _json_lines(values: list[Any], schema_json: str) -> list[Any] | None:
     return rows if len(rows) == len(values) else None
 
 
-def _empty(struct: Any, names: Sequence[str]) -> Any:
-    row = struct.__new__(struct)
-    for at in range(len(names)):
-        setattr(row, f"f{at}", None)
-    return row
+def _empty(names: Sequence[str]) -> Any:
+    """Return a row of nulls, required or not."""
+    return SimpleNamespace(**{f"f{at}": None for at in range(len(names))})
 
 
 def _plain(column: list[Any], kind: pa.DataType) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from p2pmsg import control, wire
 from p2pmsg.errors import LossReport
-from p2pmsg.message import MessageBatch
+from p2pmsg.message import FixedBatch, MessageBatch
 from p2pmsg.sync.range_channel import MS, SILENCE_NS, RangeChannel
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, Loss, LossReason, NackConfig, ReceiverConfig, StreamReceiver
@@ -34,6 +34,8 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         session: int,
         limit_ns: int,
         decode: wire.Decode | None = None,
+        *,
+        fixed: bool = False,
     ) -> None:
         self._channel = channel
         self._topic = topic
@@ -50,6 +52,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         self._heard_ns = self._reconnected_ns = self._left_ns = now_ns
         self._waiting: Delivery[Frame] | Loss | None = None
         self._decode = decode
+        self._fixed = fixed
         channel.fetches[session, topic] = self
         if start < stop and peer is not None and peer.session == session:
             self._ask(now_ns)  # so that fetches of several peers wait at the same time
@@ -101,6 +104,10 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
     def _batch(self, delivery: Delivery[Frame]) -> MessageBatch | LossReport:
         frame = delivery.item
         try:
+            if self._fixed:
+                fixed = self._fixed_batch(frame)
+                if fixed is not None:
+                    return fixed.part(delivery.skip, delivery.skip + delivery.count)
             columns = self._columns(frame)
         except FrameError:
             stop = delivery.sequence + delivery.count
@@ -111,6 +118,18 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
             values, timestamps, keys, headers,
         )  # fmt: skip
         return batch.part(delivery.skip, delivery.skip + delivery.count)
+
+    def _fixed_batch(self, frame: Frame) -> FixedBatch | None:
+        found = wire.find_block(frame)
+        if found is None:
+            return None
+        at, stride, head = found
+        stop = at + frame.count * stride
+        _, timestamps, keys, headers = wire.decode_others(frame, stop)
+        return FixedBatch(
+            self._topic, self._session, self._name, frame.sequence, frame.base_timestamp_ns,
+            frame.data[at:stop], stride, head, timestamps, keys, headers,
+        )  # fmt: skip
 
     def _columns(self, frame: Frame) -> wire.Columns:
         if self._decode is not None:

@@ -159,6 +159,7 @@ class RangeReader:
         session: int | None = None,
         timeout: float | None = None,
         value_type: Any = None,
+        fixed: bool = False,
     ) -> Iterator[MessageBatch | LossReport]:
         """Read the messages `[start, stop)` of a stream, each once and in order.
 
@@ -173,6 +174,7 @@ class RangeReader:
             timeout: how long to go on without any progress, in seconds. Default: the reader's.
             value_type: a type that msgspec knows, to make of each value; the values of a batch come
                 as they are where one of them does not fit. Default: as they are.
+            fixed: give a `FixedBatch` where values are bytes of one length. Default False.
 
         Raises:
             ConfigError: an argument is out of its limits.
@@ -194,7 +196,9 @@ class RangeReader:
             session = self._channel.publisher.session
         decode = None if value_type is None else _typed_decode(value_type)
         limit_ns = self._limit_ns(timeout)
-        return RangeFetch(self._channel, topic, start, stop, session, limit_ns, decode)
+        return RangeFetch(
+            self._channel, topic, start, stop, session, limit_ns, decode, fixed=fixed
+        )
 
     def close(self) -> None:
         """Close the sockets; a second call does nothing."""
