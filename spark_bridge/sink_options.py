@@ -10,6 +10,8 @@ from spark_bridge.errors import OptionError
 COMMIT_TOPIC: Final = "spark.commits"
 _PORTS: Final = re.compile(r"(tcp://.+):(\d+)-(\d+)")
 _PORTS_MAX: Final = 1024
+_SPARKS_OWN: Final = ("checkpointlocation", "queryname")
+"""Options of a query that Spark hands to its sink as well."""
 _ENDPOINT: Final = re.compile(r"tcp://.+:\d{1,5}|ipc://.+")
 
 
@@ -52,6 +54,8 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Return the options; `OptionError` names what is wrong. Names may be in any case."""
     given: dict[str, str] = {}
     for key, value in options.items():
+        if key.lower() in _SPARKS_OWN:
+            continue
         name = _NAMES.get(key.lower())
         if name is None:
             known = ", ".join(_NAMES.values())
