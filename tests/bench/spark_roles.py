@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import datetime
 from itertools import cycle, islice
 from typing import Any
 
@@ -28,6 +29,8 @@ from spark_bridge.typed import raw_names
 
 VALUE_BYTES = 128
 CHUNK = 1000
+LINES = 600_000
+"""More than this, and Spark's socket source, which keeps all of them, runs out of memory."""
 TRADE = {"id": 1, "symbol": "BTCUSDT", "price": 61685.99, "size": 0.00122, "sell": True}
 FIELDS = "id long, symbol string, price double, size double, sell boolean, time_ns long"
 NAMES = raw_names(SourceOptions())
@@ -126,7 +129,7 @@ class ZmqFeed:
         values = ring()
         while self._running:
             for value in values:
-                self._socket.send(value)
+                self._socket.send(b"t " + value)
             time.sleep(0.001)
 
     def endpoint(self) -> str:
@@ -142,6 +145,7 @@ class LineServer:
 
     def __init__(self) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
+        self._accepted = 0.0
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -149,17 +153,22 @@ class LineServer:
         try:
             while True:
                 connection, _ = self._server.accept()
+                self._accepted = time.monotonic()
                 threading.Thread(target=self._send, args=(connection, lines), daemon=True).start()
         except OSError:
             return
 
     def _send(self, connection: socket.socket, lines: bytes) -> None:
         try:
-            while True:
+            for _ in range(LINES // CHUNK):
                 connection.sendall(lines)
-                time.sleep(0.0005)
+            connection.recv(1)
         except OSError:
             connection.close()
+
+    def accepted(self) -> float:
+        """When the last connection came, by CLOCK_MONOTONIC."""
+        return self._accepted
 
     def port(self) -> int:
         return int(self._server.getsockname()[1])
@@ -232,8 +241,10 @@ class SubReader(SimpleDataSourceStreamReader):
         rows = []
         while len(rows) < 100_000 and self._socket.poll(5):
             try:
+                now = datetime.now()
                 while len(rows) < 100_000:
-                    rows.append((self._socket.recv(zmq.NOBLOCK),))
+                    topic, _, value = self._socket.recv(zmq.NOBLOCK).partition(b" ")
+                    rows.append((topic.decode(), value, now))
             except zmq.Again:
                 continue
         at = start["at"] + len(rows)
@@ -249,7 +260,7 @@ class Sub(DataSource):
         return "zmq_sub"
 
     def schema(self) -> str:
-        return "value binary"
+        return "topic string, value binary, received timestamp"
 
     def simpleStreamReader(self, schema: Any) -> SubReader:
         return SubReader(self.options)
