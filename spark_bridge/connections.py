@@ -7,7 +7,7 @@ from typing import Final
 import p2pmsg
 from spark_bridge.offsets import Range
 
-_CONNECTIONS_MAX: Final = 256
+_CONNECTIONS_MAX: Final = 512
 """The one that was not used for the longest time is closed for a further one."""
 
 

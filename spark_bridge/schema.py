@@ -30,6 +30,7 @@ ROWS_MAX: Final = 32_768
 """Spark takes batches of 10,000 to 100,000 rows best."""
 BYTES_MAX: Final = 16 * 2**20
 """A batch of large values ends earlier, so that a task's memory is bounded."""
+_BLOCK_ROWS_MIN: Final = 64
 _TIMESTAMP_US_MAX: Final = 2**63 // 1000 - 1
 _pack: Final = msgspec.msgpack.Encoder().encode
 _to_json: Final = msgspec.json.Encoder().encode
@@ -45,28 +46,27 @@ def arrow_schema(names: Sequence[str]) -> pa.Schema:
     return pa.schema([(name, COLUMNS[name][1]) for name in names])
 
 
-class Run:
-    """Consecutive messages of one stream."""
+class Gathered:
+    """Messages of one or several streams, by the batch, that become one record batch.
 
-    def __init__(self, first: p2pmsg.MessageBatch) -> None:
-        self.batches = [first]
-        self.first = first
-        self.count = len(first)
+    Attributes:
+        batches: at least one.
+        count: how many messages.
 
-    def extend(self, batch: p2pmsg.MessageBatch) -> bool:
-        """Add the messages of `batch`; False where they do not follow."""
-        first = self.first
-        if (
-            batch.sequence != first.sequence + self.count
-            or batch.topic != first.topic
-            or batch.session != first.session
-        ):
-            return False
-        self.batches.append(batch)
-        self.count += len(batch)
-        return True
+    """
 
-    def column(self, name: str, missing: Any) -> list[Any] | None:
+    def __init__(self, batches: list[p2pmsg.MessageBatch]) -> None:
+        self.batches = batches
+        self.count = sum(map(len, batches))
+
+    @property
+    def values(self) -> list[Any]:
+        """The values of all batches."""
+        if len(self.batches) == 1:
+            return self.batches[0].values
+        return list(chain.from_iterable(batch.values for batch in self.batches))
+
+    def column(self, name: str) -> list[Any] | None:
         """Return `keys` or `headers` of all batches, or None where none has any."""
         columns = [getattr(batch, name) for batch in self.batches]
         if all(column is None for column in columns):
@@ -74,15 +74,38 @@ class Run:
         return [
             each
             for column, batch in zip(columns, self.batches, strict=True)
-            for each in ([missing] * len(batch) if column is None else column)
+            for each in ([None] * len(batch) if column is None else column)
         ]
 
-    @property
-    def values(self) -> list[Any]:
-        """The values of all batches."""
-        if len(self.batches) == 1:
-            return self.first.values
-        return list(chain.from_iterable(batch.values for batch in self.batches))
+    def runs(self, name: str) -> list[tuple[Any, int]]:
+        """Return a field that all messages of a batch have in common, and how often it comes."""
+        found: list[tuple[Any, int]] = []
+        for batch in self.batches:
+            value = getattr(batch, name)
+            if found and found[-1][0] == value:
+                found[-1] = (value, found[-1][1] + len(batch))
+            else:
+                found.append((value, len(batch)))
+        return found
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Return the sequences as ranges."""
+        found: list[tuple[int, int]] = []
+        for batch in self.batches:
+            start, stop = batch.sequence, batch.sequence + len(batch)
+            if found and found[-1][1] == start:
+                found[-1] = (found[-1][0], stop)
+            else:
+                found.append((start, stop))
+        return found
+
+    def message(self, at: int) -> p2pmsg.Message:
+        """Return the message at an index; for errors."""
+        for batch in self.batches:
+            if at < len(batch):
+                return batch[at]
+            at -= len(batch)
+        raise IndexError(at)
 
 
 class Layout(Protocol):
@@ -95,7 +118,7 @@ class Layout(Protocol):
         """What a fetch is to decode values as; None: as they are."""
         ...
 
-    def to_arrow(self, run: Run) -> pa.RecordBatch:
+    def to_arrow(self, gathered: Gathered) -> pa.RecordBatch:
         """Return the messages as a record batch of `schema`."""
         ...
 
@@ -109,10 +132,10 @@ class RawLayout:
         self.names = tuple(names)
         self.schema = arrow_schema(names)
 
-    def to_arrow(self, run: Run) -> pa.RecordBatch:
+    def to_arrow(self, gathered: Gathered) -> pa.RecordBatch:
         """Return the messages as a record batch of `schema`."""
         return pa.RecordBatch.from_arrays(
-            [column_of(name, run) for name in self.names], schema=self.schema
+            [column_of(name, gathered) for name in self.names], schema=self.schema
         )
 
 
@@ -128,7 +151,7 @@ class BatchBuilder:
         self.rows = 0
         self._bytes = 0
         self._layout = layout
-        self._runs: list[Run] = []
+        self._batches: list[p2pmsg.MessageBatch] = []
 
     @property
     def is_full(self) -> bool:
@@ -139,23 +162,19 @@ class BatchBuilder:
         """Add messages."""
         self.rows += len(batch)
         self._bytes += _size(batch)
-        if not self._runs or not self._runs[-1].extend(batch):
-            self._runs.append(Run(batch))
+        self._batches.append(batch)
 
     def take(self) -> Iterator[pa.RecordBatch]:
         """Take out what is gathered, as one record batch, or none where nothing is."""
-        runs, self._runs = self._runs, []
+        batches, self._batches = self._batches, []
         self.rows = self._bytes = 0
-        parts = [self._layout.to_arrow(run) for run in runs]
-        if len(parts) == 1:
-            yield parts[0]
-        elif parts:
-            yield from pa.Table.from_batches(parts).combine_chunks().to_batches()
+        if batches:
+            yield self._layout.to_arrow(Gathered(batches))
 
 
-def column_of(name: str, run: Run) -> pa.Array:
-    """Return one of `COLUMNS` of a run of messages."""
-    return _MAKERS[name](run)
+def column_of(name: str, gathered: Gathered) -> pa.Array:
+    """Return one of `COLUMNS` of some messages."""
+    return _MAKERS[name](gathered)
 
 
 def signed(session: int) -> int:
@@ -177,35 +196,35 @@ def _size(batch: p2pmsg.MessageBatch) -> int:
     return size * len(batch)
 
 
-def _values(run: Run) -> pa.Array:
-    block = _block(run)
+def _values(gathered: Gathered) -> pa.Array:
+    block = _block(gathered)
     if block is not None:
         return block
     # None is null, bytes and str are taken as they are; anything else raises a type error here.
     try:
-        return pa.array(run.values, pa.binary())
+        return pa.array(gathered.values, pa.binary())
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):
-        return pa.array([as_bytes(value) for value in run.values], pa.binary())
+        return pa.array([as_bytes(value) for value in gathered.values], pa.binary())
 
 
-def _block(run: Run) -> pa.Array | None:
+def _block(gathered: Gathered) -> pa.Array | None:
     """Return values of one length without making an object of each: a fifth of the time."""
-    first = run.first
-    if not isinstance(first, p2pmsg.FixedBatch):
+    first = gathered.batches[0]
+    if not isinstance(first, p2pmsg.FixedBatch) or gathered.count < _BLOCK_ROWS_MIN:
         return None
     stride, head, blocks = first.stride, first.head, []
-    for batch in run.batches:
+    for batch in gathered.batches:
         if not isinstance(batch, p2pmsg.FixedBatch) or (batch.stride, batch.head) != (stride, head):
             return None
         blocks.append(batch.block)
     block = pa.py_buffer(b"".join(blocks))
-    rows = pa.Array.from_buffers(pa.binary(stride), run.count, [None, block])
+    rows = pa.Array.from_buffers(pa.binary(stride), gathered.count, [None, block])
     return pc.binary_slice(rows, head, stride).cast(pa.binary())
 
 
-def _keys(run: Run) -> pa.Array:
-    keys = run.column("keys", None)
-    return pa.nulls(run.count, pa.string()) if keys is None else pa.array(keys, pa.string())
+def _keys(gathered: Gathered) -> pa.Array:
+    keys = gathered.column("keys")
+    return pa.nulls(gathered.count, pa.string()) if keys is None else pa.array(keys, pa.string())
 
 
 def _int64(column: "array[int]") -> pa.Array:
@@ -213,9 +232,9 @@ def _int64(column: "array[int]") -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(column), [None, pa.py_buffer(column)])
 
 
-def _timestamps(run: Run) -> pa.Array:
+def _timestamps(gathered: Gathered) -> pa.Array:
     column = array("q")
-    for batch in run.batches:
+    for batch in gathered.batches:
         if batch.timestamps_ns is None:
             column += array("q", [batch.base_timestamp_ns // 1000]) * len(batch)
             continue
@@ -228,10 +247,10 @@ def _timestamps(run: Run) -> pa.Array:
     return _int64(column).cast(_TIMESTAMP)
 
 
-def _headers(run: Run) -> pa.Array:
-    headers = run.column("headers", None)
+def _headers(gathered: Gathered) -> pa.Array:
+    headers = gathered.column("headers")
     if headers is None:
-        return pa.nulls(run.count, _HEADERS)
+        return pa.nulls(gathered.count, _HEADERS)
     rows = [
         None if row is None else [(name, _header_text(value)) for name, value in row.items()]
         for row in headers
@@ -255,23 +274,36 @@ def _header_text(value: Any) -> str | None:
         return b64encode(_pack(value)).decode()
 
 
-def _numbers(start: int, stop: int) -> pa.Array:
-    if hasattr(pa, "arange"):  # since PyArrow 21; a twentieth of the time
-        return pa.arange(start, stop)
-    return _int64(array("q", range(start, stop)))
+def _offsets(gathered: Gathered) -> pa.Array:
+    spans = gathered.spans()
+    if len(spans) == 1 and hasattr(pa, "arange"):  # since PyArrow 21; a twentieth of the time
+        return pa.arange(*spans[0])
+    return _int64(array("q", chain.from_iterable(range(*span) for span in spans)))
 
 
-def _repeated(value: Any, kind: pa.DataType, run: Run) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), run.count)
+def _common(name: str, kind: pa.DataType) -> Callable[[Gathered], pa.Array]:
+    """Return what makes a column of a field that all messages of a batch have in common."""
+
+    def make(gathered: Gathered) -> pa.Array:
+        runs = gathered.runs(name)
+        if kind is _SESSION:
+            runs = [(signed(value), count) for value, count in runs]
+        if len(runs) == 1:
+            value, count = runs[0]
+            return pa.repeat(pa.scalar(value, kind), count)
+        return pa.array([value for value, count in runs for _ in range(count)], kind)
+
+    return make
 
 
-_MAKERS: Final[dict[str, Callable[[Run], pa.Array]]] = {
+_SESSION: Final = pa.int64()
+_MAKERS: Final[dict[str, Callable[[Gathered], pa.Array]]] = {
     "key": _keys,
     "value": _values,
-    "topic": lambda run: _repeated(run.first.topic, pa.string(), run),
-    "publisher": lambda run: _repeated(run.first.publisher, pa.string(), run),
-    "session": lambda run: _repeated(signed(run.first.session), pa.int64(), run),
-    "offset": lambda run: _numbers(run.first.sequence, run.first.sequence + run.count),
+    "topic": _common("topic", pa.string()),
+    "publisher": _common("publisher", pa.string()),
+    "session": _common("session", _SESSION),
+    "offset": _offsets,
     "timestamp": _timestamps,
     "headers": _headers,
 }

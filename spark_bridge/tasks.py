@@ -15,9 +15,11 @@ from spark_bridge.offsets import Range
 from spark_bridge.options import SourceOptions
 from spark_bridge.schema import BatchBuilder, Layout
 
-_FETCHES_MAX: Final = 16
-"""So many ranges are asked for at a time, so that small ones wait for their peers together. Each
-holds back at most what its first request asks for, 1024 messages."""
+_AHEAD_MAX: Final = 16_384
+"""So many messages are asked for ahead of those that are being read, so that small ranges wait for
+their peers together; of each range at most `_AHEAD_EACH`, the first request of a fetch."""
+_AHEAD_EACH: Final = 1024
+_FETCHES_MAX: Final = 256
 _PASSING: Final = (p2pmsg.LossReason.TIMEOUT, p2pmsg.LossReason.BUDGET)
 """Reasons that say nothing about tomorrow."""
 _log: Final = logging.getLogger("spark_bridge")
@@ -52,19 +54,27 @@ class _Task:
         self._value_type = value_type
         self._waiting = deque(ranges)
         self._under_way: deque[tuple[Range, Fetch | None]] = deque()
+        self._ahead = 0
 
     def __iter__(self) -> Iterator[p2pmsg.MessageBatch]:
         try:
             while self._waiting or self._under_way:
-                while self._waiting and len(self._under_way) < _FETCHES_MAX:
+                while self._waiting and self._has_room():
                     wanted = self._waiting.popleft()
+                    self._ahead += min(wanted.count, _AHEAD_EACH)
                     self._under_way.append((wanted, self._begin(wanted)))
-                yield from self._read(*self._under_way.popleft())
+                wanted, fetch = self._under_way.popleft()
+                self._ahead -= min(wanted.count, _AHEAD_EACH)
+                yield from self._read(wanted, fetch)
         finally:
             # What was asked for and is not read (the task failed, or was cancelled) comes all the
             # same, and is not to meet the next task's fetches.
             for wanted, _ in self._under_way:
                 connections.drop(wanted)
+
+    def _has_room(self) -> bool:
+        # Never more than there may be connections, or the oldest would be closed under way.
+        return self._ahead < _AHEAD_MAX and len(self._under_way) < _FETCHES_MAX
 
     def _begin(self, wanted: Range) -> Fetch:
         reader = connections.take(wanted, self._options.fetchTimeoutMs / 1000)

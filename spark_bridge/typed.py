@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_bridge.errors import OptionError, ValueMismatchError
 from spark_bridge.options import SourceOptions
-from spark_bridge.schema import COLUMNS, Layout, RawLayout, Run, as_bytes, column_of
+from spark_bridge.schema import COLUMNS, Gathered, Layout, RawLayout, as_bytes, column_of
 
 CORRUPT: Final = "_corrupt"
 _SCALARS: Final[dict[type, Any]] = {
@@ -109,24 +109,24 @@ class TypedLayout:
         """What a fetch is to decode values as: that spares making dicts of them first."""
         return None if self.value_format == "json" else struct_of(self._json) | bytes | None
 
-    def to_arrow(self, run: Run) -> pa.RecordBatch:
+    def to_arrow(self, gathered: Gathered) -> pa.RecordBatch:
         """Return the messages as a record batch of `schema`."""
-        values = run.values
-        rows, wrong = self._rows(values, run)
+        values = gathered.values
+        rows, wrong = self._rows(values, gathered)
         found = len(wrong)
-        columns = self._fields(rows, wrong, run)
+        columns = self._fields(rows, wrong, gathered)
         if len(wrong) > found:  # what a later column found is null in the earlier ones, too
-            columns = self._fields(rows, wrong, run)
+            columns = self._fields(rows, wrong, gathered)
         for field in self.schema:
             if field.name == CORRUPT:
                 columns[CORRUPT] = _corrupt(values, wrong, field.type)
             elif field.name not in columns:
-                columns[field.name] = column_of(field.name[1:], run)
+                columns[field.name] = column_of(field.name[1:], gathered)
         return pa.RecordBatch.from_arrays(
             [columns[field.name] for field in self.schema], schema=self.schema
         )
 
-    def _rows(self, values: list[Any], run: Run) -> tuple[list[Any], set[int]]:
+    def _rows(self, values: list[Any], gathered: Gathered) -> tuple[list[Any], set[int]]:
         struct = struct_of(self._json)
         if self.value_format == "msgpack" and set(map(type, values)) == {struct}:
             return list(values), set()
@@ -140,20 +140,20 @@ class TypedLayout:
             try:
                 rows.append(decode(value))
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                self._refuse(run, at, str(error), error)
+                self._refuse(gathered, at, str(error), error)
                 wrong.add(at)
                 rows.append(_empty(self._names))
         return rows, wrong
 
-    def _fields(self, rows: list[Any], wrong: set[int], run: Run) -> dict[str, pa.Array]:
+    def _fields(self, rows: list[Any], wrong: set[int], gathered: Gathered) -> dict[str, pa.Array]:
         columns = {}
         for at, name in enumerate(self._names):
             column = list(map(attrgetter(f"f{at}"), rows))
-            columns[name] = self._array(column, name, run, rows, wrong)
+            columns[name] = self._array(column, name, gathered, rows, wrong)
         return columns
 
     def _array(
-        self, plain: list[Any], name: str, run: Run, rows: list[Any], wrong: set[int]
+        self, plain: list[Any], name: str, gathered: Gathered, rows: list[Any], wrong: set[int]
     ) -> pa.Array:
         """Return a column; what Arrow has no room for (a decimal's digits) is wrong, too."""
         kind = self.schema.field(name).type
@@ -166,19 +166,19 @@ class TypedLayout:
             try:
                 pa.array([value], kind)
             except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-                self._refuse(run, at, f"{error} - at `$.{name}`", error)
+                self._refuse(gathered, at, f"{error} - at `$.{name}`", error)
                 wrong.add(at)
                 rows[at] = _empty(self._names)
                 plain[at] = None
         return pa.array(plain, kind)
 
-    def _refuse(self, run: Run, at: int, reason: str, error: Exception) -> None:
+    def _refuse(self, gathered: Gathered, at: int, reason: str, error: Exception) -> None:
         if self.corrupt:
             return
-        first = run.first
-        raise ValueMismatchError(first.topic, first.sequence + at, first.publisher, reason) from (
-            error
-        )
+        message = gathered.message(at)
+        raise ValueMismatchError(
+            message.topic, message.sequence, message.publisher, reason
+        ) from error
 
 
 @lru_cache(maxsize=64)

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 import p2pmsg
 import spark_bridge
 from spark_bridge.options import SourceOptions
-from spark_bridge.schema import ROWS_MAX, RawLayout, Run, spark_schema
+from spark_bridge.schema import ROWS_MAX, Gathered, RawLayout, spark_schema
 from spark_bridge.typed import raw_names
 
 VALUE_BYTES = 128
@@ -205,7 +205,7 @@ class NothingReader(DataSourceStreamReader):
         layout, left = RawLayout(NAMES), partition.rows
         while left > 0:
             batch = p2pmsg.MessageBatch("t", 1, "feed", 0, time.time_ns(), values[:left])
-            yield layout.to_arrow(Run(batch))
+            yield layout.to_arrow(Gathered([batch]))
             left -= ROWS_MAX
 
 

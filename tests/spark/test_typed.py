@@ -16,7 +16,7 @@ import p2pmsg  # noqa: E402
 import spark_bridge  # noqa: E402
 from spark_bridge.errors import OptionError, ValueMismatchError  # noqa: E402
 from spark_bridge.options import parse_options  # noqa: E402
-from spark_bridge.schema import BatchBuilder, RawLayout, Run  # noqa: E402
+from spark_bridge.schema import BatchBuilder, Gathered, RawLayout  # noqa: E402
 from spark_bridge.typed import TypedLayout, layout_of  # noqa: E402
 
 SIMPLE = {"symbol": types.StringType(), "price": types.DoubleType(), "size": types.LongType()}
@@ -34,7 +34,7 @@ def batch_of(values, **columns):
 
 
 def rows_of(layout, values, **columns):
-    return layout.to_arrow(Run(batch_of(values, **columns))).to_pylist()
+    return layout.to_arrow(Gathered([batch_of(values, **columns)])).to_pylist()
 
 
 TRADE = {"symbol": "BTC", "price": 1.5, "size": 3}
