@@ -48,8 +48,8 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
     by `PYSPARK_PYTHON`, is left alone:
 
     - Unix sockets between Java and Python, and a checkpoint file manager for local disks;
-    - with a `local` master, one shuffle partition, and this interpreter for the workers (they run
-      the `python3` of the PATH otherwise, which may be another installation).
+    - with a `local` master, one shuffle partition, and in the environment `PYSPARK_PYTHON`, this
+      interpreter (the workers run the `python3` of the PATH otherwise, which may be another one).
 
     Raises:
         MissingDependencyError: PySpark, PyArrow or Java is missing.
@@ -67,8 +67,9 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
     master = options.get("spark.master") or given.get("spark.master") or "local"
     if master.startswith("local") and not master.startswith("local-cluster"):
         settings |= LOCAL_SETTINGS
-        if not os.environ.get("PYSPARK_PYTHON"):
-            settings["spark.pyspark.python"] = sys.executable
+        if not given.contains("spark.pyspark.python") and "spark.pyspark.python" not in options:
+            # By the environment: data sources run before Spark looks at its own setting for it.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in settings.items():
         if key not in options and not given.contains(key):
             builder = builder.config(key, value)

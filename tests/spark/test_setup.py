@@ -41,21 +41,23 @@ def test_configure_sets_what_was_measured_and_nothing_that_the_user_has_set(monk
     options = spark_bridge.configure(Builder(spark_master="local[2]")).options
     assert options["spark.python.unix.domain.socket.enabled"] == "true"
     assert options["spark.sql.shuffle.partitions"] == "1"
-    assert options["spark.pyspark.python"] == sys.executable
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
     builder = Builder(spark_master="local[2]", spark_sql_shuffle_partitions="7")
     assert spark_bridge.configure(builder).options["spark.sql.shuffle.partitions"] == "7"
     monkeypatch.setenv("PYSPARK_PYTHON", "/other/python")
-    assert "spark.pyspark.python" not in spark_bridge.configure(Builder()).options
+    spark_bridge.configure(Builder())
+    assert os.environ["PYSPARK_PYTHON"] == "/other/python"
 
 
 @needs_spark
 @pytest.mark.parametrize("master", ["spark://h:7077", "yarn", "local-cluster[2,1,1024]"])
-def test_configure_leaves_a_clusters_shuffle_and_python_alone(master):
+def test_configure_leaves_a_clusters_shuffle_and_python_alone(master, monkeypatch):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     options = spark_bridge.configure(Builder(spark_master=master)).options
 
     assert "spark.sql.shuffle.partitions" not in options
-    assert "spark.pyspark.python" not in options
+    assert "PYSPARK_PYTHON" not in os.environ
     assert "spark.python.unix.domain.socket.enabled" in options
 
 
