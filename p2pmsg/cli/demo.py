@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from typing import Any
 
@@ -40,7 +41,8 @@ def add_parser(commands: Any) -> None:
         help=f"how many trades the random walk has (default {_TRADES:,})",
     )  # fmt: skip
     parser.add_argument(
-        "--output", metavar="FILE", type=kinds.output_file, help="write the bars as CSV"
+        "--output", metavar="FILE", type=kinds.output_file,
+        help="write the bars as CSV, and a picture of Spark's (FILE.png)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object at the end, nothing else"
@@ -52,7 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the demo; 0 only if every ledger balances, nothing is lost and the bars are equal."""
     progress = choose_progress(arguments.json)
     source = Source(path=arguments.input, trades=arguments.trades)
-    state = run_demo(source, progress, with_spark=not arguments.no_spark)
+    picture = f"{arguments.output}.png" if arguments.output else None
+    state = run_demo(source, progress, with_spark=not arguments.no_spark, picture=picture)
     if arguments.output:
         write_csv(state.bars, arguments.output)
     if arguments.json:
@@ -61,6 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(render_report(state))
         if arguments.output:
             print(f"the bars are in {arguments.output}")
+            if picture is not None and os.path.exists(picture):
+                print(f"a picture of Spark's bars is {picture}")
     sys.stdout.flush()
     if state.spark.startswith("left out:"):
         print(f"p2pmsg demo: Spark was {kinds.one_line(state.spark)}", file=sys.stderr)

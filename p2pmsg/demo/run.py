@@ -75,6 +75,7 @@ def run_demo(
     with_spark: bool = True,
     seconds: float = FEED_SECONDS,
     spark_module: str = SPARK_MODULE,
+    picture: str | None = None,
 ) -> State:
     """Run the demo and return how it ended; at the end no child is left.
 
@@ -91,7 +92,7 @@ def run_demo(
     with Children() as children:
         demo = _Demo(children, plan, expected, progress, began_s)
         try:
-            return demo.run(spark_module if with_spark else None)
+            return demo.run(spark_module if with_spark else None, picture)
         finally:
             progress.end()
             demo.close()
@@ -119,7 +120,7 @@ class _Demo:
         self._endpoint = ""
         self._joined = self._closed = False
 
-    def run(self, spark_module: str | None) -> State:
+    def run(self, spark_module: str | None, picture: str | None) -> State:
         self._publisher = self._start("publisher", "publishing", self._plan)
         self._follow(lambda: bool(self._endpoint))
         endpoint = self._endpoint
@@ -130,7 +131,7 @@ class _Demo:
         if spark_module is None:
             self._state.spark = "left out"
         else:
-            self._start_spark(spark_module, endpoint)
+            self._start_spark(spark_module, endpoint, picture)
         self._follow(lambda: "slow" in self._done)
         self._proxy.stop_cutting()
         self._follow(lambda: len(self._done) == 2 and self._counts is not None)
@@ -156,7 +157,7 @@ class _Demo:
         for role in (fast, slow):
             self._start(role.name, "subscribing", role)
 
-    def _start_spark(self, module: str, endpoint: str) -> None:
+    def _start_spark(self, module: str, endpoint: str, picture: str | None) -> None:
         self._state.spark = "starting"
         self._spark = self._children.start(
             "spark", module,
@@ -164,6 +165,7 @@ class _Demo:
             "--expected-rows", str(self._plan.total),
             "--timeout", f"{self._plan.seconds + _SPARK_START_S:.0f}",
             "--starting-offsets", "earliest",
+            *(("--picture", picture) if picture else ()),
         )  # fmt: skip
 
     def _follow(self, is_done: Callable[[], bool]) -> None:
