@@ -17,6 +17,7 @@ from p2pmsg.errors import (
     P2PError,
     QueueFullError,
 )
+from p2pmsg.frames import decode_frame
 from p2pmsg.message import FixedBatch, Message, MessageBatch
 from p2pmsg.stats import PublisherStats, RequesterStats, StreamLedger, SubscriberStats
 from p2pmsg.sync.heads_watch import HeadsWatch
@@ -64,4 +65,5 @@ __all__ = [
     "Subscriber",
     "SubscriberConfig",
     "SubscriberStats",
+    "decode_frame",
 ]

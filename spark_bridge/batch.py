@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from spark_bridge import offsets
 from spark_bridge.errors import PeerUnavailableError
 from spark_bridge.heads import ask_once
+from spark_bridge.logs import log_ranges
 from spark_bridge.offsets import PeerView, Range
 from spark_bridge.options import SourceOptions
 from spark_bridge.partitions import TASK_ROWS_MIN, RangesPartition
@@ -41,6 +42,8 @@ class FixedEnds:
 
 def fix_ends(options: SourceOptions) -> FixedEnds:
     """Ask the peers where their streams stand; a stream that is read does not use the answer."""
+    if options.path:
+        return FixedEnds(tuple(log_ranges(options)))
     heads = ask_once(options.peers, _ASK_SECONDS)
     views = {endpoint: PeerView(each) for endpoint, each in heads.items()}
     selection = Selection.of(options)

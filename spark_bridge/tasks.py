@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow as pa
 import p2pmsg
 from spark_bridge.connections import connections
 from spark_bridge.errors import DataLossError, PeerUnavailableError
+from spark_bridge.logs import is_logged, read_logs
 from spark_bridge.offsets import Range
 from spark_bridge.options import SourceOptions
 from spark_bridge.schema import BatchBuilder, Layout
@@ -39,7 +41,12 @@ def read_ranges(
 
     """
     builder = BatchBuilder(layout)
-    for batch in _Task(ranges, options, layout.value_type):
+    logged = [each for each in ranges if is_logged(each)]
+    others = [each for each in ranges if not is_logged(each)]
+    batches = chain(
+        read_logs(logged, options, layout.value_type), _Task(others, options, layout.value_type)
+    )
+    for batch in batches:
         builder.add(batch)
         if builder.is_full:
             yield from builder.take()

@@ -7,7 +7,8 @@ from typing import Final
 
 from p2pmsg import control, wire
 from p2pmsg.errors import LossReport
-from p2pmsg.message import FixedBatch, MessageBatch
+from p2pmsg.frames import batch_of
+from p2pmsg.message import MessageBatch
 from p2pmsg.sync.range_channel import MS, SILENCE_NS, RangeChannel
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, Loss, LossReason, NackConfig, ReceiverConfig, StreamReceiver
@@ -104,40 +105,11 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
     def _batch(self, delivery: Delivery[Frame]) -> MessageBatch | LossReport:
         frame = delivery.item
         try:
-            if self._fixed:
-                fixed = self._fixed_batch(frame)
-                if fixed is not None:
-                    return fixed.part(delivery.skip, delivery.skip + delivery.count)
-            columns = self._columns(frame)
+            batch = batch_of(frame, self._name, self._decode, fixed=self._fixed)
         except FrameError:
             stop = delivery.sequence + delivery.count
             return self._report(Loss(delivery.sequence, stop, LossReason.MALFORMED))
-        values, timestamps, keys, headers = columns
-        batch = MessageBatch(
-            self._topic, self._session, self._name, frame.sequence, frame.base_timestamp_ns,
-            values, timestamps, keys, headers,
-        )  # fmt: skip
         return batch.part(delivery.skip, delivery.skip + delivery.count)
-
-    def _fixed_batch(self, frame: Frame) -> FixedBatch | None:
-        found = wire.find_block(frame)
-        if found is None:
-            return None
-        at, stride, head = found
-        stop = at + frame.count * stride
-        _, timestamps, keys, headers = wire.decode_others(frame, stop)
-        return FixedBatch(
-            self._topic, self._session, self._name, frame.sequence, frame.base_timestamp_ns,
-            frame.data[at:stop], stride, head, timestamps, keys, headers,
-        )  # fmt: skip
-
-    def _columns(self, frame: Frame) -> wire.Columns:
-        if self._decode is not None:
-            try:
-                return wire.decode_columns(frame, self._decode)
-            except FrameError:
-                pass  # a value of another type: then all of them as they are
-        return wire.decode_columns(frame)
 
     def _report(self, loss: Loss) -> LossReport:
         return LossReport(self._topic, self._session, self._name, loss)

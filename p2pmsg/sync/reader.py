@@ -9,13 +9,13 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Self
 
 from p2pmsg import control, wire
 from p2pmsg.config import at_least
 from p2pmsg.errors import ConfigError, LossReport, MessageError
+from p2pmsg.frames import typed_decode
 from p2pmsg.message import MessageBatch
 from p2pmsg.publisher_stream import check_topic
 from p2pmsg.sync.forks import close_in_children
@@ -28,7 +28,6 @@ __all__ = ["Heads", "RangeReader", "StreamHead"]
 
 _ASK_NS: Final = 50 * MS
 _ASK_CEILING_NS: Final = 800 * MS
-_typed_decode: Final = lru_cache(maxsize=64)(wire.typed_decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +193,7 @@ class RangeReader:
                 self.heads(timeout)
             assert self._channel.publisher is not None
             session = self._channel.publisher.session
-        decode = None if value_type is None else _typed_decode(value_type)
+        decode = None if value_type is None else typed_decode(value_type)
         limit_ns = self._limit_ns(timeout)
         return RangeFetch(
             self._channel, topic, start, stop, session, limit_ns, decode, fixed=fixed
