@@ -8,6 +8,7 @@ watermark has passed it. Needs Java 17 and `pip install 'p2pmsg[spark]'` (`plot`
 
 import sys
 import threading
+import time
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -26,7 +27,7 @@ def publish(publisher: p2pmsg.Publisher, path: str | None) -> None:
     for event in random_walk(TRADES) if path is None else read_feed(path):
         if event.kind == "trade":
             publisher.publish("trades", event.line, event.symbol, timestamp_ns=event.timestamp_ns)
-    # A later event moves the watermark on, so that the last bar is final, too.
+    # A later event moves the watermark on, so that the last bars are final, too. Its own is not.
     publisher.publish("trades", b"{}", timestamp_ns=event.timestamp_ns + 60 * 10**9)
     publisher.flush()
 
@@ -70,11 +71,13 @@ def main(path: str | None = None, picture: str | None = None) -> None:
             .schema(FIELDS)
             .load()
         )
-        bars = make_bars(trades).where("symbol is not null")
+        bars = make_bars(trades)
         query = bars.writeStream.outputMode("append").format("memory").queryName("bars").start()
-        threading.Thread(target=publish, args=(publisher, path)).start()
-        while not (query.recentProgress and publisher.stats().streams):
-            query.awaitTermination(0.2)
+        thread = threading.Thread(target=publish, args=(publisher, path))
+        thread.start()
+        while thread.is_alive():
+            query.awaitTermination(0.2)  # raises what the query has failed with
+        time.sleep(1.0)  # until the query has heard of the last one
         query.processAllAvailable()
         query.stop()
     table = spark.sql(

@@ -156,6 +156,9 @@ def follow(
         if rows != told:
             told = rows
             _emit(event="progress", rows=rows)
+            lag = spark_bridge.lag_of(query.lastProgress or {})
+            if lag is not None:
+                _emit(event="lag", behind=sum(lag.streams.values()), line=str(lag))
         if ready and rows >= arguments.expected_rows:
             break
         if time.monotonic() - begun > arguments.timeout:

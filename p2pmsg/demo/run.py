@@ -33,7 +33,8 @@ class State(msgspec.Struct, kw_only=True):
         seconds: since the start.
         subscribers: the ledger of each subscriber by now.
         cuts: how often the slow subscriber's connection was cut.
-        spark: how Spark does, in words; `spark_rows` how many messages it read, None without it.
+        spark: how Spark does, in words; `spark_rows` how many messages it read, None without it;
+            `spark_behind` how many it was behind after its last batch.
         bars: what came out, of Spark or else of the fast subscriber.
         expected: the bars computed straight from the input.
         errors: what is wrong with the result; empty when all is well.
@@ -49,6 +50,7 @@ class State(msgspec.Struct, kw_only=True):
     spark: str = "not started"
     spark_rows: int | None = None
     spark_seconds: float = 0.0
+    spark_behind: int | None = None
     bars: list[Bar] = []
     bars_equal: bool = False
     frames_shed: int = 0
@@ -226,6 +228,8 @@ class _Demo:
         match event["event"]:
             case "ready":
                 self._state.spark = "ready"
+            case "lag":
+                self._state.spark_behind = event["behind"]
             case "progress":
                 self._state.spark = "reading"
                 self._state.spark_rows = event["rows"]

@@ -119,7 +119,9 @@ class RangeChannel:
             except (FrameError, EndpointError):
                 self.invalid += 1
                 continue
-            if self.publisher is None or self.publisher.session != frame.session:
+            # One that restarted on its log has the same session, and another recovery endpoint.
+            known = self.publisher
+            if known is None or (known.session, known.recovery) != (frame.session, address):
                 self.meet(Presence(frame.session, welcome.name, address))
 
     def send(self, frame: bytes) -> None:
