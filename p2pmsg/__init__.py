@@ -27,7 +27,8 @@ from p2pmsg.errors import (
     RemoteError,
     RequestError,
 )
-from p2pmsg.message import Message, MessageBatch
+from p2pmsg.frames import decode_frame
+from p2pmsg.message import FixedBatch, Message, MessageBatch
 from p2pmsg.multicast.config import MulticastPublisherConfig, MulticastSubscriberConfig
 from p2pmsg.publisher_log import LogStats
 from p2pmsg.queue import (
@@ -53,6 +54,7 @@ from p2pmsg.stats import (
     StreamLedger,
     SubscriberStats,
 )
+from p2pmsg.sync.heads_watch import HeadsWatch
 from p2pmsg.sync.mold_publisher import MoldPublisher, MoldPublisherStats
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.reader import Heads, RangeReader, StreamHead
@@ -84,7 +86,9 @@ __all__ = [
     "DeadLetter",
     "DeadLetters",
     "EndpointError",
+    "FixedBatch",
     "Heads",
+    "HeadsWatch",
     "HeartbeatConfig",
     "Job",
     "LatencyHistogram",
@@ -135,6 +139,7 @@ __all__ = [
     "SubscriberConfig",
     "SubscriberStats",
     "WorkerStats",
+    "decode_frame",
 ]
 
 
