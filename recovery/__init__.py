@@ -12,7 +12,8 @@ from recovery.group_repair import GroupRepair, GroupRepairConfig
 from recovery.heartbeat import HeartbeatConfig, HeartbeatSchedule
 from recovery.latency import LatencyHistogram
 from recovery.loss import Loss, LossReason
-from recovery.nack import NackConfig, NackScheduler
+from recovery.nack import NackScheduler
+from recovery.nack_config import NackConfig
 from recovery.ranges import RangeSet
 from recovery.reassembly import Reassembler, ReassemblyConfig
 from recovery.receiver import Delivery, StreamReceiver

@@ -223,9 +223,11 @@ class StreamReceiver(Generic[T]):
         """Return the ranges to ask for now; see `NackScheduler.due`."""
         return self._nacks.due(now_ns=now_ns, ranges_max=ranges_max)
 
-    def nacks_due_by_attempt(self, *, now_ns: int) -> dict[int, RangeSet]:
+    def nacks_due_by_attempt(
+        self, *, now_ns: int, front_only: bool = False
+    ) -> dict[int, RangeSet]:
         """Return the ranges to ask for now, by attempt; see `NackScheduler.due_by_attempt`."""
-        return self._nacks.due_by_attempt(now_ns=now_ns)
+        return self._nacks.due_by_attempt(now_ns=now_ns, front_only=front_only)
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` or `nacks_due` has something to do, or None."""

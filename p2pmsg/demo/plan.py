@@ -41,6 +41,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         counts: how many messages each topic gets.
         seconds: how long the publisher takes for them.
         replay_bytes: what the publisher's buffer needs to hold all.
+        endpoint: where the publisher publishes.
 
     """
 
@@ -48,6 +49,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     seconds: float
     replay_bytes: int
+    endpoint: str = "tcp://127.0.0.1:0"
 
     @property
     def total(self) -> int:

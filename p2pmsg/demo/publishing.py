@@ -25,7 +25,7 @@ def main() -> None:
     config = PublisherConfig(
         replay=ReplayConfig(bytes_max=plan.replay_bytes), stall_ms=STALL_MS, on_full="block"
     )
-    with Publisher("tcp://127.0.0.1:0", name="feed", config=config) as publisher:
+    with Publisher(plan.endpoint, name="feed", config=config) as publisher:
         emit("ready", endpoint=publisher.endpoint)
         publisher.wait_for_subscribers(2, timeout=_JOIN_TIMEOUT_S)
         emit("joined")

@@ -134,7 +134,9 @@ class GroupMember:
     def ask(self, stream: Stream, *, now_ns: int) -> None:
         """Ask for what is due of a stream, by UDP or over the recovery channel."""
         peer = stream.peer
-        by_attempt = stream.receiver.nacks_due_by_attempt(now_ns=now_ns)
+        by_attempt = stream.receiver.nacks_due_by_attempt(
+            now_ns=now_ns, front_only=self._core.is_full
+        )
         if peer.gone or not by_attempt:
             return
         far: list[tuple[int, int]] = []

@@ -9,6 +9,7 @@ import zmq
 import transports
 from p2pmsg import control, wire
 from p2pmsg.errors import ClosedError, EndpointError
+from p2pmsg.sync.welcome_line import WelcomeLine
 from p2pmsg.wire import Frame, FrameError, Kind
 
 MS: Final = 1_000_000
@@ -40,7 +41,7 @@ class RangeChannel:
         self.endpoint = endpoint
         self.publisher: Presence | None = None
         self.invalid = 0
-        self._line: transports.ZmqReceiver | None = None
+        self._line: transports.ZmqReceiver | WelcomeLine | None = None
         self._client: transports.ZmqRecoveryClient | None = None
         self._closed = False
 
@@ -65,8 +66,10 @@ class RangeChannel:
         """Return where to ask for ranges; a wildcard host stands for the publisher's host."""
         try:
             address = transports.parse_endpoint(text)
-            if address.is_wildcard and self.endpoint.scheme == "tcp":
-                address = address.with_host(self.endpoint.host)
+            if address.is_wildcard and self.endpoint.has_port:
+                line = self._line
+                host = line.host if isinstance(line, WelcomeLine) else self.endpoint.host
+                address = address.with_host(host)
             return address.require_connectable()
         except transports.EndpointError as error:
             raise EndpointError(error) from error
@@ -84,9 +87,12 @@ class RangeChannel:
     def listen(self) -> None:
         """Read WELCOMEs; each new connection to the endpoint gets one."""
         if self._line is None:
-            self._line = transports.ZmqReceiver(
-                self.endpoint, context=transports.context(), queue_frames=_QUEUE_FRAMES
-            )
+            if self.endpoint.is_datagram:
+                self._line = WelcomeLine(self.endpoint)
+            else:
+                self._line = transports.ZmqReceiver(
+                    self.endpoint, context=transports.context(), queue_frames=_QUEUE_FRAMES
+                )
             self._line.subscribe(wire.control_prefix(Kind.WELCOME))
             self._line.connect()
         while (data := self._line.receive()) is not None:

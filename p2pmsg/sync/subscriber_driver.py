@@ -194,6 +194,8 @@ class SubscriberDriver:
             self._full_since_ns = now_ns
         stalls = [peer.stall_ms for peer in self._core.peers.values() if peer.stall_ms >= 0]
         shed = bool(stalls) and now_ns - self._full_since_ns > min(stalls) * _MS
+        # A multicast repairs over the lines, so they are read while it is repairs that lack.
+        shed |= self._core.member is not None and not self._core.ready
         if not self._take_all(lines=shed, shed=shed):
             time.sleep(min(wait_ms, 5) / 1000)
 

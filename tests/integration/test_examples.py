@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.integration.test_udp_multicast import free_port
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -26,3 +28,19 @@ def test_quickstart_is_short():
     lines = (EXAMPLES / "quickstart.py").read_text().splitlines()
 
     assert len(lines) <= 50
+
+
+def test_market_feed():
+    ended = subprocess.run(
+        [
+            sys.executable,
+            EXAMPLES / "market_feed.py",
+            f"udp://239.255.1.1:{free_port()}?interface=127.0.0.1",
+        ],
+        capture_output=True,
+        timeout=60,
+        text=True,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("20000 of 20000 delivered, 0 lost") == 2

@@ -12,8 +12,8 @@ import p2pmsg
 from p2pmsg import wire
 from p2pmsg.control import Nack
 from p2pmsg.multicast import datagram
+from p2pmsg.testing.kernel_loss import lose_datagrams
 from recovery import GroupRepairConfig
-from tests.integration.loss import lose_datagrams
 from tests.integration.peers import check_exact, check_ledger, eventually, take, take_all
 
 GROUP = "udp://239.255.8.{}:{}?interface=127.0.0.1"
