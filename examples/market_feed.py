@@ -45,8 +45,9 @@ def subscribe(name: str, endpoint: str) -> None:
 
 if __name__ == "__main__":
     place = sys.argv[1] if len(sys.argv) > 1 else "udp://239.255.1.1:5560?interface=127.0.0.1"
+    context = multiprocessing.get_context("spawn")
     readers = [
-        multiprocessing.Process(target=subscribe, args=(name, place), daemon=True)
+        context.Process(target=subscribe, args=(name, place), daemon=True)
         for name in ("desk", "archive")
     ]
     for reader in readers:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from random import Random
+from random import SystemRandom
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -30,7 +30,7 @@ _encode_into = encoder.encode_into
 _now_ns = time.monotonic_ns
 _wall_ns = time.time_ns
 _log = logging.getLogger("p2pmsg")
-_random = Random()
+_random = SystemRandom()  # a forked child would repeat what another one draws
 R = TypeVar("R")
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from math import isnan
-from random import Random
+from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, Self
 
@@ -34,7 +34,7 @@ _FOREVER_S = 1e9
 _NOTHING: Iterator[Message] = iter(())
 _NO_VALUES: Iterator[Any] = iter([])
 _log = logging.getLogger("p2pmsg")
-_random = Random()
+_random = SystemRandom()  # a forked child would repeat what another one draws
 
 
 class Subscriber:
