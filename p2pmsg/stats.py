@@ -19,6 +19,8 @@ __all__ = [
 class StreamLedger:
     """The ledger of one stream at one subscriber: published = delivered + outstanding + lost.
 
+    Where only the newest value of each key is wanted (`on_gap="latest"`), conflated is added.
+
     Attributes:
         topic, session, publisher: which stream.
         start: the first sequence that this subscriber wants.
@@ -26,6 +28,7 @@ class StreamLedger:
         delivered: messages handed to the application.
         outstanding: messages that are missing, or wait for the application.
         lost: messages reported lost.
+        conflated: messages in whose place the application got a newer one of the same key.
 
     """
 
@@ -37,6 +40,7 @@ class StreamLedger:
     delivered: int
     outstanding: int
     lost: int
+    conflated: int = 0
 
     @property
     def published(self) -> int:
@@ -46,7 +50,7 @@ class StreamLedger:
     @property
     def balanced(self) -> bool:
         """Whether the equation holds; it always does."""
-        return self.published == self.delivered + self.outstanding + self.lost
+        return self.published == self.delivered + self.outstanding + self.lost + self.conflated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +115,7 @@ class SubscriberStats:
     """A subscriber's ledger and counters, over all streams since it was made.
 
     Attributes:
-        published, delivered, outstanding, lost: the sums of the ledgers of `streams`.
+        published, delivered, outstanding, lost, conflated: the sums of the ledgers of `streams`.
         repaired: messages that were missing and then repaired, by the rung that had them.
         duplicates: messages that came again and were dropped.
         late: messages that came after they had been reported lost, and were dropped.
@@ -146,6 +150,7 @@ class SubscriberStats:
     bytes_held: int
     publishers: list[str]
     lines: list[LineStats] = field(default_factory=list)
+    conflated: int = 0
 
     @property
     def balanced(self) -> bool:

@@ -67,6 +67,7 @@ class Stream:
     """One stream at this subscriber.
 
     Attributes:
+        conflated: messages in whose place newer ones of the same key were given.
         given: up to where it was taken from the core, a message or a loss; None: from the start.
         given_messages: how many messages were.
         history: in a multicast, where it stood when it was joined.
@@ -77,6 +78,7 @@ class Stream:
     """
 
     __slots__ = (
+        "conflated",
         "given",
         "given_messages",
         "history",
@@ -97,6 +99,7 @@ class Stream:
         self.plain_prefix = stream_prefix(topic, peer.session, FLAG_PLAIN)
         self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng, peer.feedback)
         self.history = 0
+        self.conflated = 0
         self.given: int | None = None
         self.given_messages = 0
         self.malformed: list[Loss] = []
@@ -124,9 +127,10 @@ class Stream:
             publisher=self.peer.name,
             start=receiver.start,
             head=receiver.head,
-            delivered=receiver.handed - waiting - malformed,
+            delivered=receiver.handed - waiting - malformed - self.conflated,
             outstanding=receiver.missing + receiver.buffered + waiting,
             lost=receiver.lost + malformed,
+            conflated=self.conflated,
         )
 
     def losses(self) -> list[LossReport]:
@@ -147,4 +151,5 @@ class Stream:
             "duplicates": receiver.duplicates,
             "late": receiver.late,
             "nacks": receiver.nacks_sent,
+            "conflated": self.conflated,
         }

@@ -6,6 +6,7 @@ of monotonic nanoseconds, and randomness as a `random.Random`. See README.md in 
 
 from recovery.backoff import Backoff
 from recovery.budget import TokenBucket
+from recovery.delivery import Delivery
 from recovery.errors import RecoveryError
 from recovery.feedback import Feedback, FeedbackConfig
 from recovery.group_repair import GroupRepair, GroupRepairConfig
@@ -16,7 +17,7 @@ from recovery.nack import NackScheduler
 from recovery.nack_config import NackConfig
 from recovery.ranges import RangeSet
 from recovery.reassembly import Reassembler, ReassemblyConfig
-from recovery.receiver import Delivery, StreamReceiver
+from recovery.receiver import StreamReceiver
 from recovery.receiver_config import ReceiverConfig
 from recovery.reorder import HeldFrame, InsertResult, ReorderBuffer
 from recovery.replay_buffer import Kept, ReplayBuffer, ReplayConfig

@@ -7,6 +7,7 @@ import time
 import zmq
 
 import transports
+from p2pmsg.conflation import make_room
 from p2pmsg.stats import LineStats
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_heal import heal
@@ -89,6 +90,9 @@ class SubscriberDriver:
             self._handle_timer(now_ns)
             deadline_ns = core.next_deadline_ns()
         wait_ms = max(0, min(wait_ms, _SLICE_MS, -((now_ns - deadline_ns) // _MS)))
+        if core.is_full and core.policy.any_conflates:
+            with self.lock:
+                make_room(core)
         if core.is_full:
             self._round_while_full(wait_ms)
             return
