@@ -270,6 +270,13 @@ class SubscriberCore:
             if not peer.gone and (peer.gaps or not peer.joined)
         ]
 
+    def repaired_by_rung(self, repaired: int) -> dict[str, int]:
+        """Return how many messages were repaired, by who had them."""
+        parity = None if self.member is None else self.member.parity
+        if parity is None:
+            return {"buffer": repaired}
+        return {"buffer": repaired - parity.recovered, "parity": parity.recovered}
+
     def leave(self) -> None:
         """Tell all publishers that this subscriber goes."""
         self.desk.leave()

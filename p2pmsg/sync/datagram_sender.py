@@ -43,6 +43,7 @@ class DatagramSender:
         self._bucket = TokenBucket(config.rate_limit_bytes_s, config.burst_bytes)
         self._flows = config.flow_control and core.config.on_full != "drop"
         self._frame_bytes = group.frame_bytes
+        self._datagram_bytes = group.datagram_bytes
         self._parts: deque[bytes] = deque()
         self._marked_ns = 0
         self.bytes_sent = self.datagrams_sent = self.waits = 0
@@ -58,16 +59,18 @@ class DatagramSender:
 
     def send(self, frame: bytes, *, wait_ms: int = 0) -> bool:
         """Send one frame alone; False: not now, by the pace or for want of room."""
-        if len(frame) > self._frame_bytes or self._parts or not self._may_send():
+        group, size = self._group, len(frame) + 4
+        if size > self._datagram_bytes or self._parts or group.parity is not None:
+            return False  # it goes the way of the outbox
+        if self._flows and group.window.room() <= 0 and not self._may_send():
             return False
-        code = datagram.checksum(frame)
-        sent = self._udp.send(frame + code.to_bytes(4, "big"))
+        if not self._bucket.try_take(size, _now_ns()):
+            return False
+        sent = self._udp.send(frame + datagram.checksum(frame).to_bytes(4, "big"))
         if sent:
-            size = len(frame) + 4
-            self._bucket.take(size, _now_ns())
             self.bytes_sent += size
             self.datagrams_sent += 1
-            if self._group.window.sent(size + _DATAGRAM_COST_BYTES):
+            if group.window.sent(size + _DATAGRAM_COST_BYTES):
                 self._mark()
         return sent
 
@@ -81,7 +84,10 @@ class DatagramSender:
             self.receive_subscriptions()  # the caller keeps the driver from it
             if trains >= _SENT_AT_ONCE or not self._may_send(held=held):
                 return False
-            if not self._parts and len(outbox[0]) > self._frame_bytes:
+            if self._group.parity is not None:
+                while outbox and len(self._parts) < SEGMENTS_MAX:
+                    self._parts.extend(self._group.with_parity(outbox.popleft()))
+            elif not self._parts and len(outbox[0]) > self._frame_bytes:
                 self._parts.extend(self._group.parts(outbox.popleft()))
             if not self._send_train(self._parts or outbox):
                 return False

@@ -209,7 +209,7 @@ class Subscriber:
                 delivered=sum(ledger.delivered for ledger in ledgers) + core.forgotten["handed"],
                 outstanding=sum(ledger.outstanding for ledger in ledgers),
                 lost=sum(ledger.lost for ledger in ledgers) + core.forgotten["lost"],
-                repaired={"buffer": totals["repaired"]},
+                repaired=core.repaired_by_rung(totals["repaired"]),
                 duplicates=totals["duplicates"],
                 late=totals["late"],
                 losses=[loss for stream in streams for loss in stream.losses()],

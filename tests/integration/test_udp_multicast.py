@@ -370,3 +370,61 @@ def test_messages_check_exactly(make_publisher, make_subscriber, endpoint):
     for number in range(1000):
         publisher.publish("trades", number)
     check_exact(take(subscriber, 1000))
+
+
+@pytest.mark.parametrize("extra", [1, 3])
+def test_parity_spares_questions(make_publisher, make_subscriber, endpoint, extra):
+    multicast = p2pmsg.MulticastPublisherConfig(fec_data=8, fec_parity=extra)
+    publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))
+    patient = p2pmsg.MulticastSubscriberConfig(parity_wait_ms=100)
+    subscriber = make_subscriber(
+        endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=patient)
+    )
+    publisher.publish_many("t", list(range(5000)))
+    take(subscriber, 5000)
+    lose_datagrams(subscriber, 0.03)
+    for number in range(3000):
+        publisher.publish("t", number)
+        if not number % 20:
+            time.sleep(0.0005)
+    assert values_of(take(subscriber, 3000)) == list(range(3000))
+    stats = check_ledger(subscriber, lost=0)
+    assert stats.repaired["parity"] > 0
+    assert stats.repaired["parity"] > stats.repaired["buffer"]
+
+
+def test_who_leaves_is_waited_for_no_more(make_publisher, make_subscriber, endpoint):
+    publisher = make_publisher(endpoint, stall_ms=20_000)
+    stays = make_subscriber(endpoint, joins=publisher)
+    leaves = make_subscriber(endpoint, joins=publisher)
+    values = [bytes(1000)] * 2000
+
+    def send(readers):
+        sending = threading.Thread(target=publisher.publish_many, args=("t", values))
+        sending.start()
+        reading = [threading.Thread(target=take, args=(one, len(values))) for one in readers]
+        for one in reading:
+            one.start()
+        for one in (sending, *reading):
+            one.join()
+
+    for _ in range(6):
+        send([stays, leaves])
+    eventually(lambda: publisher.stats().multicast.receivers_waited_for == 2)
+    leaves.close()
+    eventually(lambda: publisher.stats().multicast.receivers_waited_for == 1)
+    began = time.monotonic()
+    for _ in range(20):
+        send([stays])
+    assert time.monotonic() - began < 15
+    assert publisher.stats().frames_shed == 0
+
+
+def test_exact_ranges_are_read_of_a_multicast_publisher_too(make_publisher, endpoint):
+    """As Spark's tasks do: the group says who is there, TCP carries the ranges."""
+    publisher = make_publisher(endpoint)
+    publisher.publish_many("t", list(range(1000)))
+    with p2pmsg.RangeReader(endpoint) as reader:
+        assert reader.heads(timeout=5).streams["t"].next == 1000
+        batches = list(reader.fetch("t", 100, 900, timeout=5))
+    assert [value for batch in batches for value in batch.values] == list(range(100, 900))

@@ -112,6 +112,8 @@ MULTICAST = {
     "two lines to each publisher": Profile({**GROUP, "loss": 0.2}, lines=2),
     "joins midway": Profile({**GROUP, "loss": 0.05}, joiners=("earliest", "latest", 5, "time")),
     "skip": Profile({**GROUP, "loss": 0.1}, starts=("latest",), wait_for_repair=False),
+    "parity": Profile({**GROUP, "loss": 0.05, "parity": 2}),
+    "parity, everything": Profile({**GROUP, **EVERYTHING, "parity": 1}),
 }
 
 
