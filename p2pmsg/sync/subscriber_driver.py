@@ -12,7 +12,7 @@ from p2pmsg.stats import LineStats
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_heal import heal
 from p2pmsg.subscriber_lines import Command
-from p2pmsg.sync.datagram_line import DatagramLine, line_stats
+from p2pmsg.sync.datagram_line import DatagramLine, host_of, line_stats
 from p2pmsg.sync.mold_line import MoldClient, MoldLine
 
 _MS = 1_000_000
@@ -261,7 +261,7 @@ class SubscriberDriver:
         """Return the host that a publisher's wildcard stands for."""
         member = self._core.member
         if member is not None and command.session in member.sources:
-            return str(member.sources[command.session][1][0])
+            return host_of(member.sources[command.session][1])
         return self._endpoints[command.line].host
 
     def _send_requests(self) -> None:

@@ -4,6 +4,7 @@ from collections import deque
 
 import transports
 from p2pmsg.multicast import datagram
+from p2pmsg.sync.datagram_line import host_of
 from p2pmsg.wire import FrameError, Kind
 
 _TRAINS_PER_CALL = 64
@@ -51,7 +52,7 @@ class WelcomeLine:
                 if len(piece) > 5 and piece[0] == 0 and piece[4] == Kind.WELCOME:
                     try:
                         self._heard.append(datagram.open_datagram(piece))
-                        self.host = str(address[0])
+                        self.host = host_of(address)
                     except FrameError:
                         continue
         return self._heard.popleft() if self._heard else None

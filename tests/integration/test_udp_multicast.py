@@ -298,10 +298,10 @@ class TestHostile:
 
     def test_datagrams_of_every_length(self, pair, stranger):
         rng = random.Random(7)
-        lengths = [*range(0, 1500, 7), *range(1500, 65_507, 1009), 65_506, 65_507]
+        lengths = [*range(3000), *range(3000, 65_507, 97), 65_506, 65_507]
         for length in lengths:
             stranger.send(rng.randbytes(length))
-            if not length % 50:
+            if not length % 100:
                 self.check_flow(pair, length)
         self.check_flow(pair, "end")
         eventually(lambda: sum(pair[1].stats().frames_invalid.values()) == len(lengths))

@@ -89,12 +89,10 @@ def filter_datagrams(pid, rule):
         pytest.skip(f"nftables cannot do that here: {said.strip()}")
 
 
-def start(wire, *, repair_timeout=10.0, idle=15.0):
-    publisher = python(wire.sender_pid, PUBLISHER, PLACE.format(SENDER_ADDRESS))
-    subscriber = python(
-        wire.receiver_pid, SUBSCRIBER, PLACE.format(RECEIVER_ADDRESS),
-        str(repair_timeout), str(idle),
-    )  # fmt: skip
+def start(wire, *, repair_timeout=10.0, idle=15.0, places=None):
+    ours, theirs = places or (PLACE.format(SENDER_ADDRESS), PLACE.format(RECEIVER_ADDRESS))
+    publisher = python(wire.sender_pid, PUBLISHER, ours)
+    subscriber = python(wire.receiver_pid, SUBSCRIBER, theirs, str(repair_timeout), str(idle))
     return publisher, subscriber
 
 
@@ -116,6 +114,23 @@ def test_random_drops_on_the_network_lose_nothing(wire, percent):
     filter_datagrams(wire.receiver_pid, rule)
     in_order, got, balanced, lost, repaired, outstanding, _ = end(*start(wire))
     assert (in_order, got, balanced, lost, outstanding) == (True, COUNT, True, 0, 0)
+    assert repaired > 0
+
+
+def test_ipv6_groups_work_alike(wire):
+    for pid, name, address in (
+        (wire.sender_pid, "va", "fd77::1"),
+        (wire.receiver_pid, "vb", "fd77::2"),
+    ):
+        added = inside(pid, "ip", "addr", "add", f"{address}/64", "dev", name, "nodad")
+        if added.wait(10):
+            pytest.skip("no IPv6 here")
+    filter_datagrams(wire.receiver_pid, "udp dport 5600 numgen random mod 100 < 5 drop")
+    place = "udp://[ff15::77]:5600?interface={}"
+    in_order, got, balanced, lost, repaired, _, _ = end(
+        *start(wire, places=(place.format("va"), place.format("vb")))
+    )
+    assert (in_order, got, balanced, lost) == (True, COUNT, True, 0)
     assert repaired > 0
 
 
