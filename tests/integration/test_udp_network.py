@@ -31,8 +31,9 @@ PUBLISHER = """
         publisher.wait_for_subscribers(1, 20)
         for start in range(0, {count}, 100):
             publisher.publish_many("t", list(range(start, start + 100)))
+            if start == {count} // 2:
+                print("half", flush=True)
             time.sleep(0.004)
-        print("published", flush=True)
         sys.stdin.readline()
 """
 SUBSCRIBER = """
@@ -136,7 +137,7 @@ def test_ipv6_groups_work_alike(wire):
 
 def test_a_partition_heals(wire):
     publisher, subscriber = start(wire)
-    time.sleep(1.0)
+    assert publisher.stdout.readline() == "half\n"
     filter_datagrams(wire.receiver_pid, "drop")
     time.sleep(1.5)
     filter_datagrams(wire.receiver_pid, "")
@@ -146,9 +147,9 @@ def test_a_partition_heals(wire):
 
 def test_what_a_killed_publisher_owed_is_reported(wire):
     publisher, subscriber = start(wire, repair_timeout=1.0, idle=4.0)
-    time.sleep(1.2)
+    assert publisher.stdout.readline() == "half\n"
     filter_datagrams(wire.receiver_pid, "drop")
-    time.sleep(0.3)
+    time.sleep(0.1)
     publisher.send_signal(signal.SIGKILL)
     filter_datagrams(wire.receiver_pid, "")
     in_order, got, balanced, lost, _, outstanding, _ = end(publisher, subscriber)
