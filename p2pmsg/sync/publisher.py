@@ -22,7 +22,7 @@ from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.publisher_driver import PublisherDriver
 from p2pmsg.sync.publisher_stats import publisher_stats
 from p2pmsg.sync.settings import check_columns, check_name, publish_error, publisher_config
-from p2pmsg.sync.ways_out import open_way_out, recovery_beside
+from p2pmsg.sync.ways_out import open_way_out, parse_lines, recovery_beside
 from p2pmsg.wire import encoder
 
 _MS = 1_000_000
@@ -43,7 +43,8 @@ class Publisher:
     Args:
         endpoint: where to bind: `tcp://HOST:PORT` (port 0 picks one), `ipc://PATH` or
             `inproc://NAME`; or where to send to: `udp://GROUP:PORT?interface=…&ttl=…&loopback=…`,
-            for a multicast group or one address.
+            for a multicast group or one address. Several of these are the A and B lines of one
+            stream: all goes to each.
         name: who publishes, for people; at most 255 bytes. Default: the endpoint.
         replay_bytes: bound of the replay buffer in bytes. Default 64 MiB.
         on_full: what happens when a subscriber's queue is full: `block` (default), `drop`, `raise`;
@@ -61,7 +62,7 @@ class Publisher:
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: str | Sequence[str],
         *,
         name: str | None = None,
         replay_bytes: int | None = None,
@@ -79,8 +80,8 @@ class Publisher:
         queue_frames = self._config.queue_frames
         context = transports.context()
         try:
-            at = transports.parse_endpoint(endpoint)
-            recovery_at = _recovery_endpoint(at, recovery_endpoint)
+            places = parse_lines(endpoint)
+            recovery_at = _recovery_endpoint(places[0], recovery_endpoint)
             self._server = transports.ZmqRecoveryServer(
                 recovery_at, context=context, queue_frames=queue_frames
             )
@@ -92,7 +93,7 @@ class Publisher:
                     config=self._config,
                     now_ns=time.monotonic_ns(),
                 )
-                self._sender, self._outgoing = open_way_out(self._core, at)
+                self._sender, self._outgoing = open_way_out(self._core, places)
             except BaseException:
                 self._server.close()
                 raise
