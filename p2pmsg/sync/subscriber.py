@@ -282,7 +282,7 @@ class Subscriber:
                     return True
                 if not core.ready:
                     return False
-                if self._policy.conflates(core.ready[0][0].topic):
+                if self._policy.any_conflates and self._policy.conflates(core.ready[0][0].topic):
                     fold(core, core.ready[0][0])
                 stream, output = core.ready[0]
                 if not isinstance(output, Delivery):
