@@ -5,10 +5,12 @@ What the lines say of themselves goes to the `LineDesk`; here are the messages a
 
 from collections import Counter, deque
 from collections.abc import Collection
+from dataclasses import replace
 from random import Random
 
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.gap_policy import GapPolicy
 from p2pmsg.line_tally import LineTally
 from p2pmsg.message import Message
 from p2pmsg.multicast.subscriber_desk import GroupMember
@@ -60,12 +62,14 @@ class SubscriberCore:
         now_ns: int,
         cursor: CursorDesk | None = None,
         datagram_lines: Collection[int] = (),
+        policy: GapPolicy | None = None,
     ) -> None:
         self.config = config
         self.topics = topics
         self.start = start
         self.ready: deque[tuple[Stream, Delivery[Frame] | Loss]] = deque()
         self.ready_bytes = 0
+        self.policy = policy or GapPolicy("wait")
         self.commands: deque[Command] = deque()
         self.requests: deque[tuple[int, bytes]] = deque()
         self.invalid: Counter[str] = Counter()
@@ -233,10 +237,11 @@ class SubscriberCore:
         stream, output = self.ready.popleft()
         if isinstance(output, Delivery):
             self.ready_bytes -= len(output.item.data)
-            stream.given = output.sequence + output.count
+            if not output.late:
+                stream.given = output.sequence + output.count
             stream.given_messages += output.count
         else:
-            stream.given = output.stop
+            stream.given = max(output.stop, stream.position)
         return stream, output
 
     def handle_timer(self, *, now_ns: int) -> None:
@@ -274,6 +279,13 @@ class SubscriberCore:
             for session, peer in self.peers.items()
             if not peer.gone and (peer.gaps or not peer.joined)
         ]
+
+    def repaired_by_rung(self, repaired: int) -> dict[str, int]:
+        """Return how many messages were repaired, by who had them."""
+        parity = None if self.member is None else self.member.parity
+        if parity is None:
+            return {"buffer": repaired}
+        return {"buffer": repaired - parity.recovered, "parity": parity.recovered}
 
     def leave(self) -> None:
         """Tell all publishers that this subscriber goes."""
@@ -391,6 +403,8 @@ class SubscriberCore:
         config = self.receiver_config
         if self.member is not None and peer.feedback is not None:
             config = self.member.receiver_config
+        if self.policy.skips(topic):
+            config = replace(config, wait_for_repair=False)
         stream = Stream(peer, topic, config, self._rng)
         peer.streams[topic] = stream
         return stream

@@ -75,6 +75,7 @@ class Stream:
     """One stream at this subscriber.
 
     Attributes:
+        conflated: messages in whose place newer ones of the same key were given.
         given: up to where it was taken from the core, a message or a loss; None: from the start.
         given_messages: how many messages were.
         history: in a multicast, where it stood when it was joined.
@@ -85,6 +86,7 @@ class Stream:
     """
 
     __slots__ = (
+        "conflated",
         "given",
         "given_messages",
         "history",
@@ -105,6 +107,7 @@ class Stream:
         self.plain_prefix = stream_prefix(topic, peer.session, FLAG_PLAIN)
         self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng, peer.feedback)
         self.history = 0
+        self.conflated = 0
         self.given: int | None = None
         self.given_messages = 0
         self.malformed: list[Loss] = []
@@ -137,10 +140,11 @@ class Stream:
             publisher=self.peer.name,
             start=receiver.start,
             head=receiver.head,
-            delivered=receiver.handed - waiting - malformed,
+            delivered=receiver.handed - waiting - malformed - self.conflated,
             outstanding=receiver.missing + receiver.buffered + waiting,
             lost=receiver.lost + malformed,
             committed=committed,
+            conflated=self.conflated,
         )
 
     def losses(self) -> list[LossReport]:
@@ -161,4 +165,5 @@ class Stream:
             "duplicates": receiver.duplicates,
             "late": receiver.late,
             "nacks": receiver.nacks_sent,
+            "conflated": self.conflated,
         }
