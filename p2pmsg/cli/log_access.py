@@ -218,7 +218,8 @@ class Reading:
 
     def _records(self) -> Iterator[tuple[Key, int, bytes, int]]:
         left = set(self._parts)
-        for record in self._reader.records():
+        ranges = {key: (part.start, part.stop) for key, part in self._parts.items()}
+        for record in self._reader.records(parts=ranges):
             key = (record.session, record.topic)
             if key in left:
                 part = self._parts[key]

@@ -7,6 +7,10 @@ from recovery.log.index import SegmentIndex, StreamIndex
 from recovery.log.state import LogState
 
 _UNLIMITED: Final = 2**63
+_SOON: Final = 20
+"""Syncs; a stream that needs a new mark within so many, 2 s, gets twice as much each time."""
+_RESERVE_MAX: Final = 64
+"""Times `reserve`. A stream of 30 million messages a second then needs a mark every second."""
 
 
 class Marks:
@@ -23,6 +27,8 @@ class Marks:
         self._state = state
         self._reserve = reserve
         self._write_state = write_state
+        self._syncs = 0
+        self._given: dict[str, tuple[int, int]] = {}  # when, in syncs, and how much
 
     def set(self, stream: StreamIndex) -> None:
         """Tell a stream its mark; others' streams, and those synced before sending, have none."""
@@ -31,17 +37,28 @@ class Marks:
 
     def reserve(self, stream: StreamIndex, stop: int) -> None:
         """Move a stream's mark behind `stop`."""
-        self._state.marks[stream.topic] = stop + self._reserve
+        self._state.marks[stream.topic] = stop + self._amount(stream)
         self._write_state()
         self.set(stream)
 
+    def _amount(self, stream: StreamIndex) -> int:
+        """Return how many sequences a stream gets now: renewing costs two fsyncs."""
+        last, amount = self._given.get(stream.topic, (-_SOON, 0))
+        if self._syncs - last < _SOON:
+            amount = min(2 * amount, _RESERVE_MAX * self._reserve)
+        else:
+            amount = self._reserve
+        self._given[stream.topic] = (self._syncs, amount)
+        return amount
+
     def renew(self, segment: SegmentIndex) -> None:
         """Reserve ahead for streams that have used up half, so that `append` need not."""
+        self._syncs += 1
         half = self._reserve // 2
         low = [s for s in segment.streams.values() if s.mark - s.stop < half]
         if low:
             for stream in low:
-                self._state.marks[stream.topic] = stream.stop + self._reserve
+                self._state.marks[stream.topic] = stream.stop + self._amount(stream)
             self._write_state()
             for stream in low:
                 self.set(stream)

@@ -26,7 +26,7 @@ class _File:
         self._store = store
         self._content = content
         self._life = store.lives
-        self._shares = False
+        self._shares = self._is_closed = False
 
     def write(self, parts: Sequence[bytes], offset: int) -> None:
         joined = b"".join(parts)
@@ -38,6 +38,8 @@ class _File:
             self._store.check("write")
 
     def read(self, byte_count: int, offset: int) -> bytes:
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the file is closed")
         return bytes(self._content.data[offset : offset + byte_count])
 
     def size(self) -> int:
@@ -61,7 +63,7 @@ class _File:
     def close(self) -> None:
         if self._shares and self._life == self._store.lives:
             self._content.readers -= 1
-        self._shares = False
+        self._shares, self._is_closed = False, True
 
 
 class MemoryStore:

@@ -1,7 +1,7 @@
 """Reading a log: by sequence, by time, and in the order in which it was written."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from recovery.log import state as state_file
@@ -147,12 +147,23 @@ class LogReader:
                     return kept
         return None
 
-    def records(self, *, start_ns: int | None = None) -> Iterator[Record]:
+    def records(
+        self,
+        *,
+        start_ns: int | None = None,
+        parts: Mapping[Key, tuple[int, int]] | None = None,
+    ) -> Iterator[Record]:
         """Yield all frames in the order in which they were appended.
 
-        `start_ns`: only those that were appended at or after it, in ns since the epoch.
+        Args:
+            start_ns: only those that were appended at or after it, in ns since the epoch.
+            parts: by (session, topic), the sequences that the caller looks at: segments that have
+                none of them are passed over.
+
         """
         for segment in self._catalog.segments:
+            if parts is not None and not _has_any(segment, parts):
+                continue
             if start_ns is not None and segment.appended_ns_last < start_ns:
                 continue
             by_number = segment.by_number
@@ -336,3 +347,11 @@ class LogReader:
         if len(self.corrupt) < CORRUPT_MAX:
             self.corrupt.setdefault((finding.path, finding.offset), finding)
 
+
+def _has_any(segment: SegmentIndex, parts: Mapping[Key, tuple[int, int]]) -> bool:
+    """Whether a segment has something of these ranges."""
+    for key, (start, stop) in parts.items():
+        stream = segment.streams.get(key)
+        if stream is not None and stream.frames and stream.start < stop and start < stream.stop:
+            return True
+    return False

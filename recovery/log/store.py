@@ -1,6 +1,7 @@
 """Where a log's files are: the one place of `recovery` that knows the operating system."""
 
 import ctypes
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Sequence
@@ -195,8 +196,15 @@ class FileStore:
     def unlock(self) -> None:
         """Let another one write."""
         if self._lock is not None:
+            if self._lock._fd >= 0:
+                # A child that was forked just now may not have closed its own copy yet.
+                fcntl.flock(self._lock._fd, fcntl.LOCK_UN)
             self._lock.close()
             self._lock = None
+
+    def _check_owner(self) -> None:
+        if self._lock is not None and self._lock._fd < 0:
+            raise OSError(errno.EBADF, "a forked child cannot write its parent's log")
 
     def names(self) -> list[str]:
         """Return the names of all files."""
@@ -216,6 +224,7 @@ class FileStore:
 
     def replace(self, name: str, data: bytes, *, durable: bool) -> None:
         """Write a file anew, by renaming."""
+        self._check_owner()
         temporary = self._directory / (name + _TEMPORARY)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         file = _File(fd)
@@ -234,10 +243,12 @@ class FileStore:
 
     def remove(self, name: str) -> None:
         """Delete a file, if it is there."""
+        self._check_owner()
         (self._directory / name).unlink(missing_ok=True)
 
     def remove_unshared(self, name: str) -> bool:
         """Delete a file unless a reader holds its flock."""
+        self._check_owner()
         path = self._directory / name
         try:
             file = _File(os.open(path, os.O_RDONLY | os.O_CLOEXEC))

@@ -12,7 +12,7 @@ from recovery.log.format import (
     pack_segment_header,
     pack_stream,
 )
-from recovery.log.index import SegmentIndex, StreamIndex, encode_index, index_name
+from recovery.log.index import Key, SegmentIndex, StreamIndex, encode_index, index_name
 from recovery.log.marks import Marks
 from recovery.log.opening import open_log
 from recovery.log.pending_sync import PendingSync
@@ -181,7 +181,7 @@ class LogWriter:
         stream = segment.streams.get(key)
         stop = start + count
         if stream is None:
-            stream = self._name(segment, session, topic, start, now_ns)
+            stream = self._name(segment, key, start, now_ns)
         if stop > stream.mark:
             self._marks.reserve(stream, stop)
         at = segment.size
@@ -281,7 +281,8 @@ class LogWriter:
         """Write no more, and let no one go on in this session: what follows is in no log."""
         self._is_abandoned = True
         self._close_file()
-        self._state_file.remove()
+        if not self._is_closed:
+            self._state_file.remove()
 
     def close(self, now_ns: int) -> None:
         """Force everything to the disk and close, so that opening it again reads no segment.
@@ -378,13 +379,12 @@ class LogWriter:
         self.bytes += segment.size
         self.unsynced_bytes += segment.size
 
-    def _name(
-        self, segment: SegmentIndex, session: int, topic: str, start: int, now_ns: int
-    ) -> StreamIndex:
+    def _name(self, segment: SegmentIndex, key: Key, start: int, now_ns: int) -> StreamIndex:
         """Write which stream the next number means."""
-        if self.floor and session == self.session and (session, topic) not in self._next:
+        session, topic = key
+        if self.floor and session == self.session and key not in self._next:
             if start < self.floor:
-                self._refuse((session, topic), start, 1, b"")
+                self._refuse(key, start, 1, b"")
             self._state.skips[topic] = [(0, self.floor)]
             self._state_file.write()
         payload = pack_stream(session, topic)
@@ -399,7 +399,7 @@ class LogWriter:
         self.unsynced_bytes += size
         self._marks.set(stream)
         stream.start = stream.stop = start
-        self._catalog.note_stream((session, topic), segment)
+        self._catalog.note_stream(key, segment)
         return stream
 
     def _write_index(self) -> None:

@@ -288,7 +288,7 @@ STEPS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None, phases=set(Phase) - {Phase.explain})
+@settings(max_examples=1500, deadline=None, phases=set(Phase) - {Phase.explain})
 @given(
     st.sampled_from(["interval", "always", "never"]),
     st.sampled_from([0, 9000, 2**40]),

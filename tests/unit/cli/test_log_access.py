@@ -98,7 +98,7 @@ class MemoryLog:
         found = [k for k in self.of(session, topic) if k.timestamp_ns_max >= timestamp_ns]
         return found[0] if found else None
 
-    def records(self, *, start_ns: int | None = None) -> Any:
+    def records(self, *, parts: Any = None) -> Any:
         return iter(self.kept)
 
     def skips(self, session: int, topic: str) -> list[tuple[int, int]]:

@@ -46,6 +46,18 @@ def test_records_begin_at_a_time(log, reader):
     assert [*reader.records(start_ns=T0 + 200 * S)] == []
 
 
+def test_segments_that_nobody_looks_at_are_passed_over(log, reader):
+    parts = {(SESSION, "a"): (100, 110), (SESSION, "none"): (0, 1)}
+    found = [tuple(record) for record in reader.records(parts=parts)]
+
+    assert [one for one in log.written if one[1] == "a" and 100 <= one[2] < 110] != []
+    assert all(one in found for one in log.written if one[1] == "a" and 98 < one[2] < 110)
+    at = log.written.index(found[0])
+    assert log.written[at : at + len(found)] == found
+    assert len(found) < len(log.written) // 2
+    assert [*reader.records(parts={(OTHER, "a"): (0, 100)})] == []
+
+
 def test_every_sequence_is_found(log, reader):
     frames = log.of("a")
     for start in range(log.next[SESSION, "a"]):
@@ -227,6 +239,21 @@ def test_a_reader_goes_on_although_its_files_were_closed_meanwhile(log):
     found = [tuple(next(records))]
     for start in range(0, 300, 10):  # other segments, more than it keeps open
         read_stream(reader, "a", start, start + 1)
+    reader.close_idle()
+    reader.close_idle()
+    found += map(tuple, records)
+
+    assert found == log.written
+    assert reader.corrupt == {}
+
+
+def test_a_frame_is_read_although_its_file_was_closed_since_the_last_one():
+    log = Log()
+    for _ in range(8):
+        log.append("a", size=700_000)  # a reader reads ahead by a megabyte
+    reader = log.writer.reader()
+    records = reader.records()
+    found = [tuple(next(records))]
     reader.close_idle()
     reader.close_idle()
     found += map(tuple, records)

@@ -5,7 +5,7 @@ from struct import pack_into
 import pytest
 from crc32c import crc32c
 
-from recovery.log import LogFormatError, verify
+from recovery.log import LogFormatError, MemoryStore, verify
 from recovery.log.format import SEGMENT_HEADER, pack_head
 from recovery.log.state import decode_state
 from tests.unit.recovery.log.logs import (
@@ -220,11 +220,15 @@ def test_damage_in_the_middle_of_the_last_segment_costs_that_frame_only():
     log.kill()
     (name,) = segments(log.store)
     data = log.store.read(name)
-    at = boundaries(data)[51]  # the first names the stream
-    for place in (at + 5, at + 60):  # in its head, in its frame
-        spoilt = copied(log, **{name: flipped(data, place, 1)})
-        expected = [*log.written[:50], *log.written[51:]]
+    starts = boundaries(data)[1:]  # the first names the stream
+    damages = [(number, within) for number in (0, 50) for within in (5, 60)]
+    for number, within in damages:  # in its head, in its frame
+        at = starts[number]
+        spoilt = copied(log, **{name: flipped(data, at + within, 1)})
+        expected = [*log.written[:number], *log.written[number + 1 :]]
         reader = spoilt.reader()
+        # Were it not noted here, a reader of the stream would not know that it had begun before.
+        assert [one.offset for one in reader.corrupt.values()] == [at]
         assert read_all(reader) == expected
         assert [(one.path, one.offset) for one in reader.corrupt.values()] == [(name, at)]
         report = spoilt.open()
@@ -272,6 +276,37 @@ def test_a_closed_log_without_any_segment_goes_on_above_all_it_had():
     report = check_opening(copied(log, **changes), "state")
 
     assert report.os_crash
+
+
+class Racing(MemoryStore):
+    """Somebody else does `meanwhile` before an index is read."""
+
+    meanwhile = None
+
+    def read(self, name):
+        if name.endswith(".idx") and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return super().read(name)
+
+
+def test_verify_finds_nothing_where_the_last_segment_ends_meanwhile():
+    log = Log(Racing(), segment_bytes=4096)
+    log.append("a")
+    log.store.meanwhile = lambda: [log.append("a", size=1000) for _ in range(9)]
+
+    assert list(verify("log", store=log.store)) == []
+    assert len(segments(log.store)) > 1
+
+
+def test_verify_finds_nothing_where_retention_deletes_meanwhile():
+    log = Log(Racing(), segment_bytes=4096, retention_bytes=0)
+    for _ in range(30):
+        log.append("a", size=1000)
+    log.store.meanwhile = lambda: log.writer.expire(log.now_ns)
+
+    assert list(verify("log", store=log.store)) == []
+    assert len(segments(log.store)) == 1
 
 
 def test_verify_finds_nothing_while_the_log_is_written():

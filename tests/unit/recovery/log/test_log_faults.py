@@ -178,6 +178,34 @@ def test_after_a_failed_sync_nothing_of_it_is_said_to_be_on_the_disk():
     assert read_all(log.reader()) == log.written
 
 
+def test_a_sync_that_failed_is_done_again_by_the_next_one():
+    log = Log()
+    log.append("a")
+    log.store.failing = {"sync": BROKEN}
+    with pytest.raises(LogWriteError):
+        log.writer.sync()
+    log.store.failing = {}
+    log.writer.sync()
+    log.store.crash()
+    log.open()
+
+    assert read_all(log.reader()) == log.written
+
+
+def test_a_new_segment_that_failed_is_whole_when_the_log_is_closed():
+    log = full_log()
+    log.store.failing = {"write": FULL, "remove": FULL}
+    with pytest.raises(LogWriteError):
+        log.append("a", size=3900)
+    log.store.failing = {}
+    log.close()
+
+    assert list(verify("log", store=log.store)) == []
+    log.kill()
+    assert log.open().segments_scanned == 0
+    check(log)
+
+
 def test_a_failed_mark_is_not_relied_upon():
     log = Log(segment_bytes=4096, reserve=10)
     log.append("a", 9)

@@ -1,5 +1,6 @@
 """Who may write a log, and what opening it finds after a clean end, a kill, and an abandonment."""
 
+import functools
 import os
 import signal
 
@@ -147,22 +148,30 @@ def test_a_forked_child_neither_holds_nor_gives_back_the_lock(tmp_path):
 
 
 def test_a_child_that_writes_into_its_parents_log_fails(tmp_path):
-    log = log_in(tmp_path)
+    log = log_in(tmp_path, segment_bytes=4096, retention_age_s=5)
     log.append()
     told, tell = os.pipe()
 
     def write():
-        try:
-            log.append()
-        except LogWriteError:
-            os.write(tell, b"refused")
+        expire = functools.partial(log.writer.expire, log.now_ns + 10**6 * S)
+        for call in (log.append, expire, log.close):
+            try:
+                call()
+            except LogWriteError:
+                os.write(tell, b"refused ")
+        log.writer.abandon()
 
+    log.append(size=5000)  # in a segment of its own
     in_child(write)
     os.close(tell)
-    assert os.read(told, 10) == b"refused"
+    assert os.read(told, 100) == b"refused " * 3
     os.close(told)
     log.append()
-    assert read_all(LogReader(tmp_path)) == log.written
+    reader = LogReader(tmp_path)
+    assert read_all(reader) == log.written
+    assert reader.session == SESSION
+    with pytest.raises(LogLockedError):
+        LogWriter(log.config, session=1, now_ns=0)
     log.close()
 
 

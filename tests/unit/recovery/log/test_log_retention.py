@@ -9,6 +9,7 @@ from tests.unit.recovery.log.logs import (
     T0,
     Log,
     S,
+    boundaries,
     newest_ns,
     read_all,
     read_stream,
@@ -148,6 +149,38 @@ def test_a_stream_that_is_gone_goes_on_where_it_was():
         log.writer.append(SESSION, "rare", 6, 1, b"", timestamp_ns_max=0, now_ns=log.now_ns)
     log.append("rare")
     assert read_stream(log.reader(), "rare") == log.of("rare")[1:]
+
+
+def test_where_a_stream_goes_on_is_on_the_disk_before_its_synced_part_is_deleted():
+    log = Log(segment_bytes=4096, retention_bytes=0, fsync="always")
+    fill(log, 40)
+    log.writer.sync()  # and sent
+    fill(log, 40)
+    log.writer.expire(log.now_ns)
+    assert log.writer.earliest(SESSION, "a") > 0
+    log.store.sync_directory()
+    log.store.crash()
+    log.open()
+
+    assert log.writer.next(SESSION, "a") >= 40
+
+
+def test_a_segment_that_has_but_a_streams_name_does_not_say_where_it_goes_on():
+    log = Log(segment_bytes=4096)
+    while len(segments(log.store)) < 2:
+        log.append("a")
+    log.kill()
+    name = segments(log.store)[1]
+    data = log.store.read(name)
+    log.store.write(name, data[: boundaries(data)[1]])  # its first frame was not finished
+    following = len(log.written) - 1
+    log.open(retention_bytes=0)
+    assert segments(log.store) == [name]
+    assert log.writer.next(SESSION, "a") == following
+    log.kill()
+    log.open()
+
+    assert log.writer.next(SESSION, "a") == following
 
 
 def test_truncate_deletes_by_time():

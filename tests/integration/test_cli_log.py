@@ -1,0 +1,305 @@
+"""`p2pmsg log` as processes, over logs that are written for it."""
+
+import json
+import os
+import pty
+import signal
+
+import pytest
+
+import p2pmsg
+from tests.integration.commands import P2PMSG, command, eventually, run
+
+pytest.importorskip("recovery.log")
+
+from tests.integration.logs import LogFiles
+
+ENDINGS = {"Ctrl-C": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 143)}
+T0 = 1_723_204_800 * 10**9
+S = 10**9
+
+
+@pytest.fixture
+def endpoint(tmp_path):
+    return f"ipc://{tmp_path}/feed"
+
+
+@pytest.fixture
+def start(tmp_path, opened):
+    return lambda *arguments, **options: opened.enter_context(
+        command(tmp_path, *arguments, **options)
+    )
+
+
+@pytest.fixture
+def log(tmp_path):
+    """A log with 1,000 trades in frames of 10, one a second, and 50 quotes in between."""
+    made = LogFiles(tmp_path / "log")
+    with made.writing() as write:
+        for number in range(100):
+            now_ns = T0 + number * S
+            values = [{"id": number * 10 + at, "raw": b"\xff"} for at in range(10)]
+            times = [now_ns + at * 10**8 for at in range(10)]
+            write("trades", values, times, keys=["BTC"] * 10, now_ns=now_ns)
+            if number % 2:
+                write.alone("quotes.btc", number, now_ns, headers={"venue": "x"}, now_ns=now_ns)
+    return made
+
+
+def dump(log, *arguments):
+    ended = run("log", "dump", log.path, *arguments)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def ids(messages):
+    return [message["value"]["id"] for message in messages]
+
+
+def test_ls_lists_the_streams(log):
+    ended = run("log", "ls", log.path, "--disk", "1GB")
+
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    titles, quotes, trades, total, window = ended.stdout.decode().splitlines()
+    session = f"{log.session:016x}"
+    assert titles.split()[:4] == ["topic", "session", "from", "to"]
+    assert quotes.split()[:2] == ["quotes.btc", session]
+    assert quotes.split()[4:7] == ["0", "50", "50"]
+    assert trades.split()[:7] == [
+        "trades", session, "2024-08-09T12:00:00.000000Z", "2024-08-09T12:01:39.900000Z",
+        "0", "1,000", "1,000",
+    ]  # fmt: skip
+    assert total.startswith("1,050 messages in ")
+    assert window.startswith("1 GB hold ")
+
+
+def test_ls_prints_json(log):
+    result = json.loads(run("log", "ls", log.path, "--json").stdout)
+
+    assert result["directory"] == log.path
+    assert result["session"] == f"{log.session:016x}"
+    assert [stream["topic"] for stream in result["streams"]] == ["quotes.btc", "trades"]
+    trades = result["streams"][1]
+    assert (trades["earliest"], trades["next"], trades["frames"]) == (0, 1000, 100)
+    assert trades["messages_s"] == pytest.approx(1000 / 99)
+    assert result["bytes"] == sum(file.stat().st_size for file in log.files())
+    assert result["disk_bytes"] > result["bytes"]
+    assert result["window_s"] == pytest.approx(result["disk_bytes"] / result["bytes_s"])
+
+
+def test_dump_prints_every_message_as_it_was(log):
+    messages = dump(log)
+
+    assert len(messages) == 1050
+    trades = [message for message in messages if message["topic"] == "trades"]
+    assert ids(trades) == list(range(1000))
+    assert trades[11] == {
+        "topic": "trades", "session": f"{log.session:016x}", "sequence": 11, "key": "BTC",
+        "timestamp_ns": T0 + S + 10**8, "headers": None,
+        "value": {"id": 11, "raw": {"base64": "/w=="}},
+    }  # fmt: skip
+    quote = messages[20]
+    assert (quote["topic"], quote["headers"], quote["value"]) == ("quotes.btc", {"venue": "x"}, 1)
+
+
+RANGES = {
+    "sequences": (["trades", "--from", "995", "--to", "998"], range(995, 998)),
+    "times": (
+        ["trades", "--from", "2024-08-09T12:00:10.45Z", "--to", "2024-08-09T12:00:11Z"],
+        range(105, 110),
+    ),
+    "a count": (["trades", "--from", "17", "--count", "5"], range(17, 22)),
+    "behind the end": (["trades", "--from", "2025-01-01T00:00:00Z"], []),
+    "a prefix": (["t*", "--count", "3"], range(3)),
+}
+
+
+@pytest.mark.parametrize(("arguments", "expected"), RANGES.values(), ids=RANGES)
+def test_dump_prints_a_range(log, arguments, expected):
+    assert ids(dump(log, *arguments)) == list(expected)
+
+
+def test_dump_prints_one_session(log):
+    session = f"{log.session:016x}"
+    assert len(dump(log, "--session", session, "quotes.*")) == 50
+
+    ended = run("log", "dump", log.path, "--session", "1")
+    assert ended.returncode == 1
+    assert ended.stderr == b"p2pmsg log dump: there is no session 0000000000000001 in the log\n"
+
+
+def test_dump_ends_quietly_when_nobody_reads_it_any_more(log, start):
+    reading, writing = os.pipe()
+    ended = start("log", "dump", log.path, stdout=writing)
+    os.close(writing)
+    os.read(reading, 10)
+    os.close(reading)
+
+    assert ended.wait() == 141
+    assert ended.errors() == ""
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_dump_ends_by_a_signal(log, start, how):
+    number, status = ENDINGS[how]
+    reading, writing = os.pipe()
+    ended = start("log", "dump", log.path, stdout=writing)
+    os.read(reading, 1)  # and the rest does not fit in the pipe
+
+    ended.process.send_signal(number)
+
+    assert ended.wait(5) == status
+    assert ended.errors() == ""
+    os.close(reading)
+    os.close(writing)
+
+
+def test_verify_finds_nothing_in_a_good_log(log):
+    ended = run("log", "verify", log.path)
+
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ended.stdout.startswith(b"all is well in ")
+
+
+def test_verify_and_dump_tell_of_a_flipped_byte(log):
+    path, offset = log.flip(b"\xa2id\xcd" + (505).to_bytes(2, "big"))
+
+    ended = run("log", "verify", log.path)
+    lines = ended.stdout.decode().splitlines()
+    assert ended.returncode == 1
+    name, at, _ = lines[0].split(":", 2)
+    assert name == str(path)
+    assert offset - 1000 < int(at) <= offset
+    assert lines[-1].startswith("1 finding in ")
+
+    dumped = run("log", "dump", log.path, "trades")
+    assert dumped.returncode == 1
+    left = [*range(500), *range(510, 1000)]
+    assert ids(map(json.loads, dumped.stdout.splitlines())) == left
+    hole, place = dumped.stderr.decode().splitlines()
+    assert hole.startswith("p2pmsg log dump: [500, 510) of 'trades' ")
+    assert place == f"p2pmsg log dump: {lines[0]}"
+
+    listed = run("log", "ls", log.path)
+    assert (listed.returncode, listed.stderr.count(b"\n")) == (0, 1)
+    assert b"damaged" in listed.stderr
+
+
+def test_no_log_is_told_in_one_line(tmp_path):
+    for name in ("ls", "dump"):
+        ended = run("log", name, str(tmp_path))
+
+        assert ended.returncode == 1
+        assert ended.stderr.startswith(f"p2pmsg log {name}: ".encode())
+        assert ended.stderr.count(b"\n") == 1
+
+
+def test_a_log_is_read_while_it_is_written(log):
+    with log.writing() as write:
+        write("trades", [{"id": 1000}], [T0], now_ns=T0 + 100 * S)
+
+        assert ids(dump(log, "trades", "--from", "999")) == [999, 1000]
+        assert run("log", "verify", log.path).returncode == 0
+        assert json.loads(run("log", "ls", log.path, "--json").stdout)["messages"] == 1051
+
+
+def test_replay_publishes_every_message_as_it_was(log, start, endpoint):
+    sub = start("sub", endpoint, "--json", "--count", "1050")
+    replay = run("log", "replay", log.path, endpoint, "--speed", "max")
+
+    assert sub.wait() == 0
+    assert (replay.returncode, replay.stderr) == (0, b"")
+    assert replay.stdout.startswith(b"replayed 1,050 messages of 2 streams to 1 subscriber in ")
+    came = [json.loads(line) for line in sub.output().splitlines()]
+    for topic in ("trades", "quotes.btc"):
+        expected = dump(log, topic)
+        assert [
+            {key: message[key] for key in message if key != "publisher"}
+            for message in came
+            if message["topic"] == topic
+        ] == [{key: message[key] for key in message if key != "session"} for message in expected]
+
+
+def test_replay_of_a_part_is_a_stream_of_its_own(log, start, endpoint):
+    sub = start("sub", endpoint, "--json", "--count", "10")
+    replay = run(
+        "log", "replay", log.path, endpoint, "trades", "--from", "500", "--to", "510",
+        "--speed", "1000", "--name", "again",
+    )  # fmt: skip
+
+    assert (sub.wait(), replay.returncode) == (0, 0)
+    came = [json.loads(line) for line in sub.output().splitlines()]
+    assert [message["sequence"] for message in came] == list(range(10))
+    assert ids(came) == list(range(500, 510))
+    assert came[0]["publisher"] == "again"
+
+
+def test_replay_gives_up_when_nobody_comes(log, endpoint):
+    ended = run("log", "replay", log.path, endpoint, "--wait-for", "2", "--timeout", "0.3")
+
+    assert ended.returncode == 1
+    assert ended.stderr == b"p2pmsg log replay: 0 of 2 subscribers came within 0.3 s\n"
+    assert ended.stdout == b""
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_replay_ends_by_a_signal_while_it_waits_for_subscribers(log, start, endpoint, how):
+    number, status = ENDINGS[how]
+    replay = start("log", "replay", log.path, endpoint)
+    said = f"p2pmsg log replay: waiting for 1 subscriber at {endpoint}\n"
+    eventually(lambda: replay.errors() == said)
+
+    replay.process.send_signal(number)
+
+    assert replay.wait(5) == status
+    assert (replay.output(), replay.errors()) == (b"", said)
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_replay_ends_by_a_signal_between_two_messages(log, start, endpoint, how, make_subscriber):
+    number, status = ENDINGS[how]
+    subscriber = make_subscriber(endpoint)
+    replay = start("log", "replay", log.path, endpoint, "trades", "--speed", "0.001")
+    assert subscriber.receive(20).value["id"] == 0  # the next frame is due in 1,000 s
+
+    replay.process.send_signal(number)
+
+    assert replay.wait(5) == status
+    assert (replay.output(), replay.errors()) == (b"", "")
+
+
+def test_replay_draws_a_bar_on_a_terminal(log, opened, endpoint, start):
+    sub = start("sub", endpoint, "--count", "1050")
+    parent, child = pty.openpty()
+    opened.callback(os.close, parent)
+    pid = os.posix_spawn(
+        P2PMSG[0], [*P2PMSG, "log", "replay", log.path, endpoint, "--speed", "max"], os.environ,
+        file_actions=[(os.POSIX_SPAWN_DUP2, child, 2), (os.POSIX_SPAWN_DUP2, child, 1)],
+    )  # fmt: skip
+    os.close(child)
+    drawn = b""
+    try:
+        while piece := os.read(parent, 4096):
+            drawn += piece
+    except OSError:
+        pass  # the terminal's other end is closed
+    _, status = os.waitpid(pid, 0)
+
+    assert (sub.wait(), os.waitstatus_to_exitcode(status)) == (0, 0)
+    assert b" of 1,050 messages, " in drawn
+    assert b"\r\x1b[K" in drawn
+    assert drawn.rpartition(b"\x1b[K")[2].startswith(b"replayed 1,050 messages")
+
+
+def test_a_publishers_own_log_can_be_replayed(tmp_path, make_publisher, start, endpoint):
+    directory = str(tmp_path / "own")
+    publisher = make_publisher(log=p2pmsg.LogConfig(directory))
+    publisher.publish_many("t", list(range(5000)), keys=["k"] * 5000)
+    publisher.publish("t", "last", headers={"a": 1})
+    publisher.close(timeout=0.0)
+
+    sub = start("sub", endpoint, "--count", "5001")
+    replay = run("log", "replay", directory, endpoint, "--speed", "max")
+
+    assert (sub.wait(), replay.returncode) == (0, 0)
+    assert sub.output().split() == [*(b"%d" % number for number in range(5000)), b"last"]

@@ -1,0 +1,286 @@
+"""`p2pmsg log` on logs that live: written meanwhile, shortened, played at a pace, cut off."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import p2pmsg
+from p2pmsg.cli import main
+from tests.integration.commands import P2PMSG, command, eventually, run
+
+pytest.importorskip("recovery.log")
+
+from tests.integration.logs import LogFiles
+
+T0 = 1_723_204_800 * 10**9
+S = 10**9
+
+
+@pytest.fixture
+def endpoint(tmp_path):
+    return f"ipc://{tmp_path}/feed"
+
+
+@pytest.fixture
+def start(tmp_path, opened):
+    return lambda *arguments, **options: opened.enter_context(
+        command(tmp_path, *arguments, **options)
+    )
+
+
+@pytest.fixture
+def segmented(tmp_path):
+    """A log of 400 messages, one a second, in segments of 4 KiB; `rare` is in the first only."""
+    made = LogFiles(tmp_path / "log", segment_bytes=4096)
+    with made.writing() as write:
+        write("rare", ["x"], [T0], now_ns=T0)
+        for number in range(400):
+            now_ns = T0 + number * S
+            write("trades", [number], [now_ns], now_ns=now_ns)
+    return made
+
+
+def names(log):
+    return sorted(file.name for file in log.files() if file.suffix == ".log")
+
+
+def messages(log, *arguments):
+    ended = run("log", "dump", log.path, *arguments)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def test_truncate_by_bytes_says_what_went(segmented):
+    before = names(segmented)
+    ended = run("log", "truncate", segmented.path, "--keep", "10kB")
+
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    lines = ended.stdout.decode().splitlines()
+    session = f"(session {segmented.session:016x})"
+    left = messages(segmented, "trades")
+    first = left[0]["sequence"]
+    assert lines[:2] == [
+        f"deleted [0, 1) of 'rare' {session}",
+        f"deleted [0, {first}) of 'trades' {session}",
+    ]
+    assert re.fullmatch(r"deleted [\d.]+ kB; [\d.]+ kB are left", lines[2])
+    assert [message["value"] for message in left] == list(range(first, 400))
+    assert names(segmented) == before[-len(names(segmented)) :]
+    assert sum((segmented.directory / name).stat().st_size for name in names(segmented)) <= 10_000
+    assert run("log", "verify", segmented.path).returncode == 0
+
+
+def test_truncate_by_time_says_what_went(segmented):
+    cut = "2024-08-09T12:03:20Z"  # 200 s after the first
+    ended = run("log", "truncate", segmented.path, "--before", cut)
+
+    assert ended.returncode == 0
+    first = messages(segmented, "trades")[0]["sequence"]
+    assert 100 < first <= 200
+    assert f"deleted [0, {first}) of 'trades' " in ended.stdout.decode()
+    again = run("log", "truncate", segmented.path, "--before", cut)
+    assert again.stdout.startswith(b"nothing to delete; ")
+    everything = run("log", "truncate", segmented.path, "--keep", "0", "--before", "2100-01-01T00Z")
+    assert everything.returncode == 0
+    assert len(names(segmented)) == 1
+    assert messages(segmented)[-1]["value"] == 399
+
+
+def test_a_publisher_goes_on_in_a_log_that_was_shortened(
+    tmp_path, make_publisher, make_subscriber
+):
+    log = p2pmsg.LogConfig(tmp_path / "own", segment_bytes=4096)
+    first = make_publisher(log=log)
+    for number in range(300):
+        first.publish("t", number)
+        first.flush()
+    first.close(timeout=0.0)
+    assert run("log", "truncate", str(tmp_path / "own"), "--keep", "5kB").returncode == 0
+
+    second = make_publisher(log=log)
+    assert second.session == first.session
+    assert second.publish("t", 300) == 300
+    subscriber = make_subscriber(second.endpoint, start="earliest")
+    values = [subscriber.receive(10).value]
+    while values[-1] != 300:
+        values.append(subscriber.receive(10).value)
+    assert values == list(range(values[0], 301))
+    assert 0 < values[0] < 300
+
+
+def test_truncate_refuses_what_it_cannot_do(segmented, tmp_path):
+    before = names(segmented)
+    with segmented.writing():
+        ended = run("log", "truncate", segmented.path, "--keep", "0")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(b"p2pmsg log truncate: the log ")
+    assert ended.stderr.endswith(b"has a writer already\n")
+    assert (ended.stdout, names(segmented)) == (b"", before)
+
+    (tmp_path / "none").mkdir()
+    ended = run("log", "truncate", str(tmp_path / "none"), "--keep", "0")
+    assert ended.returncode == 1
+    assert (ended.stdout, ended.stderr.count(b"\n")) == (b"", 1)
+    assert b"has no log" in ended.stderr
+    assert list((tmp_path / "none").iterdir()) == []
+
+    (segmented.directory / "state").write_bytes(b"spoilt")
+    ended = run("log", "truncate", segmented.path, "--keep", "0")
+    assert (ended.returncode, ended.stderr.count(b"\n")) == (1, 1)
+    assert str(segmented.directory / "state").encode() in ended.stderr
+
+
+def test_a_log_is_looked_at_while_its_publisher_writes(tmp_path, make_publisher):
+    path = str(tmp_path / "live")
+    log = p2pmsg.LogConfig(path, segment_bytes=100_000, retention_bytes=20_000_000)
+    publisher = make_publisher(log=log)
+    ended = threading.Event()
+
+    def publish():
+        number = 0
+        while not ended.is_set():
+            for _ in range(20):
+                publisher.publish("t", number)
+                publisher.publish("u", {"id": number, "padding": bytes(50)})
+                number += 1
+            ended.wait(0.003)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        eventually(lambda: publisher.stats().log.bytes > 50_000)
+        known = 0
+        for _ in range(3):
+            verified = run("log", "verify", path)
+            assert (verified.returncode, verified.stderr) == (0, b""), verified.stdout
+            listed = json.loads(run("log", "ls", path, "--json").stdout)
+            (stream,) = (one for one in listed["streams"] if one["topic"] == "t")
+            assert stream["next"] > known
+            known = stream["next"]
+            dumped = run("log", "dump", path, "t", "--from", str(known - 10))
+            assert (dumped.returncode, dumped.stderr) == (0, b"")
+            values = [json.loads(line)["value"] for line in dumped.stdout.splitlines()]
+            assert values == list(range(known - 10, known - 10 + len(values)))
+            assert len(values) >= 10
+    finally:
+        ended.set()
+        thread.join()
+    assert publisher.stats().log.errors == 0
+
+
+def test_what_retention_deletes_under_a_dump_is_told(segmented, start):
+    reading, writing = os.pipe()
+    dump = start("log", "dump", segmented.path, stdout=writing)
+    os.close(writing)
+    shortened = LogFiles(segmented.directory, segment_bytes=4096, retention_bytes=0)
+    with open(reading, "rb") as pipe:
+        first = pipe.readline()
+        with shortened.writing():
+            pass  # what the reader does not hold open is gone
+        rest = [json.loads(line)["sequence"] for line in pipe if b"trades" in line]
+    status = dump.wait()
+
+    assert json.loads(first)["topic"] == "rare"
+    if status:  # it had not read all of it before
+        assert status == 1
+        assert "of 'trades'" in dump.errors()
+        assert rest == sorted(rest)
+    else:
+        assert rest == list(range(400))
+
+
+def test_dump_into_head(segmented):
+    dump = f"{' '.join(P2PMSG)} log dump '{segmented.path}' trades"
+    shell = subprocess.run(
+        ["/bin/bash", "-c", f"{dump} | head -n 3; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True, timeout=30,
+    )  # fmt: skip
+    *lines, status = shell.stdout.splitlines()
+
+    assert [json.loads(line)["value"] for line in lines] == [0, 1, 2]
+    assert shell.stderr == b""
+    assert int(status) in (0, 141)  # 400 lines may fit into the pipe
+
+
+SPEEDS = {"the original pace": ("1", 0.8), "twice": ("2", 0.4), "ten times": ("10", 0.08)}
+
+
+@pytest.mark.parametrize(("speed", "least_s"), SPEEDS.values(), ids=SPEEDS)
+def test_replay_keeps_the_pace(tmp_path, endpoint, make_subscriber, start, speed, least_s):
+    log = LogFiles(tmp_path / "log")
+    with log.writing() as write:
+        for number in range(5):
+            write("t", [number, number], [T0, T0], now_ns=T0 + number * S // 5)
+    subscriber = make_subscriber(endpoint)
+    replay = start("log", "replay", log.path, endpoint, "--speed", speed)
+
+    assert [subscriber.receive(20).value for _ in range(10)] == [n // 2 for n in range(10)]
+    assert replay.wait() == 0
+    seconds = re.search(rb"to 1 subscriber in ([\d.]+) s", replay.output())
+    assert float(seconds[1]) >= round(least_s, 1)
+
+
+def test_replay_of_hours_takes_a_moment_if_told_to(tmp_path, endpoint, make_subscriber, start):
+    log = LogFiles(tmp_path / "log")
+    with log.writing() as write:
+        for number in range(5):
+            write("t", [number], [T0], now_ns=T0 + number * 3600 * S)
+    for options in (["--speed", "1e6"], ["--speed", "max"], ["--pause-max", "0.01"]):
+        subscriber = make_subscriber(endpoint)
+        replay = start("log", "replay", log.path, endpoint, *options)
+        assert [subscriber.receive(20).value for _ in range(5)] == list(range(5))
+        assert (replay.wait(), replay.errors()) == (0, "")
+        subscriber.close()
+
+
+def test_replay_ends_by_ctrl_c_in_the_middle(segmented, endpoint, start, make_subscriber):
+    subscriber = make_subscriber(endpoint)
+    replay = start("log", "replay", segmented.path, endpoint, "trades", "--speed", "50")
+    assert [subscriber.receive(20).value for _ in range(10)] == list(range(10))
+    replay.process.send_signal(signal.SIGINT)
+
+    assert replay.wait(5) == 130
+    assert (replay.output(), replay.errors()) == (b"", "")
+
+
+def test_capacity_answers():
+    ended = run("capacity", "--rate", "50k", "--size", "128", "--disk", "500GB")
+
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ended.stdout.startswith(b"500 GB hold 12 h 4 min of 50,000 messages/s of 128 B\n")
+    assert run("capacity", "--rate", "fast", "--size", "1", "--disk", "1").returncode == 2
+
+
+HOOK = """
+import sys
+
+class NoCrc32c:
+    def find_spec(self, name, path=None, target=None):
+        if name == "crc32c":
+            raise ModuleNotFoundError("No module named 'crc32c'", name="crc32c")
+
+sys.meta_path.insert(0, NoCrc32c())
+"""
+
+
+def test_a_missing_package_is_named_with_its_extra(segmented, tmp_path, endpoint):
+    (tmp_path / "hook").mkdir()
+    (tmp_path / "hook" / "sitecustomize.py").write_text(HOOK)
+    path = os.pathsep.join([str(tmp_path / "hook"), *filter(None, sys.path)])
+    env = {**os.environ, "PYTHONPATH": path}
+    commands = ["ls"], ["dump"], ["verify"], ["replay", endpoint], ["truncate", "--keep", "1"]
+    for name, *more in commands:
+        ended = run("log", name, segmented.path, *more, env=env)
+        assert ended.returncode == 2
+        expected = f"p2pmsg log {name}: needs the package crc32c: pip install 'p2pmsg[log]'\n"
+        assert (ended.stdout, ended.stderr.decode()) == (b"", expected)
+
+    ended = run("capacity", "--rate", "1", "--size", "1", "--disk", "1GB", env=env)
+    assert ended.returncode == 0
+    assert main(["log", "ls", segmented.path]) == 0  # here it is there
