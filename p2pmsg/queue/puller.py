@@ -228,7 +228,8 @@ class Puller:
     def _settled(self) -> None:
         """Tell the pusher what was settled, or leave that for a moment."""
         now_ns = _monotonic_ns()
-        if now_ns - self._flushed_ns >= self._ack_linger_ns or self._line.unsent >= self._flush_at:
+        late = now_ns - self._flushed_ns >= self._ack_linger_ns
+        if late or self._line.acks_waiting() >= self._flush_at:
             self._lock.run(self._flush, now_ns)
 
     def _flush(self, now_ns: int) -> None:

@@ -75,6 +75,7 @@ class PullerLine:
         self._beat_due_ns = now_ns
         self._serial = self._confirmed = 0
         self._acked: list[Job] = []
+        self.acks_waiting = self._acked.__len__
         self._refusals: list[tuple[Job, Refusal]] = []
         self._released: list[tuple[int, int]] = []
         self._answers_recall = False

@@ -16,20 +16,12 @@ from typing import Any
 import zmq
 
 from tests.bench.harness import Child, Children, Plan, compare, gather, say
-from tests.bench.loads import TrialError
-from tests.bench.queue_roles import (
-    BATCH,
-    LOOPBACK,
-    WORKERS,
-    OursQueue,
-    RawQueue,
-    RedisQueue,
-    SinkRole,
-    SourceRole,
-)
+from tests.bench.loads import LOADS, TrialError
+from tests.bench.queue_peers import BATCH, LOOPBACK, OursQueue, RawQueue, RedisQueue
 from tests.bench.report import Goal, Row
 
 AREA = "queue"
+WORKERS = 2
 KILLS = 5
 SLOW_MS, FAST_MS, SCHEDULE_JOBS = 100.0, 10.0, 930
 
@@ -64,6 +56,54 @@ def _guarded(goal: Goal, measure: Callable[[], Row]) -> Row:
     except TrialError as error:
         say(f"{goal.what}: {error}")
         return goal.missing(f"trial failed: {error}", ok=False)
+
+
+# -------------------------------------------------------------------------------------- roles
+
+
+class SourceRole:
+    """Pushes stretches of the ring of small values."""
+
+    def __init__(self, contender: Any) -> None:
+        self.ring = LOADS["small"]().ring
+        self.source = contender.source()
+
+    def endpoint(self) -> str:
+        return self.source.endpoint
+
+    def wait(self, count: int) -> None:
+        self.source.wait(count)
+
+    def send(self, count: int) -> int:
+        rounds, rest = divmod(count, len(self.ring))
+        first_ns = time.monotonic_ns()
+        for _ in range(rounds):
+            self.source.send(self.ring)
+        if rest:
+            self.source.send(self.ring[:rest])
+        self.source.finish()
+        self.source.stop(WORKERS)
+        return first_ns
+
+    def close(self) -> None:
+        self.source.close()
+
+
+class SinkRole:
+    """Does jobs until told to stop."""
+
+    def __init__(self, contender: Any, endpoint: str) -> None:
+        self.sink = contender.sink(endpoint)
+
+    def ready(self) -> None:
+        pass
+
+    def work(self) -> tuple[int, int, int]:
+        count, total = self.sink.work()
+        return count, total, time.monotonic_ns()
+
+    def close(self) -> None:
+        self.sink.close()
 
 
 def measure_jobs(contender: Any, plan: Plan) -> float:

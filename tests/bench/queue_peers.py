@@ -1,4 +1,4 @@
-"""What the work queue's benchmark runs in its processes: pushers and pullers, ours and others'."""
+"""The work queue's contenders: p2pmsg, raw pyzmq, Redis lists."""
 
 import os
 import time
@@ -6,17 +6,13 @@ from typing import Any
 
 import zmq
 
-from tests.bench.loads import LOADS, TrialError
+from tests.bench.loads import TrialError
 
 LOOPBACK = "tcp://127.0.0.1:0"
-WORKERS = 2
 IN_FLIGHT = 100_000
 PREFETCH = 8192
 BATCH = 100
 STOP = b"stop"
-
-
-# ------------------------------------------------------------------------------------ contenders
 
 
 class OursQueue:
@@ -117,8 +113,10 @@ class RawSource:
         pass
 
     def stop(self, workers: int) -> None:
-        for _ in range(workers):
+        # A PUSH leaves out whoever's queue is full, so that one worker may get two of them.
+        for _ in range(20 * workers):
             self.socket.send(STOP)
+            time.sleep(0.0005)
 
     def close(self) -> None:
         self.socket.close(linger=1000)
@@ -218,51 +216,3 @@ class RedisSink:
 
     def close(self) -> None:
         self.redis.close()
-
-
-# -------------------------------------------------------------------------------------- roles
-
-
-class SourceRole:
-    """Pushes stretches of the ring of small values."""
-
-    def __init__(self, contender: Any) -> None:
-        self.ring = LOADS["small"]().ring
-        self.source = contender.source()
-
-    def endpoint(self) -> str:
-        return self.source.endpoint
-
-    def wait(self, count: int) -> None:
-        self.source.wait(count)
-
-    def send(self, count: int) -> int:
-        rounds, rest = divmod(count, len(self.ring))
-        first_ns = time.monotonic_ns()
-        for _ in range(rounds):
-            self.source.send(self.ring)
-        if rest:
-            self.source.send(self.ring[:rest])
-        self.source.finish()
-        self.source.stop(WORKERS)
-        return first_ns
-
-    def close(self) -> None:
-        self.source.close()
-
-
-class SinkRole:
-    """Does jobs until told to stop."""
-
-    def __init__(self, contender: Any, endpoint: str) -> None:
-        self.sink = contender.sink(endpoint)
-
-    def ready(self) -> None:
-        pass
-
-    def work(self) -> tuple[int, int, int]:
-        count, total = self.sink.work()
-        return count, total, time.monotonic_ns()
-
-    def close(self) -> None:
-        self.sink.close()
