@@ -318,6 +318,7 @@ def open_session(*, configured: bool = True, shuffle: bool = True) -> SparkSessi
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.log.level": "OFF",
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="p2pmsg-bench-"),
     }
