@@ -34,6 +34,9 @@ SEQUENCE_MAX: Final = 2**63 - 1
 FLAG_CLOSING: Final = 1
 """On a heartbeat: the publisher is closing and waits for its subscribers to catch up."""
 
+FLAG_RELAY: Final = 8
+"""On a welcome: a relay is here, and its session is the relay's id; see `p2pmsg.relay`."""
+
 _COUNT32: Final = struct.Struct("!BI")
 ARRAY4: Final = 0x94
 
@@ -52,6 +55,9 @@ class Kind(enum.IntEnum):
     HEADS_REQUEST = 22
     HEADS = 23
     LEAVE = 24
+    SESSIONS_REQUEST = 64
+    """Subscriber to relay: whose streams do you serve?"""
+    SESSIONS = 65
 
 
 _KINDS: Final = frozenset(int(kind) for kind in Kind)

@@ -163,6 +163,14 @@ class ReplayBuffer:
             self._streams[stream] = kept = _Stream()
             kept.next = following
 
+    def forget(self, stream: str) -> bool:
+        """Forget a stream, its next sequence too, unless frames of it are kept; whether it did."""
+        kept = self._streams.get(stream)
+        if kept is None or kept.first < len(kept.rows):
+            return kept is None
+        del self._streams[stream]
+        return True
+
     def find(self, stream: str, start: int, stop: int) -> tuple[list[Kept], list[tuple[int, int]]]:
         """Return the kept frames that overlap `[start, stop)`, and the parts that none covers."""
         frames = self.frames(stream, start, stop, self.bytes_held + 1)
