@@ -24,9 +24,11 @@ from p2pmsg.errors import (
 )
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.publisher_log import LogStats
+from p2pmsg.relay.stats import RelayedSessionStats, RelayStats
 from p2pmsg.stats import CursorStats, PublisherStats, RequesterStats, StreamLedger, SubscriberStats
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.reader import Heads, RangeReader, StreamHead
+from p2pmsg.sync.relay import Relay
 from p2pmsg.sync.subscriber import Subscriber
 from recovery import (
     CursorConfig,
@@ -70,6 +72,9 @@ __all__ = [
     "PublisherStats",
     "QueueFullError",
     "RangeReader",
+    "Relay",
+    "RelayStats",
+    "RelayedSessionStats",
     "ReplayConfig",
     "RequesterStats",
     "RetransmitConfig",

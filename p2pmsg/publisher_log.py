@@ -64,6 +64,7 @@ class PublisherLog:
 
     Attributes:
         session: the session of the log.
+        store: where its files are.
         failed: see `LogStats`.
         broken: why nothing can be brought to the disk any more (`on_error="raise"`), or None.
         gated: whether a frame may go out only when it is on the disk (`fsync="always"`).
@@ -81,7 +82,8 @@ class PublisherLog:
         if not isinstance(config, log.LogConfig):
             raise ConfigError("log", "a LogConfig or None", config)
         self.config = config
-        self._writer = log.LogWriter(config, session=session, now_ns=wall_ns, store=store)
+        self.store = log.FileStore(config.directory) if store is None else store
+        self._writer = log.LogWriter(config, session=session, now_ns=wall_ns, store=self.store)
         self._write_error = log.LogWriteError
         self._reader = self._writer.reader()
         self.session: int = self._writer.session

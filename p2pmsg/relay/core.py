@@ -45,6 +45,7 @@ class RelayCore:
         sessions: the sessions that are served, by their ids.
         path: the relays from which anything comes, this one first.
         outbox, unsynced, replay, log, requests, sealed_ns, closing: as in `PublisherCore`.
+        version: counts how often its sessions changed.
         sessions_refused, streams_refused: what was not taken on, because a bound was met.
         invalid: frames that turned out to be malformed, by reason.
 
@@ -80,7 +81,7 @@ class RelayCore:
         self.invalid: Counter[str] = Counter()
         self._stream_count = 0
         self._wall_offset_ns = self._tidy_ns = 0
-        self._version = 0
+        self.version = 0
         self._pulse_ns = now_ns
         self.stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
         self.place = control.place_of(recovery)
@@ -125,7 +126,7 @@ class RelayCore:
 
     def _changed(self) -> None:
         """Say with the next pulse, which is due now, that there are other sessions."""
-        self._version += 1
+        self.version += 1
         self._pulse_ns = 0
 
     def open_stream(
@@ -274,7 +275,7 @@ class RelayCore:
             self._pulse_ns = now_ns + PULSE_NS
             body = control.Heartbeat(0, self.place)
             self.outbox.append(
-                wire.control_frame(Kind.HEARTBEAT, self.id, body, sequence=self._version)
+                wire.control_frame(Kind.HEARTBEAT, self.id, body, sequence=self.version)
             )
 
     def next_deadline_ns(self) -> int | None:

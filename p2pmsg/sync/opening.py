@@ -28,7 +28,7 @@ def open_publisher(
     """Open all, or nothing; raises what `Publisher` says."""
     try:
         at = transports.parse_endpoint(endpoint)
-        recovery_at = _recovery_endpoint(at, recovery_endpoint)
+        recovery_at = recovery_endpoint_of(at, recovery_endpoint)
         with ExitStack() as undo:
             opened = _open(name, at, recovery_at, config, log, undo)
             undo.pop_all()
@@ -71,9 +71,10 @@ def _open(
     return core, sender, server
 
 
-def _recovery_endpoint(
+def recovery_endpoint_of(
     endpoint: transports.Endpoint, recovery_endpoint: str | None
 ) -> transports.Endpoint:
+    """Return where repairs are asked for: as given, or beside `endpoint`."""
     if recovery_endpoint is not None:
         return transports.parse_endpoint(recovery_endpoint)
     if endpoint.scheme == "tcp":

@@ -221,9 +221,11 @@ class SubscriberDriver:
             self._receivers[command.line].unsubscribe(command.prefix)
         elif what == "reconnect":
             self._receivers[command.line].reconnect()
-            session = self._core.lines[command.line].session
-            if session in self._clients:
-                self._clients[session].reconnect()
+            key = self._core.lines[command.line].key
+            if key in self._clients:
+                self._clients[key].reconnect()
+        elif what == "leave":
+            self._receivers[command.line].disconnect()
 
     def _send_requests(self) -> None:
         requests = self._core.requests
