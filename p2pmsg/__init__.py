@@ -23,9 +23,19 @@ from p2pmsg.errors import (
     QueueFullError,
 )
 from p2pmsg.message import Message, MessageBatch
+from p2pmsg.multicast.config import MulticastPublisherConfig, MulticastSubscriberConfig
 from p2pmsg.publisher_log import LogStats
 from p2pmsg.relay.stats import RelayedSessionStats, RelayStats
-from p2pmsg.stats import CursorStats, PublisherStats, RequesterStats, StreamLedger, SubscriberStats
+from p2pmsg.stats import (
+    CursorStats,
+    LineStats,
+    MulticastStats,
+    PublisherStats,
+    RequesterStats,
+    StreamLedger,
+    SubscriberStats,
+)
+from p2pmsg.sync.mold_publisher import MoldPublisher, MoldPublisherStats
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.reader import Heads, RangeReader, StreamHead
 from p2pmsg.sync.relay import Relay
@@ -55,6 +65,7 @@ __all__ = [
     "Heads",
     "HeartbeatConfig",
     "LatencyHistogram",
+    "LineStats",
     "LogConfig",
     "LogFailedError",
     "LogStats",
@@ -65,6 +76,11 @@ __all__ = [
     "MessageError",
     "MessageTooLargeError",
     "MessagesLostError",
+    "MoldPublisher",
+    "MoldPublisherStats",
+    "MulticastPublisherConfig",
+    "MulticastStats",
+    "MulticastSubscriberConfig",
     "NackConfig",
     "P2PError",
     "Publisher",

@@ -260,6 +260,33 @@ def pack_slice(
     return bytes(buffer), latest
 
 
+def pack_fitting(
+    prefix: bytes,
+    sequence: int,
+    timestamp_ns: int,
+    values: list[Any],
+    keys: list[str | None] | None,
+    timestamps_ns: list[int] | None,
+    buffer: bytearray,
+    *,
+    frame_bytes: int,
+    bytes_max: int,
+) -> tuple[bytes, int, int]:
+    """Do as `pack_slice` with as many values as `bytes_max` has room for; return how many, too.
+
+    One is always taken. Where all are too many, it is tried with what should make `frame_bytes`.
+    """
+    while True:
+        frame, latest = pack_slice(
+            prefix, sequence, timestamp_ns, values, keys, timestamps_ns, buffer
+        )
+        if len(frame) <= bytes_max or len(values) == 1:
+            return frame, latest, len(values)
+        kept = max(1, len(values) * frame_bytes // len(frame))
+        values, keys = values[:kept], keys and keys[:kept]
+        timestamps_ns = timestamps_ns and timestamps_ns[:kept]
+
+
 def pack_alone(
     prefix: bytes,
     sequence: int,

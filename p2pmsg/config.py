@@ -1,40 +1,16 @@
 """Settings, with the reason for each default. Constructors take the few that most people set."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from p2pmsg.errors import ConfigError
+from p2pmsg.multicast.config import MulticastPublisherConfig, MulticastSubscriberConfig
+from p2pmsg.settings_checks import at_least, check, of_kind, whole
 from recovery import HeartbeatConfig, NackConfig, ReplayConfig, RetransmitConfig
 
 OnFull = Literal["block", "drop", "raise"]
 
-__all__ = ["OnFull", "PublisherConfig", "SubscriberConfig"]
-
-
-def check(field_name: str, value: Any, ok: bool, limit: str) -> None:
-    """Raise `ConfigError` unless `ok`."""
-    if not ok:
-        raise ConfigError(field_name, limit, value)
-
-
-def at_least(field_name: str, value: float, least: float) -> None:
-    """Raise `ConfigError` unless `value` is a finite number of at least `least`."""
-    ok = isinstance(value, int | float) and not isinstance(value, bool)
-    ok = ok and math.isfinite(value) and value >= least
-    check(field_name, value, ok, f"at least {least}, and finite")
-
-
-def whole(field_name: str, value: int, least: int) -> None:
-    """Raise `ConfigError` unless `value` is an int of at least `least`."""
-    ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    check(field_name, value, ok, f"an int of at least {least}")
-
-
-def of_kind(field_name: str, value: Any, kind: type) -> None:
-    """Raise `ConfigError` unless `value` is a `kind`."""
-    check(field_name, value, isinstance(value, kind), f"a {kind.__name__}")
+__all__ = ["OnFull", "PublisherConfig", "SubscriberConfig", "at_least", "check", "of_kind", "whole"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +67,9 @@ class PublisherConfig:
     """A subscriber that has not been heard of for so long is no longer counted: three of its
     keep-alives."""
 
+    multicast: MulticastPublisherConfig = field(default_factory=MulticastPublisherConfig)
+    """What matters where the endpoint is `udp://`."""
+
     def __post_init__(self) -> None:
         whole("frame_bytes", self.frame_bytes, 1024)
         at_least("linger_ms", self.linger_ms, 0)
@@ -103,6 +82,7 @@ class PublisherConfig:
         of_kind("replay", self.replay, ReplayConfig)
         of_kind("retransmit", self.retransmit, RetransmitConfig)
         of_kind("heartbeat", self.heartbeat, HeartbeatConfig)
+        of_kind("multicast", self.multicast, MulticastPublisherConfig)
         check(
             "message_bytes_max", self.message_bytes_max, self.message_bytes_max < 2**31, "< 2**31"
         )
@@ -138,6 +118,13 @@ class SubscriberConfig:
     keep_alive_ms: float = 5000.0
     """How often the publisher is told that this subscriber is there."""
 
+    second_line_ms: float = 5.0
+    """Where two lines carry the same stream, how long what one lost may come over the other before
+    it is asked for, in ms. 5 ms: more than two ways through one building differ."""
+
+    multicast: MulticastSubscriberConfig = field(default_factory=MulticastSubscriberConfig)
+    """What matters where an endpoint is `udp://`."""
+
     def __post_init__(self) -> None:
         whole("receive_bytes", self.receive_bytes, 64 * 1024)
         whole("queue_frames", self.queue_frames, 1)
@@ -146,6 +133,8 @@ class SubscriberConfig:
         whole("streams_max", self.streams_max, 1)
         at_least("keep_alive_ms", self.keep_alive_ms, 10)
         of_kind("nack", self.nack, NackConfig)
+        at_least("second_line_ms", self.second_line_ms, 0)
+        of_kind("multicast", self.multicast, MulticastSubscriberConfig)
 
 
 OnGap = Literal["wait", "raise", "skip"] | Callable[..., object]

@@ -24,6 +24,10 @@ class Welcome(msgspec.Struct, array_like=True):
     recovery: Annotated[str, msgspec.Meta(max_length=1024)]
     stall_ms: float
     """How long a full subscriber may hold up the publisher; negative: it may not."""
+    receivers: int = -1
+    """In a multicast, how many there are; negative: this is none."""
+    age_ms: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
+    """In a multicast, how long ago the publisher started; a session may be older, by its log."""
 
 
 class Probe(msgspec.Struct, array_like=True):
@@ -70,6 +74,10 @@ class Nack(msgspec.Struct, array_like=True):
 
     topic: Topic
     ranges: Annotated[list[Range], msgspec.Meta(max_length=RANGES_MAX)]
+    attempt: Annotated[int, msgspec.Meta(ge=1)] = 1
+    """How often they have been asked for; a multicast looks at it."""
+    parts_of: Sequence | None = None
+    """Where given, the ranges are parts of the frame with this sequence, cut into fragments."""
 
 
 class Refused(msgspec.Struct, array_like=True):
@@ -117,10 +125,20 @@ def place_of(recovery: str) -> int:
     return crc32(recovery.encode())
 
 
+class Marked(msgspec.Struct, array_like=True):
+    """Subscriber to a multicast publisher: I have read up to the mark in the header's sequence."""
+
+    subscriber: Id
+    complete: Sequence
+    """The last mark before which I miss nothing."""
+    room_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+    """How much may be sent beyond it before my buffer may overflow."""
+
+
 B = TypeVar("B", bound=msgspec.Struct)
 _decoders: dict[type, msgspec.msgpack.Decoder[msgspec.Struct]] = {
     kind: msgspec.msgpack.Decoder(kind)
-    for kind in (Welcome, Probe, Heads, Joined, Nack, Refused, Heartbeat, Sessions)
+    for kind in (Welcome, Probe, Heads, Joined, Nack, Refused, Heartbeat, Marked, Sessions)
 }
 
 

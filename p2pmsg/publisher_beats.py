@@ -1,4 +1,7 @@
-"""The publisher's heartbeats: one schedule a stream, in the order in which they are due."""
+"""What a publisher says by itself: heartbeats, announcements to a group, farewells.
+
+Heartbeats have one schedule a stream, and stand in the order in which they are due.
+"""
 
 import heapq
 from collections.abc import Sequence
@@ -50,7 +53,9 @@ class BeatDesk:
             self._closing_due_ns = now_ns + _CLOSING_NS
             for stream in streams:
                 self._send(stream, now_ns)
-            self._core.send_closing()
+            self._send_farewell(now_ns)
+        elif self._core.group is not None and not self._core.closing:
+            self._core.group.handle_timer(now_ns=now_ns)
 
     def begin_close(self, *, now_ns: int) -> None:
         """Say at once, and then every 50 ms, what there is."""
@@ -61,11 +66,21 @@ class BeatDesk:
         deadlines = [self._heap[0][0]] if self._heap else []
         if self._core.closing:
             deadlines.append(self._closing_due_ns)
+        elif self._core.group is not None:
+            deadlines.append(self._core.group.announce_due_ns)
         return min(deadlines, default=None)
 
     def _schedule(self, stream: PublisherStream) -> None:
         stream.beat_ns = stream.heartbeat.next_deadline_ns()
         heapq.heappush(self._heap, (stream.beat_ns, stream.topic, stream))
+
+    def _send_farewell(self, now_ns: int) -> None:
+        core, flags = self._core, wire.FLAG_CLOSING
+        if core.group is not None:
+            frame = core.group.announcement(flags=flags, now_ns=now_ns)
+        else:
+            frame = wire.control_frame(Kind.WELCOME, core.session, core.greeting, flags=flags)
+        core.outbox.append(frame)
 
     def _send(self, stream: PublisherStream, now_ns: int) -> None:
         earliest = self._core.answered_from(stream.topic)

@@ -20,11 +20,13 @@ from p2pmsg.batch import (
     check_size,
     check_timestamp,
     pack_alone,
-    pack_slice,
+    pack_fitting,
     packing_error,
 )
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, LogFailedError, MessageError
+from p2pmsg.multicast.packing import publish_datagrams
+from p2pmsg.multicast.publisher_desk import GroupDesk
 from p2pmsg.publisher_beats import BeatDesk
 from p2pmsg.publisher_log import PublisherLog
 from p2pmsg.publisher_requests import Reply, RequestDesk
@@ -50,9 +52,10 @@ class PublisherCore:
         replay: the replay buffer.
         log: the local log, or None.
         requests: who asks for what.
+        group: what a multicast needs beside; None: this is none.
         sealed_ns: when the last frame was made.
-        beats: sends heartbeats.
-        place: stands for the recovery endpoint in them.
+        greeting: what its welcome says.
+        beats: sends heartbeats and what is announced; `place` stands for `recovery` in them.
 
     """
 
@@ -77,6 +80,7 @@ class PublisherCore:
         self.replay = ReplayBuffer(config.replay)
         self.requests = RequestDesk(self)
         self.beats = BeatDesk(self)
+        self.group: GroupDesk | None = None
         self.sealed_ns = 0
         self.closing = False
         self._streams: dict[str, PublisherStream] = {}
@@ -87,18 +91,23 @@ class PublisherCore:
         self._batch_bytes = min(config.frame_bytes, config.message_bytes_max)
         self._started_ns = now_ns
         stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
-        self._welcome = control.Welcome(name, recovery, stall_ms)
+        self.greeting = control.Welcome(name, recovery, stall_ms)
         self.place = control.place_of(recovery)
-        self.welcome = wire.control_frame(Kind.WELCOME, session, self._welcome)
+        self.welcome = wire.control_frame(Kind.WELCOME, session, self.greeting)
         self._wall_offset_ns = 0
         for topic in [] if log is None else log.topics():
             self.beats.put_off(self._make_stream(topic), now_ns)
 
+    def become_group(self, datagram_bytes: int, *, now_ns: int) -> GroupDesk:
+        """Publish to a multicast, in datagrams of that size; called before anything else."""
+        self.group = GroupDesk(self, self.config.multicast, datagram_bytes, now_ns=now_ns)
+        self._batch_bytes = min(self._batch_bytes, self.group.frame_bytes)
+        return self.group
+
     @property
     def published(self) -> int:
         """How many messages were accepted, over all streams."""
-        sealed = sum(self.replay.next(topic) for topic in self._streams)
-        return sealed + self.pending
+        return sum(self.replay.next(topic) for topic in self._streams) + self.pending
 
     @property
     def pending(self) -> int:
@@ -145,10 +154,14 @@ class PublisherCore:
             self.seal(topic, now_ns=now_ns)  # an interrupt kept it from going
             batch = None
         if batch is not None:
-            end = batch.end
+            end, following = batch.end, batch.next
             self._append(batch, value, key, timestamp_ns, headers)
-            self._seal_if_full(batch, topic, end, now_ns)
-            return batch.next - 1
+            if self.group is None or len(batch.buffer) <= batch.limit or following == batch.first:
+                self._seal_if_full(batch, topic, end, now_ns)
+                return batch.next - 1
+            # It must fit a datagram, so this message begins the next one.
+            batch.end, batch.next = end, following
+            self.seal(topic, now_ns=now_ns)
         stream = self._streams.get(topic) or self._make_stream(topic)
         sequence = self.replay.next(topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
@@ -263,30 +276,26 @@ class PublisherCore:
         self._wall_offset_ns = wall_ns - now_ns
         stream = self._streams.get(topic) or self._make_stream(topic)
         self.seal(topic, now_ns=now_ns)
+        if self.group is not None:
+            return publish_datagrams(
+                self, stream, values, keys, timestamps_ns, at, now_ns=now_ns, wall_ns=wall_ns
+            )
         stop = min(len(values), at + count)
-        part = values[at:stop]
-        if type(part) is not list:
-            part = list(part)
+        part = values[at:stop] if type(values) is list else list(values[at:stop])
         part_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
         times = None if timestamps_ns is None else [*map(check_timestamp, timestamps_ns[at:stop])]
         sequence = self.replay.next(topic)
-        frame_bytes = self._batch_bytes
         bytes_max = min(2 * self.config.frame_bytes, self.config.message_bytes_max)
         buffer = self._buffers.take()
-        while True:
-            frame, latest = pack_slice(
-                stream.prefix, sequence, wall_ns, part, part_keys, times, buffer
-            )
-            if len(frame) <= bytes_max or len(part) == 1:
-                break
-            kept = max(1, len(part) * frame_bytes // len(frame))
-            part, part_keys = part[:kept], part_keys and part_keys[:kept]
-            times = times and times[:kept]
-        if len(part) == 1:
+        frame, latest, taken = pack_fitting(
+            stream.prefix, sequence, wall_ns, part, part_keys, times, buffer,
+            frame_bytes=self._batch_bytes, bytes_max=bytes_max,
+        )  # fmt: skip
+        if taken == 1:
             check_size("values", len(frame), self.config.message_bytes_max + 512)
-        self._keep(stream, sequence, len(part), frame, latest, now_ns)
+        self._keep(stream, sequence, taken, frame, latest, now_ns)
         self._buffers.give_back(buffer)
-        return len(part)
+        return taken
 
     def seal(self, topic: str, *, now_ns: int) -> None:
         """Make a frame of the stream's open batch, if there is one.
@@ -335,12 +344,6 @@ class PublisherCore:
             self.log.expire(now_ns=now_ns, wall_ns=now_ns + self._wall_offset_ns)
         self.requests.expire(now_ns=now_ns)
         self.beats.handle_timer(list(self._streams.values()), now_ns=now_ns)
-
-    def send_closing(self) -> None:
-        """Tell everybody that this publisher closes."""
-        flags = wire.FLAG_CLOSING
-        frame = wire.control_frame(Kind.WELCOME, self.session, self._welcome, flags=flags)
-        self.outbox.append(frame)
 
     def lingering(self, *, now_ns: int) -> list[str]:
         """Return the topics whose open batch has waited for long enough; needs no lock."""

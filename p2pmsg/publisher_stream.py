@@ -10,13 +10,24 @@ from recovery import HeartbeatSchedule
 class PublisherStream:
     """What a publisher knows of one of its streams, beside the replay buffer."""
 
-    __slots__ = ("beat_ns", "heartbeat", "prefix", "sealed_ns", "topic", "topic_bytes")
+    __slots__ = (
+        "beat_ns",
+        "guess",
+        "heartbeat",
+        "plain_prefix",
+        "prefix",
+        "sealed_ns",
+        "topic",
+        "topic_bytes",
+    )
 
     def __init__(
         self, topic: str, topic_bytes: bytes, session: int, heartbeat: HeartbeatSchedule
     ) -> None:
         self.topic = topic
         self.prefix = wire.stream_prefix(topic, session)
+        self.plain_prefix = wire.stream_prefix(topic, session, wire.FLAG_PLAIN)
+        self.guess = 8  # messages that fit a datagram; put right by the first ones
         self.topic_bytes = topic_bytes
         self.heartbeat = heartbeat
         self.sealed_ns = -(2**62)

@@ -6,7 +6,15 @@ from p2pmsg.errors import LossReport
 from p2pmsg.publisher_log import LogStats
 from recovery import LatencyHistogram
 
-__all__ = ["CursorStats", "PublisherStats", "RequesterStats", "StreamLedger", "SubscriberStats"]
+__all__ = [
+    "CursorStats",
+    "LineStats",
+    "MulticastStats",
+    "PublisherStats",
+    "RequesterStats",
+    "StreamLedger",
+    "SubscriberStats",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +76,63 @@ class CursorStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LineStats:
+    """What one of a subscriber's endpoints brought.
+
+    Attributes:
+        endpoint: which.
+        frames: frames that came over it; in a multicast, datagrams.
+        first: messages that it brought before other lines did; 0 where it is the only line.
+        second: messages that another line had brought, and were dropped.
+        missing: messages that it did not bring and that followed others which it did.
+        lag_ms: how much later than the first it brings what is second, smoothed, in ms.
+        kernel_drops: datagrams that the kernel dropped for want of room in the receive buffer. They
+            are lost here, not in the network.
+        buffer_bytes: size of the kernel's receive buffer, by the kernel's count; 0: not a datagram
+            line.
+
+    """
+
+    endpoint: str
+    frames: int
+    first: int
+    second: int
+    missing: int
+    lag_ms: float
+    kernel_drops: int
+    buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MulticastStats:
+    """What a publisher to a multicast counts beside.
+
+    Attributes:
+        datagrams_sent, bytes_sent: what went out, repairs included.
+        nacks: NACKs that came by UDP.
+        frames_repaired, messages_repaired, bytes_repaired: what was sent again by UDP.
+        messages_lingering: messages asked for that had just been repaired, or were about to be.
+        repairs_throttled: times that the rate limit made a repair wait.
+        receivers_waited_for: how many the flow control looks at.
+        window_waits: times that it made the publisher wait.
+        invalid: datagrams that came in and were dropped, by reason.
+
+    """
+
+    datagrams_sent: int
+    bytes_sent: int
+    nacks: int
+    frames_repaired: int
+    messages_repaired: int
+    bytes_repaired: int
+    messages_lingering: int
+    repairs_throttled: int
+    receivers_waited_for: int
+    window_waits: int
+    invalid: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberStats:
     """A subscriber's ledger and counters, over all streams since it was made.
 
@@ -87,6 +152,7 @@ class SubscriberStats:
         bytes_held: bytes of frames that wait.
         publishers: names of the publishers connected to now.
         cursor: of the durable position; None without one.
+        lines: one entry an endpoint.
 
     """
 
@@ -107,6 +173,7 @@ class SubscriberStats:
     bytes_held: int
     publishers: list[str]
     cursor: CursorStats | None = None
+    lines: list[LineStats] = field(default_factory=list)
 
     @property
     def balanced(self) -> bool:
@@ -146,7 +213,7 @@ class PublisherStats:
         streams: (earliest kept sequence, next sequence) by topic.
         replay_bytes, replay_frames: what the replay buffer holds.
         messages_evicted: messages that the replay buffer no longer holds.
-        messages_repaired: messages sent again.
+        messages_repaired: messages sent again, by whichever way.
         repaired: the same by the rung that had them: `buffer`, `log`.
         log: the local log, or None where there is none.
         requesters: who asked for repairs.
@@ -156,6 +223,7 @@ class PublisherStats:
         frames_invalid: frames that came in and were dropped, by reason.
         heartbeats_sent: heartbeats.
         undelivered: subscribers that had not got everything when the publisher was closed.
+        multicast: what counts where the endpoint is `udp://`; None elsewhere.
 
     """
 
@@ -181,3 +249,4 @@ class PublisherStats:
     undelivered: int = 0
     repaired: dict[str, int] = field(default_factory=dict)
     log: LogStats | None = None
+    multicast: MulticastStats | None = None

@@ -4,20 +4,23 @@ What the lines say of themselves goes to the `LineDesk`; here are the messages a
 """
 
 from collections import Counter, deque
+from collections.abc import Collection
 from random import Random
 from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.line_tally import LineTally
 from p2pmsg.message import Message
+from p2pmsg.multicast.subscriber_desk import GroupMember
 from p2pmsg.start import Start
 from p2pmsg.subscriber_cursor import CursorDesk
 from p2pmsg.subscriber_lines import Command, Line, LineDesk
 from p2pmsg.subscriber_peer import Peer, Stream
 from p2pmsg.subscriber_relays import RelayDesk
-from p2pmsg.subscriber_routes import Route, RouteDesk
+from p2pmsg.subscriber_routes import RouteDesk
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig
+from recovery import Delivery, LatencyHistogram, Loss, ReceiverConfig
 
 if TYPE_CHECKING:
     from p2pmsg.relay.intake import Resumption
@@ -41,6 +44,8 @@ class SubscriberCore:
         requests: (whose, frame) for the recovery channel of a session's publisher, or of a relay.
         invalid: frames that were dropped, by reason.
         desk: who looks after the lines, relays after those to relays, routes after who is asked.
+        member: what datagram lines need beside; None: there is none.
+        tally: which line brought what; None: there is one only.
         repairs_dropped: repairs that came while there was no room, and are asked for again.
         cursor: where streams resume; None: nowhere.
         lone: the stream whose last message went past `ready`, until the shell has seen that.
@@ -61,6 +66,7 @@ class SubscriberCore:
         now_ns: int,
         cursor: "CursorDesk | Resumption | None" = None,
         relay: int | None = None,
+        datagram_lines: Collection[int] = (),
     ) -> None:
         self.config = config
         self.topics = topics
@@ -76,13 +82,15 @@ class SubscriberCore:
         self.repairs_dropped = 0
         self.cursor = cursor
         self.lone: Stream | None = None
-        self.lines = [Line(heard_ns=now_ns) for _ in range(lines)]
+        self.lines = [
+            Line(heard_ns=now_ns, shared=index in datagram_lines) for index in range(lines)
+        ]
         for index, line in enumerate(self.lines):
             line.contacted = cursor is not None and cursor.contacted(index)
         self.peers: dict[int, Peer] = {}
         self.forgotten: Counter[str] = Counter()
         self._rng = rng
-        self._receiver = ReceiverConfig(
+        self.receiver_config = ReceiverConfig(
             nack=config.nack,
             reorder_bytes_max=config.receive_bytes,
             wait_for_repair=wait_for_repair,
@@ -94,6 +102,12 @@ class SubscriberCore:
         self.desk = LineDesk(self, subscriber, name)
         self.relays = RelayDesk(self, relay)
         self.routes = RouteDesk(self)
+        self.tally: LineTally | None = None
+        if lines > 1:
+            self.tally = LineTally(lines, int(config.second_line_ms * _MS))
+        self.member: GroupMember | None = None
+        if datagram_lines:
+            self.member = GroupMember(self, set(datagram_lines), subscriber)
 
     @property
     def streams(self) -> list[Stream]:
@@ -127,7 +141,7 @@ class SubscriberCore:
         state = self.lines[line]
         state.received += 1
         stream = self._last
-        if stream is not None and data.startswith(stream.prefix) and not shed:
+        if stream is not None and data.startswith(stream.prefix) and not shed and not self.tally:
             peer = stream.peer
             following = wire.next_frame(data, stream.prefix, stream.topic, peer.session)
             if following is not None and stream.receiver.accept(
@@ -145,12 +159,13 @@ class SubscriberCore:
             frame = Frame(data)
             kind = frame.kind
             if kind == Kind.DATA:
-                self._receive_data(frame, now_ns, shed)
+                self._receive_data(line, frame, now_ns, shed)
             elif kind == Kind.HEARTBEAT and state.relay is not None:
                 self.relays.receive_heartbeat(line, frame, now_ns)
             elif kind == Kind.HEARTBEAT:
                 place = self._receive_heartbeat(frame, now_ns)
-                if frame.session != state.session or place not in (0, state.place):
+                strange = frame.session != state.session or place not in (0, state.place)
+                if strange and not state.shared:
                     self.desk.note_stranger(line, now_ns)
             elif kind == Kind.WELCOME:
                 self.desk.receive_welcome(line, frame, now_ns)
@@ -164,7 +179,7 @@ class SubscriberCore:
             self.invalid[str(error)] += 1
             if str(error) == "session" and state.relay is not None:
                 self.relays.note_unknown(line, now_ns)
-            elif str(error) == "session":
+            elif str(error) == "session" and not state.shared:
                 self.desk.note_stranger(line, now_ns)
 
     @property
@@ -228,7 +243,7 @@ class SubscriberCore:
                 if route.hops:
                     stream.relayed += stream.receiver.repaired - before
             elif frame.kind == Kind.REFUSED:
-                self._receive_refused(peer, route, frame, now_ns)
+                self._settle(self.routes.receive_refused(peer, route, frame, now_ns))
             else:
                 raise FrameError("kind")
         except FrameError as error:
@@ -295,12 +310,16 @@ class SubscriberCore:
         for stream in list(self._troubled.values()):
             receiver = stream.receiver
             receiver.handle_timer(now_ns=now_ns)
+            if self.member is not None and stream.peer.feedback is not None:
+                self.member.ask(stream, now_ns=now_ns)
+                self._settle(stream)
+                continue
             ranges = receiver.nacks_due(now_ns=now_ns)
             if ranges and not stream.peer.gone:
                 self.routes.ask(stream, ranges, now_ns=now_ns)
             self._settle(stream)
 
-    def _receive_data(self, frame: Frame, now_ns: int, shed: bool) -> None:
+    def _receive_data(self, line: int, frame: Frame, now_ns: int, shed: bool) -> None:
         peer = self.peers.get(frame.session)
         if peer is None:
             raise FrameError("session")
@@ -312,6 +331,8 @@ class SubscriberCore:
             stream.receiver.observe_head(frame.sequence + frame.count, now_ns=now_ns)
             self._settle(stream)
             return
+        if self.tally is not None:
+            self.tally.note(line, stream, frame.sequence, frame.count, now_ns=now_ns)
         self._take(stream, frame, now_ns, repaired=False)
 
     def _take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
@@ -356,23 +377,6 @@ class SubscriberCore:
     def _start_of_new(self) -> int:
         return self.start.position if self.start.kind == "sequence" else 0
 
-    def _receive_refused(self, peer: Peer, route: Route, frame: Frame, now_ns: int) -> None:
-        body = control.read_body(frame, control.Refused)
-        stream = peer.streams.get(body.topic)
-        if stream is None:
-            raise FrameError("stream")
-        if any(start >= stop for start, stop in body.ranges):
-            raise FrameError("range")
-        try:
-            reason = LossReason(body.reason)
-        except ValueError:
-            raise FrameError("reason") from None
-        if reason is not LossReason.BUDGET:
-            self.routes.refused(stream, route, body.ranges, reason, now_ns=now_ns)
-        for start, stop in body.ranges if reason is LossReason.BUDGET else ():
-            stream.receiver.blame(start, stop, reason)
-        self._settle(stream)
-
     def _make_stream(self, peer: Peer, topic: str, now_ns: int) -> Stream:
         if not topic:
             raise FrameError("topic")
@@ -394,6 +398,9 @@ class SubscriberCore:
 
     def _add_stream(self, peer: Peer, topic: str) -> Stream:
         self._stream_count += 1
-        stream = Stream(peer, topic, self._receiver, self._rng)
+        config = self.receiver_config
+        if self.member is not None and peer.feedback is not None:
+            config = self.member.receiver_config
+        stream = Stream(peer, topic, config, self._rng)
         peer.streams[topic] = stream
         return stream

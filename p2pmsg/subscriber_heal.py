@@ -47,7 +47,7 @@ def _heal_peers(core: SubscriberCore, now_ns: int) -> None:
                 if line.session == session:
                     line.session = None
                 core.commands.append(Command("reconnect", index))
-        elif session not in in_use:
+        elif session not in in_use and peer.feedback is None:  # a group's line has several
             core.desk.end_peer(peer, now_ns)
         else:
             core.commands.append(Command("connect", peer.probe_line, session, peer.recovery))

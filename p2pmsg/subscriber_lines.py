@@ -51,8 +51,12 @@ class Command:
 class Line:
     """One connection of the data path."""
 
+    shared: bool = False
+    """Whether datagrams of several sessions may come, which are announced again and again."""
     session: int | None = None
     contacted: bool = False
+    contacted_ns: int = -_NEVER_NS
+    """When, in this life; before it, where a cursor says so."""
     heard_ns: int = 0
     strange_ns: int | None = None
     """Since when frames of sessions come that its welcome did not announce."""
@@ -95,7 +99,9 @@ class LineDesk:
 
     def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
         """Take what each new connection begins with, or what a closing publisher sends."""
-        if frame.flags & wire.FLAG_RELAY:
+        if frame.flags & wire.FLAG_RELAY or (
+            frame.flags & wire.FLAG_CLOSING and self._core.lines[line].relay is not None
+        ):
             self._core.relays.receive_welcome(line, frame, now_ns)
             return
         welcome = control.read_body(frame, control.Welcome)
@@ -111,20 +117,40 @@ class LineDesk:
         state.strange_ns = None
         if state.relay is not None:
             self._core.relays.leave_line(line, now_ns)
+        member = self._core.member if state.shared else None
+        if member is not None and peer is not None:
+            if not member.is_new_life(peer, welcome, now_ns):
+                if not peer.gone:  # such a one is late: another session has its place
+                    state.session = session
+                    member.greet(peer, welcome, line, now_ns)
+                return
+            member.begin_life(peer)
         if peer is None:
             self._forget_peers()
-            peer = Peer(session, welcome, returning=state.contacted, now_ns=now_ns)
+            returning = state.contacted
+            if member is not None:
+                returning &= now_ns - int(welcome.age_ms * _MS) > state.contacted_ns
+            peer = Peer(session, welcome, returning=returning, now_ns=now_ns)
+            if member is not None:
+                peer.feedback = member.make_feedback()
+                member.greet(peer, welcome, line, now_ns)
             self._core.peers[session] = peer
             self._core.commands.append(Command("connect", line, session, welcome.recovery))
-        elif peer.gone and not state.doubted:
+        elif peer.gone and member is None and not state.doubted:
             return  # it is late: another session has its place
         else:
             self._renew(peer, line, welcome)
-        state.contacted, state.doubted = True, False
+            if member is not None:
+                member.greet(peer, welcome, line, now_ns)
+        if not state.contacted:
+            state.contacted, state.contacted_ns = True, now_ns
+        state.doubted = False
         state.place = control.place_of(welcome.recovery)
         if state.session != session:
             former, state.session = state.session, session
-            if former is not None and all(other.session != former for other in self._core.lines):
+            if former is None or member is not None:
+                pass
+            elif all(other.session != former for other in self._core.lines):
                 self.end_peer(self._core.peers[former], now_ns)
         peer.heard_ns = now_ns
         peer.direct, peer.current, peer.own.refused = True, None, {}
@@ -210,6 +236,7 @@ class LineDesk:
             if not stream.receiver.started:
                 # On a later connection, a topic that is new was opened while we were away.
                 start = head.start if first else core._start_of_new()
+                stream.history = head.next
                 core.begin(stream, start, now_ns=now_ns)
             earliest = core.routes.earliest(peer, min(head.earliest, head.next))
             stream.receiver.observe_head(head.next, now_ns=now_ns, earliest=earliest)
@@ -266,7 +293,7 @@ class LineDesk:
         for index, line in enumerate(self._core.lines):
             silent_ns = now_ns - line.heard_ns
             strange_ns = 0 if line.strange_ns is None else now_ns - line.strange_ns
-            peer = None if line.session is None else self._core.peers[line.session]
+            peer = None if line.session is None else self._core.peers.get(line.session)
             if peer is not None and not peer.gaps:
                 peer.own.asked_ns = None
             asked_ns = None if peer is None or peer.gone else peer.own.asked_ns
@@ -291,7 +318,7 @@ class LineDesk:
 
     def _probe_silent(self, peer: Peer, line: int, now_ns: int) -> None:
         """Ask for an echo: perhaps it has nothing to say, for no topic of its is ours."""
-        if peer.joined and peer.probe is None:
+        if peer.joined and peer.probe is None and peer.recovery:
             self.send_probe(peer, line, now_ns)
 
     def end_peer(self, peer: Peer, now_ns: int) -> None:
@@ -331,6 +358,8 @@ class LineDesk:
         self._core._last = None
         for stream in peer.streams.values():
             self._core._troubled.pop(id(stream), None)
+            if self._core.tally is not None:
+                self._core.tally.forget(stream)
             self._core.forgotten.update(stream.totals())
 
 

@@ -6,8 +6,8 @@ from p2pmsg.control import Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.stats import StreamLedger
 from p2pmsg.subscriber_routes import Route
-from p2pmsg.wire import Frame, stream_prefix
-from recovery import Loss, LossReason, ReceiverConfig, StreamReceiver
+from p2pmsg.wire import FLAG_PLAIN, Frame, stream_prefix
+from recovery import Feedback, Loss, LossReason, ReceiverConfig, StreamReceiver
 
 MALFORMED_MAX = 1024
 """Ranges of malformed messages that are told apart."""
@@ -17,10 +17,12 @@ class Peer:
     """A publisher's session.
 
     Attributes:
+        began_ns: in a multicast, when its publisher started, as its last announcement has it.
         returning: another session was at its place before, so that nothing of it is too old.
         probe: the id that an echo is awaited for, or None.
         joined: an echo came.
         closing: the publisher says that it is closing.
+        feedback: how to ask in a multicast; None: it is none.
         gone: another session has taken its place.
         own: the route to the publisher itself, and `direct` whether there is one now.
         relayed: the routes over relays.
@@ -33,10 +35,12 @@ class Peer:
     """
 
     __slots__ = (
+        "began_ns",
         "blamed",
         "closing",
         "current",
         "direct",
+        "feedback",
         "gaps",
         "gone",
         "heard_ns",
@@ -65,6 +69,7 @@ class Peer:
         self.stall_ms = welcome.stall_ms
         self.returning = returning
         self.heard_ns = now_ns
+        self.began_ns = now_ns - int(welcome.age_ms * 1e6)
         self.streams: dict[str, Stream] = {}
         self.probe: int | None = None
         self.probe_line = -1
@@ -77,6 +82,7 @@ class Peer:
         self.direct = self.late = False
         self.joined = self.closing = self.gone = self.told_complete = self.blamed = False
         self.gaps = 0
+        self.feedback: Feedback | None = None
 
     @property
     def routes(self) -> list[Route]:
@@ -95,9 +101,10 @@ class Stream:
     Attributes:
         given: up to where it was taken from the core, a message or a loss; None: from the start.
         given_messages: how many messages were.
+        history: in a multicast, where it stood when it was joined.
         relayed: messages that were missing and came from a relay.
         malformed: messages whose frame turned out to be malformed; they count as lost.
-        prefix: how its frames begin.
+        prefix: how its frames begin; `plain_prefix` those that have values only.
         watched: whether repair ages may be waiting.
 
     """
@@ -105,9 +112,11 @@ class Stream:
     __slots__ = (
         "given",
         "given_messages",
+        "history",
         "malformed",
         "malformed_between",
         "peer",
+        "plain_prefix",
         "prefix",
         "receiver",
         "relayed",
@@ -119,7 +128,9 @@ class Stream:
         self.peer = peer
         self.topic = topic
         self.prefix = stream_prefix(topic, peer.session)
-        self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng)
+        self.plain_prefix = stream_prefix(topic, peer.session, FLAG_PLAIN)
+        self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng, peer.feedback)
+        self.history = 0
         self.given: int | None = None
         self.given_messages = self.relayed = 0
         self.malformed: list[Loss] = []

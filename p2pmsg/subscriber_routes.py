@@ -11,7 +11,7 @@
 from typing import TYPE_CHECKING, Final
 
 from p2pmsg import control, wire
-from p2pmsg.wire import Kind
+from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Loss, LossReason, RangeSet
 
 if TYPE_CHECKING:
@@ -157,10 +157,30 @@ class RouteDesk:
             peer.tried_ns = None
         return found
 
-    def refused(
-        self, stream: "Stream", route: Route, ranges: Ranges, reason: LossReason, *, now_ns: int
-    ) -> None:
+    def receive_refused(
+        self, peer: "Peer", route: Route, frame: Frame, now_ns: int
+    ) -> "Stream":
         """Take a refusal: a loss, unless another route may have it, which is asked at once."""
+        body = control.read_body(frame, control.Refused)
+        stream = peer.streams.get(body.topic)
+        if stream is None:
+            raise FrameError("stream")
+        if any(start >= stop for start, stop in body.ranges):
+            raise FrameError("range")
+        try:
+            reason = LossReason(body.reason)
+        except ValueError:
+            raise FrameError("reason") from None
+        if reason is LossReason.BUDGET:
+            for start, stop in body.ranges:
+                stream.receiver.blame(start, stop, reason)
+        else:
+            self._refused(stream, route, body.ranges, reason, now_ns)
+        return stream
+
+    def _refused(
+        self, stream: "Stream", route: Route, ranges: Ranges, reason: LossReason, now_ns: int
+    ) -> None:
         peer, topic = stream.peer, stream.topic
         if len({other.key for other in self._live(peer)} - {route.key}) == 0:
             for start, stop in ranges:

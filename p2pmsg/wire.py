@@ -6,7 +6,7 @@ bytes     field
 0–1       magic             ``p2``
 2         version           1
 3         kind              see `Kind`
-4         flags             see `FLAG_CLOSING`
+4         flags             see the names that begin with `FLAG_`
 5         compression       0: none; others are for later
 6–13      session
 14–21     sequence          of the first message; of a heartbeat, the next sequence
@@ -33,7 +33,10 @@ TOPIC_BYTES_MAX: Final = 255
 SEQUENCE_MAX: Final = 2**63 - 1
 FLAG_CLOSING: Final = 1
 """On a heartbeat: the publisher is closing and waits for its subscribers to catch up."""
-
+FLAG_RETRANSMISSION: Final = 2
+"""On what a multicast repeats; receivers take it off again."""
+FLAG_PLAIN: Final = 4
+"""On DATA: the body has values only, so that frames can be joined without decoding them."""
 FLAG_RELAY: Final = 8
 """On a welcome: a relay is here, and its session is the relay's id; see `p2pmsg.relay`."""
 
@@ -42,10 +45,14 @@ ARRAY4: Final = 0x94
 
 
 class Kind(enum.IntEnum):
-    """What a frame is. 3 is kept for fragments; the values up to 15 are for the data channel."""
+    """What a frame is. The values up to 15 are for the data channel."""
 
     DATA = 1
     HEARTBEAT = 2
+    FRAGMENT = 3
+    """A part of a frame that is larger than a datagram; see `p2pmsg.multicast.datagram`."""
+    MARK = 4
+    """In a multicast: its sequence is how many bytes were sent before it."""
     WELCOME = 16
     PROBE = 17
     ECHO = 18
@@ -55,6 +62,8 @@ class Kind(enum.IntEnum):
     HEADS_REQUEST = 22
     HEADS = 23
     LEAVE = 24
+    MARKED = 25
+    """Subscriber to publisher, by UDP: I have come to this mark."""
     SESSIONS_REQUEST = 64
     """Subscriber to relay: whose streams do you serve?"""
     SESSIONS = 65
@@ -133,14 +142,18 @@ class Frame:
             raise FrameError("count")
         self.data = data
 
+    def covers(self, sequence: int) -> bool:
+        """Whether the message with `sequence` is in it."""
+        return bool(self.sequence <= sequence < self.sequence + self.count)
+
 
 REST: Final = struct.Struct("!QIIq")
 _REST_BYTES: Final = REST.size
 
 
-def stream_prefix(topic: str, session: int) -> bytes:
+def stream_prefix(topic: str, session: int, flags: int = 0) -> bytes:
     """Return how all DATA frames of a stream begin, up to the sequence."""
-    lead = (MAGIC, bytes((VERSION, Kind.DATA, 0, 0)), session.to_bytes(8, "big"))
+    lead = (MAGIC, bytes((VERSION, Kind.DATA, flags, 0)), session.to_bytes(8, "big"))
     return b"".join((topic.encode(), b"\0", *lead))
 
 

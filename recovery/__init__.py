@@ -11,17 +11,21 @@ from recovery.cursor_file import CursorFile
 from recovery.cursor_memory import MemoryCursorStore
 from recovery.cursor_store import CursorFileStore, CursorStore
 from recovery.errors import RecoveryError
+from recovery.feedback import Feedback, FeedbackConfig
+from recovery.group_repair import GroupRepair, GroupRepairConfig
 from recovery.heartbeat import HeartbeatConfig, HeartbeatSchedule
 from recovery.latency import LatencyHistogram
 from recovery.loss import Loss, LossReason
 from recovery.nack import NackConfig, NackScheduler
 from recovery.ranges import RangeSet
+from recovery.reassembly import Reassembler, ReassemblyConfig
 from recovery.receiver import Delivery, StreamReceiver
 from recovery.receiver_config import ReceiverConfig
 from recovery.reorder import HeldFrame, InsertResult, ReorderBuffer
 from recovery.replay_buffer import Kept, ReplayBuffer, ReplayConfig
 from recovery.retransmit import RequesterStats, RetransmitConfig, RetransmitScheduler
 from recovery.stall import StallConfig, StallGuard, StallState
+from recovery.window import FlowWindow
 
 __all__ = [
     "Backoff",
@@ -33,6 +37,11 @@ __all__ = [
     "CursorLockedError",
     "CursorStore",
     "Delivery",
+    "Feedback",
+    "FeedbackConfig",
+    "FlowWindow",
+    "GroupRepair",
+    "GroupRepairConfig",
     "HeartbeatConfig",
     "HeartbeatSchedule",
     "HeldFrame",
@@ -45,6 +54,8 @@ __all__ = [
     "NackConfig",
     "NackScheduler",
     "RangeSet",
+    "Reassembler",
+    "ReassemblyConfig",
     "ReceiverConfig",
     "RecoveryError",
     "ReorderBuffer",

@@ -5,13 +5,11 @@ It is the cursor's only I/O. All methods raise `OSError` where the operating sys
 
 import fcntl
 import os
+from io import FileIO
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from recovery.cursor import MAGIC, CursorLockedError
-
-_FLAGS: Final = os.O_CLOEXEC | os.O_APPEND
-_MODE: Final = 0o644
 
 
 class CursorStore(Protocol):
@@ -52,13 +50,18 @@ class CursorStore(Protocol):
 class CursorFileStore:
     """A real file, locked by `flock` on a file beside it.
 
-    The lock is on another file, because renaming puts a new one in the place of the first.
+    The lock is on another file, because renaming puts a new one in the place of the first. Files
+    are objects, not descriptors, for Ctrl-C may come between any two steps: what it leaves behind
+    is closed, once.
     """
 
     def __init__(self, path: str | Path) -> None:
         self._path = os.path.realpath(path)
-        self._new = self._path + ".new"
-        self._lock_fd = self._fd = self._new_fd = -1
+        self._new_path = self._path + ".new"
+        self._file: FileIO | None = None
+        self._new: FileIO | None = None
+        self._lock: FileIO | None = None
+        self._owner_pid = os.getpid()
 
     @property
     def path(self) -> str:
@@ -68,47 +71,46 @@ class CursorFileStore:
     def lock(self) -> None:
         """Make the folder if it is missing, and keep others away; `CursorLockedError`."""
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        lock_fd = os.open(self._path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        self._lock = FileIO(self._path + ".lock", "a")
         try:
-            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(lock_fd)
-            raise CursorLockedError("another subscriber has it") from error
-        except BaseException:
-            os.close(lock_fd)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException as error:
+            self._lock.close()
+            self._lock = None
+            if isinstance(error, BlockingIOError):
+                raise CursorLockedError("another subscriber has it") from error
             raise
-        self._lock_fd = lock_fd
 
     def read(self) -> bytes | None:
         """Return what the file holds, or None where there is none."""
         try:
-            self._fd = os.open(self._path, os.O_RDWR | _FLAGS)
+            self._file = FileIO(self._path, "r+")
         except FileNotFoundError:
             return None
-        with open(self._path, "rb") as file:
-            beginning = file.read(len(MAGIC))
-            # Of a file that is something else, and may be of any size, this is enough.
-            return beginning if beginning != MAGIC else beginning + file.read()
+        beginning = self._file.read(len(MAGIC))
+        # Of a file that is something else, and may be of any size, this is enough.
+        return beginning if beginning != MAGIC else beginning + self._file.readall()
 
     def write_new(self, data: bytes) -> None:
         """Write a new file beside it."""
-        if self._new_fd >= 0:
-            os.close(self._new_fd)
-            self._new_fd = -1
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS
-        self._new_fd = os.open(self._new, flags, _MODE)
-        _write(self._new_fd, data)
+        if self._new is not None:
+            self._new.close()
+        self._new = FileIO(self._new_path, "w")
+        left = memoryview(data)
+        while left:
+            left = left[self._new.write(left) :]
 
     def sync_new(self) -> None:
         """Force the new file to the disk."""
-        os.fsync(self._new_fd)
+        assert self._new is not None
+        os.fsync(self._new)
 
     def rename_new(self) -> None:
         """Put the new file in its place."""
-        os.replace(self._new, self._path)
-        former, self._fd, self._new_fd = self._fd, self._new_fd, -1
-        if former >= 0:
-            os.close(former)
+        if self._file is not None:
+            self._file.close()  # whatever comes of this, a new one is written next
+        os.replace(self._new_path, self._path)
+        self._file, self._new = self._new, None
 
     def sync_folder(self) -> None:
         """Force the renaming to the disk."""
@@ -119,29 +121,23 @@ class CursorFileStore:
             os.close(folder)
 
     def append(self, data: bytes) -> None:
-        """Write behind the file's end."""
-        if os.write(self._fd, data) != len(data):
+        """Write behind the file's end, where the last one who wrote or read has stopped."""
+        assert self._file is not None
+        if self._file.write(data) != len(data):
             raise OSError("it could be written in part only")
 
     def sync(self) -> None:
         """Force what was appended to the disk; `OSError` where the file is not there any more."""
-        os.fsync(self._fd)
-        if not os.path.samestat(os.stat(self._path), os.fstat(self._fd)):
+        assert self._file is not None
+        os.fsync(self._file)
+        if not os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno())):
             raise OSError("another file has taken its place")
 
     def close(self) -> None:
-        """Let go of the file and the lock.
-
-        In a forked child this leaves the parent's lock alone.
-        """
-        descriptors = (self._fd, self._new_fd, self._lock_fd)
-        self._fd = self._new_fd = self._lock_fd = -1
-        for descriptor in descriptors:
-            if descriptor >= 0:
-                os.close(descriptor)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
+        """Let go of the file and the lock; in a forked child, of its copies only."""
+        if self._lock is not None and not self._lock.closed and os.getpid() == self._owner_pid:
+            # A child that was forked just now may not have closed its copy yet.
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+        for file in (self._file, self._new, self._lock):
+            if file is not None:
+                file.close()

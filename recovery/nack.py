@@ -15,6 +15,7 @@ from random import Random
 from recovery._checks import above, at_least, at_most, ms_to_ns
 from recovery.backoff import Backoff
 from recovery.deadlines import DeadlineHeap
+from recovery.feedback import Feedback
 from recovery.loss import Loss, LossReason
 from recovery.ranges import RangeSet
 
@@ -82,6 +83,7 @@ class NackScheduler:
     Args:
         config: waits and bounds.
         rng: source of the jitter.
+        feedback: draws the waits instead, for a multicast. Default None: those of `config`.
 
     Attributes:
         gaps_refused: `add` calls that would have passed `gaps_max`.
@@ -97,6 +99,7 @@ class NackScheduler:
         "_delay_ns",
         "_due",
         "_expiry",
+        "_feedback",
         "_front_progress_ns",
         "_gaps",
         "_missing_count",
@@ -108,8 +111,9 @@ class NackScheduler:
         "splits_refused",
     )
 
-    def __init__(self, config: NackConfig, rng: Random) -> None:
+    def __init__(self, config: NackConfig, rng: Random, feedback: Feedback | None = None) -> None:
         self._config = config
+        self._feedback = feedback
         self._delay_ns = ms_to_ns(config.delay_ms)
         self._retry_ns = ms_to_ns(config.retry_ms)
         self._deadline_ns = ms_to_ns(config.deadline_ms)
@@ -126,6 +130,10 @@ class NackScheduler:
         self.splits_refused = 0
         self.nacks = 0
 
+    def delay(self, delay_ns: int) -> None:
+        """Wait at least so long before the first NACK of a gap from now on, in ns."""
+        self._delay_ns = max(self._delay_ns, delay_ns)
+
     def add(
         self, start: int, stop: int, *, now_ns: int, reason: LossReason = LossReason.TIMEOUT
     ) -> bool:
@@ -141,7 +149,10 @@ class NackScheduler:
         low, high = self._touched(start, stop)
         if low != high:
             raise ValueError(f"[{start}, {stop}) overlaps a gap that is known")
-        due_ns = max(now_ns + self._delay_ns, self._quiet_until_ns)
+        delay_ns = self._delay_ns
+        if self._feedback is not None:
+            delay_ns += self._feedback.delay_ns()
+        due_ns = max(now_ns + delay_ns, self._quiet_until_ns)
         if low > 0 and low == len(self._gaps):
             last = self._gaps[-1]
             # A gap whose answer is on its way waits for that; what is new must not wait with it.
@@ -178,7 +189,8 @@ class NackScheduler:
         if low == high:
             return []
         ages: list[int] = []
-        due_ns = max(now_ns + self._retry_ns, self._quiet_until_ns)
+        retry_ns = self._retry_ns if self._feedback is None else self._feedback.retry_ns(0)
+        due_ns = max(now_ns + retry_ns, self._quiet_until_ns)
         for gap in self._gaps[low:high]:
             remains = self._cut(gap, start, stop)
             if not remains:
@@ -237,7 +249,14 @@ class NackScheduler:
         At most `ranges_max` gaps are taken at a time (default 64: the NACK fits one datagram);
         where more are due, `next_deadline_ns()` stays in the past and the next call gives more.
         """
-        ranges = RangeSet()
+        by_attempt = self.due_by_attempt(now_ns=now_ns, ranges_max=ranges_max)
+        if len(by_attempt) == 1:
+            return list(next(iter(by_attempt.values())))
+        return list(RangeSet(pair for ranges in by_attempt.values() for pair in ranges))
+
+    def due_by_attempt(self, *, now_ns: int, ranges_max: int = 64) -> dict[int, RangeSet]:
+        """Do as `due` does, and tell the ranges apart by which attempt it is, from 1 on."""
+        found: dict[int, RangeSet] = {}
         taken = 0
         while taken < ranges_max:
             gap = self._due.pop_due(now_ns)
@@ -247,16 +266,19 @@ class NackScheduler:
                 if self._waits_its_turn(gap, now_ns) is None:
                     continue  # its expiry is due, too
                 gap.attempts -= 1
-            due_ns = now_ns + self._backoff.delay_ns(gap.attempts)
+            if self._feedback is None:
+                due_ns = now_ns + self._backoff.delay_ns(gap.attempts)
+            else:
+                due_ns = now_ns + self._feedback.retry_ns(gap.attempts)
             gap.attempts += 1
             self._due.set(gap, due_ns)
             if gap.attempts >= self._config.attempts_max:
                 # The last answer has as long to come as any other.
                 self._expiry.set(gap, min(due_ns, self._expiry.get(gap) or due_ns))
-            ranges.add(gap.start, gap.stop)
+            found.setdefault(gap.attempts, RangeSet()).add(gap.start, gap.stop)
             self.nacks += 1
             taken += 1
-        return list(ranges)
+        return found
 
     def expire(self, *, now_ns: int) -> list[Loss]:
         """Give up the gaps whose attempts or time are used up; returns them as losses, sorted."""

@@ -14,8 +14,10 @@ from typing import Generic, TypeVar
 
 from recovery._checks import at_least
 from recovery.errors import RecoveryError
+from recovery.feedback import Feedback
 from recovery.loss import Loss, LossRanges, LossReason
 from recovery.nack import NackScheduler
+from recovery.ranges import RangeSet
 from recovery.receiver_config import ReceiverConfig
 from recovery.reorder import InsertResult, ReorderBuffer
 
@@ -86,9 +88,11 @@ class StreamReceiver(Generic[T]):
         "repaired",
     )
 
-    def __init__(self, config: ReceiverConfig, rng: Random) -> None:
+    def __init__(
+        self, config: ReceiverConfig, rng: Random, feedback: Feedback | None = None
+    ) -> None:
         self._config = config
-        self._nacks = NackScheduler(config.nack, rng)
+        self._nacks = NackScheduler(config.nack, rng, feedback)
         # Kept frames are (sequence of the item's first message, item), cut to what was new.
         self._reorder: ReorderBuffer[tuple[int, T]] = ReorderBuffer(
             config.reorder_bytes_max, config.reorder_frames_max
@@ -190,6 +194,10 @@ class StreamReceiver(Generic[T]):
         """Ask for nothing before `now_ns + delay_ns`, and start deadlines over: reading paused."""
         self._nacks.postpone(now_ns=now_ns, delay_ns=delay_ns)
 
+    def delay_nacks(self, delay_ns: int) -> None:
+        """Wait at least so long before a gap is asked for: it may yet be filled another way."""
+        self._nacks.delay(delay_ns)
+
     def rewind(self, expected: int, handed: int, *, now_ns: int) -> None:
         """Miss everything from `expected` on; before it, `handed` messages were handed on.
 
@@ -214,6 +222,10 @@ class StreamReceiver(Generic[T]):
     def nacks_due(self, *, now_ns: int, ranges_max: int = 64) -> list[tuple[int, int]]:
         """Return the ranges to ask for now; see `NackScheduler.due`."""
         return self._nacks.due(now_ns=now_ns, ranges_max=ranges_max)
+
+    def nacks_due_by_attempt(self, *, now_ns: int) -> dict[int, RangeSet]:
+        """Return the ranges to ask for now, by attempt; see `NackScheduler.due_by_attempt`."""
+        return self._nacks.due_by_attempt(now_ns=now_ns)
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` or `nacks_due` has something to do, or None."""
@@ -240,6 +252,11 @@ class StreamReceiver(Generic[T]):
         self._expected += delivery.count
         self.handed += delivery.count
         return delivery
+
+    def has(self, start: int, count: int) -> bool:
+        """Whether all of a frame has come or is lost, so that it need not come again."""
+        stop = start + count
+        return self._start >= 0 and stop <= self._head and not self._nacks.overlap(start, stop)
 
     def drain_repair_ages(self) -> list[int]:
         """Take out the times from detection to repair, in ns, one for each gap repaired."""

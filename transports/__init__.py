@@ -1,4 +1,4 @@
-"""Frames in, frames out: ZeroMQ and memory. This package knows endpoints and bytes, no more."""
+"""Frames in, frames out: ZeroMQ, UDP, memory. This package knows endpoints and bytes, no more."""
 
 from transports.base import DataReceiver, DataSender, RecoveryClient, RecoveryServer
 from transports.context import Context, context
@@ -16,6 +16,7 @@ from transports.errors import (
 from transports.memory import Link, MemoryNetwork
 from transports.memory_pubsub import MemoryReceiver, MemorySender
 from transports.memory_recovery import MemoryRecoveryClient, MemoryRecoveryServer
+from transports.udp import Received, UdpReceiver, UdpSender
 from transports.zmq_pubsub import ZmqReceiver, ZmqSender
 from transports.zmq_recovery import ZmqRecoveryClient, ZmqRecoveryServer
 
@@ -37,9 +38,12 @@ __all__ = [
     "MemorySender",
     "PeerUnreachableError",
     "QueueFullError",
+    "Received",
     "RecoveryClient",
     "RecoveryServer",
     "TransportError",
+    "UdpReceiver",
+    "UdpSender",
     "ZmqReceiver",
     "ZmqRecoveryClient",
     "ZmqRecoveryServer",

@@ -4,6 +4,8 @@
   interface). PORT is 0 to 65535; 0, or `*`, lets the system pick one when binding.
 - `ipc://PATH`, a Unix-domain socket. A PATH that begins with `@` is in Linux's abstract space.
 - `inproc://NAME`, between the threads of one process.
+- `udp://HOST:PORT?interface=…&ttl=…&loopback=…`, datagrams to a multicast group or to one address.
+- `mold://HOST:PORT?interface=…&request=HOST:PORT`, the same with the framing of MoldUDP64.
 - `memory://NAME`, between the parts of one simulation (`transports.memory`).
 """
 
@@ -12,9 +14,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn, Self
 
+from transports.endpoint_options import parse_options
 from transports.errors import EndpointError
 
-SCHEMES: Final = ("tcp", "ipc", "inproc", "memory")
+SCHEMES: Final = ("tcp", "ipc", "inproc", "memory", "udp", "mold")
+DATAGRAM_SCHEMES: Final = ("udp", "mold")
 PORT_MAX: Final = 65535
 IPC_PATH_BYTES_MAX: Final = 107
 """`sockaddr_un.sun_path` has 108 bytes on Linux, the last of them a zero."""
@@ -35,22 +39,48 @@ class Endpoint:
     """Where a socket binds or connects. Made by `parse_endpoint`; `str()` gives the text back."""
 
     scheme: str
-    """`"tcp"`, `"ipc"`, `"inproc"` or `"memory"`."""
+    """One of `SCHEMES`."""
 
     host: str = ""
-    """tcp only: lower-case name or address; an IPv6 address stands without its brackets."""
+    """tcp, udp, mold: lower-case name or address; an IPv6 address stands without its brackets."""
 
     port: int = 0
-    """tcp only: 0 to 65535. Default 0: the system picks one when binding."""
+    """tcp, udp, mold: 0 to 65535. Default 0: the system picks one when binding."""
 
     path: str = ""
     """The path of an ipc endpoint, the name of an inproc or memory endpoint."""
 
+    options: tuple[tuple[str, str], ...] = ()
+    """udp, mold: what stands behind the `?`, checked; see `transports.endpoint_options`."""
+
     def __str__(self) -> str:
-        if self.scheme != "tcp":
+        if not self.has_port:
             return f"{self.scheme}://{self.path}"
         host = f"[{self.host}]" if self.is_ipv6 else self.host
-        return f"tcp://{host}:{self.port}"
+        options = "&".join(f"{name}={value}" for name, value in self.options)
+        return f"{self.scheme}://{host}:{self.port}{'?' if options else ''}{options}"
+
+    @property
+    def has_port(self) -> bool:
+        """Whether it is made of a host and a port."""
+        return self.scheme == "tcp" or self.is_datagram
+
+    @property
+    def is_datagram(self) -> bool:
+        """Whether what goes there goes by UDP."""
+        return self.scheme in DATAGRAM_SCHEMES
+
+    @property
+    def is_multicast(self) -> bool:
+        """Whether the host is the address of a multicast group."""
+        try:
+            return ipaddress.ip_address(self.host).is_multicast
+        except ValueError:
+            return False
+
+    def option(self, name: str, default: str = "") -> str:
+        """Return the value of an option; of one that is given several times, the last."""
+        return dict(self.options).get(name, default)
 
     @property
     def is_ipv6(self) -> bool:
@@ -60,7 +90,7 @@ class Endpoint:
     @property
     def is_wildcard(self) -> bool:
         """Whether the host means every interface, hence fits binding only."""
-        return self.scheme == "tcp" and self.host in _WILDCARD_HOSTS
+        return self.has_port and self.host in _WILDCARD_HOSTS
 
     @property
     def is_abstract(self) -> bool:
@@ -69,7 +99,7 @@ class Endpoint:
 
     def with_port(self, port: int) -> Self:
         """Return this endpoint with another port; `EndpointError` if it cannot have that one."""
-        if self.scheme != "tcp":
+        if not self.has_port:
             _refuse(str(self), "port", f"an {self.scheme} endpoint has no port: cannot set {port}")
         if type(port) is not int or not 0 <= port <= PORT_MAX:
             # The bit length, because Python refuses to print very long numbers.
@@ -86,7 +116,7 @@ class Endpoint:
             EndpointError: `host` is not well-formed, or the endpoint has no host.
 
         """
-        if self.scheme != "tcp":
+        if not self.has_port:
             _refuse(str(self), "host", f"an {self.scheme} endpoint has no host: cannot set {host}")
         bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
         return replace(self, host=_parse_host(f"tcp://{bracketed}:{self.port}", bracketed))
@@ -99,9 +129,9 @@ class Endpoint:
                 the side that binds.
 
         """
-        if self.is_wildcard:
+        if self.is_wildcard and not self.is_datagram:  # there, a subscriber binds the address
             _refuse(str(self), "host", f"cannot connect to the wildcard host {self.host!r}")
-        if self.scheme == "tcp" and self.port == 0:
+        if self.has_port and self.port == 0:
             _refuse(str(self), "port", "cannot connect to port 0")
         return self
 
@@ -123,6 +153,11 @@ def parse_endpoint(text: str) -> Endpoint:
     scheme, rest = match[1], match[2]
     if scheme == "tcp":
         return _parse_tcp(text, rest)
+    if scheme in DATAGRAM_SCHEMES:
+        place, question, options = rest.partition("?")
+        where = _parse_tcp(text, place)
+        known = parse_options(text, scheme, where.host, options) if question else ()
+        return replace(where, scheme=scheme, options=known)
     if scheme == "ipc":
         return Endpoint(scheme, path=_parse_path(text, rest))
     if scheme in SCHEMES:

@@ -27,8 +27,8 @@ class EndpointError(TransportError, ValueError):
 
     Attributes:
         endpoint: the text (or other object) that was given.
-        part: which part is wrong: `"endpoint"`, `"scheme"`, `"host"`, `"port"`, `"path"` or
-            `"name"`.
+        part: which part is wrong: `"endpoint"`, `"scheme"`, `"host"`, `"port"`, `"path"`,
+            `"option"` or `"name"`.
         reason: what is wrong with it, naming the value.
 
     """

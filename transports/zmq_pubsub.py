@@ -105,6 +105,10 @@ class ZmqSender(ZmqSocket):
             raise self._error(error) from error
         return True
 
+    def fileno(self) -> int:
+        """Return the descriptor that ZeroMQ signals news on; readable does not mean a message."""
+        return int(self.socket.get(zmq.FD))
+
     def send_shedding(self, frame: bytes) -> None:
         """Send to everybody whose prefix matches and whose queue has room; the others miss it.
 

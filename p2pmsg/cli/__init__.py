@@ -1,4 +1,4 @@
-"""The command line: `p2pmsg demo`, `pub`, `sub`, `bench`, `log`, `capacity`.
+"""The command line: `p2pmsg demo`, `pub`, `sub`, `listen`, `bench`, `log`, `capacity`.
 
 Exit status: 0, 1 for a failure at run time, 2 for wrong arguments, 130 after Ctrl-C, 143 after
 SIGTERM, 141 where nobody reads the output any more. Each failure is one line on standard error.
@@ -18,6 +18,7 @@ from p2pmsg.cli.arguments import Parser, UsageError, add_commands, one_line
 from p2pmsg.cli.bench import add_parser as add_bench
 from p2pmsg.cli.capacity import add_parser as add_capacity
 from p2pmsg.cli.demo import add_parser as add_demo
+from p2pmsg.cli.listen import add_parser as add_listen
 from p2pmsg.cli.log import add_parser as add_log
 from p2pmsg.cli.log_access import MissingExtraError
 from p2pmsg.cli.pub import add_parser as add_pub
@@ -71,7 +72,8 @@ def _build_parser() -> Parser:
     parser = Parser("p2pmsg", _DESCRIPTION)
     version = importlib.metadata.version("p2pmsg")
     parser.add_argument("--version", action="version", version=f"p2pmsg {version}")
-    add_commands(parser, (add_demo, add_pub, add_sub, add_bench, add_log, add_capacity))
+    adders = (add_demo, add_pub, add_sub, add_listen, add_bench, add_log, add_capacity)
+    add_commands(parser, adders)
     return parser
 
 

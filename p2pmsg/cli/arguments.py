@@ -16,7 +16,7 @@ from p2pmsg.publisher_stream import check_topic
 from p2pmsg.start import Start, parse_start
 
 _Refused = argparse.ArgumentTypeError
-_SCHEMES = ("tcp", "ipc")
+_SCHEMES = ("tcp", "ipc", "udp", "mold")
 _NUMBER_AND_UNIT = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?(?:e[0-9]{1,2})?) ?([a-z/]*)")
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {f"{p}i": 1024**power for power, p in enumerate(_PREFIXES) if p}
@@ -110,6 +110,14 @@ def bind_endpoint(text: str) -> str:
     return str(_endpoint(text))
 
 
+def datagram_endpoint(text: str) -> str:
+    """Check an endpoint that datagrams come to."""
+    (endpoint,) = connect_endpoints(text) if "," not in text else [text]
+    if not endpoint.startswith(("udp://", "mold://")):
+        raise _Refused(f"take udp:// or mold:// here: {text!r}")
+    return endpoint
+
+
 def connect_endpoints(text: str) -> list[str]:
     """Check one or several endpoints, separated by commas, that a subscriber connects to."""
     endpoints = []
@@ -127,7 +135,7 @@ def _endpoint(text: str) -> transports.Endpoint:
     except transports.EndpointError as error:
         raise _Refused(str(error)) from error
     if endpoint.scheme not in _SCHEMES:
-        raise _Refused(f"{endpoint.scheme} stays within one process, take tcp or ipc: {text!r}")
+        raise _Refused(f"{endpoint.scheme} stays in one process, take tcp, ipc or udp: {text!r}")
     return endpoint
 
 

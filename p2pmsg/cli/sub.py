@@ -35,7 +35,8 @@ def add_parser(commands: Any) -> None:
     parser = kinds.add_command(commands, "sub", _DESCRIPTION, run)
     parser.add_argument(
         "endpoints", metavar="ENDPOINT", type=kinds.connect_endpoints,
-        help="of the publisher: tcp://HOST:PORT or ipc://PATH; several separated by commas",
+        help="of the publisher: tcp://HOST:PORT, ipc://PATH, udp://GROUP:PORT or "
+        "mold://GROUP:PORT; several separated by commas",
     )  # fmt: skip
     parser.add_argument(
         "topics", metavar="TOPIC", nargs="*", default=[], type=kinds.topic_or_prefix,

@@ -74,6 +74,7 @@ class RelayCore:
         self.unsynced: deque[tuple[tuple[int, str], int, bytes]] = deque()
         self._unsynced_from: dict[tuple[int, str], int] = {}
         self.replay = ReplayBuffer(config.replay)
+        self.group = None
         self.sealed_ns = 0
         self.closing = False
         self.sessions: dict[int, RelayedSession] = {}

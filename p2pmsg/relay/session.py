@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING, Final
 
-from p2pmsg import control, wire
+from p2pmsg import control
 from p2pmsg.publisher_beats import BeatDesk
 from p2pmsg.publisher_requests import RequestDesk
 from p2pmsg.publisher_stream import PublisherStream
-from p2pmsg.wire import Kind
 from recovery import HeartbeatSchedule, Kept, Loss, LossReason, ReplayBuffer
 from recovery.loss import LossRanges
 
@@ -115,6 +114,8 @@ class RelayedSession:
         self.streams: dict[str, RelayedStream] = {}
         self._relay = relay
         self.losses = self
+        self.group = None
+        self.greeting = control.Welcome(name, relay.recovery, relay.stall_ms)
         self.requests = RequestDesk(self)
         self.beats = BeatDesk(self)
 
@@ -169,9 +170,3 @@ class RelayedSession:
         if start < stop:
             rest.append((start, stop))
         return gone, rest
-
-    def send_closing(self) -> None:
-        """Tell everybody that they must ask now for what they have not got."""
-        flags = wire.FLAG_CLOSING | wire.FLAG_RELAY
-        body = control.Welcome(self.name, self._relay.recovery, self._relay.stall_ms)
-        self.outbox.append(wire.control_frame(Kind.WELCOME, self.session, body, flags=flags))

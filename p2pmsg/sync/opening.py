@@ -10,12 +10,14 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import BindError, EndpointError
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_log import PublisherLog
+from p2pmsg.sync.outgoing import Outgoing
+from p2pmsg.sync.ways_out import Sender, open_way_out, recovery_beside
 
 if TYPE_CHECKING:
     from recovery.log import LogConfig
 
 _random = Random()
-Opened = tuple[PublisherCore, transports.ZmqSender, transports.ZmqRecoveryServer]
+Opened = tuple[PublisherCore, Sender, transports.ZmqRecoveryServer, Outgoing]
 
 
 def open_publisher(
@@ -47,14 +49,14 @@ def _open(
     log: "LogConfig | None",
     undo: ExitStack,
 ) -> Opened:
-    context, session = transports.context(), _random.getrandbits(64)
+    session = _random.getrandbits(64)
     kept: PublisherLog | None = None
     if log is not None:
         kept = PublisherLog(log, session=session, wall_ns=time.time_ns())
         session = kept.session
         undo.callback(kept.close, time.time_ns())
     server = transports.ZmqRecoveryServer(
-        recovery_at, context=context, queue_frames=config.queue_frames
+        recovery_at, context=transports.context(), queue_frames=config.queue_frames
     )
     undo.callback(server.close)
     core = PublisherCore(
@@ -65,10 +67,8 @@ def _open(
         now_ns=time.monotonic_ns(),
         log=kept,
     )
-    sender = transports.ZmqSender(
-        at, context=context, queue_frames=config.queue_frames, welcome=core.welcome
-    )
-    return core, sender, server
+    sender, outgoing = open_way_out(core, at)
+    return core, sender, server, outgoing
 
 
 def recovery_endpoint_of(
@@ -79,4 +79,6 @@ def recovery_endpoint_of(
         return transports.parse_endpoint(recovery_endpoint)
     if endpoint.scheme == "tcp":
         return endpoint.with_port(0)
+    if endpoint.is_datagram:
+        return recovery_beside(endpoint)
     return transports.parse_endpoint(f"{endpoint}.recovery")

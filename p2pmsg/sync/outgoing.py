@@ -9,7 +9,7 @@ from p2pmsg.relay.core import RelayCore
 from recovery import StallConfig, StallGuard
 
 _MS = 1_000_000
-_UNSYNCED_MAX = 64
+UNSYNCED_MAX = 64
 """So many frames may wait for the disk before `publish` waits, too."""
 _SLICE_MS = 5
 """A publisher that waits for room lets others have the lock this often."""
@@ -69,7 +69,7 @@ class Outgoing:
                 outbox.popleft()
             else:
                 return False
-        return len(self._core.unsynced) < _UNSYNCED_MAX
+        return len(self._core.unsynced) < UNSYNCED_MAX
 
     def _must_stay(self) -> bool:
         """Whether a frame without room waits in the outbox."""

@@ -13,7 +13,6 @@ from p2pmsg.sync.bulk import Bulk
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.opening import open_publisher
-from p2pmsg.sync.outgoing import Outgoing
 from p2pmsg.sync.publisher_driver import PublisherDriver
 from p2pmsg.sync.publisher_stats import publisher_stats
 from p2pmsg.sync.settings import check_columns, check_name, publish_error, publisher_config
@@ -38,7 +37,8 @@ class Publisher:
 
     Args:
         endpoint: where to bind: `tcp://HOST:PORT` (port 0 picks one), `ipc://PATH` or
-            `inproc://NAME`.
+            `inproc://NAME`; or where to send to: `udp://GROUP:PORT?interface=…&ttl=…&loopback=…`,
+            for a multicast group or one address.
         name: who publishes, for people; at most 255 bytes. Default: the endpoint.
         replay_bytes: bound of the replay buffer in bytes. Default 64 MiB.
         on_full: what happens when a subscriber's queue is full: `block` (default), `drop`, `raise`;
@@ -76,12 +76,11 @@ class Publisher:
         self._closed = False
         self._unusable: str | None = None
         self._undelivered = 0
-        self._core, self._sender, self._server = open_publisher(
+        self._core, self._sender, self._server, self._outgoing = open_publisher(
             self._name, endpoint, recovery_endpoint, self._config, log
         )
         self._batches = self._core.open_batches
         self._send = self._sender.send
-        self._outgoing = Outgoing(self._core, self._sender)
         self._bulk = Bulk(self._core, self._outgoing)
         self._driver = PublisherDriver(
             self._core, self._sender, self._server, self._lock, self._outgoing
@@ -265,6 +264,7 @@ class Publisher:
             endpoint=self.endpoint,
             recovery_endpoint=self.recovery_endpoint,
             undelivered=self._undelivered,
+            sender=self._sender,
         )
 
     def close(self, timeout: float = 5.0) -> None:

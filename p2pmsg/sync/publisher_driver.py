@@ -11,6 +11,7 @@ import transports
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_log import PublisherLog
 from p2pmsg.relay.core import RelayCore
+from p2pmsg.sync.datagram_sender import DatagramSender
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.outgoing import Outgoing
 
@@ -43,7 +44,7 @@ class PublisherDriver:
     def __init__(
         self,
         core: PublisherCore | RelayCore,
-        sender: transports.ZmqSender,
+        sender: transports.ZmqSender | DatagramSender,
         server: transports.ZmqRecoveryServer,
         lock: ExclusiveLock,
         outgoing: Outgoing,
@@ -120,14 +121,15 @@ class PublisherDriver:
         poller = zmq.Poller()
         poller.register(self._server.socket, zmq.POLLIN)
         poller.register(self._ears.fileno(), zmq.POLLIN)
-        news = self._sender.socket.get(zmq.FD)
+        datagrams = isinstance(self._sender, DatagramSender)
+        news = self._sender.fileno()
         polled = False
         while not self._stopping:
             try:
                 wait_ms = self._wait_ms()
                 # While messages are sent, sending looks at the news by itself, and the news are
                 # mostly of no use to us: room in queues.
-                busy = time.monotonic_ns() - self._core.sealed_ns < _BUSY_NS
+                busy = time.monotonic_ns() - self._core.sealed_ns < _BUSY_NS and not datagrams
                 if polled == busy:
                     polled = not busy
                     if polled:
@@ -162,16 +164,15 @@ class PublisherDriver:
         with self._lock:
             now_ns = time.monotonic_ns()
             deadline_ns = now_ns + 1000 * _MS
+            log, group = self._core.log, self._core.group
             for due_ns in (
                 self._core.next_deadline_ns(),
                 self._core.requests.next_deadline_ns(now_ns=now_ns),
+                None if log is None else log.next_deadline_ns(now_ns=now_ns),
+                None if group is None else group.next_repair_ns(now_ns=now_ns),
             ):
                 if due_ns is not None:
                     deadline_ns = min(deadline_ns, due_ns)
-            log = self._core.log
-            sync_ns = None if log is None else log.next_deadline_ns(now_ns=now_ns)
-            if sync_ns is not None:
-                deadline_ns = min(deadline_ns, sync_ns)
             if self._core.outbox:
                 deadline_ns = min(deadline_ns, now_ns + _RETRY_NS)
         return max(0, -((now_ns - deadline_ns) // _MS))

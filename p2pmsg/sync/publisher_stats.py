@@ -1,7 +1,8 @@
 """A publisher's counters, gathered."""
 
 from p2pmsg.publisher_core import PublisherCore
-from p2pmsg.stats import PublisherStats, RequesterStats
+from p2pmsg.stats import MulticastStats, PublisherStats, RequesterStats
+from p2pmsg.sync.datagram_sender import DatagramSender
 from recovery import StallGuard
 
 
@@ -12,9 +13,13 @@ def publisher_stats(
     endpoint: str,
     recovery_endpoint: str,
     undelivered: int,
+    sender: object = None,
 ) -> PublisherStats:
     """Return the counters; the caller holds the publisher's lock."""
     requests = core.requests
+    repaired = dict(requests.messages_repaired)
+    if core.group is not None:
+        repaired["buffer"] += core.group.messages_repaired
     names = {known.requester: known.name for known in requests.subscribers.values()}
     requesters = [
         RequesterStats(
@@ -39,8 +44,8 @@ def publisher_stats(
         replay_bytes=core.replay.bytes_held,
         replay_frames=core.replay.frames_held,
         messages_evicted=core.replay.messages_evicted,
-        messages_repaired=sum(requests.messages_repaired.values()),
-        repaired=dict(requests.messages_repaired),
+        messages_repaired=sum(repaired.values()),
+        repaired=repaired,
         log=None if core.log is None else core.log.stats(),
         requesters=requesters,
         frames_shed=guard.frames_shed,
@@ -49,4 +54,24 @@ def publisher_stats(
         frames_invalid=dict(requests.invalid),
         heartbeats_sent=core.beats.sent,
         undelivered=undelivered,
+        multicast=_multicast_stats(core, sender),
+    )
+
+
+def _multicast_stats(core: PublisherCore, sender: object) -> MulticastStats | None:
+    group = core.group
+    if group is None or not isinstance(sender, DatagramSender):
+        return None
+    return MulticastStats(
+        datagrams_sent=sender.datagrams_sent,
+        bytes_sent=sender.bytes_sent,
+        nacks=group.nacks,
+        frames_repaired=group.frames_repaired,
+        messages_repaired=group.messages_repaired,
+        bytes_repaired=group.bytes_repaired,
+        messages_lingering=group.repair.messages_lingering,
+        repairs_throttled=group.repair.repairs_throttled,
+        receivers_waited_for=group.window.receivers,
+        window_waits=sender.waits,
+        invalid=dict(group.invalid),
     )

@@ -21,14 +21,13 @@ from p2pmsg.start import Start
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.forks import close_in_children
+from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.opening import recovery_endpoint_of
 from p2pmsg.sync.outgoing import Outgoing
 from p2pmsg.sync.publisher_driver import PublisherDriver
 from p2pmsg.sync.relay_stats import relay_stats
 from p2pmsg.sync.settings import check_endpoints, check_name, check_topics, publisher_config
 from p2pmsg.sync.settings import subscriber_config as intake_config
-from p2pmsg.sync.subscriber_driver import SubscriberDriver
-from p2pmsg.sync.subscriber_parts import make_receiver
 
 if TYPE_CHECKING:
     from recovery.log import LogConfig
@@ -117,10 +116,14 @@ class Relay:
             now_ns=time.monotonic_ns(),
             cursor=Resumption(self._core),
             relay=self._core.id,
+            datagram_lines=[at for at, place in enumerate(places) if place.is_datagram],
         )
         self._intake = Intake(self._source, self._core)
-        receivers = [make_receiver(place, names, receiving) for place in places]
-        self._receiving = SubscriberDriver(self._source, receivers, places)
+        try:
+            self._receiving = open_lines(self._source, places, names, receiving)
+        except BaseException:
+            self._close_sockets(0)
+            raise
         self._thread = threading.Thread(target=self._run, name="p2pmsg-relay", daemon=True)
         close_in_children(self)
         self._driver.start()
@@ -136,6 +139,8 @@ class Relay:
         undo: ExitStack,
     ) -> None:
         at = transports.parse_endpoint(endpoint)
+        if at.is_datagram:
+            raise ConfigError("endpoint", "tcp://…, ipc://… or inproc://… for a relay", endpoint)
         recovery_at = recovery_endpoint_of(at, recovery_endpoint)
         context, relay = transports.context(), _random.getrandbits(64)
         kept, memo = None, None

@@ -21,6 +21,7 @@ from p2pmsg.subscriber_peer import Stream
 from p2pmsg.sync.commits import Commit, Commits, EachCommitted, check_commit, open_cursor
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.iteration import iterate, waiter
+from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.lone import receive_lone
 from p2pmsg.sync.settings import (
     check_endpoints,
@@ -29,8 +30,7 @@ from p2pmsg.sync.settings import (
     cursor_config,
     subscriber_config,
 )
-from p2pmsg.sync.subscriber_driver import SubscriberDriver
-from p2pmsg.sync.subscriber_parts import batch_of, deadline, make_receiver, read, read_single
+from p2pmsg.sync.subscriber_parts import batch_of, deadline, read, read_single
 from p2pmsg.sync.subscriber_stats import subscriber_stats
 from p2pmsg.wire import Frame, FrameError
 from recovery import CursorConfig, Delivery, Loss
@@ -117,6 +117,7 @@ class Subscriber:
             rng=Random(_random.getrandbits(64)),
             now_ns=time.monotonic_ns(),
             cursor=desk,
+            datagram_lines=[at for at, place in enumerate(places) if place.is_datagram],
         )
         self._active: Iterator[Message] = _NOTHING
         self._values: Any = _NO_VALUES
@@ -127,8 +128,7 @@ class Subscriber:
         self._closed = False
         self._waiter, self._open = waiter(self), True
         try:
-            receivers = [make_receiver(place, names, settings) for place in places]
-            self._driver = SubscriberDriver(self._core, receivers, places)
+            self._driver = open_lines(self._core, places, names, settings)
             if desk is not None and keeping is not None:
                 commits = Commits(self, self._core, self._driver.lock, desk, keeping, mode)
                 self._commits = self._driver.commits = commits
@@ -254,7 +254,8 @@ class Subscriber:
                 self._driver.heal()
             left = 0 if self._stream is None else self._values.__length_hint__()
             commits = None if self._commits is None else self._commits.stats()
-            return subscriber_stats(self._core, self._stream, left, commits)
+            lines = self._driver.line_stats()
+            return subscriber_stats(self._core, self._stream, left, lines, commits)
 
     def close(self) -> None:
         """Close; what was not handed on yet stays outstanding in `stats()`.

@@ -7,10 +7,13 @@ import time
 import zmq
 
 import transports
+from p2pmsg.stats import LineStats
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_heal import heal
 from p2pmsg.subscriber_lines import Command
 from p2pmsg.sync.commits import Commits
+from p2pmsg.sync.datagram_line import DatagramLine, line_stats
+from p2pmsg.sync.mold_line import MoldClient, MoldLine
 
 _MS = 1_000_000
 _FRAMES_PER_ROUND = 64
@@ -18,6 +21,8 @@ _TICK_S = 0.01
 _IDLE_TICK_S = 0.05
 """How often the thread looks at the sockets while nobody waits: often while frames come, and else
 20 times a second, which costs 0.3 % of a core."""
+_DATAGRAM_TICK_S = 0.002
+"""The same where a line is UDP: nobody holds the sender up while the kernel's buffer fills."""
 _SLICE_MS = 100
 """Longest single wait, so that close() and other threads get their turn."""
 _log = logging.getLogger("p2pmsg")
@@ -39,14 +44,15 @@ class SubscriberDriver:
     def __init__(
         self,
         core: SubscriberCore,
-        receivers: list[transports.ZmqReceiver],
+        receivers: list[transports.ZmqReceiver | DatagramLine],
         endpoints: list[transports.Endpoint],
+        lock: threading.RLock,
     ) -> None:
         self._core = core
         self._receivers = receivers
         self._endpoints = endpoints
-        self._clients: dict[int, transports.ZmqRecoveryClient] = {}
-        self.lock = threading.RLock()
+        self._clients: dict[int, transports.ZmqRecoveryClient | MoldClient] = {}
+        self.lock = lock
         self.io_lock = threading.RLock()
         self.stopping = False
         self.hurt = False
@@ -57,9 +63,7 @@ class SubscriberDriver:
         self._thread = threading.Thread(target=self._run, name="p2pmsg-subscriber", daemon=True)
 
     def start(self) -> None:
-        """Connect, and start the thread."""
-        for receiver in self._receivers:
-            receiver.connect()
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -95,6 +99,12 @@ class SubscriberDriver:
         if len(self._receivers) == 1 and not self._clients_awaited():
             # Waiting straight in recv saves the poll: 5 µs of a ping-pong's 65.
             receiver = self._receivers[0]
+            if isinstance(receiver, DatagramLine):
+                if not receiver.take() and wait_ms and receiver.wait(wait_ms):
+                    receiver.take()
+                if core.commands or core.requests:
+                    self.do_commands()
+                return
             data = receiver.receive_wait(wait_ms) if wait_ms else receiver.receive()
             if data is not None:
                 with self.lock:
@@ -105,12 +115,16 @@ class SubscriberDriver:
         self._poll(wait_ms)
         self._take_all()
 
-    def sole_receiver(self) -> transports.ZmqReceiver | None:
+    def sole_receiver(self) -> transports.ZmqReceiver | DatagramLine | None:
         """Return the only socket that anything can come from; None where there are several."""
         receivers = self._receivers
         if len(receivers) != 1 or self._core.is_full or self._clients_awaited():
             return None
         return receivers[0]
+
+    def line_stats(self) -> list[LineStats]:
+        """Return what each line brought."""
+        return line_stats(self._core, self._endpoints, self._receivers)
 
     def wait_ms(self, deadline_ns: int | None) -> int:
         """Return how long to wait at most, up to a caller's deadline; 0 where something is due."""
@@ -133,7 +147,11 @@ class SubscriberDriver:
     def _poll(self, wait_ms: int) -> None:
         poller = zmq.Poller()
         for receiver in self._receivers:
-            poller.register(receiver.socket, zmq.POLLIN)
+            if isinstance(receiver, DatagramLine):
+                for one in receiver.sockets:
+                    poller.register(one, zmq.POLLIN)
+            else:
+                poller.register(receiver.socket, zmq.POLLIN)
         for client in self._clients.values():
             poller.register(client.socket, zmq.POLLIN)
         poller.poll(wait_ms)
@@ -156,6 +174,9 @@ class SubscriberDriver:
                     core.invalid["parts"] += client.malformed
                     client.malformed = 0
         for index, receiver in enumerate(self._receivers if lines else ()):
+            if isinstance(receiver, DatagramLine):
+                taken += receiver.take(shed=shed)
+                continue
             for _ in range(_FRAMES_PER_ROUND):
                 data = receiver.receive()
                 if data is None:
@@ -184,6 +205,10 @@ class SubscriberDriver:
             self._core.handle_timer(now_ns=now_ns)
         if self._core.commands or self._core.requests:
             self.do_commands()
+        if self._core.member is not None and self._core.member.outgoing:
+            for receiver in self._receivers:
+                if isinstance(receiver, DatagramLine):
+                    receiver.flush()
 
     def do_commands(self) -> None:
         """Do what the core wants done, and send its requests."""
@@ -202,7 +227,11 @@ class SubscriberDriver:
         if what == "connect":
             if command.session in self._clients:
                 return
-            endpoint = _recovery_address(command.endpoint, self._endpoints[command.line])
+            line = self._receivers[command.line]
+            if isinstance(line, MoldLine):
+                self._clients[command.session] = line.open_client(command.session)
+                return
+            endpoint = _recovery_address(command.endpoint, self._host_of(command))
             client = transports.ZmqRecoveryClient(
                 endpoint,
                 context=transports.context(),
@@ -225,7 +254,16 @@ class SubscriberDriver:
             if key in self._clients:
                 self._clients[key].reconnect()
         elif what == "leave":
-            self._receivers[command.line].disconnect()
+            left = self._receivers[command.line]
+            if isinstance(left, transports.ZmqReceiver):
+                left.disconnect()
+
+    def _host_of(self, command: Command) -> str:
+        """Return the host that a publisher's wildcard stands for."""
+        member = self._core.member
+        if member is not None and command.session in member.sources:
+            return str(member.sources[command.session][1][0])
+        return self._endpoints[command.line].host
 
     def _send_requests(self) -> None:
         requests = self._core.requests
@@ -237,14 +275,17 @@ class SubscriberDriver:
             requests.popleft()
 
     def _run(self) -> None:
-        tick_s = _TICK_S
+        datagrams = any(isinstance(receiver, DatagramLine) for receiver in self._receivers)
+        busy_s = _DATAGRAM_TICK_S if datagrams else _TICK_S
+        idle_s = 5 * _DATAGRAM_TICK_S if datagrams else _IDLE_TICK_S
         commits = self.commits
-        tick_max_s = _IDLE_TICK_S if commits is None else min(_IDLE_TICK_S, commits.tick_s)
+        tick_max_s = idle_s if commits is None else min(idle_s, commits.tick_s)
+        tick_s = busy_s
         while not self._ended.wait(min(tick_s, tick_max_s)):
-            tick_s = _IDLE_TICK_S
+            tick_s = idle_s
             if commits is not None:
                 commits.handle_timer(time.monotonic_ns())
-            if time.monotonic_ns() - self._last_round_ns < _TICK_S * 1e9 / 2:
+            if time.monotonic_ns() - self._last_round_ns < busy_s * 1e9 / 2:
                 continue
             if not self.io_lock.acquire(blocking=False):
                 continue
@@ -254,7 +295,7 @@ class SubscriberDriver:
                     self.round(0)
                     if self._core.frames_received == before or self._ended.is_set():
                         break
-                    tick_s = _TICK_S
+                    tick_s = busy_s
                 self._last_round_ns = 0  # nobody waits: look again at the next tick
             except transports.ClosedError:
                 return
@@ -265,9 +306,9 @@ class SubscriberDriver:
                 self.io_lock.release()
 
 
-def _recovery_address(text: str, line: transports.Endpoint) -> transports.Endpoint:
+def _recovery_address(text: str, host: str) -> transports.Endpoint:
     """Return where to ask for repairs: a wildcard stands for the host that the line goes to."""
     endpoint = transports.parse_endpoint(text)
     if endpoint.is_wildcard:
-        endpoint = endpoint.with_host(line.host)
+        endpoint = endpoint.with_host(host)
     return endpoint.require_connectable()

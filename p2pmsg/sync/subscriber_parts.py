@@ -1,14 +1,13 @@
-"""What a subscriber makes of frames, endpoints and time-outs."""
+"""What a subscriber makes of frames and time-outs."""
 
 import time
 from math import isnan
 
-import transports
 from p2pmsg import wire
-from p2pmsg.config import SubscriberConfig, check
+from p2pmsg.config import check
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber_peer import Stream
-from p2pmsg.wire import Frame, Kind
+from p2pmsg.wire import Frame
 from recovery import Delivery
 
 _FOREVER_S = 1e9
@@ -71,20 +70,3 @@ def batch_of(message: Message) -> MessageBatch:
         None if message.key is None else [message.key],
         None if message.headers is None else [message.headers],
     )
-
-
-def make_receiver(
-    endpoint: transports.Endpoint, topics: list[str], config: SubscriberConfig
-) -> transports.ZmqReceiver:
-    """Return the socket of one line, with its subscriptions."""
-    receiver = transports.ZmqReceiver(
-        endpoint,
-        context=transports.context(),
-        queue_frames=config.queue_frames,
-        frame_bytes_max=config.frame_bytes_max,
-    )
-    for topic in topics or ["*"]:
-        prefix = topic[:-1].encode() if topic.endswith("*") else topic.encode() + b"\0"
-        receiver.subscribe(prefix)
-    receiver.subscribe(wire.control_prefix(Kind.WELCOME))
-    return receiver

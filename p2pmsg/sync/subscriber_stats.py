@@ -2,14 +2,18 @@
 
 from collections import Counter
 
-from p2pmsg.stats import CursorStats, SubscriberStats
+from p2pmsg.stats import CursorStats, LineStats, SubscriberStats
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_peer import Stream
 from recovery import Delivery
 
 
 def subscriber_stats(
-    core: SubscriberCore, active: Stream | None, left: int, cursor: CursorStats | None
+    core: SubscriberCore,
+    active: Stream | None,
+    left: int,
+    lines: list[LineStats],
+    cursor: CursorStats | None,
 ) -> SubscriberStats:
     """Return the counters; `left` messages of the active batch are not delivered yet.
 
@@ -51,4 +55,5 @@ def subscriber_stats(
         bytes_held=core.bytes_held,
         publishers=[peer.name for peer in core.peers.values() if peer.joined and not peer.gone],
         cursor=cursor,
+        lines=lines,
     )

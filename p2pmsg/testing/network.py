@@ -92,7 +92,12 @@ class FaultyNetwork:
     def heal(self) -> None:
         """From now on every frame arrives, in order, after its delay."""
         self.options = replace(
-            self.options, loss=0.0, recovery_loss=0.0, duplication=0.0, reordering=0.0
+            self.options,
+            loss=0.0,
+            recovery_loss=0.0,
+            shared_loss=0.0,
+            duplication=0.0,
+            reordering=0.0,
         )
         self._partitions.clear()
         self._set_delays()

@@ -113,12 +113,27 @@ class NetworkOptions:
     topics: int = 2
     """How many topics each publisher has; each message belongs to one of them by chance."""
 
+    multicast: bool = False
+    """Whether publishers send datagrams to a group each, which no queue holds up and no connection
+    carries; NACKs and their answers go by datagram too, before the recovery channel is asked."""
+
+    shared_loss: float = 0.0
+    """In a multicast, part of the datagrams that all subscribers lose, 0 to 1: what a link
+    does that is common to them."""
+
     heartbeats: bool = True
     """Whether publishers send heartbeats. Without, a lost tail of a stream goes unnoticed: that is
     what shows that the checks find something."""
 
     def __post_init__(self) -> None:
-        for name in ("loss", "recovery_loss", "duplication", "reordering", "system_crashes"):
+        for name in (
+            "loss",
+            "recovery_loss",
+            "shared_loss",
+            "duplication",
+            "reordering",
+            "system_crashes",
+        ):
             value = getattr(self, name)
             check(name, value, value is None or 0 <= value <= 1, "0 to 1")
         for name in (

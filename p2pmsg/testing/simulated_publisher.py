@@ -8,6 +8,7 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_log import PublisherLog, import_log
 from p2pmsg.testing.network import MS, FaultyNetwork
+from p2pmsg.testing.simulated_group import GroupSending
 from p2pmsg.testing.witness import Accepted, Book
 from recovery import HeartbeatConfig, StallConfig, StallGuard
 from transports import MemoryRecoveryServer, MemorySender, PeerUnreachableError
@@ -111,12 +112,18 @@ class SimulatedPublisher:
                 self._book.go_on(session, topic, log.next(topic))
         self._guard = StallGuard(StallConfig(stall_ms=self._config.stall_ms))
         network.note(f"{self.name} starts {self.core.session:016x}")
-        self._sender = MemorySender(
-            self.endpoint,
-            network=network.sockets,
-            queue_frames=options.queue_frames,
-            welcome=self.core.welcome,
-        )
+        self._group: GroupSending | None = None
+        self._sender: MemorySender | GroupSending
+        if options.multicast:
+            self._sender = self._group = GroupSending(self.core, self.endpoint, network)
+            network.receivers[self._group.answers] = self.pump
+        else:
+            self._sender = MemorySender(
+                self.endpoint,
+                network=network.sockets,
+                queue_frames=options.queue_frames,
+                welcome=self.core.welcome,
+            )
         network.receivers[at] = self.pump
         self._schedule()
 
@@ -284,6 +291,9 @@ class SimulatedPublisher:
 
     def _try_send(self, core: PublisherCore) -> bool:
         now_ns = self._network.clock.now_ns
+        if self._group is not None:
+            return self._group.send_outbox()
+        assert isinstance(self._sender, MemorySender)
         while core.outbox:
             if self._sender.send(core.outbox[0]):
                 self._guard.succeeded(now_ns=now_ns)
@@ -303,6 +313,8 @@ class SimulatedPublisher:
         requests = core.requests
         while (request := self._server.receive()) is not None:
             core.receive_request(*request, now_ns=now_ns)
+        if self._group is not None:
+            self._group.serve(now_ns)
         for _ in range(_REPLIES_PER_ROUND):
             reply = requests.next_reply(now_ns=now_ns)
             if reply is None:
@@ -325,6 +337,8 @@ class SimulatedPublisher:
         due = [core.requests.next_deadline_ns(now_ns=now_ns)]
         if core.log is not None:
             due.append(core.log.next_deadline_ns(now_ns=now_ns))
+        if self._group is not None:
+            due.append(self._group.next_deadline_ns(now_ns))
         if core.outbox:
             due.append(now_ns + _RETRY_NS)
         if len(core.outbox) < _OUTBOX_MAX:

@@ -14,6 +14,7 @@ from p2pmsg.subscriber_lines import Command
 from p2pmsg.subscriber_peer import Peer, Stream
 from p2pmsg.testing.network import MS, FaultyNetwork
 from p2pmsg.testing.simulated_cursor import SimulatedCursor
+from p2pmsg.testing.simulated_group import GroupReceiving
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.witness import Book, Witness
 from p2pmsg.wire import Frame, Kind
@@ -104,14 +105,18 @@ class SimulatedSubscriber:
             rng=Random(network.rng.getrandbits(64)),
             now_ns=network.clock.now_ns,
             cursor=None if self.cursor is None else self.cursor.open(),
+            datagram_lines=range(len(self.publishers)) if network.options.multicast else (),
         )
         self._clients: dict[int, MemoryRecoveryClient] = {}
-        self._receivers: list[MemoryReceiver] = []
+        self._receivers: list[MemoryReceiver | GroupReceiving] = []
         self._full_since_ns: int | None = None
         self._wake_ns = 0
         self._reading = False
         network.note(f"{self.name} starts")
         for line, publisher in enumerate(self.publishers):
+            if network.options.multicast:
+                self._receivers.append(GroupReceiving(self, line, publisher.endpoint))
+                continue
             socket = f"{self.name}/{self.crashes}/{line}"
             receiver = MemoryReceiver(
                 publisher.endpoint,
@@ -215,6 +220,9 @@ class SimulatedSubscriber:
     def _take_all(self, core: SubscriberCore, now_ns: int, *, shed: bool = False) -> int:
         taken = self._take_replies(core, now_ns)
         for line, receiver in enumerate(self._receivers):
+            if isinstance(receiver, GroupReceiving):
+                taken += receiver.take(core, now_ns, shed=shed)
+                continue
             while (shed or not core.is_full) and (data := receiver.receive()) is not None:
                 taken += 1
                 core.receive_frame(line, data, now_ns=now_ns, shed=shed)
@@ -283,6 +291,9 @@ class SimulatedSubscriber:
             client = self._clients.get(session)
             if client is not None:
                 client.send(frame)
+        for receiver in self._receivers:
+            if isinstance(receiver, GroupReceiving):
+                receiver.flush(core)
 
     def _do(self, command: Command) -> None:
         what = command.what

@@ -207,6 +207,8 @@ class Simulation:
         )
         allowed = pairs * (quiet_ms / ceiling_ms + 8)
         quiet = set(_QUIET_KINDS)
+        if self.options.multicast:
+            quiet.add("WELCOME")  # the session is announced for ever
         talking = all(one.core and one.core.heads() for one in self.publishers)
         if not (talking and self.options.heartbeats):
             quiet |= {"PROBE", "ECHO"}  # a publisher that has nothing to say is asked now and then
@@ -282,6 +284,8 @@ def _has_everything(subscriber: SimulatedSubscriber) -> bool:
     core = subscriber.core
     if core is None or core.ready or any(line.strange_ns is not None for line in core.lines):
         return False
+    if any(not peer.joined and not peer.gone for peer in core.peers.values()):
+        return False  # of a session that died before it was joined, too, the end is noticed
     for line, publisher in zip(core.lines, subscriber.publishers, strict=True):
         if line.session != publisher.session:
             return False

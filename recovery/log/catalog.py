@@ -35,7 +35,8 @@ class StreamSummary:
         frames, bytes: how many frames are kept, and their size on the disk.
         timestamp_ns_min, timestamp_ns_max: over the newest timestamp of each frame, in ns since
             the epoch.
-        appended_ns_first, appended_ns_last: when its first and last kept frames were appended.
+        appended_ns_first, appended_ns_last: when its first kept frame was appended, and the latest
+            time at which one was.
 
     """
 
@@ -135,7 +136,7 @@ class Catalog:
             timestamp_ns_min=min(part.timestamp_ns_min for part in parts),
             timestamp_ns_max=max(part.timestamp_ns_max for part in parts),
             appended_ns_first=parts[0].appended_ns_first,
-            appended_ns_last=parts[-1].appended_ns_last,
+            appended_ns_last=max(part.appended_ns_last for part in parts),
         )
 
 

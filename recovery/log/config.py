@@ -55,6 +55,14 @@ class LogConfig:
     """What the publisher does when the log cannot be written: `"raise"` refuses the message,
     `"continue"` goes on without the log and says so in its statistics."""
 
+    @property
+    def roll_age_ns(self) -> int | None:
+        """At what age a new segment is begun, in ns; None: age does not matter."""
+        age_s = self.segment_age_s
+        if age_s is None and self.retention_age_s is not None:
+            age_s = self.retention_age_s / 10
+        return None if age_s is None else int(age_s * 1e9)
+
     def __post_init__(self) -> None:
         if not isinstance(self.directory, str | os.PathLike):
             raise ValueError(f"directory must be a path, not {self.directory!r}")

@@ -102,6 +102,7 @@ class MemoryStore:
             if rng is not None and data.startswith(kept):
                 kept = data[: rng.randint(len(kept), len(data))]
             content.data, content.durable = bytearray(kept), kept
+            content.is_deleted = False  # that was not on the disk
 
     def check(self, operation: str) -> None:
         """Raise what was put into `failing`."""

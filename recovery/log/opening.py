@@ -13,7 +13,7 @@ from recovery.log import state as state_file
 from recovery.log.catalog import Catalog, Finding, Scan, look_at, read_index, scan
 from recovery.log.config import LogConfig
 from recovery.log.errors import LogFormatError
-from recovery.log.format import SEGMENT_HEADER
+from recovery.log.format import HEAD_BYTES, KIND_STREAM, SEGMENT_HEADER, Walk, pack_stream
 from recovery.log.index import SegmentIndex, encode_index, first_record_of, index_name
 from recovery.log.state import LogState
 from recovery.log.store import LogStore
@@ -48,6 +48,7 @@ class _Found:
     """What reading the files gives."""
 
     catalog: Catalog
+    has_crashed: bool
     scanned: int = 0
     bytes_cut: int = 0
     is_damaged: bool = False
@@ -74,7 +75,8 @@ def open_log(
         if name.endswith(".tmp") or (number is not None and number not in numbers):
             store.remove(name)
     is_clean = state is not None and state.clean
-    found = _Found(Catalog())
+    has_crashed = state is not None and not is_clean and state.boot != store.boot_id()
+    found = _Found(Catalog(), has_crashed)
     for number in numbers:
         _open_segment(store, config, number, number == numbers[-1], is_clean, found)
     is_new = state is None
@@ -83,7 +85,6 @@ def open_log(
     if is_clean:
         ends = [segment.stop_record for segment in found.catalog.segments[-1:]] or [0]
         found.is_damaged |= ends != [state.end]  # something is gone without a trace
-    has_crashed = not is_clean and state.boot != store.boot_id()
     crashed = not is_new and (has_crashed or found.is_damaged)
     skipped = _skip(state, found) if crashed else []
     if found.catalog.segments:
@@ -121,13 +122,19 @@ def _open_segment(
         found.findings.append(Finding(store.path(index_name(number)), 0, str(error)))
     if segment is not None:
         size, wrong = look_at(store, segment)
-        found.is_damaged |= size < segment.size
+        found.is_damaged |= size < segment.size and not found.has_crashed
         if size != segment.size or (is_last and wrong):
             segment = None  # it was written to later, or is to be and is none
     if segment is None:
         segment = SegmentIndex(number)
         result = scan(store, segment, config.index_bytes)
         found.scanned += 1
+        if not is_last and result.file_bytes < SEGMENT_HEADER.size:
+            # The operating system crashed before any of it was on the disk.
+            found.bytes_cut += result.file_bytes
+            store.remove(segment.name)
+            store.remove(index_name(number))
+            return
         if is_last or segment.size:
             _mend(store, result, found, is_last=is_last)
         found.findings += result.findings
@@ -136,8 +143,27 @@ def _open_segment(
             if segment.size:
                 store.replace(index_name(number), encode_index(segment), durable=False)
     if is_last:
-        segment.is_closed = False
+        # Who reads the file without the index would not know whose the next frames are.
+        segment.is_closed = segment.is_closed and not _has_names(store, segment)
     found.catalog.add(segment)
+
+
+def _has_names(store: LogStore, segment: SegmentIndex) -> bool:
+    """Whether each stream's name is where it was written, before its first frame."""
+    file = store.open(segment.name)
+    try:
+        for stream in segment.streams.values():
+            if stream.entries is None or not stream.frames:
+                continue
+            name = pack_stream(stream.session, stream.topic)
+            stop = stream.entries.offsets[0]
+            walk = Walk(file.read, stop - HEAD_BYTES - len(name), stop)
+            found = [(placed.kind, placed.stream, bytes(placed.payload)) for placed in walk]
+            if found != [(KIND_STREAM, stream.number, name)]:
+                return False
+        return True
+    finally:
+        file.close()
 
 
 def _mend(store: LogStore, result: Scan, found: _Found, *, is_last: bool) -> None:
@@ -146,12 +172,13 @@ def _mend(store: LogStore, result: Scan, found: _Found, *, is_last: bool) -> Non
     if not segment.size:
         if not result.is_torn:
             raise LogFormatError(result.findings[0].path, 0, result.findings[0].what)
-        found.is_damaged |= result.file_bytes >= SEGMENT_HEADER.size
+        found.is_damaged |= result.file_bytes >= SEGMENT_HEADER.size and not found.has_crashed
         result.findings.clear()  # its writer died before it had written the header
     torn = result.file_bytes - segment.size
     # A record that its writer did not finish was never sent. Any other damage may have hit frames
     # that subscribers have.
-    found.is_damaged |= bool(result.findings) or (result.is_torn and not is_last)
+    found.is_damaged |= bool(result.findings)
+    found.is_damaged |= result.is_torn and not is_last and not found.has_crashed
     if torn:
         found.bytes_cut += torn
         file = store.open(segment.name, create=True)

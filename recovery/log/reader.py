@@ -122,7 +122,7 @@ class LogReader:
     def follow(self, session: int, topic: str, start: int) -> Iterator[Kept]:
         """Yield the frames of a stream from the one that has `start` on, in order.
 
-        It reads ahead by a megabyte, and ends where the log did at that time.
+        It reads ahead by a quarter of a megabyte, and ends where the log did at that time.
         """
         key = (session, topic)
         for segment in self._catalog.from_sequence(key, start):

@@ -58,14 +58,20 @@ class Retention:
         return age_s is not None and now_ns - segment.appended_ns_last > age_s * _S
 
     def _keep_tails(self, oldest: SegmentIndex) -> None:
-        """Write down where the streams go on that will be in no segment any more."""
+        """Write down where streams go on of which the other segments do not say it."""
         session, tails, changed = self._state.session, self._state.tails, False
-        for key in oldest.streams:
-            if key[0] == session and len(self._catalog.of_stream(key)) <= 1:
-                following = self._next.get(key, 0)
-                if tails.get(key[1], 0) != following:
-                    tails[key[1]] = following
-                    changed = True
+        for key, stream in oldest.streams.items():
+            if key[0] != session:
+                continue
+            others = (other for other in self._catalog.of_stream(key) if other is not oldest)
+            following = self._next.get(key, 0)
+            if any(other.streams[key].frames for other in others):
+                if not self._state.always:
+                    continue  # should a crash take them all, the marks hold
+                following = stream.stop
+            if tails.get(key[1], 0) < following:
+                tails[key[1]] = following
+                changed = True
         if changed:
             self._write_state()
 

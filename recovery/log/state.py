@@ -33,7 +33,8 @@ class LogState:
         reserve, floor: a stream that is not in `marks` has no sequence at or above the sum; one
             that is new begins at `floor`.
         marks: by topic, the sequence that no message has reached.
-        tails: by topic, the next sequence of streams that are in no segment any more.
+        tails: by topic, what the next sequence is not below: of streams that are in no segment any
+            more, or perhaps in none that is on the disk.
         skips: by topic, the ranges that were skipped after crashes.
 
     """

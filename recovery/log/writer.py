@@ -21,8 +21,6 @@ from recovery.log.retention import Retention
 from recovery.log.state import StateFile
 from recovery.log.store import FileStore, LogFile, LogStore
 
-_S = 1_000_000_000
-
 
 class LogWriter:
     """The one writer of a log; not thread-safe, but see `begin_sync`.
@@ -52,16 +50,11 @@ class LogWriter:
         self._config = config
         self._store: LogStore = FileStore(config.directory) if store is None else store
         self._file: LogFile | None = None
-        self.unsynced_bytes = 0
+        self.unsynced_bytes = self._doubtful_bytes = 0
         self._dirty: list[SegmentIndex] = []
         self._names_changed = False
-        self._doubtful_bytes = 0
         self._is_abandoned = self._is_closed = self._is_failed = self._must_cut = False
         self._segment_bytes = config.segment_bytes
-        roll_age_s = config.segment_age_s
-        if roll_age_s is None and config.retention_age_s is not None:
-            roll_age_s = config.retention_age_s / 10
-        self._roll_age_ns = None if roll_age_s is None else int(roll_age_s * _S)
         try:
             self._store.lock()
         except OSError as error:
@@ -107,6 +100,8 @@ class LogWriter:
             self._file = self._store.open(self._segment.name, create=True)
             if not self._segment.size:
                 self._write_header(self._file, self._segment)
+            if self._segment.is_closed:
+                self._segment_bytes = -1
             for stream in self._segment.streams.values():
                 self._marks.set(stream)
         if state.always and self._dirty:
@@ -266,10 +261,10 @@ class LogWriter:
         segment, config = self._segment, self._config
         if self._is_abandoned:
             return
-        if segment is not None and self._roll_age_ns is not None:
-            first_ns = segment.appended_ns_first
-            if first_ns is not None and now_ns - first_ns >= self._roll_age_ns:
-                self._roll()
+        first_ns = None if segment is None else segment.appended_ns_first
+        age_ns = config.roll_age_ns
+        if first_ns is not None and age_ns is not None and now_ns - first_ns >= age_ns:
+            self._roll()
         try:
             for segment in self._retention.expire(self.bytes, now_ns):
                 self.bytes -= segment.size
@@ -302,8 +297,10 @@ class LogWriter:
             if self._is_abandoned:
                 self._state_file.remove()
             elif not self._is_failed:
-                self.sync()
+                if self._segment_bytes < 0:
+                    self._roll()  # which has failed before
                 self._write_index()
+                self.sync()
                 self._state.end = 0 if self._segment is None else self._segment.stop_record
                 self._state.clean = True
                 self._state_file.write()
@@ -410,6 +407,8 @@ class LogWriter:
         if segment is not None:
             name = index_name(segment.first_record)
             try:
+                if self._must_cut:
+                    self._cut(segment.size)
                 self._store.replace(name, encode_index(segment), durable=False)
             except OSError as error:
                 what = f"the log {self._store.path(name)} cannot be written"

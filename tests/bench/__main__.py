@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.bench.harness import Plan, say
 
-AREAS = ("spine", "log")
+AREAS = ("spine", "log", "multicast")
 """Each is a module of this package with `run(plan)`, which yields rows."""
 
 RUN_COUNT = 5

@@ -16,7 +16,7 @@ BAD_PUBLISHERS = {
     "unknown scheme": ({"endpoint": "http://a:1"}, p2pmsg.EndpointError, "http"),
     "no port": ({"endpoint": "tcp://127.0.0.1"}, p2pmsg.EndpointError, "port"),
     "port too high": ({"endpoint": "tcp://127.0.0.1:65536"}, p2pmsg.EndpointError, "65535"),
-    "udp": ({"endpoint": "udp://239.0.0.1:5000"}, p2pmsg.EndpointError, "udp"),
+    "pgm": ({"endpoint": "pgm://239.0.0.1:5000"}, p2pmsg.EndpointError, "pgm"),
     "recovery": ({"recovery_endpoint": "tcp://a"}, p2pmsg.EndpointError, "port"),
     "name": ({"name": LONG}, p2pmsg.ConfigError, "name must be a str of at most 255 bytes"),
     "name of bytes": ({"name": b"a"}, p2pmsg.ConfigError, "name"),

@@ -80,6 +80,55 @@ PROFILES = {
     "skip": Profile({"loss": 0.1, "cuts_per_s": 4}, starts=("latest",), wait_for_repair=False),
 }
 
+GROUP = {"multicast": True}
+LOGGED = {"log": True, "publisher_crashes_per_s": 5, "restart_ms": 50, "loss": 0.05}
+RESUMED = {"cursor": True, "subscriber_crashes_per_s": 8, "restart_ms": 50, "loss": 0.05}
+SMALL = {**TIGHT, "bytes_max": 1500, "replay_bytes": 20_000}
+MULTICAST = {
+    "clean": Profile(GROUP),
+    "1 % lost": Profile({**GROUP, "loss": 0.01}),
+    "5 % lost": Profile({**GROUP, "loss": 0.05}),
+    "20 % lost": Profile({**GROUP, "loss": 0.2}),
+    "50 % lost": Profile({**GROUP, "loss": 0.5}),
+    "all lose the same": Profile({**GROUP, "shared_loss": 0.1}, starts=("latest",) * 4),
+    "bursts": Profile({**GROUP, "partitions_per_s": 20, "partition_ms": 10}),
+    "twice and out of order": Profile(
+        {**GROUP, "duplication": 0.2, "reordering": 0.3, "loss": 0.02}
+    ),
+    "large messages": Profile({**GROUP, "loss": 0.1, "bytes_max": 3000}),
+    "slow network": Profile({**GROUP, "delay_min_ms": 40, "delay_max_ms": 160, "loss": 0.05}),
+    "partitions": Profile({**GROUP, "partitions_per_s": 4, "partition_ms": 150, "loss": 0.02}),
+    "cuts": Profile({**GROUP, "cuts_per_s": 20, "loss": 0.02}),
+    "publisher crashes": Profile(
+        {**GROUP, "publisher_crashes_per_s": 5, "restart_ms": 50, "loss": 0.05}
+    ),
+    "subscriber crashes": Profile(
+        {**GROUP, "subscriber_crashes_per_s": 5, "restart_ms": 50, "loss": 0.05}
+    ),
+    "reader stops": Profile(
+        {**GROUP, **SMALL, "read_stops_per_s": 4, "read_stop_ms": 200, "loss": 0.05}
+    ),
+    "few gaps allowed": Profile({**GROUP, "loss": 0.3}, nack=NackConfig(gaps_max=2)),
+    "everything": Profile({**GROUP, **EVERYTHING}, publishers=2),
+    "everything in little room": Profile({**GROUP, **EVERYTHING, **SMALL}),
+    "two lines to each publisher": Profile({**GROUP, "loss": 0.2}, lines=2),
+    "joins midway": Profile({**GROUP, "loss": 0.05}, joiners=("earliest", "latest", 5, "time")),
+    "skip": Profile({**GROUP, "loss": 0.1}, starts=("latest",), wait_for_repair=False),
+    "logs": Profile({**GROUP, **LOGGED}),
+    "logs, little buffer": Profile(
+        {**GROUP, **LOGGED, "replay_bytes": 2000}, joiners=("earliest", "latest", 5, "time")
+    ),
+    "logs, synced always": Profile({**GROUP, **LOGGED, "fsync": "always"}),
+    "logs, systems crash": Profile({**GROUP, **LOGGED, "system_crashes": 1.0, "fsync": "never"}),
+    "logs, two lines": Profile({**GROUP, **LOGGED}, publishers=2, lines=2),
+    "cursors": Profile({**GROUP, **RESUMED}, joiners=("earliest", "latest", 5, "time")),
+    "cursors, publishers crash": Profile({**GROUP, **RESUMED, "publisher_crashes_per_s": 5}),
+    "logs and cursors": Profile({**GROUP, **LOGGED, **RESUMED}),
+    "everything, logs and cursors": Profile(
+        {**GROUP, **EVERYTHING, "log": True, "cursor": True, "system_crashes": 0.3}, publishers=2
+    ),
+}
+
 
 def build(profile: Profile, seed: int, **changes: Any) -> Simulation:
     """Return a simulation under a profile, with its first participants."""
@@ -105,7 +154,7 @@ def add_subscriber(simulation: Simulation, profile: Profile, start: Any) -> None
     )
 
 
-def run(simulation: Simulation, profile: Profile) -> None:
+def run(simulation: Simulation, profile: Profile, quiet_ms: float = 2000.0) -> None:
     """Run a simulation to its end and check it; `InvariantError` names the seed."""
     simulation.run(profile.run_ms / 2)
     for start in profile.joiners:
@@ -113,4 +162,4 @@ def run(simulation: Simulation, profile: Profile) -> None:
     simulation.run(profile.run_ms / 2)
     simulation.heal()
     simulation.settle(SETTLE_MS)
-    simulation.check()
+    simulation.check(quiet_ms)

@@ -71,3 +71,27 @@ def test_a_replay_buffer_is_a_list_that_is_cut_at_its_front(
         assert limited == frames[: len(limited)]
         assert len(limited) <= 1 or sum(len(row.frame) for row in limited) <= 25
         assert bool(limited) == bool(frames)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 40), st.integers(-9, 9)), min_size=1),
+    st.integers(0, 120),
+    st.integers(1, 8),
+    st.sampled_from([None, 5.0]),
+)
+def test_frames_in_a_row_are_kept_as_one_by_one(shapes, bytes_max, frames_max, age_ms_max):
+    config = ReplayConfig(bytes_max=bytes_max, frames_max=frames_max, age_ms_max=age_ms_max)
+    one, many = ReplayBuffer(config), ReplayBuffer(config)
+    frames, following = [], 3
+    for count, size, latest in shapes:
+        frames.append((following, count, bytes(size), latest))
+        following += count
+    for start, count, frame, latest in frames:
+        one.append("s", start, count, frame, now_ns=7, timestamp_ns_max=latest)
+    many.append_many("s", frames, now_ns=7)
+    for name in ("bytes_held", "frames_held", "frames_evicted", "messages_evicted"):
+        assert getattr(one, name) == getattr(many, name), name
+    assert (one.earliest("s"), one.next("s")) == (many.earliest("s"), many.next("s"))
+    assert one.find("s", 0, following) == many.find("s", 0, following)
+    assert one.first_at_or_after("s", 0) == many.first_at_or_after("s", 0)
+    assert one.next_deadline_ns() == many.next_deadline_ns()

@@ -46,7 +46,7 @@ WRONG = {
     "pub: no topic": (["pub", TCP], "TOPIC"),
     "pub: prefix as topic": (["pub", TCP, "trades.*"], "prefix"),
     "pub: two topics": (["pub", TCP, "a", "b"], "b"),
-    "pub: bad endpoint": (["pub", "udp://127.0.0.1:1", "t"], "udp"),
+    "pub: bad endpoint": (["pub", "pgm://127.0.0.1:1", "t"], "pgm"),
     "pub: two endpoints": (["pub", f"{TCP},{TCP}", "t"], "5556,tcp"),
     "pub: inproc": (["pub", "inproc://feed", "t"], "inproc"),
     "pub: negative wait": (["pub", TCP, "t", "--wait", "-1"], "at least 0"),

@@ -33,7 +33,7 @@ WRONG = {
     "verify: it is not there": (["log", "verify", "/nonexistent"], "no such directory"),
     "verify: empty name": (["log", "verify", ""], "no such directory"),
     "replay: no endpoint": (["log", "replay", HERE], "ENDPOINT"),
-    "replay: bad endpoint": (["log", "replay", HERE, "udp://127.0.0.1:1"], "udp"),
+    "replay: bad endpoint": (["log", "replay", HERE, "pgm://127.0.0.1:1"], "pgm"),
     "replay: speed 0": (["log", "replay", HERE, TCP, "--speed", "0"], "'0'"),
     "replay: negative speed": (["log", "replay", HERE, TCP, "--speed", "-1"], "-1"),
     "replay: speed nan": (["log", "replay", HERE, TCP, "--speed", "nan"], "nan"),

@@ -3,11 +3,13 @@
 import errno
 import os
 import sys
+from pathlib import Path
 from random import Random
 
 import pytest
 
 import recovery.cursor_file
+import recovery.cursor_store
 from recovery import (
     CursorConfig,
     CursorFile,
@@ -169,8 +171,11 @@ def test_a_system_that_crashes_takes_back_whole_commits_only():
     assert seen == {4, 5, 6, 7}
 
 
+FILES = {recovery.cursor_file.__file__, recovery.cursor_store.__file__}
+
+
 class Strike:
-    """Raises KeyboardInterrupt before the n-th line that is run in `cursor_file.py`."""
+    """Raises KeyboardInterrupt before the n-th line that is run in the cursor's files."""
 
     def __init__(self, number):
         self.left = number
@@ -183,7 +188,7 @@ class Strike:
         sys.settrace(self.before)
 
     def trace(self, frame, event, _):
-        if frame.f_code.co_filename != recovery.cursor_file.__file__:
+        if frame.f_code.co_filename not in FILES:
             return None
         if event in ("line", "return"):
             self.left -= 1
@@ -192,11 +197,36 @@ class Strike:
         return self.trace
 
 
-def test_ctrl_c_leaves_the_old_or_the_new_commit():
+@pytest.fixture(params=["memory", "disk"])
+def places(request, tmp_path):
+    """Return new stores, and what is in one of them as another process would find it."""
+    if request.param == "memory":
+
+        def content(store):
+            copy = MemoryCursorStore()
+            copy.data = store.data
+            return reopened(copy)
+
+        return MemoryCursorStore, content
+
+    names = (tmp_path / f"{number}.cursor" for number in range(10_000))
+
+    def content(store):
+        copy = next(names)
+        copy.write_bytes(Path(store.path).read_bytes())
+        file = CursorFile(CursorFileStore(copy), CONFIG)
+        file.close()
+        return streams(file)
+
+    return lambda: CursorFileStore(next(names)), content
+
+
+def test_ctrl_c_leaves_the_old_or_the_new_commit(places):
+    make, content = places
     number, struck = 0, True
     while struck:
         number += 1
-        store = MemoryCursorStore()
+        store = make()
         file = CursorFile(store, CONFIG)
         file.join(1, ALL, {"a": 5}, [])
         struck = False
@@ -206,20 +236,41 @@ def test_ctrl_c_leaves_the_old_or_the_new_commit():
         except KeyboardInterrupt:
             struck = True
         old, new = {(1, "a"): 5}, {(1, "a"): 7, (1, "b"): 1}
-        copy = MemoryCursorStore()
-        copy.data = store.data
-        assert reopened(copy) in ((old, new) if struck else (new,)), number
+        assert content(store) in ((old, new) if struck else (new,)), number
         file.advance([(1, "a", 8), (1, "b", 2)], durable=True)
-        assert store.durable == store.data
-        assert reopened(store) == {(1, "a"): 8, (1, "b"): 2}, number
+        assert content(store) == {(1, "a"): 8, (1, "b"): 2}, number
+        file.close()
     assert number > 30
 
 
-def test_ctrl_c_in_a_join_loses_no_session():
+def test_ctrl_c_in_what_follows_a_failure_does_no_harm(places):
+    make, content = places
     number, struck = 0, True
     while struck:
         number += 1
-        store = MemoryCursorStore()
+        store = make()
+        file = CursorFile(store, CONFIG)
+        file.join(1, ALL, {"a": 5}, [])
+        for turn in range(3):  # the second one mends what the first one left, and so on
+            struck = False
+            try:
+                with Strike(number if turn else 20):
+                    file.advance([(1, "a", 7 + turn)], durable=True)
+            except KeyboardInterrupt:
+                struck = True
+        assert 5 <= content(store)[1, "a"] <= 9, number
+        file.advance([(1, "a", 10)], durable=True)
+        assert content(store) == {(1, "a"): 10}, number
+        file.close()
+    assert number > 40
+
+
+def test_ctrl_c_in_a_join_loses_no_session(places):
+    make, content = places
+    number, struck = 0, True
+    while struck:
+        number += 1
+        store = make()
         file = CursorFile(store, CONFIG)
         file.join(1, ("a",), {"a": 5}, [])
         file.join(2, ALL, {"c": 1}, [])
@@ -230,10 +281,11 @@ def test_ctrl_c_in_a_join_loses_no_session():
         except KeyboardInterrupt:
             struck = True
         assert (1, "a") in streams(file), number
+        assert (1, "a") in content(store), number
         file.join(1, ("b",), {"b": 7}, ["there"])
         assert list(file.cursor.sessions) == [2, 1]
-        assert store.durable == store.data
-        assert reopened(store) == {(1, "a"): 5, (1, "b"): 7, (2, "c"): 1}, number
+        assert content(store) == {(1, "a"): 5, (1, "b"): 7, (2, "c"): 1}, number
+        file.close()
     assert number > 20
 
 

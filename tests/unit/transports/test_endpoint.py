@@ -23,6 +23,25 @@ ACCEPTED = {
     "longest ipc": ("ipc://" + "x" * 107, Endpoint("ipc", path="x" * 107)),
     "inproc": ("inproc://feed#1", Endpoint("inproc", path="feed#1")),
     "memory": ("memory://feed", Endpoint("memory", path="feed")),
+    "group": ("udp://239.1.1.1:5000", Endpoint("udp", host="239.1.1.1", port=5000)),
+    "group with options": (
+        "udp://[ff15::1]:5000?interface=eth0&ttl=3&loopback=0",
+        Endpoint(
+            "udp",
+            host="ff15::1",
+            port=5000,
+            options=(("interface", "eth0"), ("ttl", "3"), ("loopback", "0")),
+        ),
+    ),
+    "mold": (
+        "mold://239.1.1.1:5000?request=a:1&request=[::1]:2",
+        Endpoint(
+            "mold",
+            host="239.1.1.1",
+            port=5000,
+            options=(("request", "a:1"), ("request", "[::1]:2")),
+        ),
+    ),
 }
 
 CANONICAL = {
@@ -30,14 +49,15 @@ CANONICAL = {
     "upper-case host": ("tcp://LocalHost:1", "tcp://localhost:1"),
     "long ipv6": ("tcp://[0:0:0:0:0:0:0:1]:1", "tcp://[::1]:1"),
     "leading zeros": ("tcp://h:0080", "tcp://h:80"),
+    "flag": ("udp://h:1?loopback=No&ttl=007", "udp://h:1?loopback=0&ttl=7"),
 }
 
 REFUSED = {
-    "empty": ("", "scheme", "missing scheme (known: tcp, ipc, inproc, memory) in ''"),
+    "empty": ("", "scheme", "missing scheme (known: tcp, ipc, inproc, memory, udp, mold) in ''"),
     "no scheme": ("127.0.0.1:5555", "scheme", "missing scheme"),
     "empty scheme": ("://h:1", "scheme", "missing scheme"),
     "one slash": ("tcp:/h:1", "scheme", "missing scheme"),
-    "unknown scheme": ("udp://h:1", "scheme", "unknown scheme 'udp' (known: tcp, ipc"),
+    "unknown scheme": ("pgm://h:1", "scheme", "unknown scheme 'pgm' (known: tcp, ipc"),
     "upper-case scheme": ("TCP://h:1", "scheme", "unknown scheme 'TCP'"),
     "port above": ("tcp://h:70000", "port", "port 70000 is above 65535 in 'tcp://h:70000'"),
     "endless port": ("tcp://h:" + "9" * 5000, "port", "is above 65535"),
@@ -77,6 +97,15 @@ REFUSED = {
     "empty name": ("inproc://", "name", "empty name"),
     "space in name": ("inproc://a b", "name", "white space inside the name 'a b'"),
     "long name of inproc": ("inproc://" + "x" * 256, "name", "name of 256 bytes is above 255"),
+    "unknown option": ("udp://h:1?mtu=3", "option", "unknown option 'mtu' (known: interface, ttl"),
+    "request of udp": ("udp://h:1?request=h:2", "option", "unknown option 'request'"),
+    "request without port": ("mold://h:1?request=h", "option", "is not of the form HOST:PORT"),
+    "option twice": ("udp://h:1?ttl=1&ttl=2", "option", "option 'ttl' is given twice"),
+    "option without value": ("udp://h:1?ttl", "option", "is not of the form NAME=VALUE"),
+    "ttl above": ("udp://h:1?ttl=256", "option", "ttl '256' is not a number from 0 to 255"),
+    "no flag": ("udp://h:1?loopback=2", "option", "loopback '2' is neither 0 nor 1"),
+    "odd interface": ("udp://h:1?interface=a/b", "option", "neither a name nor an address"),
+    "options of tcp": ("tcp://h:1?ttl=1", "port", "is not a number"),
     "None": (None, "endpoint", "an endpoint is a str, not NoneType"),
     "bytes": (b"tcp://h:1", "endpoint", "an endpoint is a str, not bytes"),
     "number": (5555, "endpoint", "an endpoint is a str, not int"),
@@ -118,6 +147,15 @@ def test_others_can_be_connected_to(text):
     endpoint = parse_endpoint(text)
     assert endpoint.require_connectable() is endpoint
     assert not endpoint.is_wildcard
+
+
+def test_a_group_is_told_from_an_address():
+    assert parse_endpoint("udp://239.1.1.1:1").is_multicast
+    assert parse_endpoint("udp://[ff15::1]:1").is_multicast
+    assert not parse_endpoint("udp://10.0.0.1:1").is_multicast
+    assert not parse_endpoint("udp://localhost:1").is_multicast
+    assert parse_endpoint("udp://*:1").require_connectable().is_wildcard
+    assert parse_endpoint("udp://h:1?ttl=4").option("ttl") == "4"
 
 
 def test_port_and_host_can_be_replaced():

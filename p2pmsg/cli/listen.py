@@ -1,0 +1,159 @@
+"""`p2pmsg listen`: print what a multicast carries: sessions, topics, rates, loss."""
+
+import argparse
+import json
+import select
+import sys
+import time
+from typing import Any
+
+import transports
+from p2pmsg.cli import arguments as kinds
+from p2pmsg.errors import BindError, EndpointError
+from p2pmsg.multicast import datagram
+from p2pmsg.multicast.listener import Listener, StreamView
+
+_TRAINS_PER_LOOK = 64
+_TITLES = ("publisher", "session", "topic", "msg/s", "MB/s", "next", "missing", "repairs", "from")
+_DESCRIPTION = """\
+Print what a multicast carries: its sessions, topics, rates and loss.
+
+It only listens: it joins no publisher, asks for no repair, and disturbs nobody. `missing` is what
+did not come here and was not repaired within sight.
+
+examples:
+  p2pmsg listen 'udp://239.1.1.1:5000?interface=eth0'
+  p2pmsg listen mold://233.54.12.111:26477 --interval 5
+  p2pmsg listen udp://239.1.1.1:5000 --seconds 10 --json
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = kinds.add_command(commands, "listen", _DESCRIPTION, run)
+    parser.add_argument(
+        "endpoint", metavar="ENDPOINT", type=kinds.datagram_endpoint,
+        help="udp://GROUP:PORT or mold://GROUP:PORT, with ?interface=… where it matters",
+    )  # fmt: skip
+    parser.add_argument(
+        "--interval", metavar="S", type=kinds.seconds, default=1.0,
+        help="print so often, in seconds (default: 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", metavar="S", type=kinds.seconds,
+        help="end after so many seconds (default: with Ctrl-C)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object a stream and interval"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Listen until the end, if one is wanted."""
+    datagram.require_checksum()
+    endpoint = transports.parse_endpoint(arguments.endpoint)
+    listener = Listener(mold=endpoint.scheme == "mold")
+    try:
+        receiver = transports.UdpReceiver(endpoint)
+        try:
+            receiver.connect()
+            _listen(receiver, listener, arguments)
+        finally:
+            receiver.close()
+    except transports.EndpointError as error:
+        raise EndpointError(error) from error
+    except transports.BindError as error:
+        raise BindError(str(error), error.errno) from error
+    return 0
+
+
+def _listen(
+    receiver: transports.UdpReceiver, listener: Listener, arguments: argparse.Namespace
+) -> None:
+    poll = select.poll()
+    poll.register(receiver.socket, select.POLLIN)
+    began_s = shown_s = time.monotonic()
+    end_s = None if arguments.seconds is None else began_s + arguments.seconds
+    before: dict[tuple[str, str], tuple[int, int]] = {}
+    while True:
+        now_s = time.monotonic()
+        is_over = end_s is not None and now_s >= end_s
+        if is_over or now_s - shown_s >= arguments.interval:
+            _show(listener, receiver, before, now_s - shown_s, arguments.json)
+            shown_s = now_s
+        if is_over:
+            return
+        due_s = shown_s + arguments.interval
+        if end_s is not None:
+            due_s = min(due_s, end_s)
+        if poll.poll(max(0.0, due_s - now_s) * 1000 + 1):
+            for _ in range(_TRAINS_PER_LOOK):
+                received = receiver.receive()
+                if received is None:
+                    break
+                listener.receive(*received)
+
+
+def _show(
+    listener: Listener,
+    receiver: transports.UdpReceiver,
+    before: dict[tuple[str, str], tuple[int, int]],
+    seconds: float,
+    as_json: bool,
+) -> None:
+    rows = []
+    for key, view in sorted(listener.streams.items()):
+        messages, size = before.get(key, (0, 0))
+        rates = (view.messages - messages) / seconds, (view.bytes - size) / seconds
+        before[key] = view.messages, view.bytes
+        if as_json:
+            print(json.dumps(_as_dict(view, *rates)))
+        else:
+            rows.append(_as_row(view, *rates))
+    if not as_json:
+        print(_table(rows) if rows else "nothing heard yet")
+        notes = [f"{count} invalid ({reason})" for reason, count in listener.invalid.items()]
+        if receiver.kernel_drops:
+            notes.append(f"{receiver.kernel_drops} dropped here by the kernel")
+        if notes:
+            print(f"datagrams: {', '.join(notes)}")
+        print()
+    sys.stdout.flush()
+
+
+def _as_dict(view: StreamView, messages_s: float, bytes_s: float) -> dict[str, Any]:
+    return {
+        "publisher": view.publisher,
+        "session": view.session,
+        "topic": view.topic,
+        "address": view.address,
+        "messages_s": round(messages_s, 1),
+        "bytes_s": round(bytes_s, 1),
+        "messages": view.messages,
+        "next": view.next,
+        "missing": view.missing_count,
+        "repairs": view.repairs,
+    }
+
+
+def _as_row(view: StreamView, messages_s: float, bytes_s: float) -> tuple[str, ...]:
+    return (
+        kinds.one_line(view.publisher) or "?",
+        kinds.one_line(view.session),
+        kinds.one_line(view.topic),
+        f"{messages_s:,.0f}",
+        f"{bytes_s / 1e6:,.2f}",
+        f"{view.next:,}",
+        f"{view.missing_count:,}",
+        f"{view.repairs:,}",
+        view.address,
+    )
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    lines = [_TITLES, *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(_TITLES))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )

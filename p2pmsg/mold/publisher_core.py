@@ -1,0 +1,147 @@
+"""A MoldUDP64 publisher's state machine: messages and requests in, packets out. No I/O."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from p2pmsg.mold import codec
+from p2pmsg.wire import FrameError
+from recovery import (
+    HeartbeatConfig,
+    HeartbeatSchedule,
+    ReplayBuffer,
+    ReplayConfig,
+    RetransmitConfig,
+    RetransmitScheduler,
+)
+
+_MS = 1_000_000
+_STREAM = "mold"
+_ADDRESSES_MAX = 4096
+END_REPEAT_NS = 100 * _MS
+History = Callable[[int, int], Sequence[bytes]]
+"""Gives the messages [start, stop) by their Mold sequences, or the first of them; or none."""
+
+
+class MoldPublisherCore:
+    """Numbers, keeps and repeats the messages of one session.
+
+    Attributes:
+        outbox: packets for the group, oldest first.
+        replay: the packets that were sent.
+        invalid: requests that were dropped, by reason.
+        requests, messages_repaired: requests taken, and messages sent again.
+        unanswered: messages asked for that nothing keeps.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        session: bytes,
+        packet_bytes: int,
+        replay: ReplayConfig,
+        retransmit: RetransmitConfig,
+        heartbeat: HeartbeatConfig,
+        history: History | None,
+        now_ns: int,
+    ) -> None:
+        self.session = session
+        self.following = 1
+        self.outbox: deque[bytes] = deque()
+        self.replay = ReplayBuffer(replay)
+        self.invalid: Counter[str] = Counter()
+        self.requests = self.messages_repaired = self.unanswered = 0
+        self.ended = False
+        self._packet_bytes = packet_bytes
+        self._history = history
+        self._scheduler = RetransmitScheduler(retransmit)
+        self._addresses: dict[bytes, Any] = {}
+        self._heartbeat = HeartbeatSchedule(heartbeat, now_ns=now_ns)
+        self._end_due_ns = 0
+
+    def publish(self, messages: Iterable[bytes], *, now_ns: int) -> tuple[int, int]:
+        """Accept messages; returns the first and the last one's sequence."""
+        first = self.following
+        made = codec.packets(self.session, first, messages, self._packet_bytes)
+        for sequence, count, data in made:
+            self.replay.append(_STREAM, sequence, count, data, now_ns=now_ns, timestamp_ns_max=0)
+            self.outbox.append(data)
+            self.following = sequence + count
+        self._heartbeat.data_sent(now_ns=now_ns)
+        return first, self.following - 1
+
+    def end(self, *, now_ns: int) -> None:
+        """Say from now on that the session is over."""
+        self.ended = True
+        self._end_due_ns = now_ns
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Say where the session stands, when it is time to."""
+        if self.ended:
+            if now_ns >= self._end_due_ns:
+                self._end_due_ns = now_ns + END_REPEAT_NS
+                self.outbox.append(codec.end_of_session(self.session, self.following))
+        elif self._heartbeat.due(now_ns=now_ns):
+            self._heartbeat.sent(now_ns=now_ns)
+            self.outbox.append(codec.heartbeat(self.session, self.following))
+
+    def next_deadline_ns(self, *, now_ns: int) -> int:
+        """Return when there is something to do."""
+        due_ns = self._end_due_ns if self.ended else self._heartbeat.next_deadline_ns()
+        answer_ns = self._scheduler.next_deadline_ns(now_ns=now_ns)
+        return due_ns if answer_ns is None else min(due_ns, answer_ns)
+
+    def receive_request(self, data: bytes, address: Any, *, now_ns: int) -> None:
+        """Take a request; what is malformed is counted."""
+        try:
+            session, start, count = codec.read_request(data)
+            if session != self.session:
+                raise FrameError("session")
+        except FrameError as error:
+            self.invalid[str(error)] += 1
+            return
+        self.requests += 1
+        stop = min(start + count, self.following)
+        if start >= stop:
+            return
+        requester = repr(address).encode()
+        if requester not in self._addresses and len(self._addresses) >= _ADDRESSES_MAX:
+            self._addresses.pop(next(iter(self._addresses)))
+        self._addresses[requester] = address
+        self._scheduler.request(requester, _STREAM, [(start, stop)], now_ns=now_ns)
+
+    def next_answer(self, *, now_ns: int) -> tuple[bytes, Any] | None:
+        """Return (packet, address) of the next answer, or None.
+
+        It is one packet; who wanted more asks again, as the specification has it.
+        """
+        while (job := self._scheduler.next_job(now_ns=now_ns)) is not None:
+            requester, _, start, stop = job
+            address = self._addresses.get(requester)
+            messages = [] if address is None else self._find(start, stop)
+            if not messages:
+                self.unanswered += stop - start
+                self._scheduler.drop_range(requester, _STREAM, start, stop)
+                continue
+            _, count, data = codec.packets(self.session, start, messages, self._packet_bytes)[0]
+            self.messages_repaired += count
+            self._scheduler.sent(
+                requester, _STREAM, start, start + count, len(data), now_ns=now_ns
+            )
+            if start + count < stop:
+                self._scheduler.drop_range(requester, _STREAM, start + count, stop)
+            return data, address
+        return None
+
+    def _find(self, start: int, stop: int) -> list[bytes]:
+        messages: list[bytes] = []
+        for kept in self.replay.frames(_STREAM, start, stop, 32 * self._packet_bytes):
+            if kept.start > start + len(messages):
+                break
+            skip = start + len(messages) - kept.start
+            held = codec.read_packet(kept.frame).messages
+            messages += held[skip : skip + stop - start - len(messages)]
+        if not messages and self._history is not None:
+            messages = list(self._history(start, stop))[: stop - start]
+        return messages

@@ -1,0 +1,123 @@
+"""Frames in datagrams.
+
+A datagram is one frame, zeros up to a common size (so that the kernel can cut many of them out of
+one piece), and a CRC32C of all before it, in network byte order::
+
+    frame | zeros | crc32c
+
+A frame that is larger than a datagram goes in parts. Each part is a frame of kind FRAGMENT with the
+topic, session, sequence, count and flags of the whole one, and a body of::
+
+    total bytes (4) | index (2) | parts (2) | the part
+
+All parts but the last have the same size.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from p2pmsg import wire
+from p2pmsg.errors import ConfigError
+from p2pmsg.wire import HEADER, Frame, FrameError, Kind
+
+try:
+    from crc32c import crc32c as _crc32c
+except ImportError:  # pragma: no cover - the extra `udp` brings it
+    _crc32c = None  # type: ignore[assignment]
+
+TRAILER_BYTES: Final = 4
+_PART: Final = struct.Struct("!IHH")
+_HEADER_BYTES: Final = HEADER.size
+_FLAGS_AT: Final = 5
+"""Behind the zero byte: magic, version, kind; here counted from the zero byte."""
+_SMALLEST: Final = 1 + _HEADER_BYTES + TRAILER_BYTES
+PARTS_MAX: Final = 65_535
+checksum: Final[Callable[..., int]] = _crc32c
+
+
+def require_checksum() -> None:
+    """Raise `ConfigError` where the package that makes checksums is not there."""
+    if _crc32c is None:
+        raise ConfigError("endpoint", "not udp:// without the package crc32c: p2pmsg[udp]", "udp")
+
+
+def seal(frame: bytes, size: int = 0) -> bytes:
+    """Return the datagram of a frame, with zeros up to `size` bytes where it is smaller."""
+    padding = bytes(max(0, size - len(frame) - TRAILER_BYTES))
+    return frame + tail_of(frame, padding)
+
+
+def tail_of(frame: bytes, padding: bytes = b"") -> bytes:
+    """Return what comes behind a frame in its datagram."""
+    code = checksum(frame)
+    if padding:
+        code = checksum(padding, code)
+    return padding + code.to_bytes(4, "big")
+
+
+def open_datagram(datagram: bytes | memoryview) -> bytes:
+    """Return the frame that a datagram carries; `FrameError` where it is damaged."""
+    size = len(datagram) - TRAILER_BYTES
+    if size < _SMALLEST - TRAILER_BYTES:
+        raise FrameError("truncated")
+    if checksum(datagram[:size]) != int.from_bytes(datagram[size:], "big"):
+        raise FrameError("crc")
+    data = bytes(datagram[:size])
+    zero = data.find(b"\0", 0, wire.TOPIC_BYTES_MAX + 1)
+    body_at = zero + 1 + _HEADER_BYTES
+    if zero < 0 or size < body_at:
+        raise FrameError("truncated")
+    stop = body_at + int.from_bytes(data[zero + 27 : zero + 31], "big")
+    if stop == size:
+        return data
+    if stop > size:
+        raise FrameError("length")
+    return data[:stop]
+
+
+def with_flags(frame: bytes, *, add: int = 0, remove: int = 0) -> bytes:
+    """Return a frame with flags set and taken off."""
+    at = frame.index(b"\0") + _FLAGS_AT
+    flags = (frame[at] | add) & ~remove
+    return b"".join((frame[:at], bytes((flags,)), frame[at + 1 :]))
+
+
+def part_bytes(frame: bytes, datagram_bytes: int) -> int:
+    """Return how much of a frame goes in each of its parts."""
+    zero = frame.index(b"\0")
+    room = datagram_bytes - TRAILER_BYTES - (zero + 1 + _HEADER_BYTES + _PART.size)
+    return max(64, room, -(-len(frame) // PARTS_MAX))
+
+
+def fragments(frame: bytes, datagram_bytes: int, flags: int = 0) -> list[bytes]:
+    """Return the FRAGMENT frames of a frame that is larger than a datagram."""
+    zero = frame.index(b"\0")
+    lead = frame[: zero + 1]
+    size = part_bytes(frame, datagram_bytes)
+    magic, version, _, own, zipped, session, sequence, count, _, base = HEADER.unpack_from(
+        frame, zero + 1
+    )
+    total = len(frame)
+    parts = -(-total // size)
+    made = []
+    for index in range(parts):
+        part = frame[index * size : (index + 1) * size]
+        body = _PART.pack(total, index, parts) + part
+        header = HEADER.pack(
+            magic, version, Kind.FRAGMENT, own | flags, zipped, session, sequence, count,
+            len(body), base,
+        )  # fmt: skip
+        made.append(b"".join((lead, header, body)))
+    return made
+
+
+def read_part(frame: Frame) -> tuple[int, int, int, bytes]:
+    """Return (index, parts, total bytes, part) of a FRAGMENT; `FrameError` where it is none."""
+    data, at = frame.data, frame.body_at
+    if len(data) <= at + _PART.size:
+        raise FrameError("fragment")
+    total, index, parts = _PART.unpack_from(data, at)
+    if not index < parts <= total:
+        raise FrameError("fragment")
+    return index, parts, total, data[at + _PART.size :]

@@ -1,0 +1,197 @@
+"""A multicast publisher's part of the protocol: announcements, NACKs, repairs. No I/O.
+
+::
+
+    datagram from a receiver ──▶ receive ──NACK──▶ GroupRepair ──▶ next_repair ──▶ to all, or to one
+                                         └─MARKED─▶ FlowWindow
+
+What a NACK asks for and the replay buffer does not have is not answered here: its receiver asks
+again over the recovery channel, which has the log, and a definite answer. Neither is what has not
+gone out because it is not on the disk yet.
+"""
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from p2pmsg import control, wire
+from p2pmsg.multicast import datagram
+from p2pmsg.multicast.config import MulticastPublisherConfig
+from p2pmsg.wire import Frame, FrameError, Kind
+from recovery import FlowWindow, GroupRepair
+
+if TYPE_CHECKING:
+    from p2pmsg.publisher_core import PublisherCore
+
+_MS = 1_000_000
+_LAG_PART = 4
+"""How far the slowest receiver may be behind: a quarter of what the replay buffer holds."""
+ADDRESSES_MAX = 4096
+"""Receivers whose address is remembered, for repairs to one alone."""
+_PARTS_OF = "\0"
+"""Between a topic, which has no zero byte, and the sequence of a frame whose parts are repaired."""
+
+
+@dataclass(slots=True)
+class Repair:
+    """What answers a NACK: one frame, or several parts of one."""
+
+    requester: bytes
+    address: Any
+    """None: to all."""
+    frames: list[bytes]
+    stream: str
+    start: int
+    stop: int
+
+
+class GroupDesk:
+    """Announces the session, and answers its receivers; part of `PublisherCore`.
+
+    Attributes:
+        repair: what the group still waits for.
+        window: how far the receivers have come.
+        invalid: datagrams from receivers that were dropped, by reason.
+        nacks: NACKs that came by UDP.
+        frames_repaired, messages_repaired, bytes_repaired: what was sent again.
+        datagram_bytes: the size of a datagram.
+        frame_bytes: how much of a datagram a frame may be.
+        announce_due_ns: when the session is to be announced.
+
+    """
+
+    def __init__(
+        self,
+        core: "PublisherCore",
+        config: MulticastPublisherConfig,
+        datagram_bytes: int,
+        *,
+        now_ns: int,
+    ) -> None:
+        self._core = core
+        self.config = config
+        self.datagram_bytes = datagram_bytes
+        self.frame_bytes = datagram_bytes - datagram.TRAILER_BYTES
+        self.repair = GroupRepair(config.repair)
+        self.window = FlowWindow(core.config.replay.bytes_max // _LAG_PART or 1)
+        self.invalid: Counter[str] = Counter()
+        self.nacks = 0
+        self.frames_repaired = self.messages_repaired = self.bytes_repaired = 0
+        self._addresses: OrderedDict[bytes, Any] = OrderedDict()
+        self._announce_ns = int(config.announce_ms * _MS)
+        self.announce_due_ns = now_ns
+        self._started_ns = now_ns
+
+    def receive(self, data: bytes, address: Any, *, now_ns: int) -> None:
+        """Take a datagram that came from a receiver; what is malformed is counted."""
+        try:
+            frame = Frame(datagram.open_datagram(data))
+            if frame.session != self._core.session:
+                raise FrameError("session")
+            if frame.kind == Kind.NACK:
+                self._receive_nack(frame, address, now_ns)
+            elif frame.kind == Kind.MARKED:
+                body = control.read_body(frame, control.Marked)
+                self.window.acknowledge(
+                    body.subscriber, frame.sequence, body.complete, body.room_bytes
+                )
+            else:
+                raise FrameError("kind")
+        except FrameError as error:
+            self.invalid[str(error)] += 1
+
+    def next_repair(self, *, now_ns: int) -> Repair | None:
+        """Return what to send again next, or None; say `repair_sent` when it is on its way."""
+        while (job := self.repair.next_job(now_ns=now_ns)) is not None:
+            requester, stream, start, stop = job
+            made = self._make(requester, stream, start, stop)
+            if made is not None:
+                return made
+            self.repair.drop_range(requester, stream, start, stop)
+        return None
+
+    def repair_sent(self, repair: Repair, *, now_ns: int) -> None:
+        """Note that `repair` is on its way."""
+        size = sum(map(len, repair.frames))
+        self.frames_repaired += len(repair.frames)
+        if _PARTS_OF not in repair.stream:
+            self.messages_repaired += repair.stop - repair.start
+        self.bytes_repaired += size
+        self.repair.sent(
+            repair.requester, repair.stream, repair.start, repair.stop, size, now_ns=now_ns
+        )
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Announce the session, when it is time to."""
+        if now_ns >= self.announce_due_ns:
+            self.announce_due_ns = now_ns + self._announce_ns
+            self._core.outbox.append(self.announcement(now_ns=now_ns))
+
+    def announcement(self, *, flags: int = 0, now_ns: int) -> bytes:
+        """Return the welcome, as it is now."""
+        core = self._core
+        body = control.Welcome(
+            core.name,
+            core.greeting.recovery,
+            core.greeting.stall_ms,
+            len(core.requests.subscribers),
+            (now_ns - self._started_ns) / _MS,
+        )
+        return wire.control_frame(Kind.WELCOME, core.session, body, flags=flags)
+
+    def next_repair_ns(self, *, now_ns: int) -> int | None:
+        """Return when `next_repair` may have something, or None while nothing waits."""
+        return self.repair.next_deadline_ns(now_ns=now_ns)
+
+    def parts(self, frame: bytes, flags: int = 0) -> list[bytes]:
+        """Return what goes into datagrams: the frame itself, or its fragments."""
+        if len(frame) <= self.frame_bytes:
+            return [datagram.with_flags(frame, add=flags) if flags else frame]
+        return datagram.fragments(frame, self.datagram_bytes, flags)
+
+    def _receive_nack(self, frame: Frame, address: Any, now_ns: int) -> None:
+        nack = control.read_body(frame, control.Nack)
+        self.nacks += 1
+        if any(start >= stop for start, stop in nack.ranges):
+            raise FrameError("range")
+        requester = repr(address).encode()
+        self._addresses[requester] = address
+        self._addresses.move_to_end(requester)
+        if len(self._addresses) > ADDRESSES_MAX:
+            self._addresses.popitem(last=False)
+        stream, ranges = nack.topic, nack.ranges
+        high = self._core.head(nack.topic)[1]
+        if nack.parts_of is not None:
+            if nack.parts_of >= high:
+                return
+            kept = self._core.replay.frames(nack.topic, nack.parts_of, nack.parts_of + 1, 1)
+            if not kept or kept[0].start != nack.parts_of:
+                return
+            stream = f"{nack.topic}{_PARTS_OF}{nack.parts_of}"
+            size = datagram.part_bytes(kept[0].frame, self.datagram_bytes)
+            low, high = 0, -(-len(kept[0].frame) // size)
+        else:
+            earliest = self._core.replay.earliest(nack.topic)
+            low = high if earliest is None else earliest
+        clipped = [(max(start, low), min(stop, high)) for start, stop in ranges]
+        wanted = [(start, stop) for start, stop in clipped if start < stop]
+        self.repair.request(requester, stream, wanted, attempt=nack.attempt, now_ns=now_ns)
+
+    def _make(self, requester: bytes, stream: str, start: int, stop: int) -> Repair | None:
+        topic, _, sequence = stream.partition(_PARTS_OF)
+        first = int(sequence) if sequence else start
+        kept = self._core.replay.frames(topic, first, first + 1, 1)
+        if not kept or kept[0].start > first:
+            return None
+        flags = wire.FLAG_RETRANSMISSION
+        if sequence:
+            stop = min(stop, start + 32)
+            frames = datagram.fragments(kept[0].frame, self.datagram_bytes, flags)[start:stop]
+        else:
+            frames = self.parts(kept[0].frame, flags)
+            stop = min(stop, kept[0].stop)
+        if not frames:
+            return None
+        lone = self.repair.is_lone(stream, start, stop, requester)
+        address = self._addresses.get(requester) if lone else None
+        return Repair(requester, address, frames, stream, start, stop)

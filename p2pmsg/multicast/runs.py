@@ -1,0 +1,107 @@
+"""The short way of a train: datagrams of one stream that follow one another become one frame.
+
+A train of 45 datagrams costs 45 × 0.6 µs here, where the long way takes 45 × 6 µs. It takes frames
+that say that they have values only (FLAG_PLAIN), so that their bodies can be put behind one another
+without decoding them.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from p2pmsg.multicast.datagram import TRAILER_BYTES, checksum
+from p2pmsg.subscriber_peer import Stream
+from p2pmsg.wire import ARRAY4, REST, SEQUENCE_MAX, Frame, values_header
+from recovery import Delivery
+
+if TYPE_CHECKING:
+    from p2pmsg.subscriber_core import SubscriberCore
+
+_REST_BYTES: Final = REST.size
+_NO_COLUMNS: Final = b"\xc0\xc0\xc0"
+_unpack: Final = REST.unpack_from
+
+
+def take_run(
+    core: "SubscriberCore",
+    line: int,
+    stream: Stream,
+    data: memoryview,
+    at: int,
+    segment: int,
+    *,
+    now_ns: int,
+) -> int:
+    """Take the datagrams from `at` on that are one run of `stream`; return where the next begins.
+
+    It returns `at` where it takes none: the first one is then to go the long way.
+    """
+    raw = data.obj  # what the view is of, from its beginning on
+    assert isinstance(raw, bytes | bytearray)
+    prefix = stream.plain_prefix
+    lead = len(prefix)
+    body = lead + _REST_BYTES
+    first = following = -1
+    base_ns = 0
+    begin, end = at, len(data)
+    bodies: list[memoryview] = []
+    while at < end:
+        stop = min(at + segment, end)
+        if stop - at < body + 2 + TRAILER_BYTES or not raw.startswith(prefix, at):
+            break
+        sequence, count, length, timestamp_ns = _unpack(raw, at + lead)
+        body_at = at + body
+        body_end = body_at + length
+        if first < 0:
+            first = following = sequence
+            base_ns = timestamp_ns
+        if sequence != following or timestamp_ns != base_ns or not count or body_end + 4 > stop:
+            break
+        head = raw[body_at + 1]
+        if head & 0xF0 == 0x90:
+            values_at, said = body_at + 2, head & 0x0F
+        elif head == 0xDC:
+            values_at, said = body_at + 4, int.from_bytes(raw[body_at + 2 : body_at + 4], "big")
+        else:
+            break
+        plain = raw.startswith(_NO_COLUMNS, body_end - 3)
+        if said != count or raw[body_at] != ARRAY4 or not plain:
+            break
+        code_at = stop - TRAILER_BYTES
+        if checksum(data[at:code_at]) != int.from_bytes(raw[code_at:stop], "big"):
+            break
+        bodies.append(data[values_at : body_end - 3])
+        following = sequence + count
+        at = stop
+    if not bodies or following > SEQUENCE_MAX:
+        return begin
+    frame = _join(stream, first, following - first, base_ns, bodies)
+    core.frames_received += len(bodies)
+    stream.peer.heard_ns = now_ns
+    if core.tally is not None:
+        core.tally.note(line, stream, first, following - first, now_ns=now_ns)
+    if stream.receiver.accept(first, following - first):
+        core.ready_bytes += len(frame.data)
+        core.ready.append((stream, Delivery(frame, first, 0, following - first)))
+    else:
+        core._take(stream, frame, now_ns, repaired=False)
+    return at
+
+
+def _join(
+    stream: Stream, first: int, count: int, base_ns: int, bodies: list[memoryview]
+) -> Frame:
+    """Return one frame with the values of all the bodies."""
+    lead = values_header(count)
+    length = len(lead) + sum(map(len, bodies)) + len(_NO_COLUMNS)
+    prefix = stream.plain_prefix
+    rest = REST.pack(first, count, length, base_ns)
+    frame = Frame.__new__(Frame)
+    frame.data = b"".join((prefix, rest, lead, *bodies, _NO_COLUMNS))
+    frame.topic = stream.topic
+    frame.kind = 1
+    frame.flags = prefix[-10]
+    frame.session = stream.peer.session
+    frame.sequence = first
+    frame.count = count
+    frame.base_timestamp_ns = base_ns
+    frame.body_at = len(prefix) + _REST_BYTES
+    return frame

@@ -1,0 +1,330 @@
+"""A multicast subscriber's part of the protocol: datagrams in, NACKs and marks out. No I/O.
+
+::
+
+    datagrams ──▶ a run of one stream ──▶ one frame ─────┐
+            └───▶ FRAGMENT ──▶ reassembly ──▶ frame ─────┼──▶ SubscriberCore
+            └───▶ another frame ─────────────────────────┘
+    a gap ──back-off──▶ NACK by UDP, attempts_max times ──▶ the recovery channel
+       └─ history, or too long ─────────────────────────────────┘
+"""
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from p2pmsg import control, wire
+from p2pmsg.multicast import datagram
+from p2pmsg.multicast.marks import Marks
+from p2pmsg.multicast.runs import take_run
+from p2pmsg.publisher_requests import matches
+from p2pmsg.subscriber_peer import Peer, Stream
+from p2pmsg.wire import Frame, FrameError, Kind
+from recovery import Feedback, RangeSet, Reassembler, ReceiverConfig
+
+if TYPE_CHECKING:
+    from p2pmsg.control import Welcome
+    from p2pmsg.subscriber_core import SubscriberCore
+
+_MS = 1_000_000
+OUTGOING_MAX = 1024
+"""Datagrams that wait to be sent back; what would pass it is asked for again."""
+TOPICS_MAX = 65_536
+"""Topics that are remembered as wanted or not."""
+SUCCESSOR_NS = 1000 * _MS
+"""How long a session is silent before one of the same name, begun since, counts as its successor:
+five announcements."""
+RANGES_PER_NACK = 48
+"""So many ranges fit a datagram, with the longest topic."""
+
+_Key = tuple[int, bytes, int, int]
+"""Session, topic, sequence and kind of what was cut into parts."""
+
+
+class GroupMember:
+    """What a subscriber to datagram lines does beside; part of `SubscriberCore`.
+
+    Attributes:
+        outgoing: (line, address, datagram) to send, oldest first.
+        sources: where each session's datagrams come from: (line, address).
+        rooms: how much each line's receive buffer holds, in bytes; 0: not known yet.
+        reassembler: the parts of large frames.
+        marks: which of the publishers' marks were come to.
+        nacks_sent: NACKs sent by UDP.
+        outgoing_dropped: datagrams not sent because too many waited.
+
+    """
+
+    def __init__(self, core: "SubscriberCore", lines: set[int], subscriber: int) -> None:
+        config = core.config
+        self._core = core
+        self._config = config.multicast
+        self._subscriber = subscriber
+        self.lines = lines
+        self.outgoing: deque[tuple[int, Any, bytes]] = deque()
+        self.sources: dict[int, tuple[int, Any]] = {}
+        self.rooms: dict[int, int] = {}
+        self.reassembler: Reassembler[_Key] = Reassembler(config.multicast.reassembly)
+        self.nacks_sent = 0
+        self.outgoing_dropped = 0
+        nack = replace(config.nack, delay_ms=config.multicast.reorder_ms)
+        self.receiver_config: ReceiverConfig = replace(core.receiver_config, nack=nack)
+        self.marks = Marks()
+        self._wanted: dict[bytes, bool] = {}
+        self._timed: dict[int, tuple[Stream, int, int]] = {}
+
+    def receive(
+        self,
+        line: int,
+        data: memoryview,
+        segment: int,
+        address: Any,
+        *,
+        now_ns: int,
+        shed: bool = False,
+    ) -> None:
+        """Take datagrams of `segment` bytes behind one another, the last perhaps shorter.
+
+        What is to be kept of `data` is copied. With `shed`, messages are only noted to exist.
+        """
+        core = self._core
+        state = core.lines[line]
+        at, end = 0, len(data)
+        while at < end or not end:
+            stream = core.last_stream
+            if stream is not None and not shed:
+                after = take_run(core, line, stream, data, at, segment, now_ns=now_ns)
+                if after > at:
+                    state.received += -(-(after - at) // segment)
+                    state.heard_ns = now_ns
+                    at = after
+                    continue
+            try:
+                frame = datagram.open_datagram(data[at : at + segment])
+                self._receive_frame(line, frame, address, now_ns, shed)
+            except FrameError as error:
+                core.invalid[str(error)] += 1
+            at += segment
+            if not end:
+                break
+        if self.marks.waiting:
+            self.tell_completed()
+
+    def is_new_life(self, peer: Peer, welcome: "Welcome", now_ns: int) -> bool:
+        """Whether a session's publisher was started again, on its log, since it was last heard.
+
+        Its recovery endpoint tells, and where that is a fixed one, the time at which it started.
+        """
+        began_ns = now_ns - int(welcome.age_ms * _MS)
+        began_later = began_ns > peer.began_ns + SUCCESSOR_NS
+        peer.began_ns = began_ns
+        if not began_later and welcome.recovery == peer.recovery:
+            return peer.closing and not peer.gone
+        return True
+
+    def begin_life(self, peer: Peer) -> None:
+        """Start over with a session whose publisher was started again."""
+        self.marks.forget(peer.session)
+        self._timed.pop(peer.session, None)
+        for stream in peer.streams.values():  # what it sent before is in its log only
+            stream.history = max(stream.history, stream.receiver.head)
+
+    def greet(self, peer: Peer, welcome: "Welcome", line: int, now_ns: int) -> None:
+        """Take a session's announcement, of which there are many."""
+        peer.heard_ns = now_ns
+        if peer.feedback is not None and welcome.receivers > 0:
+            peer.feedback.group_size = welcome.receivers
+        began_ns = now_ns - int(welcome.age_ms * _MS)
+        for other in list(self._core.peers.values()):
+            if (
+                other is not peer
+                and not other.gone
+                and other.feedback is not None
+                and other.name == peer.name
+                and other.heard_ns < min(began_ns, now_ns - SUCCESSOR_NS)
+            ):
+                self._core.desk.end_peer(other, now_ns)
+                self.sources.pop(other.session, None)
+
+    def make_feedback(self) -> Feedback:
+        """Return what draws the waits for one publisher's streams."""
+        return Feedback(self._config.feedback, self._core._rng)
+
+    def ask(self, stream: Stream, *, now_ns: int) -> None:
+        """Ask for what is due of a stream, by UDP or over the recovery channel."""
+        peer = stream.peer
+        by_attempt = stream.receiver.nacks_due_by_attempt(now_ns=now_ns)
+        if peer.gone or not by_attempt:
+            return
+        far: list[tuple[int, int]] = []
+        for attempt, ranges in by_attempt.items():
+            near: list[tuple[int, int]] = []
+            for start, stop in ranges:
+                if self._is_near(stream, start, stop, attempt):
+                    near.append((start, stop))
+                else:
+                    far.append((start, stop))
+            self._nack(stream, near, attempt, now_ns)
+        if far:
+            body = control.Nack(stream.topic, list(RangeSet(far)))
+            frame = wire.control_frame(Kind.NACK, peer.session, body)
+            self._core.requests.append((peer.session, frame))
+
+    def _is_near(self, stream: Stream, start: int, stop: int, attempt: int) -> bool:
+        return (
+            attempt <= self._config.attempts_max
+            and stop - start <= self._config.history_messages
+            and start >= stream.history
+            and stream.peer.session in self.sources
+        )
+
+    def _nack(
+        self, stream: Stream, ranges: list[tuple[int, int]], attempt: int, now_ns: int
+    ) -> None:
+        peer, topic = stream.peer, stream.topic
+        timed = self._timed.get(peer.session)
+        if timed is not None and timed[0] is stream and attempt > 1:
+            self._timed.pop(peer.session, None)  # which question is answered is not known
+        whole: list[tuple[int, int]] = []
+        for start, stop in ranges:
+            key = (peer.session, topic.encode(), start, int(Kind.DATA))
+            missing = self.reassembler.missing(key)
+            if missing:
+                self._send(peer, control.Nack(topic, missing[:RANGES_PER_NACK], attempt, start))
+                start += 1
+            if start < stop:
+                whole.append((start, stop))
+        for index in range(0, len(whole), RANGES_PER_NACK):
+            self._send(peer, control.Nack(topic, whole[index : index + RANGES_PER_NACK], attempt))
+        if whole and attempt == 1 and peer.session not in self._timed:
+            self._timed[peer.session] = (stream, whole[0][0], now_ns)
+
+    def _send(self, peer: Peer, nack: control.Nack) -> None:
+        line, address = self.sources[peer.session]
+        frame = wire.control_frame(Kind.NACK, peer.session, nack)
+        self.nacks_sent += 1
+        self._put(line, address, frame)
+
+    def _put(self, line: int, address: Any, frame: bytes) -> None:
+        if len(self.outgoing) >= OUTGOING_MAX:
+            self.outgoing_dropped += 1
+            return
+        self.outgoing.append((line, address, datagram.seal(frame)))
+
+    def _receive_frame(
+        self, line: int, data: bytes, address: Any, now_ns: int, shed: bool
+    ) -> None:
+        zero = data.index(b"\0")
+        kind, flags = data[zero + 4], data[zero + 5]
+        if zero and not self._wants(data[:zero]):
+            core = self._core
+            core.frames_received += 1
+            core.lines[line].heard_ns = now_ns
+            peer = core.peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
+            if peer is not None:
+                peer.heard_ns = now_ns
+        elif kind == Kind.FRAGMENT:
+            self._receive_part(line, Frame(data), address, now_ns, shed)
+        elif kind == Kind.MARK:
+            self._receive_mark(line, Frame(data), address, now_ns)
+        elif kind == Kind.DATA and flags & wire.FLAG_RETRANSMISSION:
+            self._receive_repair(data, now_ns)
+        else:
+            if kind == Kind.WELCOME:
+                session = int.from_bytes(data[zero + 7 : zero + 15], "big")
+                if session in self._core.peers or len(self.sources) < TOPICS_MAX:
+                    self.sources[session] = (line, address)
+            self._core.receive_frame(line, data, now_ns=now_ns, shed=shed)
+
+    def _wants(self, topic: bytes) -> bool:
+        wanted = self._wanted.get(topic)
+        if wanted is None:
+            try:
+                wanted = matches(topic.decode(), self._core.topics or ["*"])
+            except UnicodeDecodeError:
+                raise FrameError("topic") from None
+            if len(self._wanted) >= TOPICS_MAX:
+                self._wanted.clear()
+            self._wanted[topic] = wanted
+        return wanted
+
+    def _receive_part(
+        self, line: int, frame: Frame, address: Any, now_ns: int, shed: bool
+    ) -> None:
+        core = self._core
+        index, parts, total, part = datagram.read_part(frame)
+        peer = core.peers.get(frame.session)
+        topic = frame.topic.encode()
+        if topic and peer is None:
+            raise FrameError("session")
+        core.lines[line].heard_ns = now_ns
+        kind = int(Kind.DATA) if topic else 0
+        key = (frame.session, topic, frame.sequence, kind)
+        stream = None if peer is None else peer.streams.get(frame.topic)
+        if stream is not None and stream.receiver.has(frame.sequence, frame.count):
+            core.frames_received += 1
+            self.reassembler.discard(key)
+            return
+        refused = self.reassembler.refused
+        whole = self.reassembler.add(key, index, parts, total, part, now_ns=now_ns)
+        if self.reassembler.refused > refused:
+            raise FrameError("fragment")
+        if whole is None:
+            core.frames_received += 1
+            return
+        if not whole.startswith(topic + b"\0"):
+            raise FrameError("fragment")
+        again = Frame(whole)
+        if (again.session, again.sequence) != (frame.session, frame.sequence):
+            raise FrameError("fragment")
+        if again.kind == Kind.DATA and frame.flags & wire.FLAG_RETRANSMISSION:
+            self._receive_repair(whole, now_ns)
+        else:
+            core.receive_frame(line, whole, now_ns=now_ns, shed=shed)
+
+    def _receive_mark(self, line: int, frame: Frame, address: Any, now_ns: int) -> None:
+        core = self._core
+        core.frames_received += 1
+        peer = core.peers.get(frame.session)
+        if peer is None or not peer.joined:
+            return
+        peer.heard_ns = core.lines[line].heard_ns = now_ns
+        room = self.rooms.get(line, 0)
+        if room > 0:
+            self.marks.note(peer, frame.sequence)
+            self._tell_mark(peer, line, address, room)
+
+    def tell_completed(self) -> None:
+        """Tell publishers that what was missing before their marks is there."""
+        for session in self.marks.completed():
+            peer = self._core.peers.get(session)
+            source = self.sources.get(session)
+            if peer is not None and source is not None:
+                self._tell_mark(peer, *source, self.rooms.get(source[0], 0))
+
+    def _tell_mark(self, peer: Peer, line: int, address: Any, room: int) -> None:
+        position, complete = self.marks.place(peer.session)
+        body = control.Marked(self._subscriber, complete, max(1, room))
+        reply = wire.control_frame(Kind.MARKED, peer.session, body, sequence=position)
+        self._put(line, address, reply)
+
+    def _receive_repair(self, data: bytes, now_ns: int) -> None:
+        core = self._core
+        core.frames_received += 1
+        frame = Frame(datagram.with_flags(data, remove=wire.FLAG_RETRANSMISSION))
+        peer = core.peers.get(frame.session)
+        if peer is None:
+            raise FrameError("session")
+        peer.heard_ns = now_ns
+        stream = peer.streams.get(frame.topic)
+        if stream is None:
+            return  # a repair of what came before we joined
+        timed = self._timed.get(peer.session)
+        if timed is not None and timed[0] is stream and frame.covers(timed[1]):
+            del self._timed[peer.session]
+            if peer.feedback is not None:
+                peer.feedback.answered(now_ns - timed[2])
+        if core.is_full and frame.sequence > stream.receiver.expected:
+            core.repairs_dropped += 1
+            return
+        core._take(stream, frame, now_ns, repaired=True)

@@ -1,0 +1,176 @@
+"""A subscriber's line over UDP: from the socket into the core, and NACKs back."""
+
+import logging
+import select
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import transports
+from p2pmsg.line_tally import LineCount
+from p2pmsg.multicast import datagram
+from p2pmsg.multicast.subscriber_desk import GroupMember
+from p2pmsg.stats import LineStats
+from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.wire import FrameError
+
+_TRAINS_PER_CALL: Final = 16
+_ROOM_PART: Final = 4
+"""The kernel counts twice what is asked for, and takes its own bookkeeping out of it: a train takes
+1.1 times its bytes, a small datagram ten times."""
+_now_ns: Final = time.monotonic_ns
+_log = logging.getLogger("p2pmsg")
+
+
+class DatagramLine:
+    """Stands where a TCP line has its socket."""
+
+    def __init__(
+        self, endpoint: transports.Endpoint, core: SubscriberCore, line: int, lock: threading.RLock
+    ) -> None:
+        datagram.require_checksum()
+        assert core.member is not None
+        self._core = core
+        self._member: GroupMember = core.member
+        self._line = line
+        self._lock = lock
+        wanted = core.config.multicast.buffer_bytes
+        self._udp = transports.UdpReceiver(endpoint, buffer_bytes=wanted)
+        self._poll = select.poll()
+        self.sockets = (self._udp.socket, self._udp.back)
+        for one in self.sockets:
+            self._poll.register(one.fileno(), select.POLLIN)
+        self._member.rooms[line] = self._udp.buffer_bytes // _ROOM_PART
+        if self._udp.buffer_bytes < wanted:
+            _log.warning(
+                "%s: the kernel grants a receive buffer of %d bytes where %d were asked for; "
+                "raise net.core.rmem_max, or bursts will be dropped and asked for again",
+                endpoint, self._udp.buffer_bytes, wanted,
+            )  # fmt: skip
+
+    @property
+    def kernel_drops(self) -> int:
+        """Datagrams that the kernel dropped for want of room."""
+        return self._udp.kernel_drops
+
+    @property
+    def buffer_bytes(self) -> int:
+        """How large the kernel's buffer is."""
+        return self._udp.buffer_bytes
+
+    def connect(self) -> None:
+        """Bind, and join the group."""
+        self._udp.connect()
+
+    def reconnect(self) -> None:
+        """Join the group anew."""
+        self._udp.reconnect()
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Do nothing: every datagram comes, and the core takes what it wants."""
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Do nothing, as `subscribe`."""
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Wait until something has come."""
+        return bool(self._poll.poll(timeout_ms))
+
+    def take(self, *, shed: bool = False) -> int:
+        """Give the core what has come, a bounded amount of it; returns how much it was."""
+        core, udp = self._core, self._udp
+        taken = 0
+        for _ in range(_TRAINS_PER_CALL):
+            received = udp.receive()
+            if received is None:
+                break
+            taken += 1
+            with self._lock:
+                self._give(*received, shed=shed)
+            if core.ready and not shed:
+                break  # somebody waits for it; the kernel keeps the rest
+        while (answer := udp.receive_back()) is not None:
+            taken += 1
+            with self._lock:
+                data, address = answer
+                self._give(memoryview(data), len(data) or 1, address, shed=shed)
+        if self._member.outgoing:
+            self.flush()
+        return taken
+
+    def receive_wait(self, timeout_ms: int) -> bytes | None:
+        """Wait; return a frame of the last stream that came alone. What else comes, the core gets.
+
+        It is the short way of `receive_lone`.
+        """
+        if not self._poll.poll(timeout_ms):
+            return None
+        received = self._udp.receive()
+        if received is None:
+            self.take()
+            return None
+        data, segment, _ = received
+        stream = self._core.last_stream
+        if segment == len(data) and stream is not None:
+            raw = data.obj
+            assert isinstance(raw, bytearray)
+            if raw.startswith(stream.prefix):
+                try:
+                    return datagram.open_datagram(data)
+                except FrameError as error:
+                    self._core.invalid[str(error)] += 1
+                    return None
+        with self._lock:
+            self._give(*received)
+        if self._member.outgoing:
+            self.flush()
+        return None
+
+    def flush(self) -> None:
+        """Send what the core wants sent over this line."""
+        outgoing = self._member.outgoing
+        with self._lock:
+            for _ in range(len(outgoing)):
+                line, address, data = outgoing.popleft()
+                if line == self._line:
+                    self._udp.send(data, address)
+                else:
+                    outgoing.append((line, address, data))
+
+    def close(self) -> None:
+        """Close."""
+        self._udp.close()
+
+    def _give(
+        self, data: memoryview, segment: int, address: object, *, shed: bool = False
+    ) -> None:
+        """Give the core a train of datagrams; the lock is held."""
+        self._member.receive(self._line, data, segment, address, now_ns=_now_ns(), shed=shed)
+
+
+def line_stats(
+    core: SubscriberCore,
+    endpoints: Sequence[transports.Endpoint],
+    receivers: Sequence[object],
+) -> list[LineStats]:
+    """Return what each line brought."""
+    counts = [LineCount() for _ in endpoints] if core.tally is None else core.tally.counts
+    made = []
+    for endpoint, receiver, line, count in zip(
+        endpoints, receivers, core.lines, counts, strict=True
+    ):
+        own = receiver if isinstance(receiver, DatagramLine) else None
+        made.append(
+            LineStats(
+                endpoint=str(endpoint),
+                frames=line.received,
+                first=count.first,
+                second=count.second,
+                missing=count.missing,
+                lag_ms=count.lag_ns / 1e6,
+                kernel_drops=0 if own is None else own.kernel_drops,
+                buffer_bytes=0 if own is None else own.buffer_bytes,
+            )
+        )
+    return made

@@ -1,0 +1,218 @@
+"""The multicast publisher's way out: frames into trains of datagrams, at the right pace."""
+
+import time
+from collections import deque
+from typing import Any, Final
+
+import transports
+from p2pmsg import wire
+from p2pmsg.multicast import datagram
+from p2pmsg.multicast.publisher_desk import GroupDesk
+from p2pmsg.publisher_core import PublisherCore
+from p2pmsg.sync.outgoing import UNSYNCED_MAX, Outgoing
+from p2pmsg.wire import Kind
+from recovery import TokenBucket
+from transports.udp import DATAGRAM_BYTES_MAX, SEGMENTS_MAX
+
+_MS: Final = 1_000_000
+_ANSWERS_PER_CALL: Final = 256
+_REPAIRS_PER_CALL: Final = 64
+_DATAGRAM_COST_BYTES: Final = 1024
+"""What a datagram that comes alone takes of a receive buffer beside its bytes."""
+_MARK_AGAIN_NS: Final = 2 * _MS
+_SENT_AT_ONCE: Final = 8
+"""Trains after which the caller gets a chance to leave the lock."""
+_now_ns: Final = time.monotonic_ns
+
+
+class DatagramSender:
+    """Stands where a TCP publisher has its socket; every call is made under the lock.
+
+    Attributes:
+        bytes_sent, datagrams_sent: what went out.
+        waits: times that the receivers' window was found full.
+
+    """
+
+    def __init__(self, core: PublisherCore, group: GroupDesk, udp: transports.UdpSender) -> None:
+        config = core.config.multicast
+        self._core = core
+        self._group = group
+        self._udp = udp
+        self.socket = udp
+        self._bucket = TokenBucket(config.rate_limit_bytes_s, config.burst_bytes)
+        self._flows = config.flow_control and core.config.on_full != "drop"
+        self._frame_bytes = group.frame_bytes
+        self._parts: deque[bytes] = deque()
+        self._marked_ns = 0
+        self.bytes_sent = self.datagrams_sent = self.waits = 0
+
+    @property
+    def endpoint(self) -> str:
+        """Where the datagrams go."""
+        return self._udp.endpoint
+
+    def fileno(self) -> int:
+        """Return the descriptor that news come by."""
+        return self._udp.fileno()
+
+    def send(self, frame: bytes, *, wait_ms: int = 0) -> bool:
+        """Send one frame alone; False: not now, by the pace or for want of room."""
+        if len(frame) > self._frame_bytes or self._parts or not self._may_send():
+            return False
+        code = datagram.checksum(frame)
+        sent = self._udp.send(frame + code.to_bytes(4, "big"))
+        if sent:
+            size = len(frame) + 4
+            self._bucket.take(size, _now_ns())
+            self.bytes_sent += size
+            self.datagrams_sent += 1
+            if self._group.window.sent(size + _DATAGRAM_COST_BYTES):
+                self._mark()
+        return sent
+
+    def send_outbox(self, outbox: deque[bytes], *, held: bool) -> bool:
+        """Send what is in the outbox, in trains; False where frames remain.
+
+        With `held` the receivers' window is heeded.
+        """
+        trains = 0
+        while outbox or self._parts:
+            self.receive_subscriptions()  # the caller keeps the driver from it
+            if trains >= _SENT_AT_ONCE or not self._may_send(held=held):
+                return False
+            if not self._parts and len(outbox[0]) > self._frame_bytes:
+                self._parts.extend(self._group.parts(outbox.popleft()))
+            if not self._send_train(self._parts or outbox):
+                return False
+            trains += 1
+        return True
+
+    def send_repairs(self) -> None:
+        """Send what was asked for, as far as the rate limit of repairs lets it go."""
+        for _ in range(_REPAIRS_PER_CALL):
+            repair = self._group.next_repair(now_ns=_now_ns())
+            if repair is None:
+                return
+            for frame in repair.frames:
+                sealed = datagram.seal(frame)
+                self._udp.send(sealed, repair.address)
+                self.bytes_sent += len(sealed)
+                self.datagrams_sent += 1
+                self._group.window.sent(len(sealed) + _DATAGRAM_COST_BYTES)
+                self._bucket.take(len(sealed), _now_ns())
+            self._group.repair_sent(repair, now_ns=_now_ns())
+
+    def receive_subscriptions(self) -> list[bytes]:
+        """Take what receivers have sent; there are no subscriptions."""
+        for _ in range(_ANSWERS_PER_CALL):
+            answer = self._udp.receive()
+            if answer is None:
+                break
+            self._group.receive(*answer, now_ns=_now_ns())
+        self.send_repairs()
+        return []
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close."""
+        self._udp.close()
+
+    def wait_ns(self) -> int:
+        """Return how long until the pace lets something go, in ns."""
+        now_ns = _now_ns()
+        return max(0, self._bucket.ready_at_ns(now_ns) - now_ns)
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether it is the pace that frames wait for, and no receiver."""
+        return self._bucket.available(_now_ns()) < 1
+
+    def _may_send(self, *, held: bool = True) -> bool:
+        now_ns = _now_ns()
+        if self._bucket.available(now_ns) < 1:
+            return False
+        if not held or not self._flows or self._group.window.room() > 0:
+            return True
+        self.waits += 1
+        if now_ns - self._marked_ns > _MARK_AGAIN_NS:
+            self._mark()  # the last one, or its answers, may have been lost
+        return False
+
+    def _send_train(self, frames: deque[bytes]) -> bool:
+        """Send frames from the front that make one train; False: no room."""
+        pieces: list[bytes] = []
+        first = frames[0]
+        segment = len(first) + 4
+        total = count = 0
+        checksum = datagram.checksum
+        for frame in frames:
+            size = len(frame) + 4
+            if size > segment or count == SEGMENTS_MAX or total + segment > DATAGRAM_BYTES_MAX:
+                break
+            if size == segment:
+                pieces += (frame, checksum(frame).to_bytes(4, "big"))
+                total += size
+                count += 1
+                continue
+            last = 5 * size < 3 * segment  # too small to fill up: it ends the train
+            padding = b"" if last else bytes(segment - size)
+            pieces += (frame, datagram.tail_of(frame, padding))
+            total += size + len(padding)
+            count += 1
+            if last:
+                break
+        if not self._udp.send_train(pieces, segment):
+            return False
+        for _ in range(count):
+            frames.popleft()
+        self._bucket.take(total, _now_ns())
+        self.bytes_sent += total
+        self.datagrams_sent += count
+        if self._group.window.sent(total + _DATAGRAM_COST_BYTES):
+            self._mark()
+        return True
+
+    def _mark(self) -> None:
+        if self._flows:
+            self._marked_ns = _now_ns()
+            position = self._group.window.position
+            frame = wire.control_frame(Kind.MARK, self._core.session, sequence=position)
+            self._udp.send(datagram.seal(frame))
+
+
+class DatagramOutgoing(Outgoing):
+    """`Outgoing`, where frames leave by the train and receivers are waited for as a group."""
+
+    def __init__(self, core: PublisherCore, sender: DatagramSender) -> None:
+        super().__init__(core, sender)  # type: ignore[arg-type]
+        self._trains = sender
+        self._window = sender._group.window
+
+    def send_now(self) -> bool:
+        """Send what may leave now; False where frames remain. It never waits."""
+        outbox = self._outbox
+        while not self._trains.send_outbox(outbox, held=True):
+            if self._trains.is_paced or self._window.room() > 0:
+                return False
+            if self._on_full == "raise" or self.guard.blocked(now_ns=_now_ns()) > 0:
+                self._held_up = True
+                return False
+            self._window.shed_slowest()
+        if self._held_up:
+            self._flows()
+        return True
+
+    def send(self) -> bool:
+        """Send all; False: call again, after the lock was left for a moment."""
+        if not self.send_now() and self._on_full != "raise":
+            return False
+        return len(self._core.unsynced) < UNSYNCED_MAX
+
+
+def open_sender(
+    endpoint: transports.Endpoint, config: Any
+) -> tuple[transports.UdpSender, int]:
+    """Return the socket of a multicast publisher, and the size of its datagrams."""
+    datagram.require_checksum()
+    udp = transports.UdpSender(endpoint)
+    return udp, min(udp.datagram_bytes, config.multicast.datagram_bytes or udp.datagram_bytes)

@@ -1,0 +1,67 @@
+"""A subscriber's lines, each by the scheme of its endpoint."""
+
+import threading
+
+import transports
+from p2pmsg import wire
+from p2pmsg.config import SubscriberConfig
+from p2pmsg.errors import BindError, ConfigError, EndpointError
+from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.sync.datagram_line import DatagramLine
+from p2pmsg.sync.mold_line import MoldLine
+from p2pmsg.sync.subscriber_driver import SubscriberDriver
+from p2pmsg.wire import Kind
+
+
+def open_lines(
+    core: SubscriberCore,
+    places: list[transports.Endpoint],
+    topics: list[str],
+    config: SubscriberConfig,
+) -> SubscriberDriver:
+    """Return a driver with all lines connected.
+
+    Raises:
+        EndpointError: a host or interface is unknown.
+        BindError: a group cannot be joined, or an address is not this machine's.
+
+    """
+    lock = threading.RLock()
+    lines: list[transports.ZmqReceiver | DatagramLine] = []
+    try:
+        for line, place in enumerate(places):
+            if place.scheme == "mold":
+                if core.start.kind == "time":
+                    raise ConfigError("start", "no time where the endpoint is mold://", place)
+                lines.append(MoldLine(place, core, line, lock))
+            elif place.is_datagram:
+                lines.append(DatagramLine(place, core, line, lock))
+            else:
+                lines.append(_make_receiver(place, topics, config))
+        for one in lines:
+            one.connect()
+    except BaseException as error:
+        for one in lines:
+            one.close()
+        if isinstance(error, transports.EndpointError):
+            raise EndpointError(error) from error
+        if isinstance(error, transports.BindError):
+            raise BindError(str(error), error.errno) from error
+        raise
+    return SubscriberDriver(core, lines, places, lock)
+
+
+def _make_receiver(
+    endpoint: transports.Endpoint, topics: list[str], config: SubscriberConfig
+) -> transports.ZmqReceiver:
+    receiver = transports.ZmqReceiver(
+        endpoint,
+        context=transports.context(),
+        queue_frames=config.queue_frames,
+        frame_bytes_max=config.frame_bytes_max,
+    )
+    for topic in topics or ["*"]:
+        prefix = topic[:-1].encode() if topic.endswith("*") else topic.encode() + b"\0"
+        receiver.subscribe(prefix)
+    receiver.subscribe(wire.control_prefix(Kind.WELCOME))
+    return receiver

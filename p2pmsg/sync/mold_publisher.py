@@ -1,0 +1,267 @@
+"""The threaded publisher of a MoldUDP64 feed."""
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import transports
+from p2pmsg.errors import BindError, ClosedError, ConfigError, EndpointError
+from p2pmsg.mold import codec
+from p2pmsg.mold.publisher_core import History, MoldPublisherCore
+from p2pmsg.settings_checks import check, whole
+from p2pmsg.sync.forks import close_in_children
+from recovery import HeartbeatConfig, ReplayConfig, RetransmitConfig, TokenBucket
+from transports.endpoint_options import request_address
+
+_MS: Final = 1_000_000
+_REQUESTS_PER_ROUND: Final = 256
+_ANSWERS_PER_ROUND: Final = 64
+_END_S: Final = 0.35
+_now_ns: Final = time.monotonic_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoldPublisherStats:
+    """A Mold publisher's counters since it was made.
+
+    Attributes:
+        session: its name.
+        published: messages accepted.
+        replay_bytes: what the replay buffer holds.
+        requests, messages_repaired: requests taken, and messages sent again.
+        unanswered: messages asked for that nothing keeps.
+        requests_invalid: requests that were dropped, by reason.
+
+    """
+
+    session: str
+    published: int
+    replay_bytes: int
+    requests: int
+    messages_repaired: int
+    unanswered: int
+    requests_invalid: dict[str, int]
+
+
+class MoldPublisher:
+    """Publishes a MoldUDP64 feed, and serves what its receivers missed.
+
+    Any receiver of the standard can read it. The messages are bytes, numbered from 1 on. A thread
+    sends heartbeats and answers requests.
+
+    Args:
+        endpoint: `mold://GROUP:PORT?interface=…&ttl=…&loopback=…&request=HOST:PORT`, where the
+            request option is the address that requests come to; port 0 lets the system pick one.
+            Default: port 0 on all interfaces.
+        session: its name, 1 to 10 ASCII characters; a new one for every sequence space.
+        replay_bytes: bound of what is kept for requests, in bytes. Default 64 MiB.
+        rate_limit_bytes_s: how fast packets leave, at most, in bytes a second. Default 125 MB/s, a
+            gigabit link: the standard has no means for receivers to slow a feed down.
+        history: gives older messages, from a log say, for requests that the buffer cannot answer.
+
+    Raises:
+        ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.
+        BindError: an address could not be bound.
+
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        session: str,
+        replay_bytes: int = 64 * 2**20,
+        rate_limit_bytes_s: int = 125_000_000,
+        history: History | None = None,
+    ) -> None:
+        whole("replay_bytes", replay_bytes, 0)
+        whole("rate_limit_bytes_s", rate_limit_bytes_s, 1000)
+        name = codec.session_bytes(session)
+        self._closed = False
+        self._lock = threading.Lock()
+        self._bucket = TokenBucket(rate_limit_bytes_s, max(65_536, rate_limit_bytes_s // 100))
+        try:
+            at = transports.parse_endpoint(endpoint)
+            if at.scheme != "mold":
+                raise ConfigError("endpoint", "mold://…", endpoint)
+            self._udp = transports.UdpSender(at)
+        except transports.EndpointError as error:
+            raise EndpointError(error) from error
+        except transports.BindError as error:
+            raise BindError(str(error), error.errno) from error
+        self._server = self._bind_server(at)
+        self._core = MoldPublisherCore(
+            session=name,
+            packet_bytes=self._udp.datagram_bytes,
+            replay=ReplayConfig(bytes_max=replay_bytes),
+            retransmit=RetransmitConfig(linger_ms=0.0),
+            heartbeat=HeartbeatConfig(initial_ms=20.0),
+            history=history,
+            now_ns=_now_ns(),
+        )
+        self._wake, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name="p2pmsg-mold", daemon=True)
+        close_in_children(self)
+        self._thread.start()
+
+    @property
+    def endpoint(self) -> str:
+        """Where the packets go."""
+        return self._udp.endpoint
+
+    @property
+    def request_address(self) -> tuple[str, int]:
+        """Where requests are answered: (host, port)."""
+        host, port = self._server.getsockname()[:2]
+        return host, port
+
+    def publish(self, message: bytes) -> int:
+        """Send one message and return its sequence.
+
+        Raises:
+            ConfigError: it is not bytes, or has more than 65,471 of them.
+            ClosedError: the publisher is closed.
+
+        """
+        return self.publish_many([message])[0]
+
+    def publish_many(self, messages: Sequence[bytes]) -> tuple[int, int]:
+        """Send messages, in as few packets as hold them; returns the first and last sequence.
+
+        Raises:
+            As `publish`.
+
+        """
+        check("len(messages)", len(messages), len(messages) > 0, "at least 1")
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the publisher")
+            result = self._core.publish(messages, now_ns=_now_ns())
+            self._send_waiting()
+        return result
+
+    def stats(self) -> MoldPublisherStats:
+        """Return the counters as they are now; also after `close`."""
+        with self._lock:
+            core = self._core
+            return MoldPublisherStats(
+                session=core.session.decode().rstrip(),
+                published=core.following - 1,
+                replay_bytes=core.replay.bytes_held,
+                requests=core.requests,
+                messages_repaired=core.messages_repaired,
+                unanswered=core.unanswered,
+                requests_invalid=dict(core.invalid),
+            )
+
+    def close(self, linger: float = _END_S) -> None:
+        """Say that the session is over, and close.
+
+        Args:
+            linger: how long that is repeated and requests are still answered, in seconds. Default
+                0.35; exchanges take 30.
+
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._core.end(now_ns=_now_ns())
+        self._wake.send(b"\0")
+        time.sleep(max(0.0, linger))
+        self._stopping = True
+        self._wake.send(b"\0")
+        self._thread.join(5.0)
+        for one in (self._udp, self._server, self._wake, self._woken):
+            one.close()
+
+    _stopping = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _bind_server(self, endpoint: transports.Endpoint) -> socket.socket:
+        host, port = request_address(endpoint.option("request", "0.0.0.0:0"))
+        made: socket.socket | None = None
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+            found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+            family, _, _, _, address = found[0]
+            made = socket.socket(family, socket.SOCK_DGRAM)
+            made.setblocking(False)
+            made.bind(address)
+        except OSError as error:
+            self._udp.close()
+            if made is not None:
+                made.close()
+            raise BindError(f"cannot bind {host}:{port}: {error.strerror}", error.errno) from error
+        return made
+
+    def _send_waiting(self) -> None:
+        outbox = self._core.outbox
+        while outbox:
+            now_ns = _now_ns()
+            if self._bucket.available(now_ns) < 1:
+                time.sleep(max(0, self._bucket.ready_at_ns(now_ns) - now_ns) / 1e9)
+                continue
+            if not self._udp.send(outbox[0]):
+                time.sleep(0.0002)
+                continue
+            self._bucket.take(len(outbox.popleft()), now_ns)
+
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._server, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
+        while not self._stopping:
+            with self._lock:
+                due_ns = self._core.next_deadline_ns(now_ns=_now_ns())
+            poll.poll(max(0, min(1000, -(-(due_ns - _now_ns()) // _MS))))
+            requests = self._take_requests()
+            with self._lock:
+                now_ns = _now_ns()
+                for data, address in requests:
+                    self._core.receive_request(data, address, now_ns=now_ns)
+                self._core.handle_timer(now_ns=now_ns)
+                self._send_waiting()
+                for _ in range(_ANSWERS_PER_ROUND):
+                    answer = self._core.next_answer(now_ns=_now_ns())
+                    if answer is None:
+                        break
+                    try:
+                        self._server.sendto(*answer)
+                    except OSError:
+                        pass  # it will ask again
+
+    def _take_requests(self) -> list[tuple[bytes, Any]]:
+        found: list[tuple[bytes, Any]] = []
+        for one in (self._woken, self._server):
+            one.setblocking(False)
+        try:
+            self._woken.recv(4096)
+        except OSError:
+            pass
+        while len(found) < _REQUESTS_PER_ROUND:
+            try:
+                found.append(self._server.recvfrom(2048))
+            except OSError:
+                break
+        return found
+
+    def _forget(self) -> None:
+        """In a forked child: the sockets and the thread are the parent's."""
+        self._closed = True
+        self._lock = threading.Lock()

@@ -1,0 +1,164 @@
+"""What simulated peers do differently in a multicast: datagrams instead of connections."""
+
+from typing import TYPE_CHECKING, Final
+
+from p2pmsg.multicast import datagram
+from p2pmsg.publisher_core import PublisherCore
+from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.testing.network import FaultyNetwork
+from transports import (
+    MemoryReceiver,
+    MemoryRecoveryClient,
+    MemoryRecoveryServer,
+    MemorySender,
+    PeerUnreachableError,
+)
+
+if TYPE_CHECKING:
+    from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
+
+DATAGRAM_BYTES: Final = 400
+"""Small, so that few messages make several datagrams and some make fragments."""
+_BUFFER_DATAGRAMS: Final = 4096
+"""The kernel's buffer; what does not fit is lost without a word."""
+_REPAIRS_PER_ROUND: Final = 64
+_TRAIN_BYTES_MAX: Final = 60_000
+
+
+class GroupSending:
+    """A simulated publisher's socket: to all, and from each of them."""
+
+    def __init__(self, core: PublisherCore, endpoint: str, network: FaultyNetwork) -> None:
+        self._core = core
+        self._network = network
+        now_ns = network.clock.now_ns
+        self._group = core.become_group(DATAGRAM_BYTES, now_ns=now_ns)
+        self._sender = MemorySender(
+            endpoint, network=network.sockets, queue_frames=_BUFFER_DATAGRAMS
+        )
+        self.answers = f"{endpoint}.answers"
+        self._server = MemoryRecoveryServer(
+            self.answers, network=network.sockets, queue_frames=_BUFFER_DATAGRAMS
+        )
+
+    def send_outbox(self) -> bool:
+        """Send everything: a multicast has no queues that could be full."""
+        outbox = self._core.outbox
+        while outbox:
+            for part in self._group.parts(outbox.popleft()):
+                self._send(part)
+        return True
+
+    def serve(self, now_ns: int) -> None:
+        """Take what receivers sent, and send the repairs that are due."""
+        while (answer := self._server.receive()) is not None:
+            requester, data = answer
+            self._group.receive(data, requester, now_ns=now_ns)
+        for _ in range(_REPAIRS_PER_ROUND):
+            repair = self._group.next_repair(now_ns=now_ns)
+            if repair is None:
+                return
+            for frame in repair.frames:
+                if repair.address is None:
+                    self._send(frame)
+                    continue
+                try:
+                    self._server.reply(repair.address, datagram.seal(frame))
+                except PeerUnreachableError:
+                    pass
+            self._group.repair_sent(repair, now_ns=now_ns)
+
+    def next_deadline_ns(self, now_ns: int) -> int | None:
+        """Return when there is something to repair."""
+        return self._group.next_repair_ns(now_ns=now_ns)
+
+    def close(self) -> None:
+        """Be gone."""
+        self._sender.close()
+        self._server.close()
+
+    def _send(self, frame: bytes) -> None:
+        shared = self._network.options.shared_loss
+        if shared and self._network.rng.random() < shared:
+            self._network.lost += 1
+            return
+        self._sender.send_shedding(datagram.seal(frame))
+
+
+class GroupReceiving:
+    """A simulated subscriber's socket, to one publisher's group."""
+
+    def __init__(self, subscriber: "SimulatedSubscriber", line: int, endpoint: str) -> None:
+        network = subscriber._network
+        name = f"{subscriber.name}/{subscriber.crashes}/{line}"
+        self._line = line
+        self._receiver = MemoryReceiver(
+            endpoint, network=network.sockets, queue_frames=_BUFFER_DATAGRAMS, name=name
+        )
+        self._receiver.subscribe(b"")
+        self._client = MemoryRecoveryClient(
+            f"{endpoint}.answers",
+            network=network.sockets,
+            queue_frames=_BUFFER_DATAGRAMS,
+            name=f"{name}.back",
+        )
+        network.receivers[name] = subscriber.pump
+        network.receivers[f"{name}.back"] = subscriber.pump
+        self._receiver.connect()
+        self._client.connect()
+
+    def take(self, core: SubscriberCore, now_ns: int, *, shed: bool) -> int:
+        """Give the core what has come, joined to trains as the kernel does it."""
+        assert core.member is not None
+        taken = 0
+        train: list[bytes] = []
+        while shed or not core.is_full:
+            data = self._receiver.receive()
+            if data is None:
+                break
+            taken += 1
+            if train and (
+                len(train[-1]) < len(train[0])
+                or len(data) > len(train[0])
+                or sum(map(len, train)) > _TRAIN_BYTES_MAX
+            ):
+                self._give(core, train, now_ns, shed)
+                train = []
+            train.append(data)
+        if train:
+            self._give(core, train, now_ns, shed)
+        while (data := self._client.receive()) is not None:
+            taken += 1
+            self._give(core, [data], now_ns, shed)
+        return taken
+
+    def flush(self, core: SubscriberCore) -> None:
+        """Send back what the core wants sent over this line."""
+        assert core.member is not None
+        outgoing = core.member.outgoing
+        for _ in range(len(outgoing)):
+            line, address, data = outgoing.popleft()
+            if line == self._line:
+                self._client.send(data)
+            else:
+                outgoing.append((line, address, data))
+
+    def reconnect(self) -> None:
+        """Miss what is on its way, as who joins a group anew does."""
+        self._receiver.reconnect()
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Do nothing, as the real line."""
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Do nothing, as the real line."""
+
+    def close(self) -> None:
+        """Be gone."""
+        self._receiver.close()
+        self._client.close()
+
+    def _give(self, core: SubscriberCore, train: list[bytes], now_ns: int, shed: bool) -> None:
+        assert core.member is not None
+        data = memoryview(b"".join(train))
+        core.member.receive(self._line, data, len(train[0]), self._line, now_ns=now_ns, shed=shed)

@@ -1,0 +1,107 @@
+"""How long a receiver of a multicast waits before it asks: RFC 5401's randomised back-off.
+
+Receivers behind one lossy link miss the same datagram at the same time. Each waits for a random
+time, most of them long and few of them short, so that a few ask, the repair comes by multicast, and
+the others need not. The larger the group, the steeper the distribution (RFC 5401, section 5.2.2)::
+
+    x = uniform(0, 1) * (λ / T) + λ / (T (e^λ - 1))
+    t = T / λ * ln(x * (e^λ - 1) * T / λ)                       where λ = ln(group size) + 1
+
+How long to wait for the answer follows from how long answers took (RFC 6298).
+"""
+
+from dataclasses import dataclass
+from math import exp, log
+from random import Random
+
+from recovery._checks import above, at_least, ms_to_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedbackConfig:
+    """How receivers of a multicast ask. Raises `ValueError` for a value out of limits."""
+
+    backoff_ms: float = 10.0
+    """T, the longest wait of a large group, in ms. 10 ms, as in Aeron: ten round trips of a local
+    network, in which the first one's repair reaches the others."""
+
+    group_size: int = 10
+    """How many receivers to reckon with until the publisher says, at least 1. 10, as in Aeron."""
+
+    retry_ms: float = 5.0
+    """Wait for an answer before one was ever timed, in ms."""
+
+    retry_floor_ms: float = 2.0
+    """Shortest wait for an answer, in ms. 2 ms outlast a scheduler's slice; a shorter one would ask
+    for what is on its way."""
+
+    retry_ceiling_ms: float = 1000.0
+    """Longest wait for an answer, in ms."""
+
+    def __post_init__(self) -> None:
+        at_least("backoff_ms", self.backoff_ms, 0)
+        at_least("group_size", self.group_size, 1)
+        above("retry_ms", self.retry_ms, 0)
+        above("retry_floor_ms", self.retry_floor_ms, 0)
+        at_least("retry_ceiling_ms", self.retry_ceiling_ms, self.retry_floor_ms)
+
+
+FULL_GROUP: int = 1000
+"""From this size on T is waited in full; a smaller group waits shorter, since fewer would ask at
+the same time, down to nothing for a lone receiver."""
+
+
+class Feedback:
+    """Draws the waits of one receiver, for all streams of one publisher.
+
+    Args:
+        config: waits and bounds.
+        rng: source of chance.
+
+    """
+
+    __slots__ = ("_ceiling_ns", "_config", "_floor_ns", "_retry_ns", "_rng", "_rtt", "group_size")
+
+    def __init__(self, config: FeedbackConfig, rng: Random) -> None:
+        self._config = config
+        self._rng = rng
+        self.group_size = config.group_size
+        self._floor_ns = ms_to_ns(config.retry_floor_ms)
+        self._ceiling_ns = ms_to_ns(config.retry_ceiling_ms)
+        self._retry_ns = max(self._floor_ns, ms_to_ns(config.retry_ms))
+        self._rtt: tuple[float, float] | None = None  # smoothed, and its variation
+
+    @property
+    def backoff_ns(self) -> int:
+        """Longest first wait of a group of this size, in ns."""
+        if self.group_size <= 1:
+            return 0
+        part = min(1.0, log(self.group_size) / log(FULL_GROUP))
+        return round(ms_to_ns(self._config.backoff_ms) * part)
+
+    def delay_ns(self) -> int:
+        """Draw a wait before the first question, in ns: 0 to `backoff_ns`."""
+        longest_ns = self.backoff_ns
+        if not longest_ns:
+            return 0
+        rate = log(self.group_size) + 1
+        # The formula above with T / λ cancelled: uniform in the exponential's image.
+        return round(longest_ns / rate * log(self._rng.random() * (exp(rate) - 1) + 1))
+
+    def retry_ns(self, attempt: int) -> int:
+        """Draw how long to wait for the answer to question `attempt` (0-based), in ns."""
+        wait_ns = min(self._ceiling_ns, self._retry_ns << min(attempt, 30))
+        # At most a fifth shorter, so that those who asked together do not go on together.
+        return round(wait_ns * (1 - 0.2 * self._rng.random()))
+
+    def answered(self, elapsed_ns: int) -> None:
+        """Note how long the answer to a first question took (RFC 6298, section 2)."""
+        if self._rtt is None:
+            smoothed, variation = float(elapsed_ns), elapsed_ns / 2
+        else:
+            smoothed, variation = self._rtt
+            variation += (abs(smoothed - elapsed_ns) - variation) / 4
+            smoothed += (elapsed_ns - smoothed) / 8
+        self._rtt = smoothed, variation
+        wait_ns = round(smoothed + 4 * variation)
+        self._retry_ns = max(self._floor_ns, min(self._ceiling_ns, wait_ns))

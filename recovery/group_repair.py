@@ -1,0 +1,202 @@
+"""Which repair a multicast publisher sends next, to all at once.
+
+It is a `RetransmitScheduler` (turns, bounds and a budget for each requester) that answers a group::
+
+    request ──▶ on its way already? ──yes──▶ ignored (messages_lingering)
+                  │no
+                  ▼
+               queued, by whoever asked first ──sent──▶ lingers for linger_ms
+
+A repair *lingers*: who asks for it meanwhile has most likely not seen it yet. But who asks for the
+second time has waited for it in vain, so a range is ignored only while it was repaired at least as
+often as this requester has asked.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from recovery._checks import at_least, ms_to_ns
+from recovery.budget import TokenBucket
+from recovery.ranges import RangeSet
+from recovery.retransmit import RetransmitConfig, RetransmitScheduler
+
+_LINGERING_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRepairConfig:
+    """How a multicast publisher answers NACKs. Raises `ValueError` for a value out of limits."""
+
+    linger_ms: float = 10.0
+    """Time for which a repair is not repeated without need, in ms. 10 ms, as in Aeron."""
+
+    rate_bytes_s: int = 128 * 2**20
+    """Bytes of repairs a second, to all receivers together, at least 1. 128 MiB/s leave most of a
+    fast link to what is new."""
+
+    burst_bytes: int = 4 * 2**20
+    """Bytes of repairs at once after a pause, at least 1. 4 MiB: a quarter of a receive buffer."""
+
+    unicast: bool = False
+    """Whether a range that one receiver alone has asked for goes to it alone. False: the next one
+    often follows, and would have been served by the multicast."""
+
+    requester: RetransmitConfig = field(
+        default_factory=lambda: RetransmitConfig(
+            linger_ms=0.0, budget_bytes_s=64 * 2**20, budget_burst_bytes=8 * 2**20
+        )
+    )
+    """Bounds on what each requester may ask for: half of the rate above."""
+
+    def __post_init__(self) -> None:
+        at_least("linger_ms", self.linger_ms, 0)
+        at_least("rate_bytes_s", self.rate_bytes_s, 1)
+        at_least("burst_bytes", self.burst_bytes, 1)
+
+
+@dataclass(slots=True)
+class _Repaired:
+    when_ns: int
+    stream: str
+    start: int
+    stop: int
+    times: int
+    requester: bytes
+
+
+class GroupRepair:
+    """What the group still waits for, and whose turn it is.
+
+    Args:
+        config: rate, budget and bounds.
+
+    Attributes:
+        scheduler: the turns and budgets of the requesters, for their stats.
+        messages_lingering: messages not queued, since they were queued or repaired just before.
+        repairs_throttled: times that the rate limit made a repair wait.
+
+    """
+
+    __slots__ = (
+        "_bucket",
+        "_linger_ns",
+        "_queued",
+        "_recent",
+        "_throttled",
+        "_unicast",
+        "messages_lingering",
+        "repairs_throttled",
+        "scheduler",
+    )
+
+    def __init__(self, config: GroupRepairConfig) -> None:
+        self.scheduler = RetransmitScheduler(config.requester)
+        self._linger_ns = ms_to_ns(config.linger_ms)
+        self._bucket = TokenBucket(config.rate_bytes_s, config.burst_bytes)
+        self._unicast = config.unicast
+        self._queued: dict[str, RangeSet] = {}
+        self._recent: deque[_Repaired] = deque(maxlen=_LINGERING_MAX)
+        self._throttled = False
+        self.messages_lingering = 0
+        self.repairs_throttled = 0
+
+    def request(
+        self,
+        requester: bytes,
+        stream: str,
+        ranges: Iterable[tuple[int, int]],
+        *,
+        attempt: int = 1,
+        now_ns: int,
+    ) -> list[tuple[int, int]]:
+        """Take a NACK; returns the ranges refused because a bound is met.
+
+        `attempt` is how often this requester has asked for them, from 1 on.
+        """
+        self._forget_old(now_ns)
+        covered = RangeSet(
+            (done.start, done.stop)
+            for done in self._recent
+            if done.stream == stream and done.times >= attempt
+        )
+        queued = self._queued.get(stream)
+        new: list[tuple[int, int]] = []
+        asked = 0
+        for start, stop in ranges:
+            asked += stop - start
+            for low, high in covered.missing(start, stop):
+                new += [(low, high)] if queued is None else queued.missing(low, high)
+        self.messages_lingering += asked - sum(stop - start for start, stop in new)
+        if not new:
+            return []
+        refused = self.scheduler.request(requester, stream, new, now_ns=now_ns)
+        wanted = self._queued.setdefault(stream, RangeSet())
+        for start, stop in new:
+            wanted.add(start, stop)
+        for start, stop in refused:
+            wanted.remove(start, stop)
+        if not wanted:
+            del self._queued[stream]
+        return refused
+
+    def next_job(self, *, now_ns: int) -> tuple[bytes, str, int, int] | None:
+        """Return (requester, stream, start, stop) to repair now, or None; see `sent`."""
+        if self._bucket.available(now_ns) < 1:
+            if not self._throttled:
+                self._throttled = True
+                self.repairs_throttled += 1
+            return None
+        self._throttled = False
+        return self.scheduler.next_job(now_ns=now_ns)
+
+    def is_lone(self, stream: str, start: int, stop: int, requester: bytes) -> bool:
+        """Whether a repair of `[start, stop)` goes to `requester` alone."""
+        return self._unicast and not any(
+            done.stream == stream
+            and done.start < stop
+            and start < done.stop
+            and done.requester != requester
+            for done in self._recent
+        )
+
+    def sent(
+        self, requester: bytes, stream: str, start: int, stop: int, size: int, *, now_ns: int
+    ) -> None:
+        """Note that `[start, stop)` went out in `size` bytes, and charge who asked for it."""
+        self._bucket.take(size, now_ns)
+        self.scheduler.sent(requester, stream, start, stop, size, now_ns=now_ns)
+        self._remove(stream, start, stop)
+        if self._linger_ns:
+            times = 1 + max(
+                (
+                    done.times
+                    for done in self._recent
+                    if done.stream == stream and done.start < stop and start < done.stop
+                ),
+                default=0,
+            )
+            lone = requester if self._unicast else b""
+            self._recent.append(_Repaired(now_ns, stream, start, stop, times, lone))
+
+    def drop_range(self, requester: bytes, stream: str, start: int, stop: int) -> None:
+        """Forget `[start, stop)`: it is not kept."""
+        self.scheduler.drop_range(requester, stream, start, stop)
+        self._remove(stream, start, stop)
+
+    def next_deadline_ns(self, *, now_ns: int) -> int | None:
+        """Return when `next_job` may have something: `now_ns` if it has, None if nothing waits."""
+        due_ns = self.scheduler.next_deadline_ns(now_ns=now_ns)
+        return None if due_ns is None else max(due_ns, self._bucket.ready_at_ns(now_ns))
+
+    def _remove(self, stream: str, start: int, stop: int) -> None:
+        queued = self._queued.get(stream)
+        if queued is not None:
+            queued.remove(start, stop)
+            if not queued:
+                del self._queued[stream]
+
+    def _forget_old(self, now_ns: int) -> None:
+        recent = self._recent
+        while recent and recent[0].when_ns + self._linger_ns <= now_ns:
+            recent.popleft()

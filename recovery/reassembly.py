@@ -1,0 +1,164 @@
+"""Putting together what was cut into parts, within bounds."""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from recovery._checks import at_least, ms_to_ns
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassemblyConfig:
+    """How much waits for its other parts. Raises `ValueError` for a value out of limits."""
+
+    bytes_max: int = 16 * 2**20
+    """Bound on the bytes of all parts held. 16 MiB, as what waits for `receive`."""
+
+    wholes_max: int = 1024
+    """Bound on how many are put together at a time."""
+
+    whole_bytes_max: int = 4 * 2**20
+    """Largest whole, in bytes; parts of a larger one are dropped. 4 MiB, as a frame over TCP."""
+
+    age_ms_max: float = 10_000.0
+    """Time after which one that got no further part is given up, in ms; as long as a gap lives."""
+
+    def __post_init__(self) -> None:
+        at_least("bytes_max", self.bytes_max, 0)
+        at_least("wholes_max", self.wholes_max, 1)
+        at_least("whole_bytes_max", self.whole_bytes_max, 1)
+        at_least("age_ms_max", self.age_ms_max, 0)
+
+
+class _Whole:
+    __slots__ = ("bytes_held", "parts", "seen_ns", "total_bytes", "total_parts")
+
+    def __init__(self, total_parts: int, total_bytes: int) -> None:
+        self.parts: dict[int, bytes] = {}
+        self.total_parts = total_parts
+        self.total_bytes = total_bytes
+        self.bytes_held = 0
+        self.seen_ns = 0
+
+
+class Reassembler(Generic[K]):
+    """Collects the parts of wholes, in any order.
+
+    Memory is taken for what came, never for what a part claims. Where a bound is met, the whole
+    that got no part for longest makes room; it is asked for again as a gap.
+
+    Args:
+        config: bounds.
+
+    Attributes:
+        bytes_held: bytes of all parts held.
+        duplicates: parts that came again.
+        refused: parts dropped because they contradict others, or their whole is too large.
+        evicted: wholes given up to keep a bound.
+
+    """
+
+    __slots__ = (
+        "_age_ns",
+        "_config",
+        "_wholes",
+        "bytes_held",
+        "duplicates",
+        "evicted",
+        "refused",
+    )
+
+    def __init__(self, config: ReassemblyConfig) -> None:
+        self._config = config
+        self._age_ns = ms_to_ns(config.age_ms_max)
+        self._wholes: OrderedDict[K, _Whole] = OrderedDict()
+        self.bytes_held = 0
+        self.duplicates = self.refused = self.evicted = 0
+
+    def add(
+        self, key: K, index: int, total_parts: int, total_bytes: int, part: bytes, *, now_ns: int
+    ) -> bytes | None:
+        """Take part `index` (0-based) of a whole; returns the whole where it was the last one."""
+        self._expire(now_ns)
+        config = self._config
+        held = self._wholes.get(key)
+        if held is None:
+            if not 0 < total_parts <= total_bytes <= config.whole_bytes_max:
+                self.refused += 1
+                return None
+            held = self._wholes[key] = _Whole(total_parts, total_bytes)
+        elif (held.total_parts, held.total_bytes) != (total_parts, total_bytes):
+            self.refused += 1
+            return None
+        if index in held.parts:
+            self.duplicates += 1
+            return None
+        if not 0 <= index < total_parts or held.bytes_held + len(part) > total_bytes or not part:
+            self.refused += 1
+            self._drop_if_empty(key, held)
+            return None
+        held.parts[index] = part
+        held.bytes_held += len(part)
+        held.seen_ns = now_ns
+        self.bytes_held += len(part)
+        self._wholes.move_to_end(key)
+        if len(held.parts) == total_parts:
+            self.discard(key)
+            whole = b"".join(held.parts[number] for number in range(total_parts))
+            if len(whole) == total_bytes:
+                return whole
+            self.refused += 1
+            return None
+        self._keep_bounds(key)
+        return None
+
+    def missing(self, key: K) -> list[tuple[int, int]]:
+        """Return the ranges of parts that have not come, or nothing where no part has."""
+        held = self._wholes.get(key)
+        if held is None:
+            return []
+        ranges: list[tuple[int, int]] = []
+        after = 0
+        for index in sorted(held.parts):
+            if index > after:
+                ranges.append((after, index))
+            after = index + 1
+        if after < held.total_parts:
+            ranges.append((after, held.total_parts))
+        return ranges
+
+    def discard(self, key: K) -> None:
+        """Forget the parts of a whole, which came another way."""
+        held = self._wholes.pop(key, None)
+        if held is not None:
+            self.bytes_held -= held.bytes_held
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._wholes
+
+    def __len__(self) -> int:
+        return len(self._wholes)
+
+    def _drop_if_empty(self, key: K, held: _Whole) -> None:
+        if not held.parts:
+            self.discard(key)
+
+    def _keep_bounds(self, newest: K) -> None:
+        config = self._config
+        while len(self._wholes) > config.wholes_max or self.bytes_held > config.bytes_max:
+            oldest = next(iter(self._wholes))
+            self.discard(oldest)
+            self.evicted += 1
+            if oldest == newest:
+                return
+
+    def _expire(self, now_ns: int) -> None:
+        while self._wholes:
+            oldest, held = next(iter(self._wholes.items()))
+            if now_ns - held.seen_ns < self._age_ns:
+                return
+            self.discard(oldest)
+            self.evicted += 1

@@ -1,0 +1,65 @@
+"""`p2pmsg listen`, as a process."""
+
+import json
+import time
+
+import pytest
+
+import p2pmsg
+from tests.integration.commands import command, eventually, run
+from tests.integration.test_udp_multicast import free_port
+
+
+@pytest.fixture
+def place():
+    return f"239.255.11.1:{free_port()}?interface=127.0.0.1"
+
+
+def test_it_shows_sessions_topics_and_rates(place, tmp_path):
+    watch = ("listen", f"udp://{place}", "--interval", "0.3", "--json")
+    with (
+        p2pmsg.Publisher(f"udp://{place}", name="feed") as publisher,
+        command(tmp_path, *watch) as listening,
+    ):
+
+        def rows():
+            for _ in range(20):
+                publisher.publish("trades", b"x" * 100)
+                publisher.publish("quotes", 1)
+            time.sleep(0.02)
+            lines = listening.output().splitlines()
+            found = [json.loads(line) for line in lines if line.endswith(b"}")]
+            return found if len({row["topic"] for row in found}) == 2 else None
+
+        row = eventually(rows)[-1]
+        listening.interrupt()
+        assert listening.wait() == 130
+    assert row["publisher"] == "feed"
+    assert row["session"] == f"{publisher.session:016x}"
+    assert row["missing"] == 0
+    assert listening.errors() == ""
+
+
+def test_it_shows_a_mold_feed(place, tmp_path):
+    with p2pmsg.MoldPublisher(f"mold://{place}", session="FEED"):
+        done = run("listen", f"mold://{place}", "--seconds", "1.5", "--interval", "5")
+    assert done.returncode == 0
+    assert b"FEED" in done.stdout
+    assert b"mold" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    {
+        "no endpoint": ([], b"ENDPOINT"),
+        "tcp": (["tcp://127.0.0.1:5"], b"take udp:// or mold://"),
+        "option": (["udp://239.1.1.1:5?mtu=1"], b"unknown option 'mtu'"),
+        "interface": (["udp://239.1.1.1:5?interface=none0"], b"interface 'none0' cannot be used"),
+        "address": (["udp://192.0.2.1:5"], b"cannot bind"),
+    }.values(),
+)
+def test_wrong_arguments_are_one_line(arguments, message):
+    done = run("listen", *arguments)
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert done.stderr.count(b"\n") == 1

@@ -1,0 +1,152 @@
+"""Subscribers and publishers that are killed again and again, at any moment, and started again.
+
+Every message must come; again may come only what had not been committed. `P2PMSG_SEEDS=10` kills
+ten times as often.
+"""
+
+import os
+import random
+import time
+from collections import Counter
+
+import pytest
+
+from tests.integration.peers import eventually
+
+pytest.importorskip("recovery.log")
+
+ROUNDS = int(100 * float(os.environ.get("P2PMSG_SEEDS", "1")))
+
+
+class Notes:
+    """What a consumer has written down, through all its lives."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def lines(self):
+        return self.path.read_text().splitlines() if self.path.exists() else []
+
+    def last(self):
+        got = [line for line in self.lines() if line.startswith("got")]
+        return int(got[-1].split()[1]) if got else -1
+
+    def check(self, commit):
+        """Check the ledger, and return how many messages came, and how many of them again."""
+        following = floor = lives = repeated = 0
+        fresh = False
+        for line in self.lines():
+            what, *words = line.split()
+            if what == "begin":
+                fresh, lives = True, lives + 1
+                continue
+            at = int(words[0])
+            if what == "committed":
+                floor = max(floor, at)
+                continue
+            assert words[1] in (str(at), "first"), line
+            if fresh:
+                assert floor <= at <= following, (line, floor, following)
+                if commit == "message":
+                    assert at >= following - 50, (line, following)  # the batch in hand
+                repeated += following - at
+                following, fresh = at, False
+            assert at == following, (line, following)
+            following = at + 1
+        return following, repeated, lives
+
+
+class Nursery:
+    """Starts and kills children at once, since each is forked from one that is there."""
+
+    def __init__(self, child):
+        self.child = child
+
+    def start(self, role, *arguments):
+        self.child.tell(" ".join(map(str, (role, *arguments))))
+        return int(self.child.line())
+
+    def kill(self, *pids):
+        self.child.tell(" ".join(map(str, ("kill", *pids))))
+        assert self.child.line() == "killed"
+
+
+@pytest.mark.timeout(max(120, ROUNDS))
+@pytest.mark.parametrize("commit", ["explicit", "message", 20])
+def test_whoever_is_killed_nothing_is_missing(tmp_path, make_child, make_publisher, commit):
+    rng = random.Random(str(commit))
+    publisher = make_publisher()
+    endpoint = publisher.endpoint
+    publisher.close()  # its port is free now, and everybody knows it
+    notes = Notes(tmp_path / "notes")
+    nursery = Nursery(make_child("nursery", module="cursor_children"))
+
+    def feed():
+        return nursery.start("feed", endpoint, tmp_path / "log")
+
+    def consume():
+        seed = rng.randrange(10**6)
+        cursor = tmp_path / "a.cursor"
+        return nursery.start("consume", endpoint, cursor, notes.path, commit, seed)
+
+    feeder, consumer = feed(), consume()
+    eventually(lambda: notes.last() > 100)
+    killed = Counter()
+    for _ in range(ROUNDS // 3):
+        time.sleep(rng.random() * 0.25)
+        who = rng.choice(["publisher", "subscriber", "both"])
+        killed[who] += 1
+        if who == "publisher":
+            nursery.kill(feeder)
+            feeder = feed()
+        elif who == "subscriber":
+            nursery.kill(consumer)
+            consumer = consume()
+        else:
+            nursery.kill(feeder, consumer)
+            if rng.random() < 0.5:
+                feeder, consumer = feed(), consume()
+            else:
+                consumer, feeder = consume(), feed()
+    nursery.kill(feeder)
+
+    head = head_of(make_publisher, endpoint, tmp_path / "log")
+    eventually(lambda: notes.last() == head - 1)
+    nursery.kill(consumer)
+    received, repeated, lives = notes.check(commit)
+    assert received == head
+    assert len(killed) == 3
+    assert lives > ROUNDS // 10
+    assert repeated < head
+
+
+def head_of(make_publisher, endpoint, directory):
+    """Return where the log ends, and serve it on."""
+    from p2pmsg import LogConfig
+
+    publisher = make_publisher(endpoint, log=LogConfig(directory))
+    return publisher.publish("t", "first") + 1
+
+
+@pytest.mark.timeout(max(120, ROUNDS))
+def test_a_subscriber_that_is_killed_misses_nothing_without_a_log(
+    tmp_path, make_child, make_publisher
+):
+    rng = random.Random(1)
+    publisher = make_publisher()
+    notes = Notes(tmp_path / "notes")
+    nursery = Nursery(make_child("nursery", module="cursor_children"))
+    for turn in range(ROUNDS // 4):
+        arguments = (tmp_path / "a.cursor", notes.path, "explicit", turn)
+        consumer = nursery.start("consume", publisher.endpoint, *arguments)
+        stop = time.monotonic() + rng.random() * 0.2
+        while time.monotonic() < stop:
+            publisher.publish("t", publisher.stats().published)
+            time.sleep(0.0005)
+        nursery.kill(consumer)
+    consumer = nursery.start("consume", publisher.endpoint, *arguments)
+    head = publisher.stats().published
+    eventually(lambda: notes.last() == head - 1)
+    nursery.kill(consumer)
+    received, _, lives = notes.check("explicit")
+    assert (received, lives > ROUNDS // 10) == (head, True)

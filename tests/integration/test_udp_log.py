@@ -1,0 +1,251 @@
+"""Over UDP with a local log and a durable cursor: both ends may be started again."""
+
+import itertools
+import re
+import shutil
+import signal
+import socket
+
+import pytest
+
+import p2pmsg
+from p2pmsg import LogConfig, LogFailedError
+from tests.integration.cursors import committed
+from tests.integration.loss import lose_datagrams
+from tests.integration.peers import TOPIC, check_ledger, eventually, take, take_all
+from tests.integration.peers import check_exact as check_sequences
+
+pytest.importorskip("recovery.log")
+
+LITTLE = 65_536
+_group = itertools.count(1)
+
+
+@pytest.fixture
+def endpoint():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return f"udp://239.255.9.{next(_group)}:{port}?interface=127.0.0.1"
+
+
+def publish(publisher, numbers):
+    """Publish numbers one by one and in one call, by turns."""
+    numbers = list(numbers)
+    for at in range(0, len(numbers), 500):
+        part = numbers[at : at + 500]
+        for number in part[:100]:
+            publisher.publish(TOPIC, number)
+        if part[100:]:
+            publisher.publish_many(TOPIC, part[100:])
+
+
+def check_exact(messages, first=0):
+    """Check that the values are the sequences from `first` on, in order and without a hole."""
+    check_sequences(messages, range(first, first + len(messages)))
+
+
+@pytest.mark.parametrize("part", [0, 0.2], ids=["clean", "20 % lost"])
+@pytest.mark.parametrize("fsync", ["interval", "always", "never"])
+def test_a_publisher_goes_on_in_its_session(
+    tmp_path, make_publisher, make_subscriber, endpoint, fsync, part
+):
+    log = LogConfig(tmp_path, fsync=fsync)
+    first = make_publisher(endpoint, log=log, name="feed")
+    subscriber = make_subscriber(endpoint, joins=first)
+    lose_datagrams(subscriber, part)
+    session = first.session
+    publish(first, range(2000))
+    check_exact(take(subscriber, 2000))
+    first.close()
+
+    second = make_publisher(endpoint, log=log, name="feed")
+    assert second.session == session
+    second.wait_for_subscribers(1, timeout=10)
+    publish(second, range(2000, 4000))
+    check_exact(take(subscriber, 2000), 2000)
+    second.publish("opened since", 0)
+    assert subscriber.receive(10).topic == "opened since"
+    check_ledger(subscriber, delivered=4001, outstanding=0, lost=0)
+    stats = second.stats()
+    assert stats.log is not None
+    assert stats.published == 4001
+    assert sum(stats.repaired.values()) == stats.messages_repaired
+    if not part:  # the receiver knows that the marks count anew
+        eventually(lambda: second.stats().multicast.receivers_waited_for == 1)
+    else:
+        assert stats.repaired["buffer"] >= stats.multicast.messages_repaired > 0
+
+
+def test_what_a_killed_publisher_sent_comes_from_its_log(
+    tmp_path, make_publisher, make_subscriber, make_child, endpoint
+):
+    child = make_child("publish_logged", endpoint, tmp_path, "never", module="logged_children")
+    session = int(child.line().split()[-1])
+    subscriber = make_subscriber(endpoint, start="earliest")
+    for _ in range(20):
+        subscriber.receive(10)
+    lose_datagrams(subscriber, 1.0)
+    count = int(child.line())
+    while count < 20_000:
+        count = int(child.line())
+    child.signal(signal.SIGKILL)
+    child.wait()
+
+    second = make_publisher(endpoint, log=LogConfig(tmp_path), name=endpoint[:80])
+    assert second.session == session
+    lose_datagrams(subscriber, 0)
+    head = second.publish("t", "the last")
+    assert head >= count
+    messages = take(subscriber, head + 1 - 20)
+    assert [message.sequence for message in messages] == list(range(20, head + 1))
+    assert messages[-1].value == "the last"
+    assert subscriber.stats().lost == 0
+    assert second.stats().repaired["log"] > 10_000
+
+
+def test_a_fixed_recovery_endpoint_does_not_hide_that_a_publisher_restarted(
+    tmp_path, make_publisher, make_subscriber, endpoint
+):
+    log = LogConfig(tmp_path)
+    first = make_publisher(endpoint, log=log, recovery_endpoint="tcp://127.0.0.1:0")
+    subscriber = make_subscriber(endpoint, joins=first)
+    publish(first, range(1000))
+    check_exact(take(subscriber, 1000))
+    place = first.recovery_endpoint
+    first.close()
+    second = make_publisher(endpoint, log=log, recovery_endpoint=place)
+    second.wait_for_subscribers(1, timeout=10)
+    publish(second, range(1000, 2000))
+    check_exact(take(subscriber, 1000), 1000)
+    check_ledger(subscriber, delivered=2000, outstanding=0, lost=0)
+
+
+def test_what_the_buffer_has_forgotten_comes_from_the_log(
+    tmp_path, make_publisher, make_subscriber, endpoint
+):
+    publisher = make_publisher(endpoint, log=LogConfig(tmp_path), replay_bytes=LITTLE)
+    publish(publisher, range(50_000))
+    late = make_subscriber(endpoint, start="earliest", joins=publisher)
+    check_exact(take(late, 50_000))
+    stats = publisher.stats()
+    assert stats.repaired["log"] > 10_000
+    assert stats.multicast.nacks == 0  # history is not asked for by UDP
+    assert late.stats().lost == 0
+
+
+def test_a_gap_that_the_buffer_has_forgotten_comes_from_the_log(
+    tmp_path, make_publisher, make_subscriber, endpoint
+):
+    log = LogConfig(tmp_path)
+    publisher = make_publisher(endpoint, log=log, replay_bytes=LITTLE, stall_ms=10)
+    subscriber = make_subscriber(endpoint, joins=publisher)
+    publish(publisher, range(1000))
+    check_exact(take(subscriber, 1000))
+    lose_datagrams(subscriber, 1.0)
+    publish(publisher, range(1000, 50_000))
+    lose_datagrams(subscriber, 0)
+    publish(publisher, range(50_000, 51_000))
+    check_exact(take(subscriber, 50_000), 1000)
+    assert publisher.stats().repaired["log"] > 10_000
+    assert subscriber.stats().lost == 0
+
+
+def test_a_log_that_fails_in_the_middle_of_a_call_has_what_was_accepted(
+    tmp_path, make_publisher, make_subscriber, endpoint
+):
+    log = LogConfig(tmp_path / "log", segment_bytes=64 * 1024)
+    publisher = make_publisher(endpoint, log=log)
+    subscriber = make_subscriber(endpoint, joins=publisher)
+    publisher.publish(TOPIC, b"first")
+    shutil.rmtree(tmp_path / "log")
+    with pytest.raises(LogFailedError, match="log") as failure:
+        publisher.publish_many(TOPIC, [b"%0200d" % number for number in range(5000)])
+    accepted = int(re.match(r"(\d+) of 5000", failure.value.__notes__[0])[1])
+    assert 0 < accepted < 5000
+    assert publisher.stats().published == 1 + accepted
+    messages = take_all(subscriber, 1 + accepted)
+    assert messages[-1].value == b"%0200d" % (accepted - 1)
+    check_ledger(subscriber, delivered=1 + accepted, outstanding=0, lost=0)
+    with pytest.raises(LogFailedError):
+        publisher.close(timeout=0.0)
+
+
+@pytest.mark.parametrize("part", [0, 0.2], ids=["clean", "20 % lost"])
+def test_a_subscriber_resumes_on_its_cursor(make_publisher, resume, endpoint, part):
+    publisher = make_publisher(endpoint)
+    publish(publisher, range(500))
+    first = resume(publisher, joins=publisher, start="earliest")
+    lose_datagrams(first, part)
+    publish(publisher, range(500, 1000))
+    check_exact(take(first, 1000))
+    first.commit()
+    assert committed(first) == 1000
+    publish(publisher, range(1000, 1500))
+    take(first, 200)  # not committed: they come again
+    first.close()
+    publish(publisher, range(1500, 3000))
+    publisher.publish("opened since", 0)
+
+    again = resume(publisher, joins=publisher, start="latest")
+    lose_datagrams(again, part)
+    publish(publisher, range(3000, 4000))
+    messages = take(again, 3001)
+    check_exact([message for message in messages if message.topic == TOPIC], 1000)
+    assert [message.value for message in messages if message.topic != TOPIC] == [0]
+    stats = again.stats()
+    assert (stats.lost, stats.outstanding) == (0, 0)
+    assert stats.cursor is not None
+    assert [line.endpoint for line in stats.lines] == [publisher.endpoint]
+    assert stats.lines[0].frames > 0
+
+
+def test_both_ends_are_started_again(tmp_path, make_publisher, resume, endpoint):
+    log = LogConfig(tmp_path / "log")
+    position = 0
+    for life in range(3):
+        head = (life + 1) * 2000
+        publisher = make_publisher(endpoint, log=log, replay_bytes=LITTLE)
+        publish(publisher, range(head - 2000, head - 1000))  # nobody is there
+        subscriber = resume(publisher, joins=publisher, start="earliest")
+        publish(publisher, range(head - 1000, head))
+        check_exact(take(subscriber, head - 300 - position), position)
+        subscriber.commit()
+        position = committed(subscriber)
+        subscriber.close()
+        publisher.close(timeout=0.2)
+    assert position == 3 * 2000 - 300
+
+
+def test_a_new_session_begun_while_the_subscriber_was_away_is_taken_whole(
+    make_publisher, resume, endpoint
+):
+    first = make_publisher(endpoint, name="feed")
+    subscriber = resume(first, joins=first)
+    publish(first, range(100))
+    check_exact(take(subscriber, 100))
+    subscriber.commit()
+    subscriber.close()
+    first.close(timeout=0.1)
+    second = make_publisher(endpoint, name="feed")
+    publish(second, range(300))
+    again = resume(second, joins=second)
+    check_exact(take(again, 300))
+    check_ledger(again, delivered=300, outstanding=0, lost=0)
+
+
+def test_a_mold_feed_resumes_on_its_cursor(opened, make_subscriber, tmp_path, endpoint):
+    place = endpoint.replace("udp://", "mold://")
+    feed = p2pmsg.MoldPublisher(f"{place}&request=127.0.0.1:0", session="S1")
+    opened.callback(feed.close, 0.0)
+    line = f"{place}&request=127.0.0.1:{feed.request_address[1]}"
+    cursor = tmp_path / "feed.cursor"
+    first = make_subscriber(line, cursor=cursor, start="earliest")
+    feed.publish_many([b"%d" % number for number in range(1, 501)])
+    assert [message.sequence for message in take(first, 500)] == list(range(1, 501))
+    first.commit()
+    first.close()
+    feed.publish_many([b"%d" % number for number in range(501, 1001)])
+    again = make_subscriber(line, cursor=cursor, start="latest")
+    assert [message.sequence for message in take(again, 500)] == list(range(501, 1001))
+    assert again.stats().lost == 0

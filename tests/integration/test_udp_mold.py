@@ -1,0 +1,245 @@
+"""MoldUDP64 on real sockets: a feed published, lost, asked for and received."""
+
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import p2pmsg
+from p2pmsg.mold import codec
+from tests.integration.loss import lose, lose_datagrams
+from tests.integration.peers import ROOT, check_ledger, eventually, take
+from tests.integration.test_udp_multicast import free_port
+
+ITCH = ROOT.parent / "shared" / "data" / "itch50-simulated.bin"
+_group = iter(range(1, 255))
+
+
+@pytest.fixture
+def place():
+    return f"mold://239.255.9.{next(_group)}:{free_port()}?interface=127.0.0.1"
+
+
+@pytest.fixture
+def make_feed(opened, place):
+    def make(session="S1", **options):
+        feed = p2pmsg.MoldPublisher(f"{place}&request=127.0.0.1:0", session=session, **options)
+        opened.callback(feed.close, 0.0)
+        return feed
+
+    return make
+
+
+def reader_of(place, *feeds):
+    servers = "".join(f"&request=127.0.0.1:{feed.request_address[1]}" for feed in feeds)
+    return place + servers
+
+
+def test_a_feed_has_its_own_sequences(make_feed, make_subscriber, place):
+    feed = make_feed()
+    subscriber = make_subscriber(reader_of(place, feed))
+    time.sleep(0.1)
+    assert feed.publish(b"first") == 1
+    assert feed.publish_many([b"second", b"", b"fourth"]) == (2, 4)
+    messages = take(subscriber, 4)
+    assert [message.value for message in messages] == [b"first", b"second", b"", b"fourth"]
+    assert [message.sequence for message in messages] == [1, 2, 3, 4]
+    assert {(message.topic, message.publisher) for message in messages} == {("mold", "S1")}
+    check_ledger(subscriber)
+
+
+def itch_messages():
+    path = Path(ITCH)
+    if not path.exists():
+        pytest.skip(f"{path.name} is not there")
+    data, at, messages = path.read_bytes(), 0, []
+    while at < len(data):
+        (length,) = struct.unpack_from("!H", data, at)
+        messages.append(data[at + 2 : at + 2 + length])
+        at += 2 + length
+    return messages
+
+
+def test_an_exchange_feed_is_complete_at_ten_percent_loss(make_feed, make_subscriber, place):
+    messages = itch_messages()
+    assert len(messages) == 12_012
+    feed = make_feed()
+    subscriber = make_subscriber(reader_of(place, feed), start="earliest")
+    lose_datagrams(subscriber, 0.1)
+    lose(feed._server, 0.1)  # requests are lost, too
+
+    def play():
+        for at in range(0, len(messages), 20):
+            feed.publish_many(messages[at : at + 20])
+            time.sleep(0.0005)
+
+    playing = threading.Thread(target=play)
+    playing.start()
+    got = take(subscriber, len(messages))
+    playing.join()
+    assert [message.value for message in got] == messages
+    assert [message.sequence for message in got] == list(range(1, 12_013))
+    stats = check_ledger(subscriber, lost=0)
+    assert stats.lines[0].kernel_drops > 0
+    assert sum(stats.repaired.values()) > 0
+    assert feed.stats().messages_repaired > 0
+
+
+def test_who_comes_late_gets_it_all_from_the_request_server(make_feed, make_subscriber, place):
+    feed = make_feed()
+    values = [b"%05d" % number for number in range(5000)]
+    feed.publish_many(values)
+    subscriber = make_subscriber(reader_of(place, feed), start="earliest")
+    assert [message.value for message in take(subscriber, 5000)] == values
+
+
+def test_a_server_that_does_not_answer_is_passed_over(make_feed, make_subscriber, place, opened):
+    feed = make_feed()
+    feed.publish_many([b"x"] * 100)
+    dead = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    dead.bind(("127.0.0.1", 0))
+    where = f"{place}&request=127.0.0.1:{dead.getsockname()[1]}"
+    where += f"&request=127.0.0.1:{feed.request_address[1]}"
+    subscriber = make_subscriber(where, start="earliest")
+    assert len(take(subscriber, 100)) == 100
+
+
+def test_what_no_server_has_is_reported_lost(make_feed, make_subscriber, place):
+    feed = make_feed(replay_bytes=2000)
+    feed.publish_many([bytes(100)] * 100)
+    subscriber = make_subscriber(reader_of(place, feed), start="earliest", repair_timeout=0.3)
+    rest = 1
+
+    def has_all():
+        nonlocal rest
+        try:
+            rest += len(subscriber.receive_many(timeout=0.05))
+        except TimeoutError:
+            pass
+        stats = subscriber.stats()
+        return stats.lost and not stats.outstanding
+
+    eventually(has_all)
+    stats = check_ledger(subscriber, published=100)
+    assert {loss.reason for loss in stats.losses} == {"timeout"}
+
+
+def test_the_next_session_follows_the_end_of_the_former(make_feed, make_subscriber, place):
+    first = make_feed("MON")
+    subscriber = make_subscriber(reader_of(place, first))
+    eventually(lambda: subscriber.stats().publishers == ["MON"])
+    first.publish(b"monday")
+    assert subscriber.receive(5).value == b"monday"
+    first.close(0.15)
+    second = make_feed("TUE")
+    second.publish(b"tuesday")
+    message = subscriber.receive(5)
+    assert (message.value, message.sequence, message.publisher) == (b"tuesday", 1, "TUE")
+    assert subscriber.stats().publishers == ["TUE"]
+
+
+def test_a_forged_session_and_garbage_are_counted(make_feed, make_subscriber, place, opened):
+    feed = make_feed()
+    subscriber = make_subscriber(reader_of(place, feed))
+    eventually(lambda: subscriber.stats().publishers)
+    stranger = p2pmsg.MoldPublisher(place, session="FORGED")
+    opened.callback(stranger.close, 0.0)
+    stranger.publish(b"not of this feed")
+    stranger._udp.send(b"too short")
+    feed.publish(b"goes on")
+    assert subscriber.receive(5).value == b"goes on"
+    eventually(lambda: subscriber.stats().frames_invalid.get("session", 0) >= 1)
+    assert subscriber.stats().frames_invalid["truncated"] == 1
+    assert subscriber.stats().publishers == ["S1"]
+
+
+def test_two_lines_of_a_feed_fill_in_for_one_another(make_feed, make_subscriber, place):
+    feed = make_feed()
+    where = reader_of(place, feed)
+    subscriber = make_subscriber([where, where])
+    eventually(lambda: subscriber.stats().publishers)
+    time.sleep(0.1)
+    lose_datagrams(subscriber, 0.2)
+    values = [b"%05d" % number for number in range(2000)]
+    for number, value in enumerate(values):
+        feed.publish(value)
+        if not number % 50:  # so that it is many trains, of which both lines lose some
+            time.sleep(0.001)
+    assert [message.value for message in take(subscriber, 2000)] == values
+    lines = subscriber.stats().lines
+    assert all(line.first and line.second and line.missing for line in lines)
+
+
+def test_a_feed_goes_on_as_a_stream_of_its_own(
+    make_feed, make_subscriber, make_publisher, place
+):
+    """What a relay does: an exchange's feed, republished over TCP for whoever wants it."""
+    feed = make_feed()
+    source = make_subscriber(reader_of(place + "&topic=itch", feed))
+    eventually(lambda: source.stats().publishers)
+    relay = make_publisher()
+    reader = make_subscriber(relay.endpoint, topics=["itch"], joins=relay)
+    values = [b"%d" % number for number in range(500)]
+    feed.publish_many(values)
+    while source.stats().delivered < 500:
+        batch = source.receive_many(timeout=5)
+        relay.publish_many(batch.topic, batch.values)
+    assert [message.value for message in take(reader, 500)] == values
+
+
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+def test_wireshark_reads_what_we_send(tmp_path):
+    """Its dissector of MoldUDP64, on a capture file that we write around our packets."""
+    session = b"WIRE      "
+    packets = [
+        codec.packet(session, 1, [b"hello", b"", b"world!"]),
+        codec.heartbeat(session, 4),
+        codec.end_of_session(session, 4),
+    ]
+    path = tmp_path / "feed.pcap"
+    path.write_bytes(capture(packets, 12_345))
+    fields = ["session", "sequence", "count", "msglen", "msgseqnum"]
+    known = [
+        line.split("\t")[2]
+        for line in run("tshark", "-G", "fields").splitlines()
+        if "\tmoldudp64." in line
+    ]
+    names = {field: next((k for k in known if k.endswith(field)), None) for field in fields}
+    wanted = [name for name in names.values() if name]
+    text = run(
+        "tshark", "-r", str(path), "-d", "udp.port==12345,moldudp64", "-T", "fields",
+        *[part for name in wanted for part in ("-e", name)],
+    )  # fmt: skip
+    rows = [
+        dict(zip(wanted, line.split("\t"), strict=True)) for line in text.splitlines()
+    ]
+    assert len(rows) == 3
+    assert {row["moldudp64.session"].strip() for row in rows} == {"WIRE"}
+    assert [int(row["moldudp64.sequence"]) for row in rows] == [1, 4, 4]
+    assert rows[0]["moldudp64.msglen"] == "5,0,6"
+    counts = run("tshark", "-r", str(path), "-d", "udp.port==12345,moldudp64", "-V")
+    assert "Malformed" not in counts
+    assert counts.count("MoldUDP64") >= 3
+
+
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
+def capture(payloads, port):
+    """Return a pcap file of UDP packets over raw IPv4."""
+    pieces = [struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65_535, 101)]
+    for payload in payloads:
+        udp = struct.pack("!HHHH", port, port, 8 + len(payload), 0) + payload
+        head = struct.pack(
+            "!BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), 0, 0, 64, 17, 0,
+            socket.inet_aton("127.0.0.1"), socket.inet_aton("239.1.1.1"),
+        )  # fmt: skip
+        pieces.append(struct.pack("<IIII", 0, 0, len(head + udp), len(head + udp)) + head + udp)
+    return b"".join(pieces)

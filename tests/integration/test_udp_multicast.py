@@ -1,0 +1,372 @@
+"""Publishers and subscribers over UDP on real sockets, with datagrams dropped by the kernel."""
+
+import random
+import socket
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+import p2pmsg
+from p2pmsg import wire
+from p2pmsg.control import Nack
+from p2pmsg.multicast import datagram
+from recovery import GroupRepairConfig
+from tests.integration.loss import lose_datagrams
+from tests.integration.peers import check_exact, check_ledger, eventually, take, take_all
+
+GROUP = "udp://239.255.8.{}:{}?interface=127.0.0.1"
+_group = iter(range(1, 255))
+
+
+def free_port():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def endpoint():
+    return GROUP.format(next(_group), free_port())
+
+
+def values_of(messages):
+    return [message.value for message in messages]
+
+
+@pytest.mark.parametrize(
+    "text", [GROUP, "udp://127.0.0.1:{1}", "udp://[::1]:{1}"], ids=["group", "address", "ipv6"]
+)
+def test_messages_arrive_once_and_in_order(make_publisher, make_subscriber, text):
+    place = text.format(next(_group), free_port())
+    publisher = make_publisher(place)
+    subscriber = make_subscriber(place, joins=publisher)
+    for number in range(100):
+        publisher.publish("t", number, key=f"k{number}", headers={"n": number})
+    publisher.publish_many("t", list(range(100, 3000)))
+    messages = take(subscriber, 3000)
+    assert values_of(messages) == list(range(3000))
+    assert messages[7].key == "k7"
+    assert messages[7].headers == {"n": 7}
+    check_ledger(subscriber)
+
+
+def test_topics_are_chosen_at_the_subscriber(make_publisher, make_subscriber, endpoint):
+    publisher = make_publisher(endpoint)
+    subscriber = make_subscriber(endpoint, topics=["a", "b*"], joins=publisher)
+    for number in range(50):
+        for topic in ("a", "aa", "b", "bb", "c"):
+            publisher.publish(topic, number)
+    messages = take(subscriber, 150)
+    assert {message.topic for message in messages} == {"a", "b", "bb"}
+    assert subscriber.stats().published == 150
+
+
+@pytest.mark.parametrize("size", [1300, 1500, 5000, 70_000, 1_000_000])
+def test_large_messages_go_in_parts(make_publisher, make_subscriber, endpoint, size):
+    publisher = make_publisher(endpoint)
+    subscriber = make_subscriber(endpoint, joins=publisher)
+    lose_datagrams(subscriber, 0.05)
+    values = [random.Random(number).randbytes(size) for number in range(4)]
+    for value in values:
+        publisher.publish("t", value)
+    assert values_of(take(subscriber, 4)) == values
+
+
+def test_a_message_above_the_limit_is_refused(make_publisher, endpoint):
+    publisher = make_publisher(endpoint)
+    with pytest.raises(p2pmsg.MessageTooLargeError):
+        publisher.publish_many("t", [bytes(2_000_000)])
+    with pytest.raises(p2pmsg.MessageTooLargeError):
+        publisher.publish("t", bytes(2_000_000))
+
+
+@pytest.mark.parametrize("part", [0.01, 0.05, 0.2, 0.5])
+def test_nothing_is_lost_although_the_kernel_drops(
+    make_publisher, make_subscriber, endpoint, part
+):
+    publisher = make_publisher(endpoint)
+    subscribers = [make_subscriber(endpoint, joins=publisher) for _ in range(2)]
+    for subscriber in subscribers:
+        lose_datagrams(subscriber, part)
+    count = 20_000
+    got = [[] for _ in subscribers]
+    readers = [
+        threading.Thread(target=lambda s=s, g=g: g.extend(take(s, count)))
+        for s, g in zip(subscribers, got, strict=True)
+    ]
+    for reader in readers:
+        reader.start()
+    for start in range(0, count, 200):
+        publisher.publish_many("t", list(range(start, start + 200)))
+        if not start % 2000:
+            for _ in range(5):
+                time.sleep(0.0005)
+    for reader in readers:
+        reader.join(60)
+    for subscriber, messages in zip(subscribers, got, strict=True):
+        assert values_of(messages) == list(range(count))
+        check_ledger(subscriber)
+        stats = subscriber.stats()
+        assert stats.lost == 0
+        assert stats.lines[0].kernel_drops > 0
+        assert sum(stats.repaired.values()) > 0
+    counted = publisher.stats().multicast
+    assert counted.nacks > 0
+    assert counted.messages_repaired > 0
+
+
+def test_a_lost_tail_is_repaired(make_publisher, make_subscriber, endpoint):
+    publisher = make_publisher(endpoint)
+    subscriber = make_subscriber(endpoint, joins=publisher)
+    publisher.publish("t", "first")
+    assert subscriber.receive(5).value == "first"
+    lose_datagrams(subscriber, 1.0)
+    publisher.publish("t", "the tail")
+    time.sleep(0.05)
+    lose_datagrams(subscriber, 0)
+    assert subscriber.receive(5).value == "the tail"
+
+
+def test_a_receive_buffer_too_small_costs_repairs_and_no_messages(
+    make_publisher, make_subscriber, endpoint
+):
+    multicast = p2pmsg.MulticastPublisherConfig(flow_control=False)
+    publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))
+    small = p2pmsg.MulticastSubscriberConfig(buffer_bytes=8192)
+    subscriber = make_subscriber(
+        endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=small)
+    )
+    count = 50_000
+    publisher.publish_many("t", [b"%0100d" % number for number in range(count)])
+    messages = take(subscriber, count)
+    assert messages[-1].value == b"%0100d" % (count - 1)
+    stats = subscriber.stats()
+    assert stats.lines[0].kernel_drops > 0
+    assert (stats.delivered, stats.lost) == (count, 0)
+    assert stats.balanced
+
+
+def test_flow_control_spares_a_small_buffer(make_publisher, make_subscriber, endpoint):
+    publisher = make_publisher(endpoint)
+    small = p2pmsg.MulticastSubscriberConfig(buffer_bytes=512 * 1024)
+    subscriber = make_subscriber(
+        endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=small)
+    )
+    values = [b"%0100d" % number for number in range(100_000)]
+    sending = threading.Thread(target=publisher.publish_many, args=("t", values))
+    sending.start()
+    messages = take(subscriber, len(values))
+    sending.join()
+    assert messages[-1].value == values[-1]
+    counted = publisher.stats().multicast
+    assert counted.receivers_waited_for == 1
+    assert counted.window_waits > 0
+
+
+def test_who_stops_for_long_gets_the_rest_over_the_recovery_channel(
+    make_publisher, make_subscriber, endpoint
+):
+    publisher = make_publisher(endpoint, stall_ms=50)
+    near = replace(p2pmsg.MulticastSubscriberConfig(), history_messages=1000)
+    subscriber = make_subscriber(
+        endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=near)
+    )
+    publisher.publish("t", -1)
+    assert subscriber.receive(5).value == -1
+    lose_datagrams(subscriber, 1.0)
+    publisher.publish_many("t", list(range(30_000)))
+    time.sleep(0.1)
+    lose_datagrams(subscriber, 0)
+    assert values_of(take(subscriber, 30_000)) == list(range(30_000))
+    assert publisher.stats().requesters, "nobody asked over the recovery channel"
+
+
+def test_history_comes_over_the_recovery_channel(make_publisher, make_subscriber, endpoint):
+    publisher = make_publisher(endpoint)
+    publisher.publish_many("t", list(range(5000)))
+    subscriber = make_subscriber(endpoint, start="earliest", joins=publisher)
+    assert values_of(take(subscriber, 5000)) == list(range(5000))
+    assert publisher.stats().multicast.nacks == 0
+
+
+def test_what_nobody_keeps_is_reported_lost(make_publisher, make_subscriber, endpoint):
+    publisher = make_publisher(endpoint, replay_bytes=20_000, stall_ms=10)
+    subscriber = make_subscriber(endpoint, joins=publisher)
+    publisher.publish("t", b"")
+    subscriber.receive(5)
+    lose_datagrams(subscriber, 1.0)
+    for _number in range(100):
+        publisher.publish_many("t", [bytes(100)] * 20)
+    lose_datagrams(subscriber, 0)
+    publisher.publish("t", b"")
+    take_all(subscriber, 2002)
+    stats = subscriber.stats()
+    assert stats.lost > 0
+    assert {loss.reason for loss in stats.losses} == {"evicted"}
+    assert stats.balanced
+
+
+def test_a_lone_loser_is_served_alone_by_choice(make_publisher, make_subscriber, endpoint):
+    multicast = p2pmsg.MulticastPublisherConfig(repair=GroupRepairConfig(unicast=True))
+    publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))
+    loser = make_subscriber(endpoint, joins=publisher)
+    other = make_subscriber(endpoint, joins=publisher)
+    for number in range(50):
+        lose_datagrams(loser, 0.5)
+        publisher.publish("t", number)
+        time.sleep(0.002)
+    assert values_of(take(loser, 50)) == values_of(take(other, 50)) == list(range(50))
+    assert sum(loser.stats().repaired.values()) > 0
+    assert other.stats().duplicates == 0
+
+
+def test_a_publisher_that_comes_back_is_another_session(make_publisher, make_subscriber, endpoint):
+    first = make_publisher(endpoint, name="feed")
+    subscriber = make_subscriber(endpoint, joins=first)
+    first.publish("t", "first life")
+    assert subscriber.receive(5).value == "first life"
+    first._driver.stop()  # no farewell
+    first._sender.close()
+    first._server.close()
+    second = make_publisher(endpoint, name="feed")
+    second.wait_for_subscribers(1, 10)
+    second.publish("t", "second life")
+    assert subscriber.receive(5).value == "second life"
+    eventually(lambda: len(subscriber.stats().publishers) == 1)
+
+
+def test_two_publishers_share_a_group(make_publisher, make_subscriber, endpoint):
+    publishers = [make_publisher(endpoint, name=name) for name in ("a", "b")]
+    subscriber = make_subscriber(endpoint, joins=publishers)
+    for number in range(100):
+        for publisher in publishers:
+            publisher.publish("t", number)
+    messages = take(subscriber, 200)
+    for name in ("a", "b"):
+        found = [message.value for message in messages if message.publisher == name]
+        assert found == list(range(100))
+
+
+def test_the_second_of_two_lines_fills_in_for_the_first(
+    make_publisher, make_subscriber, endpoint
+):
+    """A and B: one publisher, whose datagrams come by two ways that lose independently."""
+    publisher = make_publisher(endpoint)
+    slow = p2pmsg.SubscriberConfig(second_line_ms=200)
+    subscriber = make_subscriber([endpoint, endpoint], joins=publisher, config=slow)
+    lose_datagrams(subscriber, 0.1)
+    for number in range(2000):
+        publisher.publish("t", number)
+        if not number % 50:
+            time.sleep(0.001)
+    assert values_of(take(subscriber, 2000)) == list(range(2000))
+    lines = subscriber.stats().lines
+    assert all(line.first > 0 and line.second > 0 and line.missing > 0 for line in lines)
+    assert lines[0].first + lines[1].first <= 2000
+    # Asked for is what both lost: one in a hundred, where a single line loses one in ten.
+    assert sum(subscriber.stats().repaired.values()) < sum(line.missing for line in lines)
+    check_ledger(subscriber)
+
+
+def sealed(frame):
+    return datagram.seal(frame)
+
+
+class TestHostile:
+    """What a stranger may send to the group, and to the publisher."""
+
+    @pytest.fixture
+    def pair(self, make_publisher, make_subscriber, endpoint):
+        publisher = make_publisher(endpoint)
+        return publisher, make_subscriber(endpoint, joins=publisher)
+
+    @pytest.fixture
+    def stranger(self, opened, endpoint):
+        from transports import UdpSender
+
+        sender = UdpSender(endpoint)
+        opened.callback(sender.close)
+        return sender
+
+    def check_flow(self, pair, label):
+        publisher, subscriber = pair
+        publisher.publish("t", label)
+        assert subscriber.receive(5).value == label
+        check_ledger(subscriber)
+
+    def test_datagrams_of_every_length(self, pair, stranger):
+        rng = random.Random(7)
+        lengths = [*range(0, 1500, 7), *range(1500, 65_507, 1009), 65_506, 65_507]
+        for length in lengths:
+            stranger.send(rng.randbytes(length))
+            if not length % 50:
+                self.check_flow(pair, length)
+        self.check_flow(pair, "end")
+        eventually(lambda: sum(pair[1].stats().frames_invalid.values()) == len(lengths))
+
+    def test_damaged_forged_and_replayed_datagrams(self, pair, stranger):
+        publisher, subscriber = pair
+        self.check_flow(pair, "begin")
+        frame = publisher._core.replay.frames("t", 0, 1, 1)[0].frame
+        stranger.send(frame + b"\0\0\0\0")
+        wrong = bytearray(sealed(frame))
+        wrong[-6] ^= 1
+        stranger.send(bytes(wrong))
+        for _ in range(10):
+            stranger.send(sealed(frame))  # an old one again
+        forged = wire.stream_prefix("t", 12345) + wire.REST.pack(0, 1, 6, 0)
+        stranger.send(sealed(forged + b"\x94\x91\x01\xc0\xc0\xc0"))
+        self.check_flow(pair, "end")
+        eventually(lambda: subscriber.stats().frames_invalid.get("session"))
+        stats = subscriber.stats()
+        assert stats.frames_invalid == {"crc": 2, "session": 1}
+        assert stats.duplicates == 10
+
+    def test_a_nack_for_everything_is_answered_within_the_budget(self, pair, opened):
+        publisher, _ = pair
+        publisher.publish_many("t", [bytes(1000)] * 20_000)
+        body = Nack("t", [(0, 2**62)])
+        nack = sealed(wire.control_frame(wire.Kind.NACK, publisher.session, body))
+        one = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        address = publisher._sender._udp.local_address
+        began = time.monotonic()
+        for _ in range(200):
+            one.sendto(nack, address)
+            time.sleep(0.001)
+        config = GroupRepairConfig()
+        seconds = time.monotonic() - began
+        limit = config.requester.budget_burst_bytes + seconds * config.requester.budget_bytes_s
+        assert publisher.stats().multicast.bytes_repaired <= limit + 100_000
+
+    def test_garbage_to_the_publisher_is_counted(self, pair, opened):
+        publisher, _ = pair
+        one = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        address = publisher._sender._udp.local_address
+        for length in range(0, 1000, 50):
+            one.sendto(random.randbytes(length), address)
+        other = sealed(wire.control_frame(wire.Kind.NACK, 1, Nack("t", [(0, 1)])))
+        one.sendto(other, address)
+        eventually(lambda: publisher.stats().multicast.invalid.get("session"))
+        assert sum(publisher.stats().multicast.invalid.values()) == 21
+        self.check_flow(pair, "still there")
+
+
+def test_errors_name_what_is_wrong(endpoint):
+    with pytest.raises(p2pmsg.EndpointError, match="interface 'none0'"):
+        p2pmsg.Publisher("udp://239.1.1.1:5000?interface=none0")
+    with pytest.raises(p2pmsg.EndpointError, match="needs an address"):
+        p2pmsg.Publisher("udp://*:5000")
+    with pytest.raises(p2pmsg.BindError):
+        p2pmsg.Subscriber("udp://192.0.2.7:5000")
+    with pytest.raises(p2pmsg.EndpointError, match="unknown option"):
+        p2pmsg.Subscriber("udp://239.1.1.1:5000?mtu=9000")
+
+
+def test_messages_check_exactly(make_publisher, make_subscriber, endpoint):
+    publisher = make_publisher(endpoint)
+    subscriber = make_subscriber(endpoint, topics=["trades"], joins=publisher)
+    for number in range(1000):
+        publisher.publish("trades", number)
+    check_exact(take(subscriber, 1000))

@@ -1,0 +1,305 @@
+"""A log against a list: what is served is what was written, through kills, crashes and failures."""
+
+import errno
+from random import Random
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from recovery.log import LogConfig, LogReader, LogWriteError, LogWriter, MemoryStore, verify
+from recovery.log.state import decode_state
+
+OWN, OTHER = 1, 2
+KEYS = [(OWN, "a"), (OWN, "b"), (OWN, "é"), (OTHER, "a")]
+S = 10**9
+FULL = OSError(errno.ENOSPC, "No space left on device")
+OPERATIONS = ["write", "sync", "open", "replace", "remove", "truncate"]
+
+
+class Log:
+    """The log, and what it must have.
+
+    Attributes:
+        kept: (session, topic, start, stop, frame, appended ns) of what was written and not lost to
+            a crash, the oldest first. Retention may have deleted a first part of it.
+        synced: how many of them no crash can take.
+        used: by stream, the sequence above all that were ever handed out.
+        skips: by stream, what was skipped after crashes.
+
+    """
+
+    def __init__(self, fsync, retention_bytes, segment_age_s, reserve):
+        self.config = LogConfig(
+            "log", segment_bytes=4096, index_bytes=500, fsync=fsync, reserve=reserve,
+            retention_bytes=retention_bytes, segment_age_s=segment_age_s,
+        )  # fmt: skip
+        self.store, self.now_ns, self.number = MemoryStore(), 10**18, 0
+        self.kept, self.synced, self.deleted = [], 0, 0
+        self.has_holes = False
+        self.used, self.skips = dict.fromkeys(KEYS, 0), {}
+        self.open()
+
+    def open(self):
+        self.writer = LogWriter(
+            self.config, session=OWN, now_ns=self.now_ns, store=self.store
+        )
+        self.reader = self.other = None
+
+    # What a process does.
+
+    def append(self, key, count, size):
+        start = self.writer.next(*key)
+        assert start >= self.used[key] or key[0] == OTHER
+        frame = b"%d %d;" % (start, self.number) + bytes(size)
+        if self.writer.floor and key[0] == OWN and key not in self.writer.streams():
+            self.skips[key] = [(0, self.writer.floor)]
+        try:
+            self.writer.append(
+                *key, start, count, frame, timestamp_ns_max=self.number, now_ns=self.now_ns
+            )
+        except LogWriteError:
+            assert self.store.failing
+            return
+        self.number += 1
+        self.kept.append((*key, start, start + count, frame, self.now_ns))
+        if self.config.fsync != "always":
+            self.used[key] = start + count
+
+    def sync(self):
+        try:
+            self.writer.sync()
+        except LogWriteError:
+            assert self.store.failing
+            return
+        self.now_synced()
+
+    def sync_while(self, appends):
+        count = len(self.kept)
+        try:
+            pending = self.writer.begin_sync()
+        except LogWriteError:
+            assert self.store.failing
+            return
+        for key, size in appends:
+            self.append(key, 1, size)
+        pending.wait()
+        try:
+            self.writer.end_sync(pending)
+        except LogWriteError:
+            assert self.store.failing
+            return
+        self.now_synced(count)
+
+    def now_synced(self, count=None):
+        count = len(self.kept) if count is None else count
+        self.synced = max(self.synced, count)
+        for session, topic, _, stop, *_ in self.kept[:count]:
+            self.used[session, topic] = max(self.used[session, topic], stop)
+
+    def expire(self, seconds):
+        self.now_ns += seconds * S
+        try:
+            self.writer.expire(self.now_ns)
+        except LogWriteError:
+            assert self.store.failing
+
+    def fail(self, operations):
+        self.store.failing = dict.fromkeys(operations, FULL)
+
+    def mend(self):
+        self.store.failing = {}
+
+    # How it ends, and begins again.
+
+    def kill(self):
+        self.store.failing = {}
+        before = {key: self.writer.next(*key) for key in KEYS if key[0] == OWN}
+        self.store.kill()
+        self.open()
+        report = self.writer.opened
+        assert not report.clean
+        assert (report.skipped, report.findings) == ((), ())
+        assert {key: self.writer.next(*key) for key in before} == before
+        if self.config.fsync == "always":
+            self.now_synced()  # it is, before anybody can read it
+
+    def close(self):
+        self.store.failing = {}
+        before = {key: self.writer.next(*key) for key in KEYS}
+        has_failed = self.writer._is_failed
+        self.writer.close(self.now_ns)
+        self.store.kill()
+        # What a failed sync leaves open has the index of an earlier time, if any.
+        found = verify("log", store=self.store)
+        findings = [one.what for one in found if not has_failed or one.path.endswith(".log")]
+        assert not findings or (self.has_holes and "the next segment" in " ".join(findings))
+        self.open()
+        assert all(self.writer.next(*key) == before[key] for key in KEYS[:3])
+        assert self.writer.opened.clean == (not has_failed)
+        assert self.writer.opened.segments_scanned <= has_failed
+        if not has_failed:
+            self.now_synced()
+
+    def crash(self, seed):
+        self.store.failing = {}
+        known = set(self.writer.streams())
+        self.store.crash(None if seed is None else Random(seed))
+        left = [tuple(record)[:6] for record in LogReader("log", store=self.store).records()]
+        state = decode_state(self.store.read("state"))
+        self.open()
+        rest = iter(self.kept)
+        assert all(record in rest for record in left)
+        synced = self.kept[self.deleted : self.synced]
+        first = next((at for at, record in enumerate(synced) if record in left), len(synced))
+        assert [record for record in synced[first:] if record not in left] == []
+        for key in KEYS[:3]:
+            following = self.writer.next(*key)
+            assert following >= self.used[key]
+            if key in self.writer.streams():
+                stops = [record[3] for record in left if record[:2] == key]
+                report = [skip[2:] for skip in self.writer.opened.skipped if skip[:2] == key]
+                assert len(report) <= 1
+                if not (stops or key[1] in state.tails or key[1] in state.marks):
+                    assert following == self.writer.floor
+                    self.skips[key] = [(0, following)] if following else []
+                self.skips.setdefault(key, []).extend(report)
+                assert not report or report[0][1] == following
+                assert not stops or not report or report[0][0] >= stops[-1]
+                if self.config.fsync == "always":
+                    assert not report
+            else:
+                assert key not in known or following == self.writer.floor
+        self.has_holes = True
+        self.kept, self.deleted = left, 0
+        self.synced = len(left) if self.config.fsync == "always" else 0
+
+    # What a reader sees.
+
+    def served(self, reader):
+        found = [tuple(record)[:6] for record in reader.records()]
+        assert not reader.corrupt
+        return found
+
+    def read_all(self, is_own):
+        reader = self.writer.reader() if is_own else LogReader("log", store=self.store)
+        found = self.served(reader)
+        assert found == self.kept[len(self.kept) - len(found) :]
+        deleted = len(self.kept) - len(found)
+        assert deleted >= self.deleted
+        if self.config.retention_bytes == 2**40:
+            assert not deleted
+        self.deleted = deleted
+        for summary in reader.streams():
+            key = (summary.session, summary.topic)
+            mine = [record for record in found if record[:2] == key]
+            assert (summary.earliest, summary.next) == (mine[0][2], mine[-1][3])
+            assert summary.frames == len(mine)
+            assert summary.appended_ns_last == max(record[5] for record in mine)
+        assert {record[:2] for record in found} == {(s.session, s.topic) for s in reader.streams()}
+
+    def read_range(self, key, start, length, bytes_max, is_own):
+        reader = self.writer.reader() if is_own else LogReader("log", store=self.store)
+        mine = [record[2:5] for record in self.served(reader) if record[:2] == key]
+        expected = [one for one in mine if one[1] > start and one[0] < start + length and length]
+        found = [tuple(kept)[:3] for kept in reader.frames(*key, start, start + length, bytes_max)]
+        assert found == expected[: len(found)]
+        assert bool(found) == bool(expected)
+        if len(found) < len(expected):
+            assert sum(len(one[2]) for one in expected[: len(found) + 1]) > bytes_max
+        assert len(found) < 2 or sum(len(one[2]) for one in found) <= bytes_max
+
+    def read_from_a_time(self, at, key):
+        reader = self.writer.reader()
+        records = [tuple(record) for record in reader.records() if tuple(record)[:2] == key]
+        newest = int(at * self.number)
+        expected = [one[2] for one in records if one[6] >= newest]
+        found = reader.first_at_or_after(*key, newest)
+        assert (found and found.start) == (expected[0] if expected else None)
+
+    def begin_to_read(self):
+        if self.reader is not None:
+            return
+        self.reader = LogReader("log", store=self.store)
+        self.held = self.served(self.reader)
+        self.other = self.writer.reader()
+
+    def read_on(self):
+        """What a reader holds is not deleted, up to the eight segments that it holds at a time."""
+        if self.reader is None:
+            return
+        if len(self.segments()) <= 8:
+            assert self.served(self.reader) == self.held
+        self.reader.refresh()
+        self.held = self.served(self.reader)
+        assert self.held == self.served(self.other)
+        assert self.held == self.kept[len(self.kept) - len(self.held) :]
+
+    def end_to_read(self):
+        if self.reader is None:
+            return
+        self.reader.close()
+        self.other.close()
+        self.reader = None
+
+    def segments(self):
+        return [name for name in self.store.names() if name.endswith(".log")]
+
+    def check(self):
+        """It says what was skipped, and how large it is."""
+        writer = self.writer
+        for key in KEYS[:3]:
+            if key in writer.streams():
+                earliest = writer.earliest(*key)
+                expected = self.skips.get(key, [])
+                assert set(writer.skips(*key)) <= set(expected)
+                if earliest is not None:
+                    late = {skip for skip in expected if skip[1] > earliest}
+                    assert late <= set(writer.skips(*key))
+        assert writer.skips(OTHER, "a") == []
+        sizes = [len(self.store.read(name)) for name in self.segments()]
+        if not self.store.failing and not writer._must_cut:
+            assert writer.bytes == sum(sizes) or writer._segment_bytes < 0
+        assert writer.unsynced_bytes >= 0
+
+
+
+KEY = st.sampled_from(KEYS)
+SIZES = st.one_of(st.integers(0, 300), st.integers(0, 6000))
+STEPS = st.one_of(
+    st.tuples(st.just("append"), KEY, st.integers(1, 30), SIZES),
+    st.tuples(st.just("append"), KEY, st.just(1), SIZES),
+    st.tuples(st.just("sync")),
+    st.tuples(st.just("sync_while"), st.lists(st.tuples(KEY, st.integers(0, 3000)), max_size=5)),
+    st.tuples(st.just("expire"), st.integers(-30, 30)),
+    st.tuples(st.just("fail"), st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=2)),
+    st.tuples(st.just("mend")),
+    st.tuples(st.just("kill")),
+    st.tuples(st.just("close")),
+    st.tuples(st.just("crash"), st.none() | st.integers(0, 2**16)),
+    st.tuples(st.just("read_all"), st.booleans()),
+    st.tuples(
+        st.just("read_range"),
+        KEY, st.integers(0, 400), st.integers(0, 100), st.integers(1, 10_000), st.booleans(),
+    ),
+    st.tuples(st.just("read_from_a_time"), st.floats(0, 1), KEY),
+    st.tuples(st.just("begin_to_read")),
+    st.tuples(st.just("read_on")),
+    st.tuples(st.just("end_to_read")),
+)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None, phases=set(Phase) - {Phase.explain})
+@given(
+    st.sampled_from(["interval", "always", "never"]),
+    st.sampled_from([0, 9000, 2**40]),
+    st.sampled_from([None, 20]),
+    st.integers(1, 40),
+    st.lists(STEPS, max_size=60),
+)
+def test_a_log_is_a_list(fsync, retention_bytes, segment_age_s, reserve, steps):
+    log = Log(fsync, retention_bytes, segment_age_s, reserve)
+    for name, *arguments in [*steps, ("kill",), ("read_all", False)]:
+        if name.startswith(("read", "begin")) and log.store.failing:
+            log.mend()
+        getattr(log, name)(*arguments)
+        log.check()

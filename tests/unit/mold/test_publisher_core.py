@@ -1,0 +1,107 @@
+"""The request server: partial answers, budgets, history."""
+
+import pytest
+
+from p2pmsg.mold import codec
+from p2pmsg.mold.publisher_core import MoldPublisherCore
+from recovery import HeartbeatConfig, ReplayConfig, RetransmitConfig
+
+SESSION = b"TEST      "
+MS = 1_000_000
+
+
+def make(**changes):
+    options = {
+        "session": SESSION,
+        "packet_bytes": 100,
+        "replay": ReplayConfig(),
+        "retransmit": RetransmitConfig(linger_ms=0.0),
+        "heartbeat": HeartbeatConfig(initial_ms=20),
+        "history": None,
+        "now_ns": 0,
+    }
+    return MoldPublisherCore(**{**options, **changes})
+
+
+def answers(core, start, count, address="me", now_ns=0):
+    core.receive_request(codec.request(SESSION, start, count), address, now_ns=now_ns)
+    found = []
+    while (answer := core.next_answer(now_ns=now_ns)) is not None:
+        data, to = answer
+        assert to == address
+        assert len(data) <= 100
+        found.append(codec.read_packet(data))
+    return found
+
+
+def test_messages_are_numbered_from_1():
+    core = make()
+    assert core.publish([b"a", b"b"], now_ns=0) == (1, 2)
+    assert core.publish([b"c"], now_ns=0) == (3, 3)
+    sent = [codec.read_packet(data) for data in core.outbox]
+    assert [(packet.sequence, packet.messages) for packet in sent] == [
+        (1, [b"a", b"b"]),
+        (3, [b"c"]),
+    ]
+
+
+def test_a_request_is_answered_by_one_packet_across_the_packets_that_were_sent():
+    core = make()
+    for number in range(40):
+        core.publish([b"%02d" % number], now_ns=0)
+    (packet,) = answers(core, 11, 30)
+    assert packet.sequence == 11
+    assert packet.messages == [b"%02d" % number for number in range(10, 30)]  # what fits
+    (packet,) = answers(core, 39, 1000)
+    assert packet.messages == [b"38", b"39"]
+
+
+@pytest.mark.parametrize(("start", "count"), [(41, 5), (10**9, 1)])
+def test_what_was_not_sent_yet_is_not_answered(start, count):
+    core = make()
+    core.publish([b"x"] * 40, now_ns=0)
+    assert answers(core, start, count) == []
+
+
+def test_what_is_no_longer_kept_comes_from_the_history_or_not_at_all():
+    log = [b"%03d" % number for number in range(200)]
+    for history in (None, lambda start, stop: log[start - 1 : stop - 1]):
+        core = make(replay=ReplayConfig(bytes_max=200), history=history)
+        core.publish(log, now_ns=0)
+        found = answers(core, 3, 2)
+        if history is None:
+            assert found == []
+            assert core.unanswered == 2
+        else:
+            assert found[0].messages == [b"002", b"003"]
+
+
+def test_malformed_requests_are_counted():
+    core = make()
+    core.receive_request(b"x", "me", now_ns=0)
+    core.receive_request(codec.request(b"OTHER     ", 1, 1), "me", now_ns=0)
+    assert core.invalid == {"length": 1, "session": 1}
+
+
+def test_one_requester_has_a_budget_and_others_theirs():
+    core = make(
+        retransmit=RetransmitConfig(linger_ms=0, budget_bytes_s=1000, budget_burst_bytes=1000)
+    )
+    core.publish([bytes(60)] * 100, now_ns=0)
+    greedy = sum(len(answers(core, number, 1, "greedy")) for number in range(1, 101))
+    assert 10 <= greedy <= 20
+    assert len(answers(core, 1, 1, "modest")) == 1
+
+
+def test_heartbeats_and_the_end():
+    core = make()
+    core.publish([b"x"], now_ns=0)
+    core.outbox.clear()
+    core.handle_timer(now_ns=19 * MS)
+    assert not core.outbox
+    core.handle_timer(now_ns=20 * MS)
+    assert core.outbox.pop() == codec.heartbeat(SESSION, 2)
+    core.end(now_ns=30 * MS)
+    for _ in range(2):
+        core.handle_timer(now_ns=30 * MS)
+    assert list(core.outbox) == [codec.end_of_session(SESSION, 2)]

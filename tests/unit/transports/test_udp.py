@@ -1,0 +1,173 @@
+"""UDP on real sockets: groups, addresses, trains, buffers."""
+
+import select
+import socket
+
+import pytest
+
+from transports import AddressInUseError, BindError, ClosedError, EndpointError
+from transports.udp import UdpReceiver, UdpSender
+
+
+@pytest.fixture
+def opened():
+    made = []
+    yield lambda one: made.append(one) or one
+    for one in made:
+        one.close()
+
+
+def free_port():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_for(one):
+    assert select.select([one], [], [], 5)[0], "nothing came"
+
+
+def pair(opened, endpoint):
+    receiver = opened(UdpReceiver(endpoint))
+    receiver.connect()
+    return opened(UdpSender(endpoint)), receiver
+
+
+PLACES = {
+    "group": "udp://239.255.7.1:{}?interface=127.0.0.1",
+    "interface by name": "udp://239.255.7.1:{}?interface=lo&ttl=0",
+    "address": "udp://127.0.0.1:{}",
+    "name": "udp://localhost:{}",
+    "ipv6": "udp://[::1]:{}",
+}
+
+
+@pytest.mark.parametrize("text", PLACES.values(), ids=PLACES)
+def test_a_datagram_arrives_and_an_answer_comes_back(opened, text):
+    sender, receiver = pair(opened, text.format(free_port()))
+    assert sender.send(b"hello")
+    wait_for(receiver)
+    received = receiver.receive()
+    assert bytes(received.data) == b"hello"
+    receiver.send(b"back", sender.local_address if received.address is None else received.address)
+    wait_for(sender)
+    answer, address = sender.receive()
+    assert answer == b"back"
+    assert sender.send(b"for you alone", address)
+    wait_for(receiver.back)
+    assert receiver.receive_back()[0] == b"for you alone"
+    assert receiver.receive() is None
+    assert receiver.receive_back() is None
+    assert sender.receive() is None
+
+
+@pytest.mark.parametrize("segmenting", [True, False])
+def test_a_train_arrives_as_the_datagrams_that_it_is_made_of(opened, segmenting):
+    sender, receiver = pair(opened, PLACES["group"].format(free_port()))
+    sender.segmenting &= segmenting
+    datagrams = [bytes([number]) * 1000 for number in range(40)] + [b"the last is shorter"]
+    assert sender.send_train(datagrams, 1000)
+    found = []
+    while len(found) < len(datagrams):
+        wait_for(receiver)
+        received = receiver.receive()
+        data, segment = bytes(received.data), received.segment
+        found += [data[at : at + segment] for at in range(0, len(data), segment)]
+    assert found == datagrams
+
+
+def test_an_empty_datagram_is_one(opened):
+    sender, receiver = pair(opened, PLACES["address"].format(free_port()))
+    assert sender.send(b"")
+    wait_for(receiver)
+    received = receiver.receive()
+    assert (len(received.data), received.segment) == (0, 1)
+
+
+def test_two_receivers_of_a_group_get_the_same_and_another_group_is_kept_out(opened):
+    port = free_port()
+    sender, first = pair(opened, PLACES["group"].format(port))
+    _, second = pair(opened, PLACES["group"].format(port))
+    other, _ = pair(opened, f"udp://239.255.7.2:{port}?interface=127.0.0.1")
+    assert other.send(b"not for them")
+    assert sender.send(b"for both")
+    for receiver in (first, second):
+        wait_for(receiver)
+        assert bytes(receiver.receive().data) == b"for both"
+        assert receiver.receive() is None
+
+
+def test_who_rejoins_receives_again(opened):
+    sender, receiver = pair(opened, PLACES["group"].format(free_port()))
+    receiver.reconnect()
+    assert sender.send(b"again")
+    wait_for(receiver)
+
+
+def test_what_does_not_fit_the_buffer_is_counted(opened):
+    endpoint = PLACES["group"].format(free_port())
+    receiver = opened(UdpReceiver(endpoint, buffer_bytes=16 * 1024))
+    receiver.connect()
+    sender = opened(UdpSender(endpoint))
+    sent = 200
+    for _ in range(sent):
+        assert sender.send(bytes(1000))
+    got = 0
+    while receiver.receive() is not None:
+        got += 1
+    assert sender.send(b"the kernel tells with the next one")
+    wait_for(receiver)
+    receiver.receive()
+    assert 0 < got < sent
+    assert receiver.kernel_drops == sent - got
+
+
+def test_a_buffer_is_as_large_as_is_granted(opened):
+    receiver = opened(UdpReceiver("udp://127.0.0.1:1", buffer_bytes=1 << 18))
+    assert receiver.buffer_bytes >= 1 << 18
+
+
+def test_an_address_has_one_receiver_only(opened):
+    endpoint = PLACES["address"].format(free_port())
+    pair(opened, endpoint)
+    second = opened(UdpReceiver(endpoint))
+    with pytest.raises(AddressInUseError, match="cannot bind"):
+        second.connect()
+
+
+def test_nobody_there_is_no_error(opened):
+    sender = opened(UdpSender(PLACES["address"].format(free_port())))
+    for _ in range(20):
+        assert sender.send(b"into the void")
+    assert sender.receive() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    {
+        "interface": ("udp://239.1.1.1:1?interface=none0", "interface 'none0' cannot be used"),
+        "interface of the other kind": ("udp://[ff15::1]:1?interface=127.0.0.1", "cannot be used"),
+        "host": ("udp://no-such-host.invalid:1", "is unknown"),
+        "wildcard": ("udp://*:1", "needs an address and a port"),
+        "scheme": ("tcp://h:1", "is not one of UDP's"),
+    }.values(),
+)
+def test_a_sender_says_what_is_wrong_with_its_endpoint(text, message):
+    with pytest.raises(EndpointError, match=message):
+        UdpSender(text)
+
+
+def test_an_address_of_another_machine_cannot_be_received_on(opened):
+    receiver = opened(UdpReceiver("udp://192.0.2.1:5000"))
+    with pytest.raises(BindError):
+        receiver.connect()
+
+
+def test_a_closed_one_says_so(opened):
+    sender, receiver = pair(opened, PLACES["address"].format(free_port()))
+    sender.close()
+    receiver.close()
+    receiver.close()
+    for call in (lambda: sender.send(b""), sender.receive, receiver.receive, receiver.receive_back):
+        with pytest.raises(ClosedError):
+            call()
