@@ -1,4 +1,5 @@
-"""The command line: `p2pmsg demo`, `pub`, `sub`, `listen`, `bench`, `log`, `capacity`.
+"""The command line: `p2pmsg demo`, `pub`, `sub`, `listen`, `relay`, `bench`, `log`,
+`capacity`.
 
 Exit status: 0, 1 for a failure at run time, 2 for wrong arguments, 130 after Ctrl-C, 143 after
 SIGTERM, 141 where nobody reads the output any more. Each failure is one line on standard error.
@@ -22,6 +23,7 @@ from p2pmsg.cli.listen import add_parser as add_listen
 from p2pmsg.cli.log import add_parser as add_log
 from p2pmsg.cli.log_access import MissingExtraError
 from p2pmsg.cli.pub import add_parser as add_pub
+from p2pmsg.cli.relay import add_parser as add_relay
 from p2pmsg.cli.sub import add_parser as add_sub
 from p2pmsg.demo.feed import FeedError
 from p2pmsg.demo.processes import DemoError
@@ -72,7 +74,7 @@ def _build_parser() -> Parser:
     parser = Parser("p2pmsg", _DESCRIPTION)
     version = importlib.metadata.version("p2pmsg")
     parser.add_argument("--version", action="version", version=f"p2pmsg {version}")
-    adders = (add_demo, add_pub, add_sub, add_listen, add_bench, add_log, add_capacity)
+    adders = (add_demo, add_pub, add_sub, add_listen, add_relay, add_bench, add_log, add_capacity)
     add_commands(parser, adders)
     return parser
 

@@ -70,3 +70,17 @@ def test_quickstart_is_short():
     lines = (EXAMPLES / "quickstart.py").read_text().splitlines()
 
     assert len(lines) <= 50
+
+
+def test_relay():
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES / "relay.py"], capture_output=True, timeout=60, text=True
+    )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = re.match(
+        r"the relay has (\d+), who was there got (\d+), who came late (\d+)\nlost 0;", ended.stdout
+    )
+    received, early, late = map(int, found.groups())
+    assert 1000 < received == late <= early
+    assert ended.stderr == ""
