@@ -330,7 +330,7 @@ class LineDesk:
             prefix = wire.control_prefix(Kind.ECHO, peer.probe)
             core.commands.append(Command("unsubscribe", peer.probe_line, prefix=prefix))
             peer.probe = None
-        if peer.relayed:
+        if peer.relayed or core.relays.may_have(peer, now_ns):
             core.commands.append(Command("disconnect", session=peer.session))
             return
         peer.gone = True

@@ -28,6 +28,7 @@ class Peer:
         relayed: the routes over relays.
         current: the route that is asked for what is missing; `tried_ns` since when it was without
             an answer.
+        ending_ns: since when no route leads to it, while relays are asked whether they have it.
         late: its relay announced it when the others had been joined.
         blamed: what is missing will be lost as `publisher_gone`, for it is silent.
         gaps: how many of its streams miss something.
@@ -40,6 +41,7 @@ class Peer:
         "closing",
         "current",
         "direct",
+        "ending_ns",
         "feedback",
         "gaps",
         "gone",
@@ -79,6 +81,7 @@ class Peer:
         self.relayed: list[Route] = []
         self.current: Route | None = None
         self.tried_ns: int | None = None
+        self.ending_ns: int | None = None
         self.direct = self.late = False
         self.joined = self.closing = self.gone = self.told_complete = self.blamed = False
         self.gaps = 0

@@ -37,7 +37,7 @@ class Upstream:
     Attributes:
         path: the relays behind it, itself included.
         version: counts its changes; what its last pulse said.
-        complete: whether its list has come whole at least once.
+        listed_ns: when its list last had come whole; `complete` whether it has at all.
 
     """
 
@@ -52,7 +52,7 @@ class Upstream:
         self.asked_ns: int | None = None
         self.page = 0
         self.version = -1
-        self.answered_ns = 0
+        self.answered_ns = self.listed_ns = 0
         self.complete = False
 
 
@@ -148,10 +148,10 @@ class RelayDesk:
         """Give up the routes over a line: there is no relay at its end any more."""
         state = self._core.lines[line]
         relay, state.relay = state.relay, None
-        for peer, route in list(self._routes(line)):
-            self._drop(peer, route, now_ns)
         if relay is not None:
             self._part(line, relay)
+        for peer, route in list(self._routes(line)):
+            self._drop(peer, route, now_ns)
 
     def _routes(self, line: int) -> Iterator[tuple[Peer, Route]]:
         for peer in list(self._core.peers.values()):
@@ -220,7 +220,8 @@ class RelayDesk:
         for entry in body.sessions:
             self._announce(up, entry, now_ns)
         up.page = body.following
-        up.complete |= not up.page
+        if not up.page:
+            up.complete, up.listed_ns = True, now_ns
         up.due_ns = now_ns if up.page else now_ns + ASK_NS
         if up.page:
             self._ask(up, now_ns)
@@ -235,7 +236,7 @@ class RelayDesk:
                 entry.session, welcome, returning=False, now_ns=now_ns
             )
             peer.late = up.complete
-        peer.gone = False
+        peer.gone, peer.ending_ns = False, None
         if not peer.direct:
             peer.name = entry.name or peer.name
             peer.stall_ms = up.stall_ms
@@ -248,6 +249,24 @@ class RelayDesk:
             elif not route.joined and route.probe is None:
                 self._send_probe(peer, route, now_ns)
             route.hops, route.announced_ns = entry.hops, now_ns
+
+    def may_have(self, peer: Peer, now_ns: int) -> bool:
+        """Whether a relay may yet say that it has a session that has lost its last route."""
+        # Frames come over these, but not their welcome yet: they may be relays'.
+        unmet = any(line.key is None and line.strange_ns is not None for line in self._core.lines)
+        if not self.upstreams and not unmet:
+            peer.ending_ns = None
+            return False
+        if peer.ending_ns is None:
+            peer.ending_ns = now_ns
+            for up in self.upstreams.values():
+                self._ask_soon(up, now_ns)
+        elif now_ns - peer.ending_ns > self._timeout_ns or (
+            not unmet and all(up.listed_ns > peer.ending_ns for up in self.upstreams.values())
+        ):
+            peer.ending_ns = None
+            return False
+        return True
 
     def _refuse(self, up: Upstream, now_ns: int) -> None:
         """Refuse a relay that gets from us what it would give to us."""
@@ -317,6 +336,10 @@ class RelayDesk:
             if now_ns >= up.due_ns:
                 self._ask(up, now_ns)
         for peer in list(core.peers.values()):
+            if peer.direct:
+                peer.ending_ns = None
+            elif peer.ending_ns is not None:
+                core.desk.end_peer(peer, now_ns)
             for route in list(peer.relayed):
                 up_ = self.upstreams.get(route.key)
                 answered_ns = 0 if up_ is None else up_.answered_ns

@@ -1,5 +1,4 @@
-"""The command line: `p2pmsg demo`, `pub`, `sub`, `listen`, `relay`, `bench`, `log`,
-`capacity`.
+"""The command line: `p2pmsg demo`, `pub`, `sub`, `listen`, `relay`, `bench`, `log` and more.
 
 Exit status: 0, 1 for a failure at run time, 2 for wrong arguments, 130 after Ctrl-C, 143 after
 SIGTERM, 141 where nobody reads the output any more. Each failure is one line on standard error.

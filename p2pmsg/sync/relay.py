@@ -32,6 +32,9 @@ from p2pmsg.sync.settings import subscriber_config as intake_config
 if TYPE_CHECKING:
     from recovery.log import LogConfig
 
+REPAIR_TIMEOUT_S: Final = 5.0
+"""How long a relay waits for a repair without progress: half as long as subscribers do. What it has
+behind a gap it serves when the gap is repaired or given up, and they should not give up first."""
 _WAIT_MS: Final = 100
 _LOG_RETRY_S: Final = 0.1
 _POLL_S: Final = 0.01
@@ -62,7 +65,8 @@ class Relay:
             started again on its log serves what it has at once, and goes on behind it. Default
             None: no log.
         config: all settings of its publishing side; the arguments above go before it.
-        intake: all settings of its receiving side.
+        intake: all settings of its receiving side. Default: those of `SubscriberConfig`, but that a
+            gap is given up after 5 s; keep that below the `repair_timeout` of the subscribers.
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
@@ -87,7 +91,7 @@ class Relay:
         intake: SubscriberConfig | None = None,
     ) -> None:
         settings = publisher_config(config, replay_bytes, on_full, stall_ms)
-        receiving = intake_config(intake, None, None)
+        receiving = intake_config(intake, None, REPAIR_TIMEOUT_S if intake is None else None)
         self._name = check_name(name if name is not None else str(endpoint)[:80])
         places, names = check_endpoints(upstreams), check_topics(topics)
         self._upstreams = [*map(str, places)]

@@ -8,6 +8,7 @@ from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.testing.proxy import TcpProxy
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
+from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from p2pmsg.testing.simulation import Simulation
 from p2pmsg.testing.witness import InvariantError
@@ -17,6 +18,7 @@ __all__ = [
     "ManualClock",
     "NetworkOptions",
     "SimulatedPublisher",
+    "SimulatedRelay",
     "SimulatedSubscriber",
     "Simulation",
     "TcpProxy",
