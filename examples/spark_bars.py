@@ -1,69 +1,106 @@
-"""One-second bars of a market feed, computed by Spark straight from the publisher.
+"""Bars of a market feed by Spark: event-time windows with a watermark, straight from the publisher.
 
-Needs Java 17 and `pip install 'p2pmsg[spark]'`. It ends by itself after 20,000 trades.
+    python examples/spark_bars.py [FEED.jsonl.gz] [PICTURE.png]
+
+Without a file it plays a random walk of 20,000 trades. A bar is final, and is given once, when the
+watermark has passed it. Needs Java 17 and `pip install 'p2pmsg[spark]'` (`plot` for the picture).
 """
 
-import os
 import sys
 import threading
+import time
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 import p2pmsg
 import spark_bridge
-from p2pmsg.demo.feed import random_walk
+from p2pmsg.demo.feed import random_walk, read_feed
+from spark_bridge.picture import write_picture
 
 TRADES = 20_000
+FIELDS = "kind string, symbol string, price double, size double, _timestamp timestamp, _offset long"
 
 
-def publish(publisher: p2pmsg.Publisher) -> None:
-    """Publish a feed: one JSON line a trade, its symbol as the key."""
-    for event in random_walk(TRADES):
-        publisher.publish("trades", event.line, event.symbol, timestamp_ns=event.timestamp_ns)
+def publish(publisher: p2pmsg.Publisher, path: str | None) -> None:
+    """Publish a feed: one JSON line a trade, its symbol as the key, and when it happened."""
+    for event in random_walk(TRADES) if path is None else read_feed(path):
+        if event.kind == "trade":
+            publisher.publish("trades", event.line, event.symbol, timestamp_ns=event.timestamp_ns)
+    # A later event moves the watermark on, so that the last bars are final, too. Its own is not.
+    publisher.publish("trades", b"{}", timestamp_ns=event.timestamp_ns + 60 * 10**9)
     publisher.flush()
+
+
+def make_bars(trades: DataFrame) -> DataFrame:
+    """Return one-second bars; trades that come more than 5 s late are left out."""
+    return (
+        trades.withColumn("at", sql.struct("_timestamp", "_offset"))
+        .withWatermark("_timestamp", "5 seconds")
+        .groupBy(sql.window("_timestamp", "1 second"), "symbol")
+        .agg(
+            sql.min_by("price", "at").alias("open"),
+            sql.max("price").alias("high"),
+            sql.min("price").alias("low"),
+            sql.max_by("price", "at").alias("close"),
+            sql.sum("size").alias("volume"),
+            sql.count("price").alias("trades"),
+        )
+    )
 
 
 def open_session() -> SparkSession:
     """Return a Spark session that knows the format p2pmsg."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # or workers run another python3
-    builder = spark_bridge.configure(SparkSession.builder).master("local[2]")
-    builder = builder.config("spark.sql.shuffle.partitions", "1")
+    builder = spark_bridge.configure(SparkSession.builder.master("local[2]"))
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-    spark = builder.getOrCreate()
+    spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
     spark_bridge.register(spark)
     return spark
 
 
-def main() -> None:
-    """Publish, aggregate, print."""
+def main(path: str | None = None, picture: str | None = None) -> None:
+    """Publish, aggregate, print, draw."""
     spark = open_session()
-    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="walk") as publisher:
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="feed") as publisher:
         trades = (
             spark.readStream.format("p2pmsg")
             .option("peers", publisher.endpoint)
             .option("subscribe", "trades")
             .option("startingOffsets", "earliest")
+            .option("valueFormat", "json")
+            .schema(FIELDS)
             .load()
         )
-        price = sql.get_json_object(trades["value"].cast("string"), "$.price").cast("double")
-        at = sql.struct("timestamp", "offset")
-        bars = trades.groupBy("key", sql.window("timestamp", "1 second")).agg(
-            sql.min_by(price, at).alias("open"),
-            sql.max(price).alias("high"),
-            sql.min(price).alias("low"),
-            sql.max_by(price, at).alias("close"),
-            sql.count("*").alias("trades"),
-        )
-        query = bars.writeStream.outputMode("complete").format("memory").queryName("bars").start()
-        threading.Thread(target=publish, args=(publisher,)).start()
-        while spark.sql("SELECT coalesce(sum(trades), 0) FROM bars").first()[0] < TRADES:
-            query.awaitTermination(0.2)
+        bars = make_bars(trades)
+        query = bars.writeStream.outputMode("append").format("memory").queryName("bars").start()
+        thread = threading.Thread(target=publish, args=(publisher, path))
+        thread.start()
+        while thread.is_alive():
+            query.awaitTermination(0.2)  # raises what the query has failed with
+        time.sleep(1.0)  # until the query has heard of the last one
+        query.processAllAvailable()
         query.stop()
-    table = "SELECT key, window.start, open, high, low, close, trades FROM bars ORDER BY 2, 1"
-    spark.sql(table).show(18, truncate=False)
+    table = spark.sql(
+        "SELECT symbol, window.start, open, high, low, close, volume, trades FROM bars "
+        "ORDER BY window.start, symbol"
+    )
+    table.show(18, truncate=False)
+    print(f"{table.count()} bars of {table.agg(sql.sum('trades')).first()[0]} trades")
+    if picture is not None:
+        columns = ("open", "high", "low", "close", "volume", "trades")
+        write_picture(
+            [
+                (row.symbol, int(row.start.timestamp()) * 10**9, *(row[name] for name in columns))
+                for row in table.collect()
+            ],
+            picture,
+        )
+        print(f"the picture is {picture}")
     spark.stop()
 
 
 if __name__ == "__main__":
-    main()
+    arguments = sys.argv[1:]
+    pictures = [each for each in arguments if each.endswith((".png", ".svg"))]
+    feeds = [each for each in arguments if each not in pictures]
+    main(feeds[0] if feeds else None, pictures[0] if pictures else None)

@@ -14,18 +14,38 @@ from p2pmsg.errors import (
     CursorError,
     CursorInUseError,
     EndpointError,
+    LogCorruptError,
     LogFailedError,
+    LogInUseError,
     LossReport,
     MessageError,
     MessagesLostError,
     MessageTooLargeError,
+    NoHandlerError,
     P2PError,
     QueueFullError,
+    RemoteError,
+    RequestError,
 )
-from p2pmsg.message import Message, MessageBatch
+from p2pmsg.frames import decode_frame
+from p2pmsg.message import FixedBatch, Message, MessageBatch
 from p2pmsg.multicast.config import MulticastPublisherConfig, MulticastSubscriberConfig
 from p2pmsg.publisher_log import LogStats
+from p2pmsg.queue import (
+    DeadLetter,
+    DeadLetters,
+    Job,
+    LogSettings,
+    Puller,
+    PullerConfig,
+    PullerStats,
+    Pusher,
+    PusherConfig,
+    PusherStats,
+    WorkerStats,
+)
 from p2pmsg.relay.stats import RelayedSessionStats, RelayStats
+from p2pmsg.requests import Answers, Requester, Responder
 from p2pmsg.stats import (
     CursorStats,
     LineStats,
@@ -35,6 +55,7 @@ from p2pmsg.stats import (
     StreamLedger,
     SubscriberStats,
 )
+from p2pmsg.sync.heads_watch import HeadsWatch
 from p2pmsg.sync.mold_publisher import MoldPublisher, MoldPublisherStats
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.reader import Heads, RangeReader, StreamHead
@@ -49,25 +70,36 @@ from recovery import (
     ReplayConfig,
     RetransmitConfig,
 )
+from recovery.queue import BreakerConfig, QueueConfig
 
 if TYPE_CHECKING:
     from recovery.log import LogConfig
 
 __all__ = [
+    "Answers",
     "BindError",
+    "BreakerConfig",
     "ClosedError",
     "ConfigError",
     "CursorConfig",
     "CursorError",
     "CursorInUseError",
     "CursorStats",
+    "DeadLetter",
+    "DeadLetters",
     "EndpointError",
+    "FixedBatch",
     "Heads",
+    "HeadsWatch",
     "HeartbeatConfig",
+    "Job",
     "LatencyHistogram",
     "LineStats",
     "LogConfig",
+    "LogCorruptError",
     "LogFailedError",
+    "LogInUseError",
+    "LogSettings",
     "LogStats",
     "LossReason",
     "LossReport",
@@ -82,23 +114,37 @@ __all__ = [
     "MulticastStats",
     "MulticastSubscriberConfig",
     "NackConfig",
+    "NoHandlerError",
     "P2PError",
     "Publisher",
     "PublisherConfig",
     "PublisherStats",
+    "Puller",
+    "PullerConfig",
+    "PullerStats",
+    "Pusher",
+    "PusherConfig",
+    "PusherStats",
+    "QueueConfig",
     "QueueFullError",
     "RangeReader",
     "Relay",
     "RelayStats",
     "RelayedSessionStats",
+    "RemoteError",
     "ReplayConfig",
+    "RequestError",
+    "Requester",
     "RequesterStats",
+    "Responder",
     "RetransmitConfig",
     "StreamHead",
     "StreamLedger",
     "Subscriber",
     "SubscriberConfig",
     "SubscriberStats",
+    "WorkerStats",
+    "decode_frame",
 ]
 
 

@@ -13,6 +13,11 @@
     ├── BindError (OSError)       the endpoint could not be bound
     ├── LogFailedError (OSError)  the local log could not be written
     ├── QueueFullError            on_full="raise", and a subscriber's queue is full
+    ├── LogInUseError (OSError)   another process has the queue's log open
+    ├── LogCorruptError           the queue's log has a record that is none
+    ├── RequestError              a request was not answered as it should be
+    │   ├── RemoteError           the responder's handler raised; with type and text
+    │   └── NoHandlerError        the responder has no handler for the topic
     └── MessagesLostError         on_gap="raise", and a gap could not be repaired
 
 Time-outs are the built-in `TimeoutError`. A malformed frame off the wire is counted, never raised.
@@ -30,12 +35,17 @@ __all__ = [
     "CursorError",
     "CursorInUseError",
     "EndpointError",
+    "LogCorruptError",
     "LogFailedError",
+    "LogInUseError",
     "MessageError",
     "MessageTooLargeError",
     "MessagesLostError",
+    "NoHandlerError",
     "P2PError",
     "QueueFullError",
+    "RemoteError",
+    "RequestError",
 ]
 
 
@@ -147,6 +157,71 @@ class LogFailedError(P2PError, OSError):
 
 class QueueFullError(P2PError):
     """A subscriber's queue is full; the message was not accepted and may be tried again."""
+
+
+class LogInUseError(P2PError, OSError):
+    """Another process has the queue's log open.
+
+    Attributes:
+        directory: the log.
+
+    """
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(f"the log in {directory!r} is in use by another process")
+        self.directory = directory
+
+
+class LogCorruptError(P2PError):
+    """A queue's log has a record that is none, where only a crash of the disk leaves one.
+
+    Attributes:
+        path: the segment.
+        offset: where in it, in bytes.
+
+    """
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(f"{path} is damaged at byte {offset}: {reason}")
+        self.path = path
+        self.offset = offset
+
+
+class RequestError(P2PError):
+    """A request was not answered as it should be.
+
+    Attributes:
+        topic: what was asked.
+        responder: who answered, as an endpoint.
+
+    """
+
+    def __init__(self, topic: str, responder: str, reason: str) -> None:
+        super().__init__(f"request {topic!r} to {responder}: {reason}")
+        self.topic = topic
+        self.responder = responder
+
+
+class RemoteError(RequestError):
+    """The responder's handler raised.
+
+    Attributes:
+        type_name: the exception's type, as `module.name` (built-in ones without a module).
+        text: the exception's text.
+
+    """
+
+    def __init__(self, topic: str, responder: str, type_name: str, text: str) -> None:
+        super().__init__(topic, responder, f"{type_name}: {text}" if text else type_name)
+        self.type_name = type_name
+        self.text = text
+
+
+class NoHandlerError(RequestError):
+    """The responder has no handler for the topic."""
+
+    def __init__(self, topic: str, responder: str) -> None:
+        super().__init__(topic, responder, "there is no handler for this topic")
 
 
 class MessagesLostError(P2PError):

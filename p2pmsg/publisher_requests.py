@@ -281,8 +281,17 @@ class RequestDesk:
         return others
 
     def _receive_heads_request(self, requester: bytes, frame: Frame, now_ns: int) -> None:
-        heads = [control.Head(topic, *head) for topic, head in self._core.heads().items()]
-        body = control.Heads(self._core.name, heads)
+        heads = self._core.heads()
+        if frame.body_at == len(frame.data):
+            found = [control.Head(topic, *head) for topic, head in heads.items()]
+        else:  # it asks about some topics, or where a time begins
+            probe = control.read_body(frame, control.Probe)
+            found = [
+                control.Head(topic, *head, self._start(topic, probe))
+                for topic, head in heads.items()
+                if matches(topic, probe.topics)
+            ]
+        body = control.Heads(self._core.name, found)
         self._reply(
             requester,
             wire.control_frame(Kind.HEADS, self._core.session, body, sequence=frame.sequence),

@@ -22,6 +22,7 @@ base timestamp. The values' array may have a longer header than msgpack needs.
 
 import enum
 import struct
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -64,6 +65,18 @@ class Kind(enum.IntEnum):
     LEAVE = 24
     MARKED = 25
     """Subscriber to publisher, by UDP: I have come to this mark."""
+    JOBS = 32
+    QUEUE_HELLO = 33
+    QUEUE_WELCOME = 34
+    QUEUE_WHO = 35
+    QUEUE_REPORT = 36
+    QUEUE_CONFIRM = 37
+    QUEUE_RECALL = 38
+    QUEUE_LEAVE = 39
+    QUEUE_ADMIN = 40
+    QUEUE_ANSWER = 41
+    REQUEST = 48
+    REPLY = 49
     SESSIONS_REQUEST = 64
     """Subscriber to relay: whose streams do you serve?"""
     SESSIONS = 65
@@ -202,15 +215,28 @@ Columns = tuple[
     list[str | None] | None,
     list[dict[str, Any] | None] | None,
 ]
-_decode_columns: Final = msgspec.msgpack.Decoder(Columns).decode
+Decode = Callable[[memoryview], Columns]
+_decode_columns: Final[Decode] = msgspec.msgpack.Decoder(Columns).decode
 encoder: Final = msgspec.msgpack.Encoder()
 _WIRE_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
 
 
-def decode_columns(frame: Frame) -> Columns:
+def typed_decode(value_type: Any) -> Decode:
+    """Return a `decode` for `decode_columns` that makes each value a `value_type` of msgspec."""
+    columns = tuple[
+        list[value_type],
+        list[int] | None,
+        list[str | None] | None,
+        list[dict[str, Any] | None] | None,
+    ]
+    decode: Decode = msgspec.msgpack.Decoder(columns).decode
+    return decode
+
+
+def decode_columns(frame: Frame, decode: Decode = _decode_columns) -> Columns:
     """Return the columns of a DATA frame; `FrameError` where the body is malformed."""
     try:
-        columns = _decode_columns(memoryview(frame.data)[frame.body_at :])
+        columns = decode(memoryview(frame.data)[frame.body_at :])
     except _WIRE_ERRORS:
         raise FrameError("body") from None
     count = frame.count
@@ -228,10 +254,57 @@ def decode_columns(frame: Frame) -> Columns:
     return values, timestamps, keys, headers
 
 
+_BIN8: Final = 0xC4
+_BIN16: Final = 0xC5
+_Others = tuple[list[int] | None, list[str | None] | None, list[dict[str, Any] | None] | None]
+_decode_others: Final = msgspec.msgpack.Decoder(_Others).decode
+_ARRAY3: Final = b"\x93"
+_NO_OTHERS: Final = b"\xc0\xc0\xc0"
+
+
+def find_block(frame: Frame) -> tuple[int, int, int] | None:
+    """Return where the values of a DATA frame are, if they are bytes of one length (to 65,535).
+
+    That is: where in `frame.data` they begin, the bytes from one to the next, and how many of those
+    lead each (msgpack's own). None where they are anything else.
+    """
+    data, count = frame.data, frame.count
+    lead = data[frame.body_at + 1]
+    at = frame.body_at + (6 if lead == 0xDD else 4 if lead == 0xDC else 2)
+    if len(data) < at + 3 or data[at] not in (_BIN8, _BIN16):
+        return None
+    head = 2 if data[at] == _BIN8 else 3
+    stride = head + int.from_bytes(data[at + 1 : at + head], "big")
+    stop = at + count * stride
+    if stop > len(data) or stride == head:
+        return None
+    for place in range(head):
+        if data[at + place : stop : stride] != data[at + place : at + place + 1] * count:
+            return None
+    return at, stride, head
+
+
+def decode_others(frame: Frame, at: int) -> Columns:
+    """Return the columns beside the values, which are left empty and end at `at` in the frame."""
+    rest = frame.data[at:]
+    if rest == _NO_OTHERS:
+        return [], None, None, None
+    try:
+        timestamps, keys, headers = _decode_others(_ARRAY3 + rest)
+    except _WIRE_ERRORS:
+        raise FrameError("body") from None
+    for column in (timestamps, keys, headers):
+        if column is not None and len(column) != frame.count:
+            raise FrameError("columns")
+    if timestamps is not None:
+        base = frame.base_timestamp_ns
+        timestamps = [base + offset for offset in timestamps]
+    return [], timestamps, keys, headers
+
+
 NOT_PLAIN: Final = object()
 _PLAIN_BEGIN: Final = b"\x94\x91"
 _PLAIN_END: Final = b"\xc0\xc0\xc0"
-_BIN8: Final = 0xC4
 _decode_value: Final = msgspec.msgpack.Decoder().decode
 
 

@@ -1,17 +1,48 @@
-"""Apache Spark over p2pmsg: a streaming source with exact offsets.
+"""Apache Spark over p2pmsg: a source with exact offsets, and a sink, for streams and batches.
 
 Importing this package does not import PySpark; the functions do.
 """
 
-from spark_bridge.errors import BridgeError, DataLossError, MissingDependencyError, OptionError
+from typing import TYPE_CHECKING, Any
+
+from spark_bridge.committed import CommittedRows
+from spark_bridge.errors import (
+    BridgeError,
+    DataLossError,
+    MissingDependencyError,
+    OptionError,
+    PeerUnavailableError,
+    SinkError,
+    ValueMismatchError,
+)
+from spark_bridge.lag import Lag, lag_of
 from spark_bridge.session import configure, register, require_spark
+
+if TYPE_CHECKING:
+    from spark_bridge.listener import LagListener
 
 __all__ = [
     "BridgeError",
+    "CommittedRows",
     "DataLossError",
+    "Lag",
+    "LagListener",
     "MissingDependencyError",
     "OptionError",
+    "PeerUnavailableError",
+    "SinkError",
+    "ValueMismatchError",
     "configure",
+    "lag_of",
     "register",
     "require_spark",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs PySpark when it is first asked for."""
+    if name == "LagListener":
+        from spark_bridge.listener import LagListener
+
+        return LagListener
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import spark_bridge
+from spark_bridge.picture import write_picture
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -155,6 +156,9 @@ def follow(
         if rows != told:
             told = rows
             _emit(event="progress", rows=rows)
+            lag = spark_bridge.lag_of(query.lastProgress or {})
+            if lag is not None:
+                _emit(event="lag", behind=sum(lag.streams.values()), line=str(lag))
         if ready and rows >= arguments.expected_rows:
             break
         if time.monotonic() - begun > arguments.timeout:
@@ -163,6 +167,8 @@ def follow(
     seconds = time.monotonic() - begun
     rows, bars = result.rows, result.bars
     _emit(event="result", rows=rows, seconds=round(seconds, 3), bars=bars)
+    if arguments.picture and bars:
+        _draw(bars, arguments.picture)
     return 0 if rows >= arguments.expected_rows else EXIT_TIMEOUT
 
 
@@ -217,7 +223,15 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         default="latest",
         help="where to start",
     )
+    parser.add_argument("--picture", help="draw the bars into this file (.png or .svg)")
     return parser.parse_args(arguments)
+
+
+def _draw(bars: list[list[Any]], path: str) -> None:
+    try:
+        write_picture(bars, path)
+    except (spark_bridge.MissingDependencyError, OSError, ValueError) as error:
+        _say(f"no picture: {error}")
 
 
 def _emit(**fields: Any) -> None:

@@ -5,12 +5,23 @@
     BridgeError
     ├── MissingDependencyError (ImportError)  PySpark, PyArrow or Java is missing
     ├── OptionError (ValueError)              an option of the source is unknown or has a bad value
-    └── DataLossError                         failOnDataLoss, and a range is gone
+    ├── DataLossError                         failOnDataLoss, and a range is gone
+    ├── PeerUnavailableError                  a range is there, but nobody answers for it
+    ├── ValueMismatchError (ValueError)       a value does not fit the schema
+    └── SinkError                             rows could not be published, or not confirmed
 
 Spark passes their text on in exceptions of its own.
 """
 
-__all__ = ["BridgeError", "DataLossError", "MissingDependencyError", "OptionError"]
+__all__ = [
+    "BridgeError",
+    "DataLossError",
+    "MissingDependencyError",
+    "OptionError",
+    "PeerUnavailableError",
+    "SinkError",
+    "ValueMismatchError",
+]
 
 
 class BridgeError(Exception):
@@ -55,3 +66,27 @@ class DataLossError(BridgeError):
     def __reduce__(self) -> "tuple[type[Exception], tuple[object, ...]]":
         # It crosses processes, and must not explain itself twice.
         return BridgeError, self.args
+
+
+class PeerUnavailableError(BridgeError):
+    """A peer gives no answer: the range may be there again later, so it is not skipped.
+
+    Spark fails the batch and, at the next start of the query, reads the same range.
+    """
+
+
+class ValueMismatchError(BridgeError, ValueError):
+    """A value does not fit the schema, and there is no column `_corrupt`."""
+
+    def __init__(self, topic: str, offset: int, publisher: str, reason: str) -> None:
+        super().__init__(
+            f"the value of message {offset} of topic {topic!r} from {publisher!r} does not fit the "
+            f"schema: {reason}. A column `_corrupt` in the schema keeps such values"
+        )
+
+    def __reduce__(self) -> "tuple[type[Exception], tuple[object, ...]]":
+        return BridgeError, self.args
+
+
+class SinkError(BridgeError):
+    """Rows could not be published, or their receipt was not confirmed; Spark writes them again."""

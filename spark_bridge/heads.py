@@ -1,105 +1,124 @@
-"""What the peers have, asked for in the background so that an unreachable one delays nobody."""
+"""What the peers have, followed in the background so that an unreachable one delays nobody."""
 
-import contextlib
 import logging
+import os
 import time
-from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import p2pmsg
+from spark_bridge.errors import OptionError
 from spark_bridge.offsets import PeerView
+from spark_bridge.options import SourceOptions, read_peers_file
+from spark_bridge.selection import Selection
 
-_ASK_SECONDS: Final = 1.0
-_BACKOFF_SECONDS: Final = 1.0
-"""A peer that gave no answer is asked again after this pause."""
-_THREADS_MAX: Final = 32
+_FIRST_WAIT_SECONDS: Final = 2.0
+"""How long the first look waits for peers; who has not answered by then joins later."""
+_REREAD_SECONDS: Final = 1.0
 _FORMER_MAX: Final = 8
+_THREADS_MAX: Final = 32
 _log: Final = logging.getLogger("spark_bridge")
 
 
-class _Peer:
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint
-        self.view = PeerView()
-        self.asking: Future[None] | None = None
-        self.asked = False
-        self.reachable = False
-        self.due = 0.0
-        self._reader: p2pmsg.RangeReader | None = None
-
-    def ask(self, refresh_seconds: float) -> None:
-        """Ask once, in a thread of the pool; one at a time."""
-        try:
-            if self._reader is None:
-                self._reader = p2pmsg.RangeReader(self.endpoint)
-            heads = self._reader.heads(_ASK_SECONDS)
-        except (TimeoutError, p2pmsg.P2PError) as error:
-            if self.reachable or not self.asked:
-                _log.warning("peer %s is not reachable: %s", self.endpoint, error)
-            self.reachable, self.asked = False, True
-            self.due = time.monotonic() + _BACKOFF_SECONDS
-            return
-        view = self.view
-        former = view.former
-        if view.heads is not None and view.heads.session != heads.session:
-            _log.warning("publisher %r at %s has restarted", heads.publisher, self.endpoint)
-            former = (*former, view.heads)[-_FORMER_MAX:]
-        self.view = PeerView(heads, former)
-        self.reachable = self.asked = True
-        self.due = time.monotonic() + refresh_seconds
-
-    def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-
-
-class HeadsWatch:
-    """The heads of several peers, no older than `refresh_seconds` where a peer answers.
+class PeersWatch:
+    """The heads of several peers, what came before them, and who they are if a file says it.
 
     Args:
-        endpoints: of the peers.
-        refresh_seconds: how old heads may be.
+        options: the peers, and how old their heads may be.
+        selection: which topics are of interest.
 
     """
 
-    def __init__(self, endpoints: Iterable[str], refresh_seconds: float) -> None:
-        self._peers = [_Peer(endpoint) for endpoint in endpoints]
-        self._refresh_seconds = refresh_seconds
-        threads = min(_THREADS_MAX, len(self._peers))
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="spark-bridge-heads")
+    def __init__(self, options: SourceOptions, selection: Selection) -> None:
+        self._file = options.peers_file
+        self._changed_at = _changed_at(self._file)
+        self._reread_at = 0.0
+        self._views: dict[str, PeerView] = {peer: PeerView() for peer in options.peers}
+        self._warned: set[str] = set()
+        self._fresh = True
+        self._watch = p2pmsg.HeadsWatch(
+            options.peers, topics=selection.known_topics, refresh=options.headRefreshMs / 1000
+        )
 
-    def views(self, *, first_wait: float = 2.0, wait_seconds: float = 0.5) -> dict[str, PeerView]:
-        """Return what is known of each peer.
-
-        Args:
-            first_wait: how long to wait for peers that have never been asked.
-            wait_seconds: how long to wait for peers that answered last time.
-
-        """
-        now = time.monotonic()
-        new, usual = [], []
-        for peer in self._peers:
-            if peer.asking is not None and peer.asking.done():
-                peer.asking.result()
-                peer.asking = None
-            if peer.asking is None and now >= peer.due:
-                peer.asking = self._pool.submit(peer.ask, self._refresh_seconds)
-            if peer.asking is not None:
-                if not peer.asked:
-                    new.append(peer.asking)
-                elif peer.reachable:
-                    usual.append(peer.asking)
-        if usual:
-            wait(usual, wait_seconds)
-        if new:
-            wait(new, first_wait)
-        return {peer.endpoint: peer.view for peer in self._peers}
+    def views(self) -> dict[str, PeerView]:
+        """Return what is known of each peer; it waits for those that have never been asked only."""
+        self._reread()
+        if self._fresh:
+            self._fresh = False
+            self._watch.wait_until_asked(_FIRST_WAIT_SECONDS)
+        self._views = {
+            endpoint: self._view(endpoint, heads) for endpoint, heads in self._watch.heads().items()
+        }
+        return self._views
 
     def close(self) -> None:
-        """Close the sockets of all peers that are not being asked at the moment."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for peer in self._peers:
-            if peer.asking is None or peer.asking.done():
-                with contextlib.suppress(p2pmsg.P2PError):
-                    peer.close()
+        """Close the sockets."""
+        self._watch.close()
+
+    def _view(self, endpoint: str, heads: p2pmsg.Heads | None) -> PeerView:
+        view = self._views.get(endpoint, PeerView())
+        reachable = self._watch.is_reachable(endpoint)
+        self._tell(endpoint, reachable)
+        if heads is view.heads and reachable == view.reachable:
+            return view
+        former, born = view.former, view.born
+        if heads is not None and view.heads is not None:
+            if heads.session == view.heads.session:
+                born = born | (heads.streams.keys() - view.heads.streams.keys())
+            else:
+                _log.warning("publisher %r at %s has restarted", heads.publisher, endpoint)
+                former, born = (*former, view.heads)[-_FORMER_MAX:], frozenset()
+        return PeerView(heads, former, born, reachable)
+
+    def _tell(self, endpoint: str, reachable: bool) -> None:
+        if reachable and endpoint in self._warned:
+            self._warned.discard(endpoint)
+            _log.warning("peer %s is reachable again", endpoint)
+        elif not reachable and endpoint not in self._warned:
+            self._warned.add(endpoint)
+            _log.warning("peer %s is not reachable; it keeps its place", endpoint)
+
+    def _reread(self) -> None:
+        """Take up what has changed in the file of peers; a bad one changes nothing."""
+        now = time.monotonic()
+        if self._file is None or now < self._reread_at:
+            return
+        self._reread_at = now + _REREAD_SECONDS
+        changed_at = _changed_at(self._file)
+        if changed_at == self._changed_at:
+            return
+        self._changed_at = changed_at
+        try:
+            peers = read_peers_file(self._file)
+        except OptionError as error:
+            _log.warning("%s; the peers stay as they were", error)
+            return
+        if peers:
+            self._watch.set_endpoints(peers)
+
+
+def ask_once(
+    peers: tuple[str, ...], timeout: float, *, time_ns: int | None = None
+) -> dict[str, p2pmsg.Heads]:
+    """Return the heads of those peers that answer in time."""
+
+    def ask(peer: str) -> p2pmsg.Heads | None:
+        with p2pmsg.RangeReader(peer, timeout=timeout) as reader:
+            try:
+                return reader.heads(time_ns=time_ns)
+            except TimeoutError:
+                return None
+
+    if not peers:
+        return {}
+    with ThreadPoolExecutor(min(_THREADS_MAX, len(peers))) as pool:
+        found = dict(zip(peers, pool.map(ask, peers), strict=True))
+    return {peer: heads for peer, heads in found.items() if heads is not None}
+
+
+def _changed_at(path: str | None) -> tuple[int, int] | None:
+    try:
+        status = None if path is None else os.stat(path)
+    except OSError:
+        return None
+    return None if status is None else (status.st_mtime_ns, status.st_size)

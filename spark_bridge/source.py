@@ -1,8 +1,8 @@
-"""The streaming source `p2pmsg`. Only this module and `tasks` are loaded by Spark's workers.
+"""The data source `p2pmsg`: what Spark calls for streams, batches and sinks.
 
-One process a query calls `initialOffset`, `latestOffset`, `partitions` and `stop`; it holds the
-connections for heads. Other copies of the reader are pickled to the executors, where `read` sees
-its partition and nothing else.
+Of a stream, one process a query calls `initialOffset`, `latestOffset`, `partitions` and `stop`; it
+holds the connections for heads. Other copies of the reader are pickled to the executors, where
+`read` sees its partition and nothing else.
 """
 
 import logging
@@ -12,26 +12,47 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from spark_bridge import offsets
+from spark_bridge.batch import FixedEnds, P2pmsgBatchReader, fix_ends
 from spark_bridge.errors import DataLossError
-from spark_bridge.heads import HeadsWatch
+from spark_bridge.heads import PeersWatch
+from spark_bridge.limits import limit as limited
 from spark_bridge.offsets import PeerView, Range
-from spark_bridge.options import SourceOptions, parse_options
-from spark_bridge.schema import SPARK_SCHEMA
+from spark_bridge.options import SourceOptions, check_use, parse_options
+from spark_bridge.partitions import TASK_ROWS_MIN, RangesPartition
+from spark_bridge.schema import Layout, spark_schema
+from spark_bridge.selection import Selection
+from spark_bridge.sink import P2pmsgBatchWriter, P2pmsgStreamWriter
+from spark_bridge.sink_options import is_sink, parse_sink_options
+from spark_bridge.starting import start_of
 from spark_bridge.tasks import read_ranges
+from spark_bridge.typed import layout_of, raw_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TASK_ROWS_MIN: Final = 50_000
-"""Fewer rows than this are not worth a second task: one reads them in some 40 ms."""
 _log: Final = logging.getLogger("spark_bridge")
 
 
 class P2pmsgSource(DataSource):  # type: ignore[misc]
-    """`spark.readStream.format("p2pmsg")`."""
+    """`spark.readStream.format("p2pmsg")`, `spark.read…`, `writeStream…` and `write…`.
+
+    Spark makes it once a frame and pickles it from then on, so what is looked up here stands: the
+    ends of a batch do not move from one action to the next.
+    """
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._ends: FixedEnds | None = None
+        if not is_sink(options):
+            self._ends = fix_ends(parse_options(options))
 
     @classmethod
     def name(cls) -> str:
@@ -39,52 +60,67 @@ class P2pmsgSource(DataSource):  # type: ignore[misc]
         return "p2pmsg"
 
     def schema(self) -> str:
-        """Return the columns; bad options are refused here, before anything runs."""
-        parse_options(self.options)
-        return SPARK_SCHEMA
+        """Return the columns."""
+        options = parse_options(self.options)
+        return spark_schema(raw_names(options))
 
     def streamReader(self, schema: Any) -> "P2pmsgStreamReader":
-        """Return the reader."""
-        return P2pmsgStreamReader(parse_options(self.options))
+        """Return the reader of a stream."""
+        check_use(self.options, streaming=True)
+        options = parse_options(self.options)
+        return P2pmsgStreamReader(options, layout_of(schema, options))
 
+    def reader(self, schema: Any) -> P2pmsgBatchReader:
+        """Return the reader of a batch."""
+        check_use(self.options, streaming=False)
+        options = parse_options(self.options)
+        ends = self._ends or fix_ends(options)
+        return P2pmsgBatchReader(options, layout_of(schema, options), ends)
 
-class RangesPartition(InputPartition):  # type: ignore[misc]
-    """What one task reads."""
+    def streamWriter(self, schema: Any, overwrite: bool) -> P2pmsgStreamWriter:
+        """Return the sink of a stream."""
+        return P2pmsgStreamWriter(parse_sink_options(self.options), schema)
 
-    def __init__(self, ranges: tuple[Range, ...]) -> None:
-        super().__init__(ranges)
-        self.ranges = ranges
+    def writer(self, schema: Any, overwrite: bool) -> P2pmsgBatchWriter:
+        """Return the sink of a batch."""
+        return P2pmsgBatchWriter(parse_sink_options(self.options), schema, uuid4().hex)
 
 
 class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Offsets and partitions; see `offsets` for what they mean."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, layout: Layout) -> None:
         self._options = options
-        self._watch: HeadsWatch | None = None
+        self._layout = layout
+        self._selection = Selection.of(options)
+        self._watch: PeersWatch | None = None
         self._pin = uuid4().hex[:16]
         self._first: dict[str, Any] | None = None
         self._first_returned = False
         self._frozen: dict[str, PeerView] | None = None
         self._lock = threading.Lock()
+        self._skipped = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self._options}
+        return {"options": self._options, "layout": self._layout}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["options"])  # type: ignore[misc]
+        self.__init__(state["options"], state["layout"])  # type: ignore[misc]
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where the query starts: always the same answer, though the streams move on."""
         if self._first is None:
-            options = self._options
-            earliest = options.startingOffsets == "earliest"
             views = self._views()
-            start = offsets.first(views, options.subscribe, earliest=earliest)
+            start = offsets.first(views, self._selection, start_of(self._options, "latest"))
             self._first = offsets.to_json(start, self._pin)
         return self._first
 
-    def latestOffset(self, start: dict[str, Any], limit: object) -> dict[str, Any]:
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return `maxOffsetsPerTrigger`."""
+        rows_max = self._options.maxOffsetsPerTrigger
+        return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return how far the next batch reads; never behind `start`.
 
         The first batch of a query is empty: it writes the start to Spark's log, because Spark asks
@@ -94,31 +130,37 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             self._first_returned = True
             return start
         before = offsets.from_json(start)
-        after = offsets.advance(before, self._frozen or self._views(), self._options.subscribe)
+        after = offsets.advance(before, self._frozen or self._views(), self._selection)
+        if isinstance(limit, ReadMaxRows):
+            after = limited(before, after, limit.max_rows)
         return start if after == before else offsets.to_json(after)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the peers' heads, for the query's progress reports."""
-        topics = self._options.subscribe
-        return offsets.to_json(offsets.first(self._views(), topics, earliest=False))
+        positions = offsets.first(self._views(), self._selection, offsets.latest)
+        report = offsets.to_json(positions)
+        report["skipped"] = self._skipped
+        return report
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read up to what is there now, and then end."""
-        self._frozen = self._views()
+        self._frozen = dict(self._views())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what the tasks read."""
         wanted = offsets.ranges(offsets.from_json(start), offsets.from_json(end))
         if not wanted:
             return []
-        located = self._locate(wanted)
-        packed = offsets.pack(located, self._options.maxPartitions, _TASK_ROWS_MIN)
+        options = self._options
+        packed = offsets.pack(
+            self._locate(wanted), options.maxPartitions, TASK_ROWS_MIN, options.minPartitions
+        )
         return [RangesPartition(tuple(ranges)) for ranges in packed]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Fetch the partition's ranges from the peers."""
         assert isinstance(partition, RangesPartition)
-        return read_ranges(partition.ranges, self._options)
+        return read_ranges(partition.ranges, self._options, self._layout)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: peers keep messages by their own bounds."""
@@ -132,24 +174,29 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def _views(self) -> dict[str, PeerView]:
         with self._lock:
             if self._watch is None:
-                refresh_seconds = self._options.headRefreshMs / 1000
-                self._watch = HeadsWatch(self._options.peers, refresh_seconds)
+                self._watch = PeersWatch(self._options, self._selection)
             return self._watch.views()
 
     def _locate(self, wanted: list[Range]) -> list[Range]:
-        """Return `wanted` with where to ask; what an ended session owed is lost here already."""
+        """Return `wanted` with where to ask; what is known to be gone is lost here already."""
         views = self._views()
         located = []
         for each in wanted:
-            view = views.get(each.endpoint, PeerView())
-            heads = view.of_session(each.session)
-            if heads is not None:
-                each = offsets.located(each, heads, ended=view.ended(each.session))
-            if not view.ended(each.session):
-                located.append(each)
+            place = offsets.find_place(views, each.endpoint, each.session)
+            if place is None:
+                former = views[each.endpoint].of_session(each.session)
+                self._lose(offsets.named(each, former), "publisher_gone")
                 continue
-            lost = f"lost {each}: publisher_gone"
-            if self._options.failOnDataLoss:
-                raise DataLossError(lost)
-            _log.warning("%s; skipped", lost)
+            each = offsets.located(each, place)
+            kept = each.kept(place.heads.streams.get(each.topic) if place.is_sure else None)
+            if kept.start > each.start:
+                self._lose(each.until(kept.start), "evicted")
+            if kept.count:
+                located.append(kept)
         return located
+
+    def _lose(self, lost: Range, reason: str) -> None:
+        if self._options.failOnDataLoss:
+            raise DataLossError(f"lost {lost}: {reason}")
+        self._skipped += lost.count
+        _log.warning("lost %s: %s; skipped, %d in all", lost, reason, self._skipped)

@@ -18,6 +18,7 @@ from transports.memory_pubsub import MemoryReceiver, MemorySender
 from transports.memory_recovery import MemoryRecoveryClient, MemoryRecoveryServer
 from transports.udp import Received, UdpReceiver, UdpSender
 from transports.zmq_pubsub import ZmqReceiver, ZmqSender
+from transports.zmq_queue import ZmqQueueClient, ZmqQueueServer, wait_for_any
 from transports.zmq_recovery import ZmqRecoveryClient, ZmqRecoveryServer
 
 __all__ = [
@@ -44,6 +45,8 @@ __all__ = [
     "TransportError",
     "UdpReceiver",
     "UdpSender",
+    "ZmqQueueClient",
+    "ZmqQueueServer",
     "ZmqReceiver",
     "ZmqRecoveryClient",
     "ZmqRecoveryServer",
@@ -51,4 +54,5 @@ __all__ = [
     "as_endpoint",
     "context",
     "parse_endpoint",
+    "wait_for_any",
 ]

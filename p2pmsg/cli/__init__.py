@@ -1,4 +1,4 @@
-"""The command line: `p2pmsg demo`, `pub`, `sub`, `listen`, `relay`, `bench`, `log` and more.
+"""The command line: `p2pmsg demo`, `pub`, `sub`, `push`, `pull`, `relay`, `log` and others.
 
 Exit status: 0, 1 for a failure at run time, 2 for wrong arguments, 130 after Ctrl-C, 143 after
 SIGTERM, 141 where nobody reads the output any more. Each failure is one line on standard error.
@@ -17,12 +17,17 @@ from types import FrameType
 from p2pmsg.cli.arguments import Parser, UsageError, add_commands, one_line
 from p2pmsg.cli.bench import add_parser as add_bench
 from p2pmsg.cli.capacity import add_parser as add_capacity
+from p2pmsg.cli.dead_letters import add_parser as add_dead_letters
 from p2pmsg.cli.demo import add_parser as add_demo
 from p2pmsg.cli.listen import add_parser as add_listen
 from p2pmsg.cli.log import add_parser as add_log
 from p2pmsg.cli.log_access import MissingExtraError
 from p2pmsg.cli.pub import add_parser as add_pub
+from p2pmsg.cli.pull import add_parser as add_pull
+from p2pmsg.cli.push import add_parser as add_push
 from p2pmsg.cli.relay import add_parser as add_relay
+from p2pmsg.cli.request import add_parser as add_request
+from p2pmsg.cli.statsd import add_parser as add_statsd
 from p2pmsg.cli.sub import add_parser as add_sub
 from p2pmsg.demo.feed import FeedError
 from p2pmsg.demo.processes import DemoError
@@ -44,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     parser = _build_parser()
     try:
-        arguments = parser.parse_args(argv)
+        own, rest = _split(sys.argv[1:] if argv is None else argv)
+        arguments = parser.parse_args(own)
+        arguments.rest = rest
         if arguments.run is None:
             arguments.group.error(arguments.incomplete)
     except SystemExit as end:
@@ -69,11 +76,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Cut off the command that `pull` runs, which may have options of its own."""
+    if "--" not in argv or argv[0] != "pull":
+        return list(argv), []
+    at = list(argv).index("--")
+    return list(argv[:at]), list(argv[at + 1 :])
+
+
 def _build_parser() -> Parser:
     parser = Parser("p2pmsg", _DESCRIPTION)
     version = importlib.metadata.version("p2pmsg")
     parser.add_argument("--version", action="version", version=f"p2pmsg {version}")
-    adders = (add_demo, add_pub, add_sub, add_listen, add_relay, add_bench, add_log, add_capacity)
+    adders = (
+        add_demo, add_pub, add_sub, add_listen, add_relay, add_push, add_pull, add_request,
+        add_dead_letters, add_statsd, add_log, add_capacity, add_bench,
+    )  # fmt: skip
     add_commands(parser, adders)
     return parser
 

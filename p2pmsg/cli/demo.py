@@ -44,7 +44,8 @@ def add_parser(commands: Any) -> None:
         help=f"how many trades the random walk has (default {_TRADES:,})",
     )  # fmt: skip
     parser.add_argument(
-        "--output", metavar="FILE", type=kinds.output_file, help="write the bars as CSV"
+        "--output", metavar="FILE", type=kinds.output_file,
+        help="write the bars as CSV, and a picture of Spark's (FILE.png)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object at the end, nothing else"
@@ -75,7 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
     source = Source(path=arguments.input, trades=arguments.trades)
     if arguments.log is not None:
         import_log()  # says what is missing
-    state = run_demo(source, progress, with_spark=not arguments.no_spark, log=arguments.log)
+    picture = f"{arguments.output}.png" if arguments.output else None
+    state = run_demo(
+        source, progress, with_spark=not arguments.no_spark, log=arguments.log, picture=picture
+    )
     if arguments.output:
         write_csv(state.bars, arguments.output)
     if arguments.json:
@@ -84,6 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(render_report(state))
         if arguments.output:
             print(f"the bars are in {arguments.output}")
+            if picture is not None and os.path.exists(picture):
+                print(f"a picture of Spark's bars is {picture}")
     sys.stdout.flush()
     if state.spark.startswith("left out:"):
         print(f"p2pmsg demo: Spark was {kinds.one_line(state.spark)}", file=sys.stderr)

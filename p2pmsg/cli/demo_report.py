@@ -102,6 +102,8 @@ def progress_line(state: State) -> str:
         parts.append(f"{name} {counts}")
     parts.append(f"{state.cuts} cuts")
     rows = "" if state.spark_rows is None else f" {state.spark_rows:,} rows"
+    if state.spark_behind is not None:
+        rows += f", {state.spark_behind:,} behind"
     parts.append(f"Spark {state.spark.partition(':')[0]}{rows}")
     return " | ".join(parts)
 
@@ -119,7 +121,8 @@ def _live_table(state: State) -> Any:
         delivered, repaired, lost = (f"{count:,}" for count in counts)
         table.add_row(f"delivered to {name}", delivered, total, repaired, lost)
     rows = "" if state.spark_rows is None else f"{state.spark_rows:,}"
-    table.add_row(f"Spark ({state.spark.partition(':')[0]})", rows, total, "", "")
+    behind = "" if state.spark_behind is None else f"{state.spark_behind:,} behind"
+    table.add_row(f"Spark ({state.spark.partition(':')[0]})", rows, total, behind, "")
     return table
 
 

@@ -72,9 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.wait:
             _wait(publisher, arguments.wait, arguments.timeout)
-        read = _reader(arguments.json, arguments.key_field)
+        read = reader(arguments.json, arguments.key_field)
         has_json = arguments.json or arguments.key_field is not None
-        for number, line in _lines(sys.stdin.buffer):
+        for number, line in lines(sys.stdin.buffer):
             if has_json and not line.strip():
                 continue
             try:
@@ -116,7 +116,8 @@ def _note(text: str) -> None:
     print(f"p2pmsg pub: {text}", file=sys.stderr, flush=True)
 
 
-def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Return the lines with their numbers, without their ends; `InputError` for one too long."""
     number = 0
     while line := source.readline(LINE_BYTES_MAX + 2):
         number += 1
@@ -126,7 +127,7 @@ def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
-def _reader(as_json: bool, key_field: str | None) -> Callable[[bytes], tuple[Any, str | None]]:
+def reader(as_json: bool, key_field: str | None) -> Callable[[bytes], tuple[Any, str | None]]:
     """Return what makes a value and a key of a line."""
     if not as_json and key_field is None:
         return lambda line: (line, None)

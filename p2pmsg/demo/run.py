@@ -37,7 +37,8 @@ class State(msgspec.Struct, kw_only=True):
         subscribers: the ledger of each subscriber by now.
         cuts: how often the slow subscriber's connection was cut.
         restarts: how often the publisher was killed and started again on its log.
-        spark: how Spark does, in words; `spark_rows` how many messages it read, None without it.
+        spark: how Spark does, in words; `spark_rows` how many messages it read, None without it;
+            `spark_behind` how many it was behind after its last batch.
         bars: what came out, of Spark or else of the fast subscriber.
         expected: the bars computed straight from the input.
         errors: what is wrong with the result; empty when all is well.
@@ -54,6 +55,7 @@ class State(msgspec.Struct, kw_only=True):
     spark: str = "not started"
     spark_rows: int | None = None
     spark_seconds: float = 0.0
+    spark_behind: int | None = None
     bars: list[Bar] = []
     bars_equal: bool = False
     frames_shed: int = 0
@@ -81,6 +83,7 @@ def run_demo(
     log: str | None = None,
     seconds: float = FEED_SECONDS,
     spark_module: str = SPARK_MODULE,
+    picture: str | None = None,
 ) -> State:
     """Run the demo and return how it ended; at the end no child is left.
 
@@ -97,7 +100,7 @@ def run_demo(
     with Children() as children:
         demo = _Demo(children, plan, expected, progress, began_s)
         try:
-            return demo.run(spark_module if with_spark else None)
+            return demo.run(spark_module if with_spark else None, picture)
         finally:
             progress.end()
             demo.close()
@@ -126,7 +129,7 @@ class _Demo:
         self._joined = self._closed = False
         self._killed: Child | None = None
 
-    def run(self, spark_module: str | None) -> State:
+    def run(self, spark_module: str | None, picture: str | None) -> State:
         self._publisher = self._start("publisher", "publishing", self._plan)
         self._follow(lambda: bool(self._endpoint))
         endpoint = self._endpoint
@@ -137,7 +140,7 @@ class _Demo:
         if spark_module is None:
             self._state.spark = "left out"
         else:
-            self._start_spark(spark_module, endpoint)
+            self._start_spark(spark_module, endpoint, picture)
         if self._plan.log is not None:
             self._follow(lambda: self._state.published >= self._plan.total * _KILL_AT)
             self._restart_publisher()
@@ -176,7 +179,7 @@ class _Demo:
         for role in (fast, slow):
             self._start(role.name, "subscribing", role)
 
-    def _start_spark(self, module: str, endpoint: str) -> None:
+    def _start_spark(self, module: str, endpoint: str, picture: str | None) -> None:
         self._state.spark = "starting"
         self._spark = self._children.start(
             "spark", module,
@@ -184,6 +187,7 @@ class _Demo:
             "--expected-rows", str(self._plan.total),
             "--timeout", f"{self._plan.seconds + _SPARK_START_S:.0f}",
             "--starting-offsets", "earliest",
+            *(("--picture", picture) if picture else ()),
         )  # fmt: skip
 
     def _follow(self, is_done: Callable[[], bool]) -> None:
@@ -246,6 +250,8 @@ class _Demo:
         match event["event"]:
             case "ready":
                 self._state.spark = "ready"
+            case "lag":
+                self._state.spark_behind = event["behind"]
             case "progress":
                 self._state.spark = "reading"
                 self._state.spark_rows = event["rows"]

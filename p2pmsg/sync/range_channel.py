@@ -1,8 +1,10 @@
 """The sockets of a range reader: who publishes at an endpoint, and a channel to ask it on."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
 
 import zmq
 
@@ -10,6 +12,9 @@ import transports
 from p2pmsg import control, wire
 from p2pmsg.errors import ClosedError, EndpointError
 from p2pmsg.wire import Frame, FrameError, Kind
+
+if TYPE_CHECKING:
+    from p2pmsg.sync.range_fetch import RangeFetch
 
 MS: Final = 1_000_000
 SILENCE_NS: Final = 200 * MS
@@ -33,6 +38,7 @@ class RangeChannel:
         endpoint: of the publisher.
         publisher: who is there; None until it is known.
         invalid: frames that were dropped because they were malformed.
+        fetches: those under way, by session and topic; each hands on what belongs to another.
 
     """
 
@@ -40,6 +46,7 @@ class RangeChannel:
         self.endpoint = endpoint
         self.publisher: Presence | None = None
         self.invalid = 0
+        self.fetches: WeakValueDictionary[tuple[int, str], RangeFetch] = WeakValueDictionary()
         self._line: transports.ZmqReceiver | None = None
         self._client: transports.ZmqRecoveryClient | None = None
         self._closed = False
@@ -81,8 +88,19 @@ class RangeChannel:
         self._client.connect()
         self.publisher = publisher
 
-    def listen(self) -> None:
-        """Read WELCOMEs; each new connection to the endpoint gets one."""
+    @property
+    def sockets(self) -> list["zmq.Socket[bytes]"]:
+        """What may have something to read; for pollers."""
+        return [each.socket for each in (self._line, self._client) if each is not None]
+
+    def follow(self, prefix: bytes) -> None:
+        """Have frames that begin with `prefix` come over the data path, too; see `listen`."""
+        self.listen()
+        assert self._line is not None
+        self._line.subscribe(prefix)
+
+    def listen(self, take: Callable[[Frame], None] | None = None) -> None:
+        """Read WELCOMEs; each new connection to the endpoint gets one. `take` gets the rest."""
         if self._line is None:
             self._line = transports.ZmqReceiver(
                 self.endpoint, context=transports.context(), queue_frames=_QUEUE_FRAMES
@@ -92,6 +110,8 @@ class RangeChannel:
         while (data := self._line.receive()) is not None:
             try:
                 frame = Frame(data)
+                if take is not None and frame.kind != Kind.WELCOME:
+                    take(frame)
                 if frame.flags & wire.FLAG_CLOSING or frame.kind != Kind.WELCOME:
                     continue
                 welcome = control.read_body(frame, control.Welcome)
@@ -99,7 +119,9 @@ class RangeChannel:
             except (FrameError, EndpointError):
                 self.invalid += 1
                 continue
-            if self.publisher is None or self.publisher.session != frame.session:
+            # One that restarted on its log has the same session, and another recovery endpoint.
+            known = self.publisher
+            if known is None or (known.session, known.recovery) != (frame.session, address):
                 self.meet(Presence(frame.session, welcome.name, address))
 
     def send(self, frame: bytes) -> None:
@@ -115,9 +137,8 @@ class RangeChannel:
     def poll(self, until_ns: int) -> None:
         """Wait for a frame until that time, at least 1 ms."""
         poller = zmq.Poller()
-        for socket in (self._line, self._client):
-            if socket is not None:
-                poller.register(socket.socket, zmq.POLLIN)
+        for socket in self.sockets:
+            poller.register(socket, zmq.POLLIN)
         poller.poll(max(1, -((time.monotonic_ns() - until_ns) // MS)))
 
     def reconnect(self) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from p2pmsg import control, wire
 from p2pmsg.errors import LossReport
+from p2pmsg.frames import batch_of
 from p2pmsg.message import MessageBatch
 from p2pmsg.sync.range_channel import MS, SILENCE_NS, RangeChannel
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -26,7 +27,16 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
     """One `fetch`; a class, so that it goes on where it was if an exception struck."""
 
     def __init__(
-        self, channel: RangeChannel, topic: str, start: int, stop: int, session: int, limit_ns: int
+        self,
+        channel: RangeChannel,
+        topic: str,
+        start: int,
+        stop: int,
+        session: int,
+        limit_ns: int,
+        decode: wire.Decode | None = None,
+        *,
+        fixed: bool = False,
     ) -> None:
         self._channel = channel
         self._topic = topic
@@ -42,6 +52,11 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         self._receiver.start_at(start, now_ns=now_ns)
         self._heard_ns = self._reconnected_ns = self._left_ns = now_ns
         self._waiting: Delivery[Frame] | Loss | None = None
+        self._decode = decode
+        self._fixed = fixed
+        channel.fetches[session, topic] = self
+        if start < stop and peer is not None and peer.session == session:
+            self._ask(now_ns)  # so that fetches of several peers wait at the same time
 
     def __next__(self) -> MessageBatch | LossReport:
         now_ns = time.monotonic_ns()
@@ -90,15 +105,10 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
     def _batch(self, delivery: Delivery[Frame]) -> MessageBatch | LossReport:
         frame = delivery.item
         try:
-            columns = wire.decode_columns(frame)
+            batch = batch_of(frame, self._name, self._decode, fixed=self._fixed)
         except FrameError:
             stop = delivery.sequence + delivery.count
             return self._report(Loss(delivery.sequence, stop, LossReason.MALFORMED))
-        values, timestamps, keys, headers = columns
-        batch = MessageBatch(
-            self._topic, self._session, self._name, frame.sequence, frame.base_timestamp_ns,
-            values, timestamps, keys, headers,
-        )  # fmt: skip
         return batch.part(delivery.skip, delivery.skip + delivery.count)
 
     def _report(self, loss: Loss) -> LossReport:
@@ -116,23 +126,29 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
             if frame.session != self._session:
                 raise FrameError("session")
             if frame.kind == Kind.REFUSED:
-                self._take_refusal(control.read_body(frame, control.Refused), now_ns)
-            elif frame.kind == Kind.DATA and frame.topic == self._topic:
-                count = min(frame.count, self._stop - frame.sequence)
-                if count < 1:
-                    return  # left over from an earlier fetch
-                self._heard_ns = now_ns
-                self._window = max(
-                    1, min(_WINDOW_COUNT_MAX, _WINDOW_BYTES * frame.count // len(data))
-                )
-                self._receiver.receive(frame.sequence, count, len(data), frame, now_ns=now_ns)
-                self._ask(now_ns)
+                body = control.read_body(frame, control.Refused)
+                fetch = self._channel.fetches.get((self._session, body.topic))
+                if fetch is not None:
+                    fetch._take_refusal(body, now_ns)
+            elif frame.kind == Kind.DATA:
+                fetch = self._channel.fetches.get((self._session, frame.topic))
+                if fetch is not None:
+                    fetch._take_frame(frame, now_ns)
+                if fetch is self:
+                    self._ask(now_ns)
         except FrameError:
             self._channel.invalid += 1
 
+    def _take_frame(self, frame: Frame, now_ns: int) -> None:
+        count = min(frame.count, self._stop - frame.sequence)
+        if count < 1:
+            return  # left over from an earlier fetch
+        size = len(frame.data)
+        self._heard_ns = now_ns
+        self._window = max(1, min(_WINDOW_COUNT_MAX, _WINDOW_BYTES * frame.count // size))
+        self._receiver.receive(frame.sequence, count, size, frame, now_ns=now_ns)
+
     def _take_refusal(self, body: control.Refused, now_ns: int) -> None:
-        if body.topic != self._topic:
-            return
         self._heard_ns = now_ns
         for start, stop in body.ranges:
             if start >= stop:

@@ -10,11 +10,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from p2pmsg import control, wire
 from p2pmsg.config import at_least
 from p2pmsg.errors import ConfigError, LossReport, MessageError
+from p2pmsg.frames import typed_decode
 from p2pmsg.message import MessageBatch
 from p2pmsg.publisher_stream import check_topic
 from p2pmsg.sync.forks import close_in_children
@@ -39,6 +40,9 @@ class StreamHead:
     next: int
     """The next sequence: messages from `earliest` up to this one can be fetched."""
 
+    first_at: int | None = None
+    """Where a time was asked for: the first kept message of that time or later, or `next`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
@@ -60,7 +64,8 @@ class Heads:
 class RangeReader:
     """Reads exact ranges of the streams of the publisher at one endpoint.
 
-    It belongs to one thread at a time, and to one `fetch` at a time.
+    It belongs to one thread at a time. Several `fetch` of different topics may be under way: each
+    asks for its first messages at once, so that they wait for the publisher together.
 
     Args:
         endpoint: of the publisher.
@@ -104,11 +109,12 @@ class RangeReader:
         """The publisher's endpoint."""
         return str(self._channel.endpoint)
 
-    def heads(self, timeout: float | None = None) -> Heads:
+    def heads(self, timeout: float | None = None, *, time_ns: int | None = None) -> Heads:
         """Return where the publisher's streams stand now.
 
         Args:
             timeout: in seconds. Default: the reader's.
+            time_ns: fill in `StreamHead.first_at`, too, for this time in ns since the epoch.
 
         Raises:
             TimeoutError: the publisher did not answer.
@@ -117,6 +123,7 @@ class RangeReader:
         """
         channel = self._channel
         channel.check_open()
+        body = None if time_ns is None else control.Probe(0, ["*"], "time", int(time_ns))
         begun_ns = time.monotonic_ns()
         deadline_ns = begun_ns + self._limit_ns(timeout)
         self._requests += 1
@@ -128,12 +135,14 @@ class RangeReader:
             peer = channel.publisher
             if peer is not None and (asked is not peer or now_ns >= ask_ns):
                 channel.send(
-                    wire.control_frame(Kind.HEADS_REQUEST, peer.session, sequence=self._requests)
+                    wire.control_frame(
+                        Kind.HEADS_REQUEST, peer.session, body, sequence=self._requests
+                    )
                 )
                 ask_ns, asked = now_ns + wait_ns, peer
                 wait_ns = min(2 * wait_ns, _ASK_CEILING_NS)
             channel.poll(min(deadline_ns, now_ns + SILENCE_NS if peer is None else ask_ns))
-            heads = self._take_heads()
+            heads = self._take_heads(with_time=time_ns is not None)
             if heads is not None:
                 return heads
         who = "nobody is there" if asked is None else f"{asked.name!r} gives no answer"
@@ -148,6 +157,8 @@ class RangeReader:
         *,
         session: int | None = None,
         timeout: float | None = None,
+        value_type: Any = None,
+        fixed: bool = False,
     ) -> Iterator[MessageBatch | LossReport]:
         """Read the messages `[start, stop)` of a stream, each once and in order.
 
@@ -160,6 +171,9 @@ class RangeReader:
             stop: the sequence behind the last one.
             session: of the stream. Default: the one that is at the endpoint.
             timeout: how long to go on without any progress, in seconds. Default: the reader's.
+            value_type: a type that msgspec knows, to make of each value; the values of a batch come
+                as they are where one of them does not fit. Default: as they are.
+            fixed: give a `FixedBatch` where values are bytes of one length. Default False.
 
         Raises:
             ConfigError: an argument is out of its limits.
@@ -179,7 +193,11 @@ class RangeReader:
                 self.heads(timeout)
             assert self._channel.publisher is not None
             session = self._channel.publisher.session
-        return RangeFetch(self._channel, topic, start, stop, session, self._limit_ns(timeout))
+        decode = None if value_type is None else typed_decode(value_type)
+        limit_ns = self._limit_ns(timeout)
+        return RangeFetch(
+            self._channel, topic, start, stop, session, limit_ns, decode, fixed=fixed
+        )
 
     def close(self) -> None:
         """Close the sockets; a second call does nothing."""
@@ -208,7 +226,7 @@ class RangeReader:
         at_least("timeout", timeout, 0.001)
         return int(timeout * 1e9)
 
-    def _take_heads(self) -> Heads | None:
+    def _take_heads(self, *, with_time: bool) -> Heads | None:
         while (data := self._channel.receive()) is not None:
             peer = self._channel.publisher
             assert peer is not None
@@ -222,11 +240,19 @@ class RangeReader:
             except FrameError:
                 self._channel.invalid += 1
                 continue
-            streams = {head.topic: StreamHead(head.earliest, head.next) for head in body.streams}
-            return Heads(
-                publisher=body.name,
-                session=peer.session,
-                recovery_endpoint=str(peer.recovery),
-                streams=streams,
-            )
+            return heads_of(peer, body, with_time=with_time)
         return None
+
+
+def heads_of(peer: Presence, body: control.Heads, *, with_time: bool = False) -> Heads:
+    """Return what a HEADS frame says."""
+    streams = {
+        head.topic: StreamHead(head.earliest, head.next, head.start if with_time else None)
+        for head in body.streams
+    }
+    return Heads(
+        publisher=body.name,
+        session=peer.session,
+        recovery_endpoint=str(peer.recovery),
+        streams=streams,
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.bench.harness import Plan, say
 
-AREAS = ("spine", "log", "multicast")
+AREAS = ("spine", "log", "spark", "multicast", "queue", "statsd")
 """Each is a module of this package with `run(plan)`, which yields rows."""
 
 RUN_COUNT = 5

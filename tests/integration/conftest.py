@@ -1,6 +1,9 @@
 """Fixtures that close whatever a test opened, in the end and in order."""
 
 import contextlib
+import os
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -70,5 +73,36 @@ def make_child(opened):
         child = start_child(role, *arguments, module=module)
         opened.callback(child.finish)
         return child
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def npm_folder():
+    """Where npm's StatsD clients are: a folder named by P2PMSG_NPM_FOLDER, else skip."""
+    folder = os.environ.get("P2PMSG_NPM_FOLDER")
+    if not shutil.which("node"):
+        pytest.skip("Node is not there")
+    if not folder or not (Path(folder) / "node_modules" / "statsd-client").is_dir():
+        pytest.skip("P2PMSG_NPM_FOLDER names no folder with npm's statsd-client and node-statsd")
+    return folder
+
+
+@pytest.fixture
+def make_pusher(opened):
+    def make(endpoint=LOOPBACK, **options):
+        made = p2pmsg.Pusher(endpoint, **options)
+        opened.callback(made.close, timeout=0.0)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def make_puller(opened):
+    def make(endpoints, **options):
+        made = p2pmsg.Puller(endpoints, **options)
+        opened.callback(made.close)
+        return made
 
     return make

@@ -84,3 +84,33 @@ def test_relay():
     received, early, late = map(int, found.groups())
     assert 1000 < received == late <= early
     assert ended.stderr == ""
+
+
+def run_example(name, place):
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES / name, place], capture_output=True, timeout=60, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_task_queue(tmp_path):
+    shown = run_example("task_queue.py", f"ipc://{tmp_path}/queue")
+
+    assert shown.count("killed a worker") == 6
+    assert "600 of 600 done" in shown
+    assert shown.rstrip().endswith("0 dead")
+
+
+def test_ordered_orders(tmp_path):
+    shown = run_example("ordered_orders.py", f"ipc://{tmp_path}/queue")
+
+    assert "100 of 100 orders were paid, packed and shipped in this order" in shown
+
+
+def test_scatter_gather(tmp_path):
+    shown = run_example("scatter_gather.py", str(tmp_path))
+
+    assert "2 of 3 answered in time, the best ask is 61680.5" in shown
+    assert f"no answer from ipc://{tmp_path}/exchange-2" in shown
+    assert "LookupError: NOTHING is not traded here" in shown

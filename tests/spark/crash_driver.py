@@ -14,6 +14,7 @@ import spark_bridge
 def start_query(spark, endpoint, checkpoint, folder):
     """Start the query that reads from `endpoint` into `folder`."""
     frame = spark.readStream.format("p2pmsg").option("peers", endpoint).option("subscribe", "t")
+    frame = frame.option("minPartitions", "2")
 
     def sink(batch, batch_id):
         rows = [(row.offset, int(row.value)) for row in batch.select("offset", "value").collect()]
@@ -29,7 +30,7 @@ def main(endpoint, checkpoint, folder):
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = spark_bridge.configure(SparkSession.builder).master("local[2]")
+    builder = spark_bridge.configure(SparkSession.builder).master("local[2,100]")
     for key, value in {
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",

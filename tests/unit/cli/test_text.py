@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from p2pmsg.cli.pub import InputError, _lines, _reader
+from p2pmsg.cli.pub import InputError, lines, reader
 from p2pmsg.cli.text import message_json, render_columns, to_json, value_text
 from p2pmsg.message import Message
 
@@ -81,7 +81,7 @@ LINES = {
 
 @pytest.mark.parametrize(("how", "line", "read"), LINES.values(), ids=LINES)
 def test_a_line_becomes_a_value_and_a_key(how, line, read):
-    assert _reader(*how)(line) == read
+    assert reader(*how)(line) == read
 
 
 BAD_LINES = {
@@ -98,7 +98,7 @@ BAD_LINES = {
 @pytest.mark.parametrize(("how", "line", "names"), BAD_LINES.values(), ids=BAD_LINES)
 def test_a_line_that_cannot_be_read_says_why(how, line, names):
     with pytest.raises(ValueError, match=r"JSON|field") as caught:
-        _reader(*how)(line)
+        reader(*how)(line)
 
     assert names in str(caught.value)
 
@@ -114,9 +114,9 @@ class Source:
 
 
 def test_lines_keep_everything_but_their_end():
-    assert list(_lines(Source(b"a\r\n\n b"))) == [(1, b"a\r"), (2, b""), (3, b" b")]
+    assert list(lines(Source(b"a\r\n\n b"))) == [(1, b"a\r"), (2, b""), (3, b" b")]
 
 
 def test_an_endless_line_is_refused_by_its_number():
     with pytest.raises(InputError, match="line 2: is longer than"):
-        list(_lines(Source(b"a\n" + b"x" * (1 << 21))))
+        list(lines(Source(b"a\n" + b"x" * (1 << 21))))

@@ -1,0 +1,127 @@
+"""A machine's load, memory and network: a StatsD client, a live table, and Spark.
+
+The client of PyPI's `statsd` sends figures from /proc four times a second. A collector adds them
+up every half second, shows them as a table, and publishes them; Spark reads that stream and
+aggregates it over windows of event time, with a watermark. It ends by itself.
+
+Needs Java 17 and `pip install 'p2pmsg[spark,statsd]' statsd`. One argument, if any: seconds to run.
+"""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import statsd
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
+
+import p2pmsg.statsd
+import spark_bridge
+
+SECONDS = 20.0
+FIELDS = "name STRING, type STRING, count DOUBLE, rate DOUBLE, value DOUBLE, median DOUBLE"
+
+
+def read_figures() -> tuple[float, float, dict[str, tuple[int, int]]]:
+    """Return the load, the memory in use in MB, and (received, sent) bytes of each interface."""
+    load = float(Path("/proc/loadavg").read_text().split()[0])
+    memory = {}
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, kilobytes = line.partition(":")
+        memory[name] = int(kilobytes.split()[0]) / 1024
+    network = {}
+    for line in Path("/proc/net/dev").read_text().splitlines()[2:]:
+        name, _, columns = line.partition(":")
+        numbers = list(map(int, columns.split()))
+        network[name.strip()] = (numbers[0], numbers[8])
+    return load, memory["MemTotal"] - memory["MemAvailable"], network
+
+
+def send_figures(host: str, port: int, stop: threading.Event) -> None:
+    """Send them until it is told to stop."""
+    client = statsd.StatsClient(host, port, prefix="machine")
+    before = read_figures()[2]
+    while not stop.wait(0.25):
+        with client.timer("proc.read"):
+            load, memory, network = read_figures()
+        client.gauge("load", load)
+        client.gauge("memory.used_mb", memory)
+        for name, (received, sent) in network.items():
+            old_received, old_sent = before.get(name, (received, sent))
+            client.incr(f"network.{name}.received_bytes", received - old_received)
+            client.incr(f"network.{name}.sent_bytes", sent - old_sent)
+        before = network
+    client.close()
+
+
+def open_session() -> SparkSession:
+    """Return a Spark session that knows the format p2pmsg."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # or workers run another python3
+    builder = spark_bridge.configure(SparkSession.builder).master("local[2]")
+    builder = builder.config("spark.sql.shuffle.partitions", "1")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
+    spark = builder.getOrCreate()
+    spark_bridge.register(spark)
+    return spark
+
+
+def aggregate(spark: SparkSession, endpoint: str) -> None:
+    """Aggregate the stream over windows of two seconds, each final a second after its end."""
+    stream = (
+        spark.readStream.format("p2pmsg")
+        .option("peers", endpoint)
+        .option("subscribe", "metrics")
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    metric = sql.from_json(stream["value"].cast("string"), FIELDS).alias("metric")
+    windows = (
+        stream.select("timestamp", metric)
+        .where("metric.name LIKE 'machine.%'")
+        .withWatermark("timestamp", "1 second")
+        .groupBy(sql.window("timestamp", "2 seconds"), "metric.name", "metric.type")
+        .agg(
+            sql.sum("metric.count").alias("count"),
+            sql.avg("metric.value").alias("mean"),
+            sql.max("metric.median").alias("median_max"),
+        )
+    )
+    windows.writeStream.outputMode("append").format("memory").queryName("windows").start()
+
+
+def main() -> None:
+    """Send, collect, show, aggregate."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
+    spark, stop = open_session(), threading.Event()
+    with p2pmsg.statsd.Collector(
+        "udp://127.0.0.1:0",
+        publish="tcp://127.0.0.1:0",
+        outputs=[p2pmsg.statsd.ConsoleOutput(rows_max=15, idle=True)],
+        interval_s=0.5,
+    ) as collector:
+        host, port = collector.endpoints[0].removeprefix("udp://").split(":")
+        sender = threading.Thread(target=send_figures, args=(host, int(port), stop))
+        sender.start()
+        try:
+            aggregate(spark, collector.publish_endpoint or "")
+            deadline = time.monotonic() + seconds
+            final = spark.table("windows").select("window").distinct()
+            while time.monotonic() < deadline or (
+                final.count() < 2 and time.monotonic() < deadline + 60
+            ):
+                time.sleep(0.5)
+        finally:
+            stop.set()
+            sender.join()
+    table = "SELECT window.start, name, type, count, mean, median_max FROM windows ORDER BY 1, 2"
+    spark.sql(table).show(40, truncate=False)
+    spark.sparkContext.setLogLevel("OFF")  # a batch that is cut short is no error here
+    for query in spark.streams.active:
+        query.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

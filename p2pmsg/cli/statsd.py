@@ -1,0 +1,174 @@
+"""`p2pmsg statsd`: a StatsD server."""
+
+import argparse
+import sys
+import time
+from typing import Any
+
+from p2pmsg.cli import arguments as kinds
+from p2pmsg.errors import ConfigError, P2PError
+from p2pmsg.statsd.dialect import DIALECTS
+
+_Refused = argparse.ArgumentTypeError
+_SLICE_S = 0.25
+_DESCRIPTION = """\
+Take in what StatsD and DogStatsD clients send, add it up, hand it out.
+
+Without any output it shows a live table. Ctrl-C and SIGTERM flush what was gathered.
+
+examples:
+  p2pmsg statsd
+  p2pmsg statsd --listen udp://0.0.0.0:8125,tcp://0.0.0.0:8125 --publish tcp://0.0.0.0:5556
+  p2pmsg statsd --dialect etsy --graphite carbon:2003 --management tcp://127.0.0.1:8126
+  p2pmsg statsd --prometheus 127.0.0.1:9102 --exact tcp://127.0.0.1:9125 --state /var/tmp/totals
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = kinds.add_command(commands, "statsd", _DESCRIPTION, run)
+    add = parser.add_argument
+    add("--listen", metavar="PLACES", type=_places, default=["udp://127.0.0.1:8125"],
+        help="udp://HOST:PORT, tcp://…, unixgram:///PATH, unix:///PATH; several separated by "
+        "commas (default: udp://127.0.0.1:8125)")  # fmt: skip
+    add("--management", metavar="PLACE", type=_place,
+        help="where statsd's management port answers, such as tcp://127.0.0.1:8126")  # fmt: skip
+    add("--dialect", choices=list(DIALECTS), default="strict",
+        help="how lines are read; etsy is statsd itself (default: strict)")  # fmt: skip
+    add("--interval", metavar="S", type=kinds.seconds, default=10.0,
+        help="time between flushes (default: 10)")  # fmt: skip
+    add("--percentiles", metavar="LIST", type=_percentiles, default=(90.0,),
+        help="of timers, such as 50,90,99.9; below 0 for the top (default: 90)")  # fmt: skip
+    add("--delete-idle", action="store_true",
+        help="forget metrics that were idle instead of sending zeros")  # fmt: skip
+    add("--names-max", metavar="N", type=kinds.count(1), default=200_000,
+        help="names kept; further ones are cut off and counted (default: 200000)")  # fmt: skip
+    add("--publish", metavar="ENDPOINT", type=kinds.bind_endpoint,
+        help="publish each flush here, as JSON under the topic metrics")  # fmt: skip
+    add("--graphite", metavar="HOST:PORT", type=_address, help="send each flush to carbon")
+    add("--graphite-protocol", choices=("plaintext", "pickle"), default="plaintext",
+        help="(default: plaintext)")  # fmt: skip
+    add("--new-namespace", action="store_true",
+        help="Graphite paths as stats.counters.NAME.rate instead of stats.NAME")  # fmt: skip
+    add("--prometheus", metavar="HOST:PORT", type=_address, help="serve /metrics here")
+    add("--console", action="store_true", help="show a live table besides other outputs")
+    add("--exact", metavar="ENDPOINTS", type=kinds.connect_endpoints, default=[],
+        help="of p2pmsg.metrics.Client, whose totals are kept exactly")  # fmt: skip
+    add("--state", metavar="FILE", type=kinds.output_file,
+        help="where the exact totals survive a crash")  # fmt: skip
+    add("--reuse-port", action="store_true",
+        help="let several collectors share the UDP port")  # fmt: skip
+    add("--stats", action="store_true", help="tell what came in on standard error at the end")
+
+
+def _places(text: str) -> list[str]:
+    return [_place(part) for part in text.split(",")]
+
+
+def _place(text: str) -> str:
+    from p2pmsg.statsd.listen import parse_listen
+
+    try:
+        parse_listen(text, "the place")
+    except ConfigError as error:
+        raise _Refused(str(error)) from error
+    return text
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise _Refused(f"must be HOST:PORT, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def _percentiles(text: str) -> tuple[float, ...]:
+    found = []
+    for part in text.split(","):
+        try:
+            number = float(part)
+        except ValueError:
+            raise _Refused(f"must be numbers separated by commas, not {text!r}") from None
+        if not -100 <= number <= 100 or number == 0:
+            raise _Refused(f"must be from -100 to 100, and not 0: {part!r}")
+        found.append(number)
+    return tuple(found)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until Ctrl-C or SIGTERM."""
+    try:
+        from p2pmsg.statsd.collector import Collector
+        from p2pmsg.statsd.config import AggregateConfig
+    except ModuleNotFoundError as error:
+        raise P2PError(f"{error.name} is needed: pip install 'p2pmsg[statsd]'") from error
+
+    idle = arguments.delete_idle
+    config = AggregateConfig(
+        interval_s=arguments.interval,
+        percentiles=arguments.percentiles,
+        names_max=arguments.names_max,
+        dialect=DIALECTS[arguments.dialect],
+        delete_counters=idle,
+        delete_timers=idle,
+        delete_sets=idle,
+        delete_gauges=idle,
+    )
+    collector = Collector(
+        arguments.listen,
+        publish=arguments.publish,
+        outputs=_outputs(arguments),
+        management=arguments.management,
+        exact=arguments.exact,
+        state=arguments.state,
+        reuse_port=arguments.reuse_port,
+        config=config,
+    )
+    places = [*collector.endpoints, collector.management_endpoint, collector.publish_endpoint]
+    told = ", ".join(place for place in places if place)
+    print(f"p2pmsg statsd: {told}", file=sys.stderr, flush=True)
+    try:
+        while collector.stats().error is None:
+            time.sleep(_SLICE_S)
+    finally:
+        collector.close(timeout=2.0)
+        if arguments.stats:
+            print(_render(collector.stats()), file=sys.stderr, flush=True)
+    raise P2PError(f"the collector has ended: {collector.stats().error}")
+
+
+def _outputs(arguments: argparse.Namespace) -> list[Any]:
+    outputs: list[Any] = []
+    if arguments.graphite:
+        from p2pmsg.statsd.graphite_names import GraphiteNames
+        from p2pmsg.statsd.outputs.graphite import GraphiteOutput
+
+        host, port = arguments.graphite
+        names = GraphiteNames(legacy=not arguments.new_namespace)
+        outputs.append(
+            GraphiteOutput(host, port, protocol=arguments.graphite_protocol, names=names)
+        )
+    if arguments.prometheus:
+        from p2pmsg.statsd.outputs.prometheus import PrometheusOutput
+
+        outputs.append(PrometheusOutput(*arguments.prometheus))
+    if arguments.console or not (outputs or arguments.publish):
+        from p2pmsg.statsd.outputs.console import ConsoleOutput
+
+        outputs.append(ConsoleOutput())
+    return outputs
+
+
+def _render(stats: Any) -> str:
+    lines = [
+        f"{stats.metrics:,} metrics in {stats.packets:,} packets, {stats.names:,} names, "
+        f"{stats.flushes:,} flushes; dropped by the kernel: {stats.kernel_drops:,} packets"
+    ]
+    if stats.bad_lines:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in stats.bad_reasons.items())
+        lines.append(f"{stats.bad_lines:,} bad lines: {reasons}")
+        lines += [f"  {kinds.one_line(bad.text[:100])}" for bad in stats.bad_sample[-3:]]
+    if stats.names_cut:
+        names = ", ".join(map(kinds.one_line, stats.names_cut_sample))
+        lines.append(f"{stats.names_cut:,} metrics cut off, of names such as {names}")
+    return "\n".join(lines)

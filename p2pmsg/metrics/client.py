@@ -1,0 +1,321 @@
+"""The client: the same calls for exact metrics and for a plain StatsD server."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from p2pmsg.config import PublisherConfig, at_least
+from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError
+from p2pmsg.metrics.gathering import (
+    Deltas,
+    check_name,
+    check_number,
+    check_tags,
+    make_key,
+)
+from p2pmsg.statsd.listen import parse_listen
+from p2pmsg.sync.publisher import Publisher
+
+TOPIC = "metrics.deltas"
+_PACKET_BYTES = 1432
+"""What fits into one Ethernet frame, as statsd's documentation advises."""
+_RELIABLE = ("tcp", "ipc", "inproc")
+_log = logging.getLogger("p2pmsg")
+
+
+class _Sink(Protocol):
+    endpoint: str
+
+    def send(self, deltas: Deltas) -> None: ...
+    def close(self, timeout: float) -> None: ...
+
+
+class _Reliable:
+    """Publishes deltas; whoever collects them subscribes, and asks for what was lost."""
+
+    def __init__(
+        self, endpoint: str, name: str | None, config: PublisherConfig | None, log: Any
+    ) -> None:
+        options = {} if log is None else {"log": log}
+        self.publisher = Publisher(endpoint, name=name, config=config, **options)
+        self.endpoint = self.publisher.endpoint
+
+    def send(self, deltas: Deltas) -> None:
+        self.publisher.publish(TOPIC, deltas.message())
+        self.publisher.flush()
+
+    def close(self, timeout: float) -> None:
+        self.publisher.close(timeout)
+
+
+class _Plain:
+    """Sends lines to a StatsD server; nobody learns of what is lost."""
+
+    def __init__(self, endpoint: str) -> None:
+        place = parse_listen(endpoint, "endpoint")
+        self.endpoint = str(place)
+        self.dropped = 0
+        if place.path:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._address: Any = place.path
+        else:
+            try:
+                found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_DGRAM)[0]
+            except OSError as error:
+                raise ConfigError("endpoint", "of a host that is known", endpoint) from error
+            self._socket = socket.socket(found[0], socket.SOCK_DGRAM)
+            self._address = found[4]
+
+    def send(self, deltas: Deltas) -> None:
+        packet: list[bytes] = []
+        size = 0
+        for line in deltas.lines():
+            data = line.encode()
+            if packet and size + len(data) + 1 > _PACKET_BYTES:
+                self._send_packet(packet)
+                packet, size = [], 0
+            packet.append(data)
+            size += len(data) + 1
+        if packet:
+            self._send_packet(packet)
+
+    def _send_packet(self, packet: list[bytes]) -> None:
+        try:
+            self._socket.sendto(b"\n".join(packet), self._address)
+        except OSError:
+            self.dropped += 1  # a server that is away is no reason for a program to fail
+
+    def close(self, timeout: float) -> None:
+        self._socket.close()
+
+
+class Client:
+    """Counts, measures and sends what came together every `interval_ms`.
+
+    With `tcp://` or `ipc://` it publishes deltas with sequences: a collector that was told
+    `exact=[endpoint]` subscribes, has lost ones repeated, and so arrives at exactly the totals that
+    were sent; what cannot be repeated is reported with its range. With `udp://HOST:PORT` or
+    `unixgram:///PATH` the same calls go to a plain StatsD server, and are as good as that. ::
+
+        with p2pmsg.metrics.Client("tcp://127.0.0.1:9125") as metrics:
+            metrics.increment("orders", tags=["zone:b"])
+            with metrics.timed("checkout"):
+                ...
+
+    It may be used from several threads. Integers are added up exactly; floats are added as floats,
+    in the order of the sendings.
+
+    Args:
+        endpoint: where to bind (`tcp`, `ipc`, `inproc`), or where the StatsD server is.
+        prefix: put before each name, with a dot between. Default "".
+        tags: put to each metric, `key:value` or `key`. Default none.
+        interval_ms: how long deltas are gathered, in ms. Default 100: what a crash may cost, and
+            ten messages a second. 0 sends each call by itself.
+        name: of the publisher, for people. Default: the endpoint.
+        config: of the publisher. What its replay buffer keeps is how long a collector may be away:
+            by default 64 MiB, more than a day of 100 counters.
+        log: of the publisher, so that what was sent survives the client too. Default: none.
+
+    Raises:
+        ConfigError: an argument is out of its limits.
+        BindError: the endpoint could not be bound.
+
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        prefix: str = "",
+        tags: Iterable[str] = (),
+        interval_ms: float = 100.0,
+        name: str | None = None,
+        config: PublisherConfig | None = None,
+        log: Any = None,
+    ) -> None:
+        at_least("interval_ms", interval_ms, 0)
+        self._prefix = f"{check_name(prefix)}." if prefix else ""
+        self._tags = check_tags(tags)
+        self._keys: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._interval_s = interval_ms / 1e3
+        scheme = endpoint.partition(":")[0] if isinstance(endpoint, str) else ""
+        self._sink: _Sink
+        if scheme in _RELIABLE:
+            self._sink = _Reliable(endpoint, name, config, log)
+        elif scheme in ("udp", "unixgram"):
+            if log is not None:
+                raise ConfigError("log", "None with a plain StatsD server", log)
+            self._sink = _Plain(endpoint)
+        else:
+            raise ConfigError("endpoint", "tcp://, ipc://, udp:// or unixgram://", endpoint)
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._deltas = Deltas()
+        self._sent = 0
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        if interval_ms:
+            self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+            self._thread.start()
+
+    @property
+    def endpoint(self) -> str:
+        """Where it is bound, with the port that was picked, or where it sends to."""
+        return self._sink.endpoint
+
+    @property
+    def sent(self) -> int:
+        """How many messages of deltas have been sent."""
+        return self._sent
+
+    def increment(self, name: str, value: float = 1, *, tags: Iterable[str] = ()) -> None:
+        """Add to a counter; below 0 it takes away.
+
+        Raises:
+            MessageError: a name, a tag or a value that cannot be sent.
+            ClosedError: the client is closed.
+
+        """
+        key = self._key(name, tags)
+        check_number("value", value)
+        with self._lock:
+            self._check_open()
+            fits = self._deltas.increment(key, value)
+        if not fits:
+            self.flush()
+            with self._lock:
+                self._deltas.increment(key, value)
+        self._after()
+
+    def gauge(
+        self, name: str, value: float, *, delta: bool = False, tags: Iterable[str] = ()
+    ) -> None:
+        """Set a gauge, or with `delta` add to it. Raises as `increment`."""
+        key = self._key(name, tags)
+        check_number("value", value)
+        with self._lock:
+            self._check_open()
+            if delta:
+                self._deltas.add_gauge(key, value)
+            else:
+                self._deltas.set_gauge(key, value)
+        self._after()
+
+    def timing(self, name: str, value_ms: float, *, tags: Iterable[str] = ()) -> None:
+        """Give a timer a value in milliseconds. Raises as `increment`."""
+        self._value("ms", name, value_ms, tags)
+
+    def histogram(self, name: str, value: float, *, tags: Iterable[str] = ()) -> None:
+        """Give a histogram a value. Raises as `increment`."""
+        self._value("h", name, value, tags)
+
+    def distribution(self, name: str, value: float, *, tags: Iterable[str] = ()) -> None:
+        """Give a distribution a value. Raises as `increment`."""
+        self._value("d", name, value, tags)
+
+    def set_add(self, name: str, value: str | int, *, tags: Iterable[str] = ()) -> None:
+        """Give a set a value, of which distinct ones are counted. Raises as `increment`."""
+        key, text = self._key(name, tags), str(value)
+        if not text or not text.isprintable() or "|" in text:
+            raise MessageError("value", f"must be a text without a bar, not {value!r}")
+        with self._lock:
+            self._check_open()
+            self._deltas.add_to_set(key, text)
+        self._after()
+
+    @contextmanager
+    def timed(self, name: str, *, tags: Iterable[str] = ()) -> Iterator[None]:
+        """Time a block, or as a decorator a function, also where it raises."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.timing(name, (time.perf_counter() - began) * 1e3, tags=tags)
+
+    def flush(self) -> None:
+        """Send what was gathered, now."""
+        with self._sending:
+            with self._lock:
+                deltas, self._deltas = self._deltas, Deltas()
+            if deltas:
+                self._sink.send(deltas)
+                self._sent += 1
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Send the rest and close.
+
+        Args:
+            timeout: how long to wait, in seconds, until collectors have everything. Default 5.0.
+
+        """
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.flush()
+        self._sink.close(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(timeout=0.2 if isinstance(error, KeyboardInterrupt) else 5.0)
+
+    def __repr__(self) -> str:
+        return f"<metrics.Client {'closed' if self._closed.is_set() else self.endpoint}>"
+
+    def wait_for_collectors(self, count: int = 1, timeout: float | None = None) -> None:
+        """Wait until so many collectors subscribe; with a plain StatsD server there is none to see.
+
+        Raises:
+            TimeoutError: they did not come in time.
+
+        """
+        if isinstance(self._sink, _Reliable):
+            self._sink.publisher.wait_for_subscribers(count, timeout)
+
+    # --------------------------------------------------------------------------------- within
+
+    def _value(self, kind: str, name: str, value: float, tags: Iterable[str]) -> None:
+        key = self._key(name, tags)
+        check_number("value", value)
+        with self._lock:
+            self._check_open()
+            self._deltas.add_value(kind, key, value)
+        self._after()
+
+    def _key(self, name: str, tags: Iterable[str]) -> str:
+        given = tags if isinstance(tags, tuple) else check_tags(tags)
+        key = self._keys.get((name, given))
+        if key is None:
+            key = make_key(self._prefix + check_name(name), self._tags + check_tags(given))
+            if len(self._keys) < 10_000:
+                self._keys[name, given] = key
+        return key
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise ClosedError("the metrics client")
+
+    def _after(self) -> None:
+        if not self._interval_s or self._deltas.is_full:
+            self.flush()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._interval_s):
+            try:
+                self.flush()
+            except P2PError:
+                _log.exception("metrics: deltas could not be sent")

@@ -1,0 +1,136 @@
+"""Dead letters from outside their pusher: of one that runs, or of a log at rest."""
+
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import transports
+from p2pmsg.errors import EndpointError
+from p2pmsg.queue import frames
+from p2pmsg.queue.dead_letters import DeadLetter, dead_job_of, letter_of
+from p2pmsg.queue.journal import JournalState, change_record
+from p2pmsg.queue.journal_file import FileJournal, LogSettings, read_log
+from p2pmsg.wire import Frame, FrameError, Kind, control_frame
+from recovery.queue import Dropped, Retried
+
+_REPEAT_S: Final = 0.5
+Numbers = list[int]
+
+
+class DeadLetterBox(Protocol):
+    """Where dead letters are."""
+
+    def list(self) -> Sequence[DeadLetter]:
+        """Return all, by sequence."""
+
+    def act(self, action: str, sequences: Sequence[int], everything: bool) -> int:
+        """`retry` or `purge` some, or all; return how many."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class LiveBox:
+    """Of a pusher that runs.
+
+    Raises:
+        EndpointError: the endpoint is none.
+
+    """
+
+    def __init__(self, endpoint: str, timeout: float) -> None:
+        self._timeout = timeout
+        self._endpoint = endpoint
+        try:
+            self._client = transports.ZmqQueueClient(endpoint, context=transports.context())
+            self._client.connect()
+        except transports.EndpointError as error:
+            raise EndpointError(error) from error
+
+    def list(self) -> Sequence[DeadLetter]:
+        """Return all, by sequence; `TimeoutError` where the pusher does not answer."""
+        letters: list[DeadLetter] = []
+        after = 0
+        while True:
+            answer = self._ask("list", [after], False)
+            if not answer.letters:
+                return letters
+            try:
+                letters += [letter_of(dead_job_of(row)) for row in answer.letters]
+            except ValueError as error:
+                raise OSError(f"{self._endpoint}: {error}") from error
+            after = letters[-1].sequence + 1
+
+    def act(self, action: str, sequences: Sequence[int], everything: bool) -> int:
+        """`retry` or `purge` some, or all; return how many."""
+        return int(self._ask(action, [*sequences], everything).count)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _ask(self, action: str, sequences: Numbers, everything: bool) -> Any:
+        """Ask until there is an answer; only what changes nothing is asked again."""
+        request = secrets.randbits(63)
+        body = frames.Admin(request, action, sequences, everything)
+        deadline = time.monotonic() + self._timeout
+        while (left := deadline - time.monotonic()) > 0:
+            self._client.send(control_frame(Kind.QUEUE_ADMIN, 0, body))
+            until = time.monotonic() + (left if action != "list" else min(left, _REPEAT_S))
+            while (left_ms := round((until - time.monotonic()) * 1000)) > 0:
+                data = self._client.receive_wait(left_ms)
+                answer = None if data is None else _answer(data)
+                if answer is not None and answer.request == request:
+                    return answer
+        raise TimeoutError(f"no pusher answered at {self._endpoint} within {self._timeout} s")
+
+
+class LogBox:
+    """Of a log whose pusher does not run; what is read only may be read while it does."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        if not Path(directory).is_dir():
+            raise FileNotFoundError(f"there is no directory {directory!r}")
+
+    def list(self) -> Sequence[DeadLetter]:
+        """Return all, by sequence."""
+        state = read_log(self._directory)
+        return [letter_of(state.dead[sequence]) for sequence in sorted(state.dead)]
+
+    def act(self, action: str, sequences: Sequence[int], everything: bool) -> int:
+        """`retry` or `purge` some, or all, at its pusher's next start; return how many."""
+        read_log(self._directory)  # there is a log at all
+        state = JournalState()
+        journal = FileJournal(LogSettings(directory=self._directory), state)
+        try:
+            chosen = sorted(state.dead) if everything else sequences
+            count = 0
+            for sequence in chosen:
+                dead = state.dead.pop(sequence, None)
+                if dead is None:
+                    continue
+                count += 1
+                if action == "purge":
+                    journal.append(change_record(Dropped(sequence)))
+                    continue
+                dead.job.blamed, dead.job.due_ns, dead.job.suspect = 0, 0, False
+                journal.append(change_record(Retried(dead.job)))
+            return count
+        finally:
+            journal.close()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _answer(data: bytes) -> Any:
+    try:
+        frame = Frame(data)
+        if frame.kind == Kind.QUEUE_ANSWER:
+            return frames.read(frame, frames.Answer)
+    except FrameError:
+        pass
+    return None

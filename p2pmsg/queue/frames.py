@@ -1,0 +1,224 @@
+"""Frames of the work queue, over the wire format of `p2pmsg.wire`.
+
+A puller's frames carry its id where the header has the session, so that it is known again after its
+connection was made anew; a pusher's carry the queue's session.
+
+===============  ============  ====================================================================
+kind             from          what it says
+===============  ============  ====================================================================
+QUEUE_HELLO      puller        I am here, may have so many jobs, and have these in hand
+QUEUE_WELCOME    pusher        you are taken on; of what you have, these are no longer yours
+QUEUE_WHO        pusher        I do not know this connection: say hello
+JOBS             pusher        do these; the header's sequence is the first delivery number
+QUEUE_REPORT     puller        I did, could not do, or give back these; number 0: I am alive
+QUEUE_CONFIRM    pusher        I have your reports up to this one; the timestamp is your sign's
+QUEUE_RECALL     pusher        give back so many that you have not begun
+QUEUE_LEAVE      puller        I am going; what I have not settled was not begun
+QUEUE_ADMIN      anybody       list, retry or purge dead letters
+QUEUE_ANSWER     pusher        the answer to that
+===============  ============  ====================================================================
+
+The body of JOBS is ``[values, sequences, details, confirmed, delivered_ns]``: `sequences` is the
+first one where they are consecutive, else a list; `details` is nil where no job has more than a
+value, else a list with an entry (or nil) a job.
+"""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from p2pmsg.control import Id, Name, Range, Sequence
+from p2pmsg.wire import HEADER, MAGIC, VERSION, Frame, FrameError, Kind, encoder, values_header
+from recovery.queue import Parcel, QueuedJob
+
+RANGES_MAX: Final = 65_536
+REASON_CHARACTERS_MAX: Final = 4096
+_WIRE_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
+Ranges = Annotated[list[Range], msgspec.Meta(max_length=RANGES_MAX)]
+Reason = Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS_MAX)]
+
+
+class Hello(msgspec.Struct, array_like=True):
+    """Puller to pusher."""
+
+    name: Name
+    host: Annotated[str, msgspec.Meta(max_length=256)]
+    """Names the set of processes among which `pid` means something; empty: unknown."""
+    pid: int
+    started: int
+    """When the process began, in ticks of its system, so that a pid used again is told apart."""
+    prefetch: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+    token: Sequence
+    """That of the QUEUE_WHO that this answers. So all that was sent over an earlier connection has
+    been received, or never will be."""
+    confirmed: Sequence
+    """The last report that was confirmed."""
+    held: Ranges
+    """Deliveries that it has, or has settled in a report that is not confirmed."""
+    claims: Annotated[list[tuple[Sequence, Sequence]], msgspec.Meta(max_length=RANGES_MAX)]
+    """The same as (delivery, sequence), where the pusher has another incarnation."""
+
+
+class QueueWelcome(msgspec.Struct, array_like=True):
+    """Pusher to puller."""
+
+    name: Name
+    incarnation: Sequence
+    confirmed: Sequence
+    ack_timeout_ms: float
+    job_timeout_ms: float
+    """0: a job may take as long as it likes."""
+    gone: Ranges
+
+
+class Who(msgspec.Struct, array_like=True):
+    """Pusher to puller."""
+
+    incarnation: Sequence
+    """Another one at each start of the pusher."""
+    token: Sequence
+
+
+class Refusal(msgspec.Struct, array_like=True):
+    """A job that was not done."""
+
+    delivery: Sequence
+    discard: bool
+    reason: Reason
+    delay_ms: float
+    """How long it is to wait; negative: as the pusher likes."""
+
+
+class Report(msgspec.Struct, array_like=True):
+    """Puller to pusher; the header's sequence is its number, from 1."""
+
+    acks: Ranges = []
+    refusals: Annotated[list[Refusal], msgspec.Meta(max_length=RANGES_MAX)] = []
+    released: Ranges = []
+    answers_recall: bool = False
+
+
+class Recall(msgspec.Struct, array_like=True):
+    """Pusher to puller."""
+
+    count: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+
+
+class Admin(msgspec.Struct, array_like=True):
+    """Anybody to pusher, about dead letters."""
+
+    request: Id
+    action: Annotated[str, msgspec.Meta(max_length=16)]
+    """`list`, `retry` or `purge`."""
+    sequences: Annotated[list[Sequence], msgspec.Meta(max_length=RANGES_MAX)]
+    """Which ones; `list`: only those after the first number given."""
+    everything: bool = False
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """Pusher to whoever asked."""
+
+    request: Id
+    count: int
+    """How many were retried or purged; with `list`, how many there are."""
+    letters: list[Any] = []
+
+
+class Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a job has beside its value."""
+
+    key: str | None
+    priority: int
+    message_id: str | None
+    headers: dict[str, Any] | None
+    delivery_count: int
+    first_delivered_ns: int
+    reason: str
+    pushed_ns: int
+
+
+class _DetailOut(msgspec.Struct, array_like=True):
+    key: str | None
+    priority: int
+    message_id: str | None
+    headers: msgspec.Raw | None
+    delivery_count: int
+    first_delivered_ns: int
+    reason: str
+    pushed_ns: int
+
+
+JobColumns = tuple[list[Any], int | list[int], list[Detail | None] | None, int, int]
+_bodies: Final = (Hello, QueueWelcome, Who, Report, Recall, Admin, Answer)
+_decoders: Final[dict[type, Any]] = {kind: msgspec.msgpack.Decoder(kind) for kind in _bodies}
+_decode_columns: Final = msgspec.msgpack.Decoder(JobColumns).decode
+
+
+def read(frame: Frame, kind: type[Any]) -> Any:
+    """Return the body of a queue frame; `FrameError` where it does not fit."""
+    try:
+        body = _decoders[kind].decode(memoryview(frame.data)[frame.body_at :])
+    except _WIRE_ERRORS:
+        raise FrameError("body") from None
+    if kind is Report:
+        _check_ranges(body.acks)
+        _check_ranges(body.released)
+    elif kind is Hello:
+        _check_ranges(body.held)
+    return body
+
+
+def _check_ranges(ranges: list[tuple[int, int]]) -> None:
+    for start, stop in ranges:
+        if start >= stop:
+            raise FrameError("range")
+
+
+def jobs_frame(session: int, parcel: Parcel, confirmed: int) -> bytes:
+    """Return the frame that takes a parcel to a puller."""
+    details = None
+    if parcel.lot is not None:
+        lot = parcel.lot
+        values, pushed_ns = lot.values(), lot.pushed_ns
+        sequences = encoder.encode(lot.sequence)
+    else:
+        assert parcel.jobs is not None
+        values = b"".join([job.payload for job in parcel.jobs])
+        sequences = encoder.encode([job.sequence for job in parcel.jobs])
+        details = [_detail(job) for job in parcel.jobs]
+        pushed_ns = parcel.jobs[0].pushed_ns
+    count_lead = b"\x95" + values_header(parcel.count)[1:]
+    rest = (encoder.encode(details), encoder.encode(confirmed), encoder.encode(parcel.at_ns))
+    length = len(count_lead) + len(values) + len(sequences) + sum(map(len, rest))
+    header = HEADER.pack(
+        MAGIC, VERSION, Kind.JOBS, 0, 0, session, parcel.first, parcel.count, length, pushed_ns
+    )
+    return b"".join((b"\0", header, count_lead, values, sequences, *rest))
+
+
+def _detail(job: QueuedJob) -> _DetailOut | None:
+    plain = job.key is None and job.message_id is None and job.headers is None
+    if plain and job.deliveries == 1 and not job.priority and not job.history:
+        return None
+    headers = None if job.headers is None else msgspec.Raw(job.headers)
+    return _DetailOut(
+        job.key, job.priority, job.message_id, headers, job.deliveries, job.first_ns, job.reason,
+        job.pushed_ns,
+    )  # fmt: skip
+
+
+def read_jobs(frame: Frame) -> JobColumns:
+    """Return the columns of a JOBS frame; `FrameError` where it is malformed."""
+    try:
+        columns: JobColumns = _decode_columns(memoryview(frame.data)[frame.body_at :])
+    except _WIRE_ERRORS:
+        raise FrameError("body") from None
+    values, sequences, details, _, _ = columns
+    if (
+        not frame.count
+        or len(values) != frame.count
+        or (details is not None and len(details) != frame.count)
+        or (isinstance(sequences, list) and len(sequences) != frame.count)
+    ):
+        raise FrameError("columns")
+    return columns

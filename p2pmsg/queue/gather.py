@@ -1,0 +1,67 @@
+"""Jobs on their way into the queue: packed one behind the other, while they follow one another."""
+
+import time
+from typing import Final
+
+from p2pmsg.queue.config import PusherConfig
+from p2pmsg.wire import encoder
+from recovery.queue import JobStore, Lot
+
+_DUMMY: Final = 1
+"""Bytes ahead of the first value in the buffer: what keeps its memory when it is emptied."""
+
+
+class Gather:
+    """A buffer of jobs that have nothing but a value.
+
+    A job is in by one append to `ends`; `repair` cuts off what an interrupt left behind it.
+
+    Attributes:
+        buffer: their values, packed.
+        ends: where each ends.
+        next: the next sequence. stop: where `push` has to come by and see whether there is room.
+        bytes_max: how many bytes are gathered.
+
+    """
+
+    __slots__ = ("_config", "_first", "_store", "buffer", "bytes_max", "ends", "next", "stop")
+
+    def __init__(self, store: JobStore, config: PusherConfig, sequence: int) -> None:
+        self._store = store
+        self._config = config
+        self._first = sequence
+        self.buffer = bytearray(_DUMMY)
+        self.ends: list[int] = []
+        self.next = self.stop = sequence
+        self.bytes_max = config.frame_bytes
+
+    def open(self) -> None:
+        """Let `push` gather up to a frame's worth, or what there is room for."""
+        config, store = self._config, self._store
+        room = config.in_flight_max - store.in_flight
+        if store.bytes + self.bytes_max > config.in_flight_bytes_max:
+            room = 0
+        self._first = self.next
+        self.stop = self.next + max(0, min(room, config.frame_jobs))
+
+    def seal(self) -> None:
+        """Put what was gathered into the queue."""
+        self.repair()
+        ends = self.ends
+        self.stop = self.next
+        if not ends:
+            return
+        lot = Lot(self._first, bytes(self.buffer), ends, time.time_ns(), _DUMMY)
+        self.ends = []
+        # The buffer keeps its memory: `del` would give it back.
+        encoder.encode_into(None, self.buffer, 0)
+        self._store.push_lot(lot)
+
+    def repair(self) -> None:
+        """Cut off what belongs to no accepted job."""
+        ends = self.ends
+        if ends:
+            self.next = self._first + len(ends)
+            del self.buffer[ends[-1] :]
+        else:
+            del self.buffer[_DUMMY:]

@@ -1,0 +1,58 @@
+"""Who a process is, so that others on the same machine can see that it ended.
+
+A broken connection says little: the worker may be alive behind it, at work on a job that must not
+be given to another yet. That its process ended says everything.
+"""
+
+import os
+import socket
+from pathlib import Path
+
+from p2pmsg.queue.puller_line import Process
+
+_ENDED = frozenset("ZXx")
+
+
+def this_process() -> Process:
+    """Return how other processes know this one."""
+    started = _started(os.getpid())
+    return Process(host(), os.getpid(), started) if started is not None else Process()
+
+
+def host() -> str:
+    """Name the set of processes among which an id means one process; empty where unknown.
+
+    Containers share their machine's boot id, and not its process ids: hence the name space, too.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def is_gone(where: str, pid: int, started: int) -> bool:
+    """Whether a process is known to have ended; False where one cannot know."""
+    if not where or where != host() or pid < 1:
+        return False
+    try:
+        return _started(pid) != started
+    except ValueError:
+        return False
+
+
+def worker_name() -> str:
+    """Return how this process is called where people read it."""
+    return f"{socket.gethostname()[:200]}:{os.getpid()}"
+
+
+def _started(pid: int) -> int | None:
+    """Return when a process began, in ticks; None where it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except OSError as error:
+        raise ValueError(str(error)) from error
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in _ENDED else int(fields[19])

@@ -1,0 +1,329 @@
+"""The threaded puller."""
+
+import math
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Final, Self
+
+import transports
+from p2pmsg.config import at_least, of_kind
+from p2pmsg.errors import ClosedError, EndpointError
+from p2pmsg.queue.config import PullerConfig
+from p2pmsg.queue.driver import Driver
+from p2pmsg.queue.job import Job
+from p2pmsg.queue.process_id import this_process, worker_name
+from p2pmsg.queue.puller_line import PullerLine
+from p2pmsg.queue.stats import PullerStats, merge_counts
+from p2pmsg.sync.exclusive import ExclusiveLock
+from p2pmsg.sync.forks import close_in_children
+from p2pmsg.sync.settings import check_endpoints, check_name
+
+_MS: Final = 1_000_000
+_ROUNDS_MAX: Final = 16
+_FRAMES_PER_ROUND: Final = 64
+_monotonic_ns = time.monotonic_ns
+
+
+class Puller:
+    """Takes jobs from pushers, one after the other.
+
+    ::
+
+        for job in puller:
+            with job:
+                work(job.value)
+
+    It connects; pushers bind, and come and go as they like. A background thread keeps what it has
+    in hand alive, for as long as the process lives. Several threads may take jobs from one puller.
+
+    Args:
+        endpoints: one, or several, of pushers.
+        prefetch: how many jobs it may have in hand at each pusher. Default 16; see `PullerConfig`.
+        name: who works, for people. Default: host and process id.
+        config: all settings; the arguments above go before it.
+
+    Raises:
+        ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
+
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        *,
+        prefetch: int | None = None,
+        name: str | None = None,
+        config: PullerConfig | None = None,
+    ) -> None:
+        config = config if config is not None else PullerConfig()
+        of_kind("config", config, PullerConfig)
+        self._config = replace(config, prefetch=prefetch) if prefetch is not None else config
+        self._name = check_name(name if name is not None else worker_name())
+        places = check_endpoints(endpoints)
+        self._lock = ExclusiveLock()
+        self._closed = False
+        self._unusable: str | None = None
+        self._clients: list[transports.ZmqQueueClient] = []
+        self._lines: list[PullerLine] = []
+        self._flushed_ns = 0
+        self._ack_linger_ns = round(self._config.ack_linger_ms * _MS)
+        # Answers are told together, and still soon enough that the next jobs come in time.
+        self._flush_at = max(1, min(self._config.prefetch // 2, 1024))
+        try:
+            self._connect(places)
+        except BaseException:
+            for client in self._clients:
+                client.close()
+            raise
+        self._line = self._lines[0]
+        self._turns = 0
+        self._driver = Driver("p2pmsg-puller", self._turn, [client.fd for client in self._clients])
+        close_in_children(self)
+        self._driver.start()
+
+    def _connect(self, places: Sequence[transports.Endpoint]) -> None:
+        process, now_ns = this_process(), _monotonic_ns()
+        for place in places:
+            try:
+                client = transports.ZmqQueueClient(
+                    place,
+                    context=transports.context(),
+                    frame_bytes_max=self._config.frame_bytes_max,
+                )
+                self._clients.append(client)
+                client.connect()
+            except transports.EndpointError as error:
+                raise EndpointError(error) from error
+            # Not from a generator: forked children would have the same id.
+            line = PullerLine(
+                secrets.randbits(64), self._name, self._config.prefetch, process, now_ns=now_ns
+            )
+            line.on_settled = self._settled
+            self._lines.append(line)
+
+    # --------------------------------------------------------------------------------- public
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return self._name
+
+    def __iter__(self) -> Iterator[Job]:
+        return self
+
+    def __next__(self) -> Job:
+        # The way of a job that is there already is written out: see Publisher.publish. One with a
+        # key, or a history, goes the long way, which looks at the lease.
+        lock = self._lock
+        if not lock.busy:
+            lock.busy = True
+            try:
+                line = self._line
+                ready = line.ready
+                if ready and ready[0]._detail is None:
+                    job = ready.popleft()
+                    line.open[job.delivery] = job
+                    job._begun_ns = line.now_ns
+                    lock.busy = False
+                    return job
+            except BaseException:
+                lock.busy = False
+                raise
+            lock.busy = False
+        try:
+            return self.receive()
+        except ClosedError:
+            raise StopIteration from None
+
+    def receive(self, timeout: float | None = None) -> Job:
+        """Return the next job.
+
+        Args:
+            timeout: how long to wait, in seconds. Default None: without end.
+
+        Raises:
+            TimeoutError: none came in time.
+            ClosedError: the puller is closed.
+
+        """
+        if timeout is not None:
+            at_least("timeout", timeout, 0)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while (job := self._lock.run(self._take)) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"no job came within {timeout} s")
+            wait_ms = self._lock.run(self._wait_ms)
+            self._driver.wait(min(wait_ms, left * 1000))
+        return job
+
+    def stats(self) -> PullerStats:
+        """Return the counters as they are now; also after `close`."""
+        return self._lock.run(self._stats)
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Give back what was not begun, reject what was, and close.
+
+        Args:
+            timeout: how long to wait, in seconds, until the pushers have confirmed what was
+                acknowledged. Default 1.
+
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            deadline = time.monotonic() + timeout
+            while self._lock.run(self._is_unsettled) and time.monotonic() < deadline:
+                self._driver.wait(20)
+        finally:
+            self._unusable = "it is closed"
+            self._driver.stop()
+            self._lock.run(self._close_all)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Puller {self._name!r}{' closed' if self._closed else ''}>"
+
+    # -------------------------------------------------------------------------------- private
+
+    def _take(self) -> Job | None:
+        self._check_usable()
+        now_ns = _monotonic_ns()
+        job = self._next_ready(now_ns)
+        if job is not None:
+            return job
+        # Nothing is there: before waiting, say what is done, so that there is credit for more.
+        for line in self._lines:
+            line.flush(now_ns=now_ns)
+        self._work(now_ns)
+        return self._next_ready(now_ns)
+
+    def _next_ready(self, now_ns: int) -> Job | None:
+        """Begin the next job that is there, of one line after the other."""
+        lines = self._lines
+        for _ in lines:
+            self._turns += 1
+            line = lines[self._turns % len(lines)]
+            if line.ready:
+                job = line.take(now_ns=now_ns)
+                if job is not None:
+                    self._line = line
+                    return job
+        return None
+
+    def _settled(self) -> None:
+        """Tell the pusher what was settled, or leave that for a moment."""
+        now_ns = _monotonic_ns()
+        if now_ns - self._flushed_ns >= self._ack_linger_ns or self._line.unsent >= self._flush_at:
+            self._lock.run(self._flush, now_ns)
+
+    def _flush(self, now_ns: int) -> None:
+        if self._unusable is None:
+            self._flushed_ns = now_ns
+            for line in self._lines:
+                line.flush(now_ns=now_ns)
+            self._work(now_ns)
+
+    def _work(self, now_ns: int) -> bool:
+        """Send what there is to send, take what came; False where there may be more at once."""
+        done = True
+        for line, client in zip(self._lines, self._clients, strict=True):
+            for _ in range(_ROUNDS_MAX):
+                outbox = line.outbox
+                while outbox and client.send(outbox[0]):
+                    outbox.popleft()
+                came = 0
+                while came < _FRAMES_PER_ROUND and (frame := client.receive()) is not None:
+                    came += 1
+                    line.receive(frame, now_ns=now_ns)
+                if not came and not outbox:
+                    break
+            else:
+                done = False
+        return done
+
+    def _turn(self) -> float:
+        """Take the background thread's turn; returns how long it may sleep, in ms."""
+        return self._lock.run(self._background)
+
+    def _background(self) -> float:
+        if self._unusable is not None:
+            raise transports.ClosedError("puller")
+        now_ns = _monotonic_ns()
+        silence_ns = self._config.pusher_timeout_ms * _MS
+        for line, client in zip(self._lines, self._clients, strict=True):
+            line.handle_timer(now_ns=now_ns)
+            if now_ns - line.heard_ns > silence_ns:
+                line.heard_ns = now_ns
+                client.reconnect()
+        if not self._work(now_ns):
+            return 0.0
+        return self._wait_ms()
+
+    def _wait_ms(self) -> float:
+        now_ns = _monotonic_ns()
+        due_ns = min(line.next_deadline_ns() for line in self._lines)
+        if any(line.unsent for line in self._lines):
+            due_ns = min(due_ns, now_ns + 5 * _MS)
+        return max(0.0, (due_ns - now_ns) / _MS)
+
+    def _is_unsettled(self) -> bool:
+        now_ns = _monotonic_ns()
+        for line in self._lines:
+            line.flush(now_ns=now_ns)
+        self._work(now_ns)
+        return any(line.unsettled and line.joined for line in self._lines)
+
+    def _close_all(self) -> None:
+        now_ns = _monotonic_ns()
+        for line in self._lines:
+            line.leave(now_ns=now_ns)
+        self._work(now_ns)
+        for client in self._clients:
+            client.close(linger_ms=500)
+
+    def _stats(self) -> PullerStats:
+        lines = self._lines
+        invalid: list[dict[str, int]] = [line.invalid for line in lines]
+        invalid += [{"parts": c.malformed} for c in self._clients if c.malformed]
+
+        def total(name: str) -> Any:
+            return sum(getattr(line, name) for line in lines)
+
+        ready = sum(len(line.ready) for line in lines)
+        return PullerStats(
+            received=total("received"),
+            acked=total("acked"),
+            rejected=total("rejected"),
+            discarded=total("discarded"),
+            refused=total("refused"),
+            given_back=total("given_back"),
+            dropped=total("dropped"),
+            in_hand=ready + sum(len(line.open) for line in lines),
+            ready=ready,
+            pushers=sum(line.joined for line in lines),
+            frames_invalid=merge_counts(invalid),
+        )
+
+    def _check_usable(self) -> None:
+        if self._unusable is not None or self._closed:
+            raise ClosedError("the puller", self._unusable or "it is closed")
+
+    def _forget(self) -> None:
+        """In a forked child: nothing of this is the child's."""
+        self._closed = True
+        self._unusable = "it belongs to the parent process"

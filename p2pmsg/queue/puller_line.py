@@ -1,0 +1,415 @@
+"""A puller's side of the protocol with one pusher: a state machine without I/O.
+
+::
+
+    KNOCKING ── WHO: hello, with its token ──▶ (waiting) ── WELCOME ──▶ JOINED
+       ▲  a hello without token every beat                                │  reports, signs of life
+       └── WHO: the pusher does not know this connection; the lease ended ┘
+
+What the pusher confirms extends the *lease*: until it ends, nobody else gets what this worker has.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import repeat
+from typing import Final
+
+from p2pmsg.queue import frames
+from p2pmsg.queue.frames import Detail, Hello, QueueWelcome, Refusal, Report
+from p2pmsg.queue.job import ACKED, DISCARDED, GONE, HELD, REJECTED, Job, Origin
+from p2pmsg.wire import Frame, FrameError, Kind, control_frame
+
+_MS: Final = 1_000_000
+BEAT_MS: Final = 100.0
+"""How often a worker that has jobs says that it lives; one that has none ten times as seldom."""
+UNCONFIRMED_MAX: Final = 64
+"""Reports on their way; further answers wait to be put together into the next."""
+
+
+class Process:
+    """How other processes of the same machine can tell whether this one lives."""
+
+    def __init__(self, host: str = "", pid: int = 0, started: int = 0) -> None:
+        self.host = host
+        self.pid = pid
+        self.started = started
+
+
+class PullerLine:
+    """One pusher, as a puller sees it.
+
+    Attributes:
+        ready: jobs that were not begun.
+        open: jobs that were begun, by delivery.
+        outbox: frames to send.
+        invalid: frames that were dropped, by reason.
+        acked, rejected, discarded: jobs settled. refused: answers that came too late.
+        given_back: jobs given back when asked. dropped: not begun, and no longer ours.
+        on_settled: called when a job was settled, so that a shell can send the news.
+
+    """
+
+    def __init__(
+        self, puller_id: int, name: str, prefetch: int, process: Process, *, now_ns: int
+    ) -> None:
+        self.id = puller_id
+        self.name = name
+        self.prefetch = prefetch
+        self.pusher = ""
+        self.ready: deque[Job] = deque()
+        self.open: dict[int, Job] = {}
+        self.outbox: deque[bytes] = deque()
+        self.invalid: dict[str, int] = {}
+        self.acked = self.rejected = self.discarded = self.refused = 0
+        self.given_back = self.dropped = self.received = 0
+        self.joined = self.leaving = False
+        self.heard_ns = now_ns
+        self.on_settled: Callable[[], None] = _nothing
+        self.now_ns = now_ns
+        """Some recent time: when jobs that are taken now were begun, to a tenth of a second."""
+        self._process = process
+        self._session = self._incarnation = 0
+        self._ack_timeout_ns = self._job_timeout_ns = 0
+        self._lease_ns = 0
+        self._beat_ns = self._idle_beat_ns = round(BEAT_MS * _MS)
+        self._beat_due_ns = now_ns
+        self._serial = self._confirmed = 0
+        self._acked: list[Job] = []
+        self._refusals: list[tuple[Job, Refusal]] = []
+        self._released: list[tuple[int, int]] = []
+        self._answers_recall = False
+        self._unconfirmed: deque[tuple[int, bytes, list[Job]]] = deque()
+
+    # ------------------------------------------------------------------------------- the jobs
+
+    def take(self, *, now_ns: int) -> Job | None:
+        """Begin the next job; None where there is none."""
+        self.now_ns = now_ns
+        if now_ns >= self._lease_ns and self.ready:
+            self._lease_ended()
+        return self.begin() if self.ready else None
+
+    def begin(self) -> Job:
+        """Begin the next job without a look at the lease; `IndexError` where there is none."""
+        job = self.ready.popleft()
+        self.open[job.delivery] = job
+        job._begun_ns = self.now_ns
+        return job
+
+    def leased(self, *, now_ns: int) -> bool:
+        """Whether what this worker has is still its own."""
+        return now_ns < self._lease_ns
+
+    def ack(self, job: Job) -> bool:
+        """Note that a job is done."""
+        if job._state != HELD:
+            self.refused += 1
+            return False
+        job._state = ACKED
+        self._acked.append(job)
+        self.open.pop(job.delivery, None)
+        self.acked += 1
+        self.on_settled()
+        return True
+
+    def reject(self, job: Job, reason: str, delay: float | None) -> bool:
+        """Note that a job could not be done."""
+        delay_ms = -1.0 if delay is None else max(0.0, float(delay)) * 1000
+        return self._refuse(job, REJECTED, reason, delay_ms)
+
+    def discard(self, job: Job, reason: str) -> bool:
+        """Note that nobody can do a job."""
+        return self._refuse(job, DISCARDED, reason, -1.0)
+
+    def extend(self, job: Job, seconds: float) -> bool:
+        """Let a job take `seconds` from now on."""
+        if job._state != HELD:
+            self.refused += 1
+            return False
+        job._extended_ns = self.now_ns + round(seconds * 1e9)
+        return True
+
+    def _refuse(self, job: Job, state: int, reason: str, delay_ms: float) -> bool:
+        if job._state != HELD:
+            self.refused += 1
+            return False
+        job._state = state
+        is_discard = state == DISCARDED
+        text = str(reason)[: frames.REASON_CHARACTERS_MAX].encode(errors="replace").decode()
+        self._refusals.append((job, Refusal(job.delivery, is_discard, text, delay_ms)))
+        self.open.pop(job.delivery, None)
+        if is_discard:
+            self.discarded += 1
+        else:
+            self.rejected += 1
+        self.on_settled()
+        return True
+
+    @property
+    def unsent(self) -> int:
+        """How many answers wait to be sent."""
+        return len(self._acked) + len(self._refusals) + len(self._released) + self._answers_recall
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether the pusher does not know yet what became of some jobs."""
+        return bool(self.unsent or self._unconfirmed)
+
+    # -------------------------------------------------------------------------------- frames in
+
+    def receive(self, data: bytes, *, now_ns: int) -> None:
+        """Take a frame from the pusher; what is malformed is counted."""
+        try:
+            frame = Frame(data)
+            if frame.kind == Kind.JOBS:
+                self._receive_jobs(frame)
+            elif frame.kind == Kind.QUEUE_CONFIRM:
+                self._receive_confirm(frame)
+            elif frame.kind == Kind.QUEUE_WHO:
+                self._receive_who(frame, now_ns)
+            elif frame.kind == Kind.QUEUE_WELCOME:
+                self._receive_welcome(frame, now_ns)
+            elif frame.kind == Kind.QUEUE_RECALL:
+                self._receive_recall(frame)
+            else:
+                raise FrameError("kind")
+        except FrameError as error:
+            reason = str(error)
+            self.invalid[reason] = self.invalid.get(reason, 0) + 1
+            return
+        self.heard_ns = now_ns
+
+    def _receive_jobs(self, frame: Frame) -> None:
+        if not self.joined or frame.session != self._session:
+            raise FrameError("session")
+        values, sequences, details, confirmed, delivered_ns = frames.read_jobs(frame)
+        count = frame.count
+        origin = Origin(self, frame.session, frame.base_timestamp_ns, delivered_ns)
+        each: Iterable[int] = (
+            sequences if isinstance(sequences, list) else range(sequences, sequences + count)
+        )
+        detail: Iterable[Detail | None] = details if details is not None else repeat(None)
+        deliveries = range(frame.sequence, frame.sequence + count)
+        self.ready.extend(map(Job, values, deliveries, each, repeat(origin), detail))
+        self.received += count
+        self._confirm(confirmed)
+
+    def _receive_confirm(self, frame: Frame) -> None:
+        if frame.session != self._session:
+            raise FrameError("session")
+        self._confirm(frame.sequence)
+        self._extend_lease(frame.base_timestamp_ns)
+
+    def _receive_who(self, frame: Frame, now_ns: int) -> None:
+        who = frames.read(frame, frames.Who)
+        self.joined = False
+        self._released = []  # they are not held, so the pusher takes them back by that
+        claims: list[tuple[int, int]] = []
+        if frame.session != self._session:
+            self._forget()
+        elif who.incarnation != self._incarnation:
+            self._drop_ready()
+            claims = [(job.delivery, job.sequence) for job in self._undecided()]
+        held = _ranges_of(job.delivery for job in (*self._undecided(), *self.ready))
+        self._say_hello(who.token, held, claims, now_ns)
+
+    def _receive_welcome(self, frame: Frame, now_ns: int) -> None:
+        welcome: QueueWelcome = frames.read(frame, QueueWelcome)
+        self._session, self._incarnation = frame.session, welcome.incarnation
+        self._ack_timeout_ns = round(welcome.ack_timeout_ms * _MS)
+        self._job_timeout_ns = round(welcome.job_timeout_ms * _MS)
+        self._beat_ns = min(round(BEAT_MS * _MS), self._ack_timeout_ns // 5)
+        self._idle_beat_ns = min(10 * self._beat_ns, self._ack_timeout_ns // 3)
+        self.pusher = welcome.name
+        self._extend_lease(frame.base_timestamp_ns)
+        for start, stop in welcome.gone:
+            self._drop(start, stop)
+        self._confirm(welcome.confirmed)
+        if not self.joined:
+            self.outbox.extend(report for _, report, _ in self._unconfirmed)
+        self.joined = True
+        self._answers_recall = False
+        self._beat_due_ns = now_ns
+
+    def _receive_recall(self, frame: Frame) -> None:
+        recall = frames.read(frame, frames.Recall)
+        if not self.joined:
+            return
+        released: list[int] = []
+        while self.ready and len(released) < recall.count:
+            released.append(self.ready.pop().delivery)
+        self.given_back += len(released)
+        self._released += _ranges_of(released)
+        self._answers_recall = True
+
+    # ------------------------------------------------------------------------------ frames out
+
+    def flush(self, *, now_ns: int) -> None:
+        """Put what was settled into a report."""
+        if not self.joined or len(self._unconfirmed) >= UNCONFIRMED_MAX or not self.unsent:
+            return
+        # Other threads may append meanwhile: only what is copied is taken away.
+        acked = self._acked[: frames.RANGES_MAX]
+        del self._acked[: len(acked)]
+        refusals = self._refusals[: frames.RANGES_MAX]
+        del self._refusals[: len(refusals)]
+        released, self._released = self._released, []
+        answers, self._answers_recall = self._answers_recall, False
+        report = Report(
+            _ranges_of([job.delivery for job in acked]),
+            [refusal for _, refusal in refusals],
+            released,
+            answers,
+        )
+        self._serial += 1
+        frame = control_frame(
+            Kind.QUEUE_REPORT, self.id, report, sequence=self._serial, timestamp_ns=now_ns
+        )
+        jobs = acked + [job for job, _ in refusals] if refusals else acked
+        self._unconfirmed.append((self._serial, frame, jobs))
+        self.outbox.append(frame)
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Do what is due: signs of life, jobs that take too long, a lease that ended."""
+        self.now_ns = now_ns
+        if self.joined and now_ns >= self._lease_ns and (self.ready or self.open):
+            self._lease_ended()
+        self._time_out(now_ns)
+        self.flush(now_ns=now_ns)
+        if now_ns >= self._beat_due_ns and not self.leaving:
+            busy = self.ready or self.open or self._unconfirmed or not self.joined
+            self._beat_due_ns = now_ns + (self._beat_ns if busy else self._idle_beat_ns)
+            if len(self.outbox) >= UNCONFIRMED_MAX:
+                pass
+            elif self.joined:
+                self._send(Kind.QUEUE_REPORT, None, now_ns)
+            else:
+                self._say_hello(0, [], [], now_ns)  # 0 is no token: it is asked who it is
+
+    def next_deadline_ns(self) -> int:
+        """Return when `handle_timer` has something to do."""
+        due_ns = self._beat_due_ns
+        if self.ready or self.open:
+            due_ns = min(due_ns, self._lease_ns)
+        return due_ns
+
+    def leave(self, *, now_ns: int) -> None:
+        """Give everything back: what was begun counts as rejected."""
+        for job in list(self.open.values()):
+            self._refuse(job, REJECTED, "the worker closed", 0.0)
+        self._drop_ready()
+        self.flush(now_ns=now_ns)
+        self.leaving = True
+        if self.joined:
+            self._send(Kind.QUEUE_LEAVE, None, now_ns)
+        self.joined = False
+
+    # --------------------------------------------------------------------------------- private
+
+    def _say_hello(
+        self,
+        token: int,
+        held: list[tuple[int, int]],
+        claims: list[tuple[int, int]],
+        now_ns: int,
+    ) -> None:
+        process = self._process
+        hello = Hello(
+            self.name, process.host, process.pid, process.started, self.prefetch, token,
+            self._confirmed, held[: frames.RANGES_MAX], claims[: frames.RANGES_MAX],
+        )  # fmt: skip
+        self._send(Kind.QUEUE_HELLO, hello, now_ns)
+
+    def _send(self, kind: Kind, body: object, now_ns: int) -> None:
+        self.outbox.append(control_frame(kind, self.id, body, timestamp_ns=now_ns))
+
+    def _extend_lease(self, sign_ns: int) -> None:
+        # Counted from when the sign was sent: the pusher counts from when it came, hence longer.
+        self._lease_ns = max(self._lease_ns, min(sign_ns, self.now_ns) + self._ack_timeout_ns)
+
+    def _confirm(self, serial: int) -> None:
+        if serial > self._serial:
+            raise FrameError("serial")
+        unconfirmed = self._unconfirmed
+        while unconfirmed and unconfirmed[0][0] <= serial:
+            unconfirmed.popleft()
+        self._confirmed = max(self._confirmed, serial)
+
+    def _undecided(self) -> list[Job]:
+        """Return the jobs of which the pusher does not know what became of them."""
+        found = [job for _, _, jobs in self._unconfirmed for job in jobs]
+        return [*found, *self._acked, *(job for job, _ in self._refusals), *self.open.values()]
+
+    def _lease_ended(self) -> None:
+        # The pusher may have heard us all the while, and only its answers did not come through: it
+        # has to be told anew what we have, which is nothing.
+        self.joined = False
+        self._beat_due_ns = self.now_ns
+        self._drop_ready()
+        for job in list(self.open.values()):
+            self._gone(job)
+
+    def _drop_ready(self) -> None:
+        self.dropped += len(self.ready)
+        for job in self.ready:
+            job._state = GONE
+        self.ready.clear()
+        self._released = []
+
+    def _drop(self, start: int, stop: int) -> None:
+        kept = [job for job in self.ready if not start <= job.delivery < stop]
+        self.dropped += len(self.ready) - len(kept)
+        self.ready = deque(kept)
+        for job in list(self.open.values()):
+            if start <= job.delivery < stop:
+                self._gone(job)
+
+    def _gone(self, job: Job) -> None:
+        job._state = GONE
+        self.open.pop(job.delivery, None)
+
+    def _forget(self) -> None:
+        """Another queue is at the pusher's place: nothing that we have means anything to it."""
+        self._lease_ended()
+        self._unconfirmed.clear()
+        self._acked.clear()
+        self._refusals.clear()
+        self._lease_ns = 0
+        self._confirmed = self._serial
+
+    def _time_out(self, now_ns: int) -> None:
+        if not self._job_timeout_ns:
+            return
+        for job in list(self.open.values()):
+            until_ns = max(job._begun_ns + self._job_timeout_ns, job._extended_ns)
+            if until_ns <= now_ns and job._state == HELD:
+                seconds = (now_ns - job._begun_ns) / 1e9
+                reason = f"job_timeout: not done after {seconds:.1f} s"
+                self._refuse(job, REJECTED, reason, -1.0)
+                job._state = GONE
+
+
+def _nothing() -> None:
+    pass
+
+
+def _ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return distinct numbers as ranges, sorted."""
+    all_numbers = numbers if isinstance(numbers, list) else list(numbers)
+    if not all_numbers:
+        return []
+    first, last = min(all_numbers), max(all_numbers)
+    if last - first + 1 == len(all_numbers):
+        return [(first, last + 1)]
+    all_numbers.sort()
+    ranges = []
+    start = stop = all_numbers[0]
+    for number in all_numbers:
+        if number > stop:
+            ranges.append((start, stop))
+            start = number
+        stop = number + 1
+    ranges.append((start, stop))
+    return ranges
+
+

@@ -1,0 +1,414 @@
+"""The threaded pusher."""
+
+import logging
+import os
+import secrets
+import time
+from types import TracebackType
+from typing import Any, Final, Self
+
+import transports
+from p2pmsg.batch import PACKING_ERRORS, packing_error
+from p2pmsg.config import at_least
+from p2pmsg.errors import ClosedError
+from p2pmsg.queue import process_id
+from p2pmsg.queue.config import PusherConfig
+from p2pmsg.queue.dead_letters import DeadLetters, letter_of
+from p2pmsg.queue.driver import Driver
+from p2pmsg.queue.gather import Gather
+from p2pmsg.queue.journal import JournalState, push_record
+from p2pmsg.queue.journal_file import FileJournal, LogSettings, log_settings
+from p2pmsg.queue.pusher_core import PusherCore
+from p2pmsg.queue.pusher_input import bind, config_of, job_of, restore
+from p2pmsg.queue.pusher_io import PusherIO
+from p2pmsg.queue.pusher_stats import pusher_stats
+from p2pmsg.queue.stats import PusherStats
+from p2pmsg.sync.exclusive import ExclusiveLock
+from p2pmsg.sync.forks import close_in_children
+from p2pmsg.sync.settings import check_name
+from p2pmsg.wire import encoder
+from recovery.queue import JobQueue, Lot, QueuedJob
+
+_MS: Final = 1_000_000
+_IDLE_ROUNDS: Final = 5
+_encode_into = encoder.encode_into
+_log = logging.getLogger("p2pmsg")
+LogChoice = str | os.PathLike[str] | LogSettings | None
+
+
+class Pusher:
+    """Gives each job to one of many workers, and keeps it until one of them has done it.
+
+    It binds; pullers connect, and come and go as they like. At least once: a job whose worker dies
+    goes to another. `push` may be called from several threads.
+
+    Args:
+        endpoint: where to bind: `tcp://HOST:PORT` (port 0 picks one), `ipc://PATH` or
+            `inproc://NAME`.
+        log: a directory. What is pushed is written there before `push` returns, so that a pusher
+            that is killed goes on after a restart with what was not acknowledged. Default None: in
+            memory only.
+        ack_timeout: how long a worker may be silent, in seconds, before its jobs are given to
+            others. Default 30; see `QueueConfig.ack_timeout_ms`.
+        deliveries_max: after so many failed deliveries a job becomes a dead letter. Default 5.
+        in_flight_max: how many jobs may be accepted and not yet done. Default 1000.
+        job_timeout: how long a job may take at a worker that lives, in seconds. Default 1800; 0: as
+            long as it likes.
+        name: who pushes, for people. Default: the endpoint.
+        config: all settings; the arguments above go before it.
+
+    Raises:
+        ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.
+        BindError: the endpoint could not be bound.
+        LogInUseError, OSError: the log cannot be used.
+
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        log: LogChoice = None,
+        ack_timeout: float | None = None,
+        deliveries_max: int | None = None,
+        in_flight_max: int | None = None,
+        job_timeout: float | None = None,
+        name: str | None = None,
+        config: PusherConfig | None = None,
+    ) -> None:
+        self._config = config_of(config, ack_timeout, deliveries_max, in_flight_max, job_timeout)
+        self._name = check_name(name if name is not None else str(endpoint)[:80])
+        self._lock = ExclusiveLock()
+        self._closed = False
+        self._unusable: str | None = None
+        self._duplicates = 0
+        settings = log_settings(log)
+        state = JournalState()
+        self._journal = FileJournal(settings, state) if settings is not None else None
+        try:
+            self._server = bind(endpoint)
+            self._start(state)
+        except BaseException:
+            if self._journal is not None:
+                self._journal.close()
+            raise
+        close_in_children(self)
+        self._driver.start()
+
+    def _start(self, state: JournalState) -> None:
+        now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
+        # Beyond any delivery number of an earlier run: none of those makes a million a millisecond.
+        incarnation = max(wall_ns, state.deliveries)
+        queue = JobQueue(
+            self._config.queue,
+            wall_offset_ns=wall_ns - now_ns,
+            first_delivery=incarnation,
+            records=self._journal is not None,
+        )
+        session = state.session if state.session is not None else secrets.randbits(64)
+        self._core = PusherCore(
+            queue,
+            name=self._name,
+            session=session,
+            incarnation=incarnation,
+            job_timeout_ms=self._config.job_timeout_ms,
+            is_gone=process_id.is_gone,
+        )
+        self._restored = restore(self._core, state, now_ns=now_ns)
+        self._io = PusherIO(self._core, self._server, self._journal)
+        self._store = queue.store
+        self._gather = Gather(self._store, self._config, state.next_sequence)
+        self._gathering = False
+        self._idle_rounds = 0
+        self._pushed_ns = 0
+        self._driver = Driver(
+            "p2pmsg-pusher", self._turn, [self._server.fd, self._server.break_fd]
+        )
+
+    # --------------------------------------------------------------------------------- public
+
+    @property
+    def endpoint(self) -> str:
+        """Where pullers connect to, with the port that was picked."""
+        return self._server.endpoint
+
+    @property
+    def name(self) -> str:
+        """The pusher's name."""
+        return self._name
+
+    @property
+    def session(self) -> int:
+        """The 64-bit id of the queue; with a log, the same after a restart."""
+        return self._core.session
+
+    def push(
+        self,
+        value: Any,
+        key: str | None = None,
+        priority: int = 0,
+        delay: float = 0.0,
+        message_id: str | None = None,
+        headers: dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Accept one job and return its sequence; waits while `in_flight_max` are in flight.
+
+        It is handed out at once, and shares a frame with others where jobs follow one another
+        closely, for at most `linger_ms`. What is changed in `value` afterwards changes nothing.
+
+        Args:
+            value: any msgpack value: bytes, str, int (64 bits), float, bool, None, list, dict.
+            key: what it belongs to. Of one key, one job at a time is in any worker's hands, in the
+                order of pushing; a later one waits until it is done or a dead letter. Default None:
+                it waits for nothing.
+            priority: 0 to 9; higher ones go first among what is not yet handed out. Within a key
+                the order of pushing rules. Default 0.
+            delay: how long it is not handed out, in seconds. Default 0.
+            message_id: by which a job that was pushed before, within the window
+                (`QueueConfig.dedup_window_ms`), is known and not accepted again; the sequence that
+                it got then is returned. Default None.
+            headers: further fields by name, msgpack values. Default None.
+            timeout: how long to wait at `in_flight_max`, in seconds. Default None: without end.
+
+        Raises:
+            MessageError: it cannot be pushed as it is; `MessageTooLargeError` for its size.
+            ConfigError: priority, delay or message_id is out of its limits.
+            TimeoutError: too many were in flight all the time.
+            OSError: the log could not be written; the job was not accepted.
+            ClosedError: the pusher is closed.
+
+        """
+        # Written out as in Publisher.publish, for the same reasons: the flag instead of the lock,
+        # and a job is in by one append.
+        lock = self._lock
+        if (
+            lock.busy or not self._gathering or key is not None or priority or delay
+            or message_id is not None or headers is not None
+        ):  # fmt: skip
+            return self._push_slowly(value, key, priority, delay, message_id, headers, timeout)
+        lock.busy = True
+        try:
+            gather = self._gather
+            sequence = gather.next
+            buffer = gather.buffer
+            _encode_into(value, buffer, -1)
+            size = len(buffer)
+            if size < gather.bytes_max and sequence < gather.stop:
+                gather.ends.append(size)
+                gather.next = sequence + 1
+                lock.busy = False
+                return sequence
+            gather.repair()
+        except BaseException as error:
+            self._gather.repair()
+            lock.busy = False
+            if isinstance(error, PACKING_ERRORS):
+                raise packing_error("value", value, error) from None
+            raise
+        lock.busy = False
+        return self._push_slowly(value, key, priority, delay, message_id, headers, timeout)
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Wait until every job is done, or a dead letter.
+
+        Args:
+            timeout: in seconds. Default None: without end.
+
+        Raises:
+            TimeoutError: some were not done in time.
+            ClosedError: the pusher is closed.
+
+        """
+        if not self._wait_until_empty(timeout):
+            left = self.stats().in_flight
+            raise TimeoutError(f"{left} jobs were not done within {timeout} s")
+
+    def stats(self) -> PusherStats:
+        """Return the counters as they are now; also after `close`."""
+        return self._lock.run(
+            pusher_stats,
+            self._core,
+            self._io,
+            endpoint=self.endpoint,
+            restored=self._restored,
+            duplicates=self._duplicates,
+            gathered=len(self._gather.ends),
+        )
+
+    def dead_letters(self) -> DeadLetters:
+        """Return the dead letters as they are now; what it returns can retry and purge them."""
+        dead = self._lock.run(self._store.dead.list)
+        return DeadLetters([letter_of(each) for each in dead], self._act_on_dead)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait until every job is done, and close.
+
+        Args:
+            timeout: how long to wait, in seconds. Default: 5 without a log, where what is not done
+                by then is lost, and said to be; 0 with one, where it is done after a restart.
+
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            wait = timeout if timeout is not None else (0.0 if self._journal else 5.0)
+            self._wait_until_empty(wait)
+        finally:
+            self._unusable = "it is closed"
+            self._driver.stop()
+            self._lock.run(self._close_all)
+        left = self._store.in_flight
+        if left and self._journal is None:
+            _log.warning("%d jobs were not done at close, and are lost", left)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Who presses Ctrl-C wants to go.
+        self.close(timeout=0.2 if isinstance(error, KeyboardInterrupt) else None)
+
+    def __repr__(self) -> str:
+        return f"<Pusher {self._name!r} {'closed' if self._closed else self.endpoint}>"
+
+    # -------------------------------------------------------------------------------- private
+
+    def _push_slowly(
+        self, value: Any, key: Any, priority: Any, delay: Any, message_id: Any, headers: Any,
+        timeout: float | None,
+    ) -> int:  # fmt: skip
+        if timeout is not None:
+            at_least("timeout", timeout, 0)
+        limit_bytes = self._config.message_bytes_max
+        job = job_of(value, key, priority, delay, message_id, headers, limit_bytes)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (sequence := self._lock.run(self._try_push, job)) is None:
+            left = 1.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                limit = f"in_flight_max ({self._config.in_flight_max}) jobs, or their bytes"
+                raise TimeoutError(f"{limit}, were in flight for {timeout} s")
+            self._wait(left)
+        return sequence
+
+    def _try_push(self, job: QueuedJob) -> int | None:
+        """Accept a job, under the lock; None where there is no room."""
+        self._check_usable()
+        now_ns = time.monotonic_ns()
+        store, config = self._store, self._config
+        if job.message_id is not None:
+            known = store.dedup.find(job.message_id, now_ns=now_ns)
+            if known is not None:
+                self._duplicates += 1
+                return known
+        self._gather.seal()
+        if not self._has_room(job.size):
+            self._io.work(now_ns=now_ns)
+            if not self._has_room(job.size):
+                return None
+        gather = self._gather
+        sequence = job.sequence = gather.next
+        if self._journal is not None:
+            self._journal.append(push_record(job))
+        gather.next = sequence + 1
+        plain = job.key is None and job.message_id is None and job.headers is None
+        if plain and not job.due_ns and not job.priority:
+            store.push_lot(Lot(sequence, job.payload, [len(job.payload)], job.pushed_ns))
+        else:
+            store.push(job, now_ns=now_ns)
+        close = now_ns - self._pushed_ns < config.gather_us * 1000
+        self._pushed_ns = now_ns
+        if self._journal is None and close and not self._gathering:
+            self._gathering = True
+            self._idle_rounds = 0
+            self._driver.wake()
+        if self._gathering:
+            self._gather.open()
+        self._io.work(now_ns=now_ns)
+        return sequence
+
+    def _has_room(self, size: int) -> bool:
+        store, config = self._store, self._config
+        if store.in_flight == 0:
+            return True
+        fits = store.bytes + size <= config.in_flight_bytes_max
+        return fits and store.in_flight < config.in_flight_max
+
+    def _turn(self) -> float:
+        """Take the background thread's turn; returns how long it may sleep, in ms."""
+        return self._lock.run(self._work)
+
+    def _work(self) -> float:
+        if self._unusable is not None:
+            raise transports.ClosedError(self.endpoint)
+        now_ns = time.monotonic_ns()
+        if self._gathering:
+            self._idle_rounds = 0 if self._gather.ends else self._idle_rounds + 1
+            self._gather.seal()
+            if self._idle_rounds > _IDLE_ROUNDS:
+                self._gathering = False
+        if not self._io.work(now_ns=now_ns):
+            return 0.0
+        if self._gathering:
+            self._gather.open()
+            return max(self._config.linger_ms, 0.1)
+        return self._io.wait_ms(now_ns=now_ns)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for news in the caller's thread."""
+        wait_ms = self._lock.run(self._io.wait_ms, now_ns=time.monotonic_ns())
+        self._driver.wait(min(wait_ms, seconds * 1000))
+
+    def _wait_until_empty(self, timeout: float | None) -> bool:
+        if timeout is not None:
+            at_least("timeout", timeout, 0)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._lock.run(self._is_empty):
+            left = 1.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._wait(left)
+        return True
+
+    def _is_empty(self) -> bool:
+        self._check_usable()
+        self._gather.seal()
+        self._io.work(now_ns=time.monotonic_ns())
+        return self._store.in_flight == 0
+
+    def _act_on_dead(self, action: str, sequences: list[int] | None) -> int:
+        return self._lock.run(self._act, action, sequences)
+
+    def _act(self, action: str, sequences: list[int] | None) -> int:
+        self._check_usable()
+        store, now_ns = self._store, time.monotonic_ns()
+        if sequences is None:
+            sequences = [dead.job.sequence for dead in store.dead.list()]
+        if action == "retry":
+            count = sum(store.revive(sequence, now_ns=now_ns) for sequence in sequences)
+        else:
+            count = sum(map(store.purge, sequences))
+        self._io.work(now_ns=now_ns)
+        return count
+
+    def _check_usable(self) -> None:
+        if self._unusable is not None:
+            raise ClosedError("the pusher", self._unusable)
+
+    def _close_all(self) -> None:
+        self._gather.seal()
+        self._io.record()
+        self._server.close(linger_ms=500)
+        if self._journal is not None:
+            self._journal.close()
+
+    def _forget(self) -> None:
+        """In a forked child: nothing of this is the child's."""
+        self._closed = True
+        self._unusable = "it belongs to the parent process"

@@ -1,0 +1,355 @@
+"""The pusher's side of the protocol: frames in, frames out, no I/O. What to do is `JobQueue`'s."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from p2pmsg.queue import frames
+from p2pmsg.queue.frames import Admin, Answer, Hello, QueueWelcome, Report, Who
+from p2pmsg.wire import Frame, FrameError, Kind, control_frame
+from recovery.queue import DeadJob, JobQueue, Worker
+
+_MS: Final = 1_000_000
+_CHECK_NS: Final = 10 * _MS
+"""How often it is looked whether the process behind a broken connection still lives."""
+LETTERS_MAX: Final = 100
+"""How many dead letters go into one answer."""
+ANSWER_BYTES: Final = 2**20
+IsGone = Callable[[str, int, int], bool]
+
+
+class Peer:
+    """A connection, and whose it is."""
+
+    __slots__ = ("confirm_due", "echo_ns", "identity", "token", "welcomed", "worker_id")
+
+    def __init__(self, identity: bytes, token: int) -> None:
+        self.identity = identity
+        self.token = token
+        self.welcomed = False
+        self.worker_id = 0
+        self.echo_ns = 0
+        self.confirm_due = False
+
+
+class PusherCore:
+    """Speaks with pullers.
+
+    Args:
+        queue: the jobs.
+        name: who pushes, for people.
+        session: the queue's id.
+        incarnation: another one at each start.
+        job_timeout_ms: how long a job may take; 0: as long as it likes.
+        is_gone: whether the process (host, pid, started) is known to have ended.
+
+    Attributes:
+        outbox: frames to send, each with the connection's identity.
+        invalid: frames that were dropped, by reason.
+        reports: reports that were taken.
+
+    """
+
+    def __init__(
+        self,
+        queue: JobQueue,
+        *,
+        name: str,
+        session: int,
+        incarnation: int,
+        job_timeout_ms: float = 0.0,
+        is_gone: IsGone = lambda host, pid, started: False,
+    ) -> None:
+        self.queue = queue
+        self.name = name
+        self.session = session
+        self.outbox: deque[tuple[bytes, bytes]] = deque()
+        self.invalid: dict[str, int] = {}
+        self.reports = 0
+        self._incarnation = incarnation
+        self._job_timeout_ms = job_timeout_ms
+        self._is_gone = is_gone
+        self._peers: OrderedDict[bytes, Peer] = OrderedDict()
+        self._peers_max = 2 * queue.config.workers_max
+        self._by_worker: dict[int, Peer] = {}
+        self._processes: dict[int, tuple[str, int, int]] = {}
+        self._serials: dict[int, int] = {}
+        self._absent: dict[int, tuple[str, int, int]] = {}
+        self._token = 0
+        self._due: list[Peer] = []
+        self._check_due_ns = 0
+
+    # ------------------------------------------------------------------------------- frames in
+
+    def receive(self, identity: bytes, data: bytes, *, now_ns: int) -> None:
+        """Take a frame from a puller; what is malformed is counted."""
+        try:
+            frame = Frame(data)
+            if frame.kind == Kind.QUEUE_ADMIN:
+                self._receive_admin(identity, frame, now_ns)
+                return
+            peer = self._peer(identity)
+            if frame.kind == Kind.QUEUE_REPORT:
+                self._receive_report(peer, frame, now_ns)
+            elif frame.kind == Kind.QUEUE_HELLO:
+                self._receive_hello(peer, frame, now_ns)
+            elif frame.kind == Kind.QUEUE_LEAVE:
+                self._receive_leave(peer, frame, now_ns)
+            else:
+                raise FrameError("kind")
+        except FrameError as error:
+            self._count(str(error))
+
+    def unreachable(self, identity: bytes, *, now_ns: int) -> None:
+        """Note that a connection is no more."""
+        peer = self._peers.pop(identity, None)
+        if peer is None or not peer.welcomed:
+            return
+        if self._by_worker.get(peer.worker_id) is peer:
+            del self._by_worker[peer.worker_id]
+            self.queue.cut(peer.worker_id, now_ns=now_ns)
+            self._look_after_the_dead(now_ns)
+
+    def expect(self, holders: dict[int, tuple[str, int, int]]) -> None:
+        """Note who had jobs in hand before a restart, and may come back for them."""
+        self._absent.update(holders)
+
+    def process_of(self, worker_id: int) -> tuple[str, int, int]:
+        """Return the process of a worker."""
+        return self._processes.get(worker_id, ("", 0, 0))
+
+    def probe(self) -> None:
+        """Say something to every worker that has jobs, for what the connection makes of it."""
+        for worker_id, peer in self._by_worker.items():
+            worker = self.queue.workers.get(worker_id)
+            if worker is not None and peer.welcomed and worker.hand.count:
+                serial = self._serials[worker_id]
+                self._send(
+                    peer, Kind.QUEUE_CONFIRM, None, sequence=serial, timestamp_ns=peer.echo_ns
+                )
+
+    def _peer(self, identity: bytes) -> Peer:
+        peer = self._peers.get(identity)
+        if peer is None:
+            if len(self._peers) >= self._peers_max:
+                stranger = next((p for p in self._peers.values() if not p.welcomed), None)
+                if stranger is None:
+                    raise FrameError("peers")
+                del self._peers[stranger.identity]
+            self._token += 1
+            peer = self._peers[identity] = Peer(identity, self._token)
+        return peer
+
+    def _receive_report(self, peer: Peer, frame: Frame, now_ns: int) -> None:
+        worker = self._worker_of(peer, frame)
+        if worker is None:
+            self._ask_who(peer, now_ns)
+            return
+        serial = frame.sequence
+        if serial:
+            report = frames.read(frame, Report)
+            last = self._serials[worker.id]
+            if serial > last + 1:
+                self._ask_who(peer, now_ns)
+                return
+            if serial == last + 1:
+                self._take_report(worker, report, now_ns)
+                self._serials[worker.id] = serial
+        else:
+            peer.echo_ns = frame.base_timestamp_ns
+        self.queue.heard(worker, now_ns=now_ns)
+        if not peer.confirm_due:
+            peer.confirm_due = True
+            self._due.append(peer)
+
+    def _worker_of(self, peer: Peer, frame: Frame) -> Worker | None:
+        """Return the worker that speaks; None where it has to say first who it is."""
+        if not peer.welcomed or frame.session != peer.worker_id:
+            return None
+        return self.queue.workers.get(peer.worker_id)
+
+    def _take_report(self, worker: Worker, report: Report, now_ns: int) -> None:
+        queue = self.queue
+        self.reports += 1
+        for start, stop in report.acks:
+            queue.ack(worker, start, min(stop, queue.next_delivery), now_ns=now_ns)
+        for delivery, discard, reason, delay_ms in (
+            (r.delivery, r.discard, r.reason, r.delay_ms) for r in report.refusals
+        ):
+            if discard:
+                queue.discard(worker, delivery, reason, now_ns=now_ns)
+            else:
+                delay_ns = None if not 0 <= delay_ms <= 1e12 else round(delay_ms * _MS)
+                queue.reject(worker, delivery, reason, delay_ns, now_ns=now_ns)
+        if report.released or report.answers_recall:
+            queue.release(worker, report.released, now_ns=now_ns, answer=report.answers_recall)
+
+    def _receive_hello(self, peer: Peer, frame: Frame, now_ns: int) -> None:
+        hello: Hello = frames.read(frame, Hello)
+        if hello.token != peer.token:
+            self._ask_who(peer, now_ns)
+            return
+        gone: list[tuple[int, int]] = []
+        if not peer.welcomed:
+            known = frame.session in self.queue.workers
+            worker = self.queue.join(frame.session, hello.name, hello.prefetch, now_ns=now_ns)
+            if worker is None:
+                self._count("workers_max")
+                return
+            before = self._by_worker.get(worker.id)
+            if before is not None and before is not peer:
+                self._peers.pop(before.identity, None)
+            peer.welcomed, peer.worker_id = True, worker.id
+            self._by_worker[worker.id] = peer
+            self._processes[worker.id] = (hello.host, hello.pid, hello.started)
+            if not known:
+                self._serials[worker.id] = hello.confirmed
+                for delivery, sequence in hello.claims:
+                    self.queue.adopt(worker, delivery, sequence, now_ns=now_ns)
+                self.queue.store.unclaimed(worker.id, now_ns=now_ns)
+            gone = self.queue.reconcile(worker, hello.held, now_ns=now_ns)
+        welcome = QueueWelcome(
+            self.name, self._incarnation, self._serials[peer.worker_id],
+            self.queue.config.ack_timeout_ms, self._job_timeout_ms, gone,
+        )  # fmt: skip
+        self._send(peer, Kind.QUEUE_WELCOME, welcome, timestamp_ns=frame.base_timestamp_ns)
+
+    def _receive_leave(self, peer: Peer, frame: Frame, now_ns: int) -> None:
+        worker = self._worker_of(peer, frame)
+        if worker is not None:
+            self.queue.leave(worker.id, now_ns=now_ns)
+            self._forget_worker(worker.id)
+
+    def _receive_admin(self, identity: bytes, frame: Frame, now_ns: int) -> None:
+        admin: Admin = frames.read(frame, Admin)
+        store = self.queue.store
+        letters: list[Any] = []
+        if admin.action == "list":
+            count = len(store.dead)
+            letters = self._letters(admin)
+        elif admin.action in ("retry", "purge"):
+            chosen = admin.sequences
+            if admin.everything:
+                chosen = [dead.job.sequence for dead in store.dead.list()]
+            if admin.action == "retry":
+                count = sum(store.revive(sequence, now_ns=now_ns) for sequence in chosen)
+            else:
+                count = sum(map(store.purge, chosen))
+        else:
+            raise FrameError("action")
+        answer = Answer(admin.request, count, letters)
+        frame_out = control_frame(Kind.QUEUE_ANSWER, self.session, answer)
+        self.outbox.append((identity, frame_out))
+
+    def _letters(self, admin: Admin) -> list[Any]:
+        after = admin.sequences[0] if admin.sequences else 0
+        dead = sorted(self.queue.store.dead.list(), key=lambda dead: dead.job.sequence)
+        letters: list[Any] = []
+        size = 0
+        for letter in dead:
+            if letter.job.sequence < after:
+                continue
+            size += letter.job.size
+            if letters and (len(letters) >= LETTERS_MAX or size > ANSWER_BYTES):
+                break
+            letters.append(letter_row(letter))
+        return letters
+
+    # ------------------------------------------------------------------------------ frames out
+
+    def pump(self, *, now_ns: int) -> None:
+        """Hand out what can be handed out, ask back what should be, confirm what came in."""
+        queue, outbox, session = self.queue, self.outbox, self.session
+        while (found := queue.take(now_ns=now_ns)) is not None:
+            worker, parcel = found
+            peer = self._by_worker[worker.id]
+            frame = frames.jobs_frame(session, parcel, self._serials[worker.id])
+            outbox.append((peer.identity, frame))
+        for worker, count in queue.recalls(now_ns=now_ns):
+            self._send(self._by_worker[worker.id], Kind.QUEUE_RECALL, frames.Recall(count))
+        if self._due:
+            for peer in self._due:
+                peer.confirm_due = False
+                serial = self._serials.get(peer.worker_id)
+                if serial is not None:
+                    self._send(
+                        peer, Kind.QUEUE_CONFIRM, None, sequence=serial, timestamp_ns=peer.echo_ns
+                    )
+            self._due.clear()
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Do what is due, and hand out what comes of it."""
+        self._look_after_the_dead(now_ns)
+        self.queue.handle_timer(now_ns=now_ns)
+        for worker_id in [w for w in self._serials if w not in self.queue.workers]:
+            self._forget_worker(worker_id)
+        self.pump(now_ns=now_ns)
+
+    def next_deadline_ns(self, *, now_ns: int) -> int | None:
+        """Return when `handle_timer` has something to do."""
+        due_ns = self.queue.next_deadline_ns(now_ns=now_ns)
+        cut = any(worker.cut_ns is not None for worker in self.queue.workers.values())
+        if cut or self._absent:
+            check_ns = max(self._check_due_ns, now_ns)
+            due_ns = check_ns if due_ns is None else min(due_ns, check_ns)
+        return due_ns
+
+    # --------------------------------------------------------------------------------- private
+
+    def _look_after_the_dead(self, now_ns: int) -> None:
+        """Take their jobs from those whose connection broke because their process ended."""
+        if now_ns < self._check_due_ns:
+            return
+        if self._absent:
+            self._look_after_the_absent(now_ns)
+        for worker in list(self.queue.workers.values()):
+            if worker.cut_ns is not None:
+                self._check_due_ns = now_ns + _CHECK_NS
+                process = self._processes.get(worker.id)
+                if process is not None and process[0] and self._is_gone(*process):
+                    self.queue.lose(worker.id, "process ended", now_ns=now_ns)
+                    self._forget_worker(worker.id)
+
+    def _look_after_the_absent(self, now_ns: int) -> None:
+        self._check_due_ns = now_ns + _CHECK_NS
+        for worker_id, process in list(self._absent.items()):
+            if worker_id in self.queue.workers or not self.queue.store.restored:
+                del self._absent[worker_id]
+            elif process[0] and self._is_gone(*process):
+                del self._absent[worker_id]
+                self.queue.store.unclaimed(worker_id, now_ns=now_ns)
+
+    def _forget_worker(self, worker_id: int) -> None:
+        self._serials.pop(worker_id, None)
+        self._processes.pop(worker_id, None)
+        peer = self._by_worker.pop(worker_id, None)
+        if peer is not None:
+            peer.welcomed = False
+            self._peers.pop(peer.identity, None)
+
+    def _ask_who(self, peer: Peer, now_ns: int) -> None:
+        if peer.welcomed:
+            # It has to begin anew over this very connection: with a new token, and without jobs
+            # on the way to it, as if the connection had been broken.
+            peer.welcomed = False
+            self.queue.cut(peer.worker_id, now_ns=now_ns)
+            self._token += 1
+            peer.token = self._token
+        self._send(peer, Kind.QUEUE_WHO, Who(self._incarnation, peer.token))
+
+    def _send(self, peer: Peer, kind: Kind, body: Any, **header: int) -> None:
+        frame = control_frame(kind, self.session, body, **header)  # type: ignore[arg-type]
+        self.outbox.append((peer.identity, frame))
+
+    def _count(self, reason: str) -> None:
+        self.invalid[reason] = self.invalid.get(reason, 0) + 1
+
+
+def letter_row(dead: DeadJob) -> list[Any]:
+    """Return a dead letter as it goes over the wire and into a journal."""
+    job = dead.job
+    history = [list(failure) for failure in job.history]
+    return [
+        job.sequence, job.payload, job.pushed_ns, job.key, job.priority, job.message_id,
+        job.headers, job.deliveries, job.first_ns, job.last_ns, history, dead.why, dead.at_ns,
+    ]  # fmt: skip

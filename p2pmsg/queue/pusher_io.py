@@ -1,0 +1,126 @@
+"""A pusher's I/O: sockets and journal around the core. Every call is made under the lock."""
+
+import logging
+from typing import Final
+
+import transports
+from p2pmsg.queue.journal import Journal, change_record
+from p2pmsg.queue.pusher_core import PusherCore
+from recovery.queue import BreakerState, Given
+
+_MS: Final = 1_000_000
+_ROUNDS_MAX: Final = 16
+_FRAMES_PER_ROUND: Final = 256
+_NOBODY: Final = ("", 0, 0)
+_QUIET_NS: Final = 250 * _MS
+"""A worker that has jobs says every 100 ms that it lives. After so long it is looked for."""
+_log = logging.getLogger("p2pmsg")
+
+
+class PusherIO:
+    """Takes what comes in, has the core work, writes down what became of it, sends.
+
+    Attributes:
+        journal: where to; None without a log.
+        malformed: frames that were dropped since they were not of one part.
+
+    """
+
+    def __init__(
+        self, core: PusherCore, server: transports.ZmqQueueServer, journal: Journal | None
+    ) -> None:
+        self.core = core
+        self.journal = journal
+        self._server = server
+        self._journal_fails = False
+        self._said_open = False
+        self._look_due_ns = 0
+
+    @property
+    def malformed(self) -> int:
+        """See the class."""
+        return self._server.malformed
+
+    def work(self, *, now_ns: int) -> bool:
+        """Do all there is to do; False where there may be more at once."""
+        core, server = self.core, self._server
+        for _ in range(_ROUNDS_MAX):
+            came = 0
+            while came < _FRAMES_PER_ROUND and (found := server.receive()) is not None:
+                came += 1
+                core.receive(*found, now_ns=now_ns)
+            if server.broke() or now_ns >= self._look_due_ns:
+                self._look_for_workers(now_ns)
+            core.handle_timer(now_ns=now_ns)
+            self.record()
+            sent = self._send(now_ns)
+            if not came and not sent:
+                if self.journal is not None:
+                    self.journal.tick()
+                self._say_whether_open()
+                return True
+        return False
+
+    def wait_ms(self, *, now_ns: int) -> float:
+        """Return how long nothing is due."""
+        if self.core.outbox or self.core.queue.store.changes:
+            return 2.0
+        due_ns = self.core.next_deadline_ns(now_ns=now_ns)
+        return 1000.0 if due_ns is None else max(0.0, (due_ns - now_ns) / _MS)
+
+    def record(self) -> None:
+        """Write down what became of jobs, before anybody is told."""
+        changes = self.core.queue.store.changes
+        if not changes or self.journal is None:
+            return
+        written = 0
+        try:
+            for change in changes:
+                process = _NOBODY
+                if isinstance(change, Given):
+                    process = self.core.process_of(change.worker)
+                self.journal.append(change_record(change, process))
+                written += 1
+        except OSError as error:
+            if not self._journal_fails:
+                _log.error("the queue's log cannot be written, it is tried again: %s", error)
+            self._journal_fails = True
+        else:
+            self._journal_fails = False
+        del changes[:written]
+
+    def _send(self, now_ns: int) -> bool:
+        """Send what is in the outbox; whether anything was."""
+        outbox, core = self.core.outbox, self.core
+        sent = False
+        while outbox:
+            identity, frame = outbox[0]
+            try:
+                if not self._server.reply(identity, frame):
+                    # Its queue is longer than its credit: it is none of ours, or long gone.
+                    core.unreachable(identity, now_ns=now_ns)
+            except transports.PeerUnreachableError:
+                core.unreachable(identity, now_ns=now_ns)
+            outbox.popleft()
+            sent = True
+        return sent
+
+    def _look_for_workers(self, now_ns: int) -> None:
+        """Say something to workers that may be gone: a connection that is no more then tells."""
+        self._look_due_ns = now_ns + _QUIET_NS
+        self.core.probe()
+
+    def _say_whether_open(self) -> None:
+        is_open = self.core.queue.breaker.state is not BreakerState.CLOSED
+        if is_open and not self._said_open:
+            failures = self.core.queue.breaker.failures
+            _log.warning(
+                "%d jobs in a row failed, and none was done: jobs are handed out one at a time, "
+                "with pauses, until one is done",
+                failures,
+            )
+        elif self._said_open and not is_open:
+            _log.warning("a job was done again: jobs are handed out as before")
+        self._said_open = is_open
+
+

@@ -1,0 +1,45 @@
+"""A pusher's counters, gathered from where they are kept."""
+
+from p2pmsg.queue.pusher_core import PusherCore
+from p2pmsg.queue.pusher_io import PusherIO
+from p2pmsg.queue.stats import PusherStats, WorkerStats
+
+
+def pusher_stats(
+    core: PusherCore, io: PusherIO, *, endpoint: str, restored: int, duplicates: int, gathered: int
+) -> PusherStats:
+    """Return the counters; it is called under the lock."""
+    queue, store = core.queue, core.queue.store
+    invalid = dict(core.invalid)
+    if io.malformed:
+        invalid["parts"] = io.malformed
+    return PusherStats(
+        endpoint=endpoint,
+        pushed=store.pushed + gathered,
+        restored=restored,
+        retried=store.retried,
+        duplicates=duplicates,
+        done=store.done,
+        dead=store.died,
+        in_flight=store.in_flight + gathered,
+        in_hands=queue.in_hands,
+        delayed=store.delayed,
+        waiting_for_key=store.gates.waiting,
+        delivered=queue.delivered,
+        failed=store.failed,
+        recalled=queue.recalled,
+        lost=queue.lost,
+        refused=queue.refused,
+        dead_letters=len(store.dead),
+        dead_letters_dropped=store.dead.dropped,
+        breaker=queue.breaker.state.value,
+        breaker_trips=queue.breaker.trips,
+        frames_invalid=invalid,
+        workers=tuple(
+            WorkerStats(
+                worker.name, worker.hand.count, worker.acked, worker.failed,
+                worker.cut_ns is None, worker.breaker.state.value,
+            )
+            for worker in queue.workers.values()
+        ),
+    )  # fmt: skip

@@ -1,0 +1,99 @@
+"""What pushers and pullers count."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """One worker, as the pusher sees it."""
+
+    name: str
+    in_hand: int
+    """Jobs that it has."""
+    acked: int
+    failed: int
+    connected: bool
+    breaker: str
+    """`closed`, or `open` where it fails at what others do."""
+
+
+@dataclass(frozen=True, slots=True)
+class PusherStats:
+    """A pusher's counters.
+
+    `pushed + restored + retried = done + dead + in_flight`, at any moment.
+    """
+
+    endpoint: str
+    pushed: int
+    """Jobs accepted."""
+    restored: int
+    """Jobs that the log had of an earlier run."""
+    retried: int
+    """Dead letters that were made jobs again."""
+    duplicates: int
+    """Pushes that were not accepted, since their `message_id` was known."""
+    done: int
+    dead: int
+    """Jobs that became dead letters."""
+    in_flight: int
+    in_hands: int
+    """Of those in flight, how many workers have."""
+    delayed: int
+    waiting_for_key: int
+    delivered: int
+    """Deliveries; each that did not lead to `done` is counted in one of the next three."""
+    failed: int
+    """Rejected, timed out, or lost with a worker that had nothing else."""
+    recalled: int
+    """Taken back before they were begun."""
+    lost: int
+    """Taken back from workers that died or fell silent."""
+    refused: int
+    """Answers to deliveries that were not the worker's, or no longer."""
+    dead_letters: int
+    dead_letters_dropped: int
+    breaker: str
+    """`closed`; `open` while nothing is handed out since everything fails; `half-open`."""
+    breaker_trips: int
+    frames_invalid: dict[str, int] = field(default_factory=dict)
+    workers: tuple[WorkerStats, ...] = ()
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the equation holds."""
+        given = self.pushed + self.restored + self.retried
+        return given == self.done + self.dead + self.in_flight
+
+
+@dataclass(frozen=True, slots=True)
+class PullerStats:
+    """A puller's counters."""
+
+    received: int
+    """Deliveries."""
+    acked: int
+    rejected: int
+    discarded: int
+    refused: int
+    """Settled too late, or twice."""
+    given_back: int
+    """Not begun, and given back for an idle worker."""
+    dropped: int
+    """Not begun, and no longer this worker's."""
+    in_hand: int
+    ready: int
+    """Of those, not begun."""
+    pushers: int
+    """Pushers that took this worker on."""
+    frames_invalid: dict[str, int] = field(default_factory=dict)
+
+
+def merge_counts(counts: list[dict[str, int]]) -> dict[str, int]:
+    """Add counters up by name."""
+    merged: dict[str, Any] = {}
+    for each in counts:
+        for name, count in each.items():
+            merged[name] = merged.get(name, 0) + count
+    return merged

@@ -1,0 +1,76 @@
+"""Frames of requests and replies, over the wire format of `p2pmsg.wire`.
+
+REQUEST has the topic ahead, the requester's id where the header has the session, the request's
+number as the sequence, how long the requester waits, in ms, as the count, and the value as body.
+REPLY has the same id and number, a `Status` as the count, and as body the value, or
+``[type, text]`` of an exception.
+"""
+
+import enum
+from typing import Any, Final
+
+import msgspec
+
+from p2pmsg.wire import HEADER, MAGIC, VERSION, Frame, FrameError, Kind, encoder
+
+_decode: Final = msgspec.msgpack.Decoder().decode
+_decode_error: Final = msgspec.msgpack.Decoder(tuple[str, str]).decode
+_WIRE_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
+_COUNT_MAX: Final = 2**32 - 1
+_ERROR_CHARACTERS_MAX: Final = 16_384
+
+
+class Status(enum.IntEnum):
+    """What a reply says."""
+
+    DONE = 0
+    RAISED = 1
+    NO_HANDLER = 2
+
+
+def request_frame(topic: bytes, requester: int, number: int, wait_ms: int, packed: bytes) -> bytes:
+    """Return a request with a packed value."""
+    header = HEADER.pack(
+        MAGIC, VERSION, Kind.REQUEST, 0, 0, requester, number, min(wait_ms, _COUNT_MAX),
+        len(packed), 0,
+    )  # fmt: skip
+    return b"".join((topic, b"\0", header, packed))
+
+
+def reply_frame(requester: int, number: int, status: Status, packed: bytes) -> bytes:
+    """Return a reply with a packed body."""
+    header = HEADER.pack(
+        MAGIC, VERSION, Kind.REPLY, 0, 0, requester, number, status, len(packed), 0
+    )
+    return b"".join((b"\0", header, packed))
+
+
+def error_body(error: BaseException) -> bytes:
+    """Return an exception as the body of a reply."""
+    kind = type(error)
+    name = kind.__qualname__
+    if kind.__module__ != "builtins":
+        name = f"{kind.__module__}.{name}"
+    try:
+        text = str(error)
+    except Exception:  # an exception's own __str__ may fail, too
+        text = ""
+    text = text[:_ERROR_CHARACTERS_MAX].encode(errors="replace").decode()
+    return encoder.encode((name, text))
+
+
+def body_of(frame: Frame) -> Any:
+    """Return the value of a frame; `FrameError` where it is malformed."""
+    try:
+        return _decode(memoryview(frame.data)[frame.body_at :])
+    except _WIRE_ERRORS:
+        raise FrameError("body") from None
+
+
+def error_of(frame: Frame) -> tuple[str, str]:
+    """Return type and text of a remote exception; `FrameError` where it is malformed."""
+    try:
+        error: tuple[str, str] = _decode_error(memoryview(frame.data)[frame.body_at :])
+        return error
+    except _WIRE_ERRORS:
+        raise FrameError("body") from None

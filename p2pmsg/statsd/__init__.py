@@ -1,0 +1,83 @@
+"""A StatsD and DogStatsD server that existing clients use unchanged.
+
+The parser needs nothing else; the collector and its outputs need `pip install 'p2pmsg[statsd]'`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from p2pmsg.statsd.dialect import DIALECTS, TAG_STYLES, Dialect
+from p2pmsg.statsd.metric import BadLine, Event, Kind, Metric, ServiceCheck
+from p2pmsg.statsd.parser import parse_line
+
+if TYPE_CHECKING:
+    from p2pmsg.statsd.collector import Collector
+    from p2pmsg.statsd.config import AggregateConfig
+    from p2pmsg.statsd.graphite_names import GraphiteNames
+    from p2pmsg.statsd.outputs import (
+        ConsoleOutput,
+        GraphiteOutput,
+        Output,
+        PrometheusOutput,
+        StreamOutput,
+    )
+    from p2pmsg.statsd.snapshot import Row, Snapshot
+    from p2pmsg.statsd.stats import CollectorStats
+    from p2pmsg.statsd.values import read_sketch
+
+__all__ = [
+    "DIALECTS",
+    "TAG_STYLES",
+    "AggregateConfig",
+    "BadLine",
+    "Collector",
+    "CollectorStats",
+    "ConsoleOutput",
+    "Dialect",
+    "Event",
+    "GraphiteNames",
+    "GraphiteOutput",
+    "Kind",
+    "Metric",
+    "Output",
+    "PrometheusOutput",
+    "Row",
+    "ServiceCheck",
+    "Snapshot",
+    "StreamOutput",
+    "parse_line",
+    "read_sketch",
+]
+
+_LATER = {
+    "Collector": "collector",
+    "AggregateConfig": "config",
+    "GraphiteNames": "graphite_names",
+    "ConsoleOutput": "outputs",
+    "GraphiteOutput": "outputs",
+    "Output": "outputs",
+    "PrometheusOutput": "outputs",
+    "StreamOutput": "outputs",
+    "Row": "snapshot",
+    "Snapshot": "snapshot",
+    "CollectorStats": "stats",
+    "read_sketch": "values",
+}
+
+_EXTRA = ("numpy", "ddsketch", "prometheus_client", "rich")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs numpy and its like when it is asked for."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        return getattr(import_module(f"p2pmsg.statsd.{_LATER[name]}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in _EXTRA:
+            raise ModuleNotFoundError(
+                f"p2pmsg.statsd.{name} needs {error.name}: pip install 'p2pmsg[statsd]'",
+                name=error.name,
+            ) from error
+        raise

@@ -1,0 +1,320 @@
+"""The server: sockets, a thread, flushes.
+
+One thread does it all, in turns: it reads its sockets in bulk, and while a flush is under way it
+hands out some rows between two reads. So a flush of 100,000 names stops the reading for a
+millisecond at a time, and no lock is fought over.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from p2pmsg.errors import ClosedError, ConfigError
+from p2pmsg.metrics.state_file import StateFile
+from p2pmsg.metrics.totals import ExactTotals
+from p2pmsg.statsd.aggregate import Aggregator
+from p2pmsg.statsd.config import AggregateConfig
+from p2pmsg.statsd.dialect import Dialect, find_dialect
+from p2pmsg.statsd.exact import ExactInlet
+from p2pmsg.statsd.flushing import Flushing
+from p2pmsg.statsd.inlet import Inlets
+from p2pmsg.statsd.listen import parse_listen
+from p2pmsg.statsd.management import Management
+from p2pmsg.statsd.outputs.base import Output
+from p2pmsg.statsd.outputs.stream import StreamOutput
+from p2pmsg.statsd.stats import CollectorStats, collector_stats
+from p2pmsg.statsd.values import Binned
+from p2pmsg.sync.publisher import Publisher
+
+_log = logging.getLogger("p2pmsg")
+_BUFFER_BYTES = 8 * 2**20
+_DRAIN_S = 0.5
+_TICK_S = 0.2
+
+
+class Collector:
+    """Takes in StatsD and DogStatsD, adds it up, and hands it out every interval.
+
+    ::
+
+        with Collector("udp://127.0.0.1:8125", publish="tcp://127.0.0.1:5556"):
+            ...
+
+    Args:
+        listen: where: `udp://HOST:PORT`, `tcp://HOST:PORT`, `unixgram:///PATH`, `unix:///PATH`, one
+            or several. Port 0 picks one; `endpoints` tells. Default `udp://127.0.0.1:8125`.
+        publish: endpoint at which the flushes are published, or a `Publisher`; default: nowhere.
+        topic: of what is published. Default `metrics`.
+        outputs: further outputs.
+        management: where the management port listens, as `tcp://HOST:PORT`; default: nowhere.
+        interval_s: time between flushes, in seconds. Default 10.
+        dialect: how lines are read, by name (`strict`, `etsy`, …) or a `Dialect`. Default `strict`.
+        percentiles: of timers. Default 90.
+        exact: endpoints of `p2pmsg.metrics.Client`s, whose deltas are added up exactly; `totals`
+            has them. Default: none.
+        state: a file in which those totals survive a crash of the collector. Default: none, and a
+            restart begins with what the clients' replay buffers hold.
+        reuse_port: whether several collectors may listen at one UDP port; the kernel spreads the
+            senders over them. Default False.
+        receive_buffer_bytes: what the kernel is asked to keep of each socket. Default 8 MiB: half a
+            second at 40,000 datagrams a second.
+        config: all settings of the aggregation; the arguments above go before it.
+
+    Raises:
+        ConfigError: an argument is out of its limits.
+        BindError: a socket could not be bound.
+
+    """
+
+    def __init__(
+        self,
+        listen: str | Sequence[str] = "udp://127.0.0.1:8125",
+        *,
+        publish: str | Publisher | None = None,
+        topic: str = "metrics",
+        outputs: Iterable[Output] = (),
+        management: str | None = None,
+        interval_s: float | None = None,
+        dialect: str | Dialect | None = None,
+        percentiles: Sequence[float] | None = None,
+        exact: str | Sequence[str] = (),
+        state: str | os.PathLike[str] | None = None,
+        reuse_port: bool = False,
+        receive_buffer_bytes: int = _BUFFER_BYTES,
+        config: AggregateConfig | None = None,
+    ) -> None:
+        self.config = _settings(config, interval_s, dialect, percentiles)
+        places = [parse_listen(text) for text in ([listen] if isinstance(listen, str) else listen)]
+        if not places:
+            raise ConfigError("listen", "at least one endpoint", listen)
+        port = None if management is None else parse_listen(management, "management")
+        if port is not None and port.is_datagram:
+            raise ConfigError("management", "tcp://HOST:PORT or unix:///PATH", management)
+        self._aggregator = Aggregator(self.config, defer=_in_thread)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._inlets = Inlets(self._aggregator)
+        self._publisher: Publisher | None = None
+        self._outputs: list[Output] = list(outputs)
+        try:
+            for place in places:
+                self._inlets.listen(
+                    place, buffer_bytes=receive_buffer_bytes, reuse_port=reuse_port
+                )
+            if publish is not None:
+                owned = isinstance(publish, str)
+                publisher = Publisher(publish, name=topic) if isinstance(publish, str) else publish
+                self._publisher = publisher if owned else None
+                self._outputs.insert(0, StreamOutput(publisher, topic))
+            self._management = Management(
+                self._aggregator, time.time(), self._statuses, self._shown_config(places)
+            )
+            if port is not None:
+                self._inlets.listen_management(port, self._management)
+        except BaseException:
+            self._inlets.close()
+            if self._publisher is not None:
+                self._publisher.close(timeout=0.0)
+            raise
+        self._flushing = Flushing(self._outputs)
+        self._exact = self._open_exact(exact, state)
+        self._thread = threading.Thread(target=self._run, name="statsd-collector", daemon=True)
+        self._thread.start()
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Where it listens, with the ports that were picked."""
+        return [str(place) for place in self._inlets.endpoints]
+
+    @property
+    def management_endpoint(self) -> str | None:
+        """Where the management port is."""
+        place = self._inlets.management_endpoint
+        return None if place is None else str(place)
+
+    @property
+    def publish_endpoint(self) -> str | None:
+        """Where the flushes are published, if the collector does that itself."""
+        return None if self._publisher is None else self._publisher.endpoint
+
+    def stats(self) -> CollectorStats:
+        """Return what came in, what was bad, what was dropped; also after `close`."""
+        with self._lock:
+            return collector_stats(self._aggregator, self._inlets, self._flushing, self._error)
+
+    def totals(self) -> ExactTotals:
+        """Return a copy of the totals of the exact metrics."""
+        with self._lock:
+            if self._exact is None:
+                return ExactTotals()
+            return ExactTotals.decode(self._exact.totals.encode())
+
+    def flush(self, timeout: float = 10.0) -> None:
+        """Flush now, and wait until every output has it.
+
+        Raises:
+            TimeoutError: it took longer than `timeout` seconds.
+            ClosedError: the collector is closed.
+
+        """
+        if self._closed:
+            raise ClosedError("the collector")
+        asked = self._flushing.request()
+        self._inlets.wake()
+        if not asked.wait(timeout):
+            raise TimeoutError(f"no flush within {timeout} s")
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Read what has arrived, flush it, and close.
+
+        Args:
+            timeout: how long outputs and subscribers may take, in seconds. Default 5.0.
+
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._stop.set()
+        self._inlets.wake()
+        self._thread.join()
+        deadline = time.monotonic() + timeout
+        for output in self._outputs:
+            try:
+                output.close(max(0.0, deadline - time.monotonic()))
+            except Exception:
+                _log.exception("statsd: the output %s could not be closed", output.name)
+        if self._publisher is not None:
+            self._publisher.close(max(0.0, deadline - time.monotonic()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(timeout=0.5 if isinstance(error, KeyboardInterrupt) else 5.0)
+
+    def __repr__(self) -> str:
+        return f"<Collector {'closed' if self._closed else ', '.join(self.endpoints)}>"
+
+    # ------------------------------------------------------------------------------- its thread
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+            self._finish()
+        except BaseException as error:
+            self._error = error
+            _log.exception("statsd: the collector has ended")
+        finally:
+            self._inlets.close()
+            if self._exact is not None:
+                self._exact.close()
+            self._flushing.abandon()
+
+    def _serve(self) -> None:
+        interval_s = self.config.interval_s
+        next_s = time.monotonic() + interval_s
+        while not self._stop.is_set():
+            busy = self._flushing.is_busy
+            now_s = time.monotonic()
+            wait_s = 0.0 if busy else max(0.0, min(next_s - now_s, _TICK_S))
+            self._inlets.turn(wait_s, self._lock)
+            due = time.monotonic() >= next_s
+            if due or self._flushing.is_requested:
+                if self._flushing.is_busy:
+                    self._flushing.finish()  # the outputs are slower than the interval
+                if due:
+                    # As statsd, keep to multiples of the interval; skip those that were missed.
+                    next_s += interval_s * max(1, int((time.monotonic() - next_s) / interval_s) + 1)
+                self._begin_flush()
+            self._flushing.step()
+
+    def _begin_flush(self) -> None:
+        with self._lock:
+            self._inlets.note_drops()
+            if self._exact is not None:
+                self._exact.keep()
+            self._flushing.begin(self._aggregator.flush(time.time()))
+
+    def _finish(self) -> None:
+        """Read what the kernel still holds, and flush everything."""
+        if self._exact is not None:
+            self._exact.stop()
+        deadline = time.monotonic() + _DRAIN_S
+        while self._inlets.turn(0.0, self._lock) and time.monotonic() < deadline:
+            pass
+        self._flushing.finish()
+        self._begin_flush()
+        self._flushing.finish()
+
+    def _open_exact(
+        self, endpoints: str | Sequence[str], state: str | os.PathLike[str] | None
+    ) -> ExactInlet | None:
+        places = [endpoints] if isinstance(endpoints, str) else list(endpoints)
+        try:
+            file = None if state is None else StateFile(state)
+            return ExactInlet(places, self._aggregator, self._lock, file) if places else None
+        except BaseException:
+            self._inlets.close()
+            if self._publisher is not None:
+                self._publisher.close(timeout=0.0)
+            raise
+
+    def _statuses(self) -> list[tuple[str, str, float]]:
+        return [
+            (output.name, name, value)
+            for output in self._outputs
+            for name, value in output.status()
+        ]
+
+    def _shown_config(self, places: Iterable[Any]) -> list[tuple[str, object]]:
+        shown: list[tuple[str, object]] = [("listen", ", ".join(map(str, places)))]
+        for field in self.config.__slots__:
+            value = getattr(self.config, field)
+            shown.append((field, value.name if isinstance(value, Dialect) else value))
+        return shown
+
+
+def _in_thread(work: Callable[[], Binned]) -> Callable[[], Binned]:
+    """Let a thread do the work."""
+    future: Future[Binned] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="statsd-bins", daemon=True).start()
+    return future.result
+
+
+def _settings(
+    config: AggregateConfig | None,
+    interval_s: float | None,
+    dialect: str | Dialect | None,
+    percentiles: Sequence[float] | None,
+) -> AggregateConfig:
+    settings = config or AggregateConfig()
+    given: dict[str, Any] = {}
+    if interval_s is not None:
+        given["interval_s"] = interval_s
+    if dialect is not None:
+        given["dialect"] = find_dialect(dialect)
+    if percentiles is not None:
+        given["percentiles"] = tuple(percentiles)
+    return replace(settings, **given) if given else settings
+
+

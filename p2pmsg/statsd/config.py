@@ -1,0 +1,79 @@
+"""Settings of the aggregation and of a collector, with the reason for each default."""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from p2pmsg.config import at_least, check, of_kind, whole
+from p2pmsg.statsd.dialect import STRICT, Dialect
+
+TIMER_FIELDS = (
+    "count", "count_ps", "sum", "sum_squares", "mean", "median", "std", "upper", "lower",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateConfig:
+    """How metrics are added up. `ConfigError` for a value out of its limits."""
+
+    dialect: Dialect = STRICT
+    """How lines are read."""
+
+    interval_s: float = 10.0
+    """Time between flushes. 10 s as with statsd and DataDog."""
+
+    percentiles: tuple[float, ...] = (90.0,)
+    """Percentiles of timers, above 0 to 100; below 0 for the top ones: -10 is the mean, sum and
+    lower bound of the uppermost tenth. 90 as with statsd."""
+
+    histogram: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    """Bins of timers, as in statsd: pairs of a part of a name and ascending upper bounds, of which
+    `inf` is one; the first pair that fits counts. None by default."""
+
+    delete_counters: bool = False
+    """Whether a counter that was idle is left out, and forgotten, instead of sent as 0."""
+
+    delete_timers: bool = False
+    """The same for timers, histograms and distributions."""
+
+    delete_sets: bool = False
+    """The same for sets."""
+
+    delete_gauges: bool = False
+    """Whether a gauge that was idle for `gauge_age_max` flushes is forgotten."""
+
+    gauge_age_max: int = 1
+    """Flushes in which an idle gauge is still sent, with `delete_gauges`. 1 as with statsd."""
+
+    names_max: int = 200_000
+    """How many names, with their tags, are kept; further ones are cut off, counted and named. Twice
+    what one collector usually sees, and some 100 MB."""
+
+    set_values_max: int = 1_000_000
+    """How many distinct values all sets hold together between two flushes; more are not counted,
+    and that is counted. Some 100 MB."""
+
+    values_max: int = 4_000_000
+    """How many values of timers are kept as they are between two flushes. Beyond it they are put
+    into the bins of a sketch (1 % off at most), count, sum and extremes staying exact. 48 MB."""
+
+    prefix_stats: str = "statsd"
+    """Name of what the collector says about itself."""
+
+    def __post_init__(self) -> None:
+        of_kind("dialect", self.dialect, Dialect)
+        at_least("interval_s", self.interval_s, 0.01)
+        for percentile in self.percentiles:
+            ok = _is_number(percentile) and percentile != 0 and -100 <= percentile <= 100
+            check("percentiles", percentile, ok, "from -100 to 100, and not 0")
+        for _, bounds in self.histogram:
+            rising = all(a < b for a, b in pairwise(bounds))
+            check("histogram", bounds, rising, "pairs of a name's part and ascending bounds")
+        for field in ("gauge_age_max", "names_max", "set_values_max", "values_max"):
+            whole(field, getattr(self, field), 1)
+        of_kind("prefix_stats", self.prefix_stats, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,106 @@
+"""Where servers that speak StatsD differ, each place by a name of its own."""
+
+from dataclasses import dataclass, replace
+
+from p2pmsg.errors import ConfigError
+
+TAG_STYLES = ("dogstatsd", "influx", "librato", "graphite", "signalfx")
+"""`n:1|c|#k:v`, `n,k=v:1|c`, `n#k=v:1|c`, `n;k=v:1|c`, `n[k=v]:1|c`."""
+
+_CHOICES = {
+    "unknown_type": ("reject", "counter"),
+    "bad_rate": ("reject", "ignore"),
+    "unknown_section": ("reject", "ignore"),
+    "packed_values": ("all", "statistics", "none"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How lines are read. The defaults are the strict reading of the documents."""
+
+    name: str = "strict"
+    """For messages, and the key in `DIALECTS`."""
+    grammar: str = "sections"
+    """`sections`: DogStatsD's, which contains plain StatsD. `etsy`: statsd 0.9's own code, in which
+    each `value|type` after a colon is a metric of its own and the other fields do not matter."""
+    tag_styles: frozenset[str] = frozenset({"dogstatsd"})
+    """Of `TAG_STYLES`. Only DogStatsD's is on: the others take characters away from names."""
+    unknown_type: str = "reject"
+    """`counter` is what statsd makes of it."""
+    bad_rate: str = "reject"
+    """`ignore`: statsd_exporter and telegraf count the line as if the rate were 1."""
+    rate_max: float = 1.0
+    """A rate is a probability. statsd takes `@2` and halves the value."""
+    unknown_section: str = "reject"
+    """`ignore`: DataDog's agent and gostatsd."""
+    packed_values: str = "all"
+    """Which types may pack values: `all` with numbers (DataDog), `statistics` (ms h d), `none`."""
+    empty_values: bool = False
+    """Whether empty values in a pack are left out (gostatsd)."""
+    type_case: bool = True
+    """Whether `C` is another type than `c` (not so in brubeck)."""
+    clean_names: bool = False
+    """Spaces to `_`, `/` to `-`, other characters dropped, on the way in. Off: two names might
+    become one; outputs clean for themselves."""
+    strip_tag_marks: bool = False
+    """Whether `#a,#b` is `#a,b` (statsd_exporter)."""
+
+    def __post_init__(self) -> None:
+        for field, choices in _CHOICES.items():
+            value = getattr(self, field)
+            if value not in choices:
+                raise ConfigError(field, f"one of {', '.join(choices)}", value)
+        unknown = sorted(set(self.tag_styles) - set(TAG_STYLES))
+        if unknown:
+            raise ConfigError("tag_styles", f"of {', '.join(TAG_STYLES)}", ", ".join(unknown))
+        if not self.rate_max > 0:
+            raise ConfigError("rate_max", "above 0", self.rate_max)
+
+
+STRICT = Dialect()
+_LENIENT = replace(STRICT, unknown_section="ignore", bad_rate="ignore")
+
+DIALECTS = {
+    dialect.name: dialect
+    for dialect in (
+        STRICT,
+        Dialect(name="etsy", grammar="etsy", clean_names=True, rate_max=float("inf")),
+        replace(STRICT, name="dogstatsd", unknown_section="ignore"),
+        replace(
+            STRICT,
+            name="gostatsd",
+            unknown_section="ignore",
+            empty_values=True,
+            clean_names=True,
+        ),
+        replace(
+            _LENIENT,
+            name="exporter",
+            unknown_section="reject",
+            packed_values="statistics",
+            strip_tag_marks=True,
+            rate_max=float("inf"),
+            tag_styles=frozenset({"dogstatsd", "influx", "librato", "signalfx"}),
+        ),
+        replace(_LENIENT, name="telegraf", packed_values="statistics"),
+        replace(STRICT, name="brubeck", packed_values="none", type_case=False),
+        replace(STRICT, name="vector", clean_names=True),
+    )
+}
+"""By name; `dataclasses.replace` makes others."""
+
+
+def find_dialect(dialect: "str | Dialect") -> Dialect:
+    """Return a dialect by its name, or the dialect itself.
+
+    Raises:
+        ConfigError: there is none of that name.
+
+    """
+    if isinstance(dialect, Dialect):
+        return dialect
+    try:
+        return DIALECTS[dialect]
+    except (KeyError, TypeError):
+        raise ConfigError("dialect", f"one of {', '.join(DIALECTS)}", dialect) from None

@@ -1,0 +1,114 @@
+"""Forms of lines: all that a line says but its value, found by its code in a few numpy look-ups.
+
+`api.hits:7|c|@0.1|#zone:b` and `api.hits:9|c|@0.1|#zone:b` are of one form, which the parser reads
+once. The table is a cache: when it is full it is emptied, and forms are read anew.
+"""
+
+import numpy as np
+
+from p2pmsg.statsd.columns import Floats, Places, Words
+
+SLOW, COUNTER, GAUGE, STATISTIC, CUT = 0, 1, 2, 3, 4
+"""How a line of the form is added: by the parser, to a sum, over a value, to the values; or not at
+all, since there were too many names."""
+WAY_BITS = 3
+_PROBES = 16
+_SLOTS_MIN = 1024
+_ROOM, _ROOM_LARGE = 8, 2
+"""Slots a form, in tables of up to 128 Ki slots and in larger ones. Sparse, nearly every form is
+found by its first probe, and each further probe costs as much as for ten lines; but a slot takes 24
+bytes. A form that would need more than 16 probes makes the table grow."""
+_LARGE_SLOTS = 128 * 1024
+
+
+class Forms:
+    """Code → how to add and where (`targets`: row, shifted, and way), and 1 / rate (`weights`).
+
+    Attributes:
+        targets, weights: by slot.
+        weighted: whether there is any weight but 1.
+
+    """
+
+    def __init__(self, forms_max: int) -> None:
+        self._forms_max = forms_max
+        self.weighted = False
+        self._make(_SLOTS_MIN)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next form would be one too many."""
+        return self._count >= self._forms_max
+
+    def _make(self, slots: int) -> None:
+        self._codes = np.zeros(slots, np.uint64)
+        self.targets = np.zeros(slots, np.int64)
+        self.weights = np.ones(slots, np.float64)
+        self._count = 0
+
+    def clear(self) -> None:
+        """Forget every form."""
+        self._make(_SLOTS_MIN)
+        self.weighted = False
+
+    def find(self, codes: Words) -> Places:
+        """Return the slot of each code, -1 for one that is not there."""
+        mask = np.uint64(len(self._codes) - 1)
+        slots = (codes & mask).astype(np.int64)
+        missed = np.flatnonzero(self._codes[slots] != codes)
+        for _ in range(_PROBES - 1):
+            if not len(missed):
+                break
+            slots[missed] = (slots[missed] + 1) & int(mask)
+            missed = missed[self._codes[slots[missed]] != codes[missed]]
+        slots[missed] = -1
+        return slots
+
+    def add(self, code: int, way: int, row: int, weight: float) -> None:
+        """Keep a form that is not there yet."""
+        slots = len(self._codes)
+        if (self._count + 1) * (_ROOM if slots < _LARGE_SLOTS else _ROOM_LARGE) > slots:
+            self._grow()
+        slot = self._free_slot(code)
+        while slot < 0:
+            self._grow()
+            slot = self._free_slot(code)
+        self._codes[slot] = code
+        self.targets[slot], self.weights[slot] = row << WAY_BITS | way, weight
+        self.weighted = self.weighted or weight != 1.0
+        self._count += 1
+
+    def _free_slot(self, code: int) -> int:
+        mask = len(self._codes) - 1
+        for probe in range(_PROBES):
+            slot = (code + probe) & mask
+            if not self._codes[slot]:
+                return slot
+        return -1
+
+    def _grow(self) -> None:
+        old = np.flatnonzero(self._codes)
+        codes, targets, weights = self._codes, self.targets, self.weights
+        self._make(len(codes) * 2)
+        # Those that find their first slot free go there at once; the few others one by one.
+        slots = (codes[old] & np.uint64(len(self._codes) - 1)).astype(np.int64)
+        _, first = np.unique(slots, return_index=True)
+        placed, slots = old[first], slots[first]
+        self._codes[slots] = codes[placed]
+        self.targets[slots], self.weights[slots] = targets[placed], weights[placed]
+        self._count = len(placed)
+        for place in np.setdiff1d(old, placed).tolist():
+            target = int(targets[place])
+            way = target & (1 << WAY_BITS) - 1
+            self.add(int(codes[place]), way, target >> WAY_BITS, float(weights[place]))
+
+
+def add_up(totals: Floats, rows: Places, weights: Floats | None, count: int) -> None:
+    """Add `weights`, or 1, to `totals[rows]`; rows may come several times."""
+    if count <= 4 * len(rows):
+        totals[:count] += np.bincount(rows, weights, minlength=count)[:count]
+    else:
+        np.add.at(totals, rows, 1.0 if weights is None else weights)

@@ -1,0 +1,127 @@
+"""The management port (8126) of statsd: what it answers, to the character. Pure.
+
+As in statsd, what arrives at once is one command, whether or not a line feed ends it; two in one
+segment are an error.
+"""
+
+from collections.abc import Callable, Iterable
+
+from p2pmsg.statsd.aggregate import Aggregator
+from p2pmsg.statsd.metric import Kind
+from p2pmsg.statsd.node_text import number_text, object_text
+
+_HELP = (
+    "Commands: stats, counters, timers, gauges, delcounters, deltimers, delgauges, health, config, "
+    "quit\n\n"
+)
+_END = "END\n\n"
+_DELETES: dict[str, tuple[Kind, ...]] = {
+    "delcounters": (Kind.COUNTER,),
+    "deltimers": (Kind.TIMER, Kind.HISTOGRAM, Kind.DISTRIBUTION),
+    "delgauges": (Kind.GAUGE,),
+}
+QUIT = None
+"""What `answer` returns where the connection is to be closed."""
+
+
+class Management:
+    """Answers commands.
+
+    Args:
+        aggregator: what is shown and deleted.
+        started_s: when the collector was started, seconds since the epoch.
+        statuses: gives (output, what, number) of each output; a name that begins with `last_` is a
+            time, and shown as seconds since then.
+        config: settings to show, as (name, value).
+
+    """
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        started_s: float,
+        statuses: Callable[[], Iterable[tuple[str, str, float]]],
+        config: Iterable[tuple[str, object]] = (),
+    ) -> None:
+        self._aggregator = aggregator
+        self._started_s = started_s
+        self._statuses = statuses
+        self._config = list(config)
+        self._health = "up"
+        self.last_message_s = started_s
+
+    def answer(self, data: bytes, now_s: float) -> str | None:
+        """Return the answer to what arrived, or `QUIT`."""
+        command, *arguments = data.decode("ascii", "replace").strip().split(" ")
+        if command == "quit":
+            return QUIT
+        if command in _DELETES:
+            return self._delete(_DELETES[command], arguments)
+        handlers: dict[str, Callable[[], str]] = {
+            "help": lambda: _HELP,
+            "config": self._show_config,
+            "health": lambda: self._show_health(arguments),
+            "stats": lambda: self._show_stats(now_s),
+            "counters": lambda: self._show(Kind.COUNTER),
+            "gauges": lambda: self._show(Kind.GAUGE),
+            "timers": self._show_timers,
+        }
+        handler = handlers.get(command)
+        return "ERROR\n" if handler is None else handler()
+
+    def _show_config(self) -> str:
+        return "\n" + "".join(f"{name}: {value}\n" for name, value in self._config)
+
+    def _show_health(self, arguments: list[str]) -> str:
+        if arguments and arguments[0].lower() in ("up", "down"):
+            self._health = arguments[0].lower()
+        return f"health: {self._health}\n"
+
+    def _show_stats(self, now_s: float) -> str:
+        self._aggregator.settle()
+        now = round(now_s)
+        lines = [f"uptime: {now - round(self._started_s)}"]
+        entries = [
+            ("messages", "last_msg_seen", self.last_message_s),
+            ("messages", "bad_lines_seen", self._aggregator.tally.bad_lines),
+            *self._statuses(),
+        ]
+        for output, name, value in entries:
+            shown = now - round(value) if name.startswith("last_") else value
+            lines.append(f"{output}.{name}: {number_text(shown)}")
+        return "\n".join(lines) + "\n" + _END
+
+    def _show(self, kind: Kind) -> str:
+        self._aggregator.settle()
+        series = self._aggregator.series
+        entries = [
+            (series.key(row), float(series.totals[row])) for row in series.rows_of(kind)
+        ]
+        return f"{object_text(entries)}\n{_END}"
+
+    def _show_timers(self) -> str:
+        aggregator = self._aggregator
+        aggregator.settle()
+        rows = aggregator.series.rows_of(*_DELETES["deltimers"])
+        rows_there, values, _ = aggregator.values.columns()
+        by_row: dict[int, list[float]] = {}
+        for row, value in zip(rows_there.tolist(), values.tolist(), strict=True):
+            by_row.setdefault(row, []).append(value)
+        entries = [(aggregator.series.key(row), by_row.get(row, [])) for row in rows]
+        return f"{object_text(entries)}\n{_END}"
+
+    def _delete(self, kinds: tuple[Kind, ...], patterns: list[str]) -> str:
+        aggregator = self._aggregator
+        aggregator.settle()
+        lines = []
+        for pattern in patterns:
+            series = aggregator.series
+            keys = [series.key(row) for row in series.rows_of(*kinds)]
+            found = [key for key in keys if key == pattern]
+            if pattern.endswith(".*"):
+                found += [key for key in keys if key.startswith(pattern[:-1])]
+            found = [key for key in dict.fromkeys(found) if aggregator.delete(kinds, key)]
+            lines += [f"deleted: {key}\n" for key in found]
+            if not found:
+                lines.append(f"metric {pattern} not found\n")
+        return "".join(lines) + _END

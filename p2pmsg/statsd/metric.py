@@ -1,0 +1,128 @@
+"""What a line of StatsD says: metrics, events, service checks, and lines that say nothing."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """The type of a metric; the value is how it is written in a line."""
+
+    COUNTER = "c"
+    """Added up."""
+    GAUGE = "g"
+    """The last value stays."""
+    TIMER = "ms"
+    """Values in milliseconds, of which statistics are made."""
+    HISTOGRAM = "h"
+    """As a timer, without a unit."""
+    DISTRIBUTION = "d"
+    """As a histogram, kept as a sketch, so that those of several collectors add up."""
+    SET = "s"
+    """Distinct values are counted."""
+    METER = "m"
+    """Added up as a counter; an old name for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric of a line.
+
+    Attributes:
+        kind: its type.
+        name: as sent, or as the dialect cleans it.
+        values: numbers, or text for a set; several where the line packs them (DogStatsD 1.1).
+        tags: in the order sent, each `key:value` or `key`.
+        rate: the sample rate, 0 < rate; each value stands for 1 / rate of them.
+        relative: for a gauge, by value: whether it is added to what was there.
+        timestamp_s: seconds since the epoch (DogStatsD 1.3), or None.
+        container: the container's id (DogStatsD 1.2), or "".
+
+    """
+
+    kind: Kind
+    name: str
+    values: tuple[float, ...] | tuple[str, ...]
+    tags: tuple[str, ...] = ()
+    rate: float = 1.0
+    relative: tuple[bool, ...] = ()
+    timestamp_s: int | None = None
+    container: str = ""
+
+    @property
+    def numbers(self) -> list[float]:
+        """The values, of any kind but a set."""
+        return [value for value in self.values if isinstance(value, float)]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A DogStatsD event, `_e{…}`; `timestamp_s` is 0 where none was sent."""
+
+    title: str
+    text: str
+    timestamp_s: int = 0
+    hostname: str = ""
+    aggregation_key: str = ""
+    priority: str = "normal"
+    source_type: str = ""
+    alert_type: str = "info"
+    tags: tuple[str, ...] = ()
+    container: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceCheck:
+    """A DogStatsD service check, `_sc|…`; status 0 OK, 1 warning, 2 critical, 3 unknown."""
+
+    name: str
+    status: int
+    timestamp_s: int = 0
+    hostname: str = ""
+    message: str = ""
+    tags: tuple[str, ...] = ()
+    container: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line, or a part of one, that is no metric, and why: one of `REASONS`."""
+
+    reason: str
+    text: str
+
+
+Item = Metric | Event | ServiceCheck | BadLine
+
+REASONS = {
+    "no_value": "nothing after the name, or an empty value",
+    "no_type": "no |type after the value",
+    "empty_name": "no name",
+    "bad_name": "a control character in the name",
+    "not_utf8": "bytes that are not UTF-8",
+    "bad_number": "not a decimal number",
+    "not_finite": "a number beyond what a float holds, or an infinite one",
+    "negative_timer": "a time below zero",
+    "unknown_type": "none of c g ms h d s m",
+    "bad_rate": "not @ and a number above 0 and at most 1",
+    "crashes_statsd": "a rate at which statsd itself ends with a TypeError",
+    "bad_tags": "tags that do not parse",
+    "mixed_tag_styles": "tags both in the name and after |#",
+    "packed_values": "several values where the type or the dialect takes one",
+    "bad_timestamp": "not T and seconds, or with a type that takes none",
+    "bad_container": "not c: and an id",
+    "unknown_section": "a section that no version of the protocol has",
+    "repeated_section": "a section that is there twice",
+    "bad_event": "an event whose lengths or fields do not fit",
+    "bad_service_check": "a service check without a name or a status from 0 to 3",
+    "too_long": "a line longer than the limit",
+}
+"""Why a line is bad: the name that is counted, and what it means."""
+
+
+class LineError(ValueError):
+    """Raised within the parser, which turns it into a `BadLine`."""
+
+    def __init__(self, reason: str) -> None:
+        assert reason in REASONS, reason
+        self.reason = reason
+        super().__init__(REASONS[reason])

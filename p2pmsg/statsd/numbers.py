@@ -1,0 +1,78 @@
+"""Numbers as StatsD and as JavaScript read them, and names as statsd cleans them.
+
+Python's own `float` takes `1_000`, `nan`, `infinity`, digits of any script and blanks around; none
+of them is a number here.
+"""
+
+import math
+import re
+
+from p2pmsg.statsd.metric import LineError
+
+_DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_PREFIXED = re.compile(r"0(?:[xX][0-9a-fA-F]+|[oO][0-7]+|[bB][01]+)")
+_SPACES = " \t\n\v\f\r\xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+"""What ECMAScript calls white space and line terminators."""
+_SPACE_RUN = re.compile(f"[{re.escape(_SPACES)}]+")
+_DROPPED = re.compile(r"[^a-zA-Z_\-0-9.;=]")
+
+
+def decimal(text: str) -> float:
+    """Return the number that `text` is.
+
+    Raises:
+        LineError: it is none, or not finite as a float.
+
+    """
+    if not _DECIMAL.fullmatch(text):
+        raise LineError("bad_number" if text else "no_value")
+    return _finite(float(text))
+
+
+def javascript_number(text: str) -> float:
+    """Return `Number(text)`; where that is NaN or infinite, raise.
+
+    Raises:
+        LineError: NaN, or not finite; statsd takes `Infinity`, we do not.
+
+    """
+    text = text.strip(_SPACES)
+    if not text:
+        return 0.0
+    if _PREFIXED.fullmatch(text):
+        try:
+            return _finite(float(int(text, 0)))
+        except OverflowError:
+            raise LineError("not_finite") from None
+    if text.lstrip("+-") == "Infinity":
+        raise LineError("not_finite")
+    if not _DECIMAL.fullmatch(text):
+        raise LineError("bad_number")
+    return _finite(float(text))
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise LineError("not_finite")
+    return number
+
+
+def strip_spaces(text: str) -> str:
+    """Return `text.trim()` of JavaScript."""
+    return text.strip(_SPACES)
+
+
+def clean_name(name: str) -> str:
+    """Return a name as statsd's `sanitizeKeyName` leaves it."""
+    return _DROPPED.sub("", _SPACE_RUN.sub("_", name).replace("/", "-"))
+
+
+def clean_label(name: str) -> str:
+    """Return a name as Prometheus allows it for labels: letters, digits and underscores."""
+    cleaned = _NOT_LABEL.sub("_", name)
+    return f"_{cleaned}" if cleaned[:1].isdigit() else cleaned
+
+
+_NOT_LABEL = re.compile(r"[^a-zA-Z0-9_]")

@@ -1,0 +1,101 @@
+"""A live table of the last flush, for people."""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from p2pmsg.statsd.metric import Kind
+from p2pmsg.statsd.node_text import number_text
+from p2pmsg.statsd.snapshot import Row, Snapshot
+
+_FIELDS = ("count", "rate", "value", "mean", "median", "upper")
+
+
+class ConsoleOutput:
+    """Shows the busiest metrics; on a terminal in place, else a table a flush.
+
+    Args:
+        file: where to write. Default: standard output.
+        rows_max: how many metrics are shown. Default 40.
+        idle: whether metrics that had nothing are shown too. Default False.
+
+    """
+
+    name = "console"
+
+    def __init__(self, file: Any = None, *, rows_max: int = 40, idle: bool = False) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(file=file, highlight=False)
+        self._rows_max, self._idle = rows_max, idle
+        self._rows: list[Row] = []
+        self._left_out = 0
+        self._flushes = 0
+        self._live: Any = None
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False)
+            self._live.start()
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """Begin a table."""
+        self._rows, self._left_out = [], 0
+
+    def write(self, rows: list[Row]) -> None:
+        """Keep the busiest rows."""
+        if not self._idle:
+            rows = [row for row in rows if _weight(row) > 0 or row.kind is Kind.GAUGE]
+        self._rows += rows
+        if len(self._rows) > 4 * self._rows_max:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        self._rows.sort(key=_weight, reverse=True)
+        self._left_out += max(0, len(self._rows) - self._rows_max)
+        del self._rows[self._rows_max :]
+
+    def end(self, snapshot: Snapshot) -> None:
+        """Show it."""
+        self._shrink()
+        table = _make_table(sorted(self._rows, key=lambda row: row.key))
+        at = time.strftime("%H:%M:%S", time.localtime(snapshot.timestamp_s))
+        table.title = f"{len(snapshot)} metrics at {at}, every {snapshot.interval_s:g} s"
+        if self._left_out:
+            table.caption = f"{self._left_out} more"
+        self._flushes += 1
+        if self._live is not None:
+            self._live.update(table, refresh=True)
+        else:
+            self._console.print(table)
+
+    def status(self) -> Iterable[tuple[str, float]]:
+        """Give counters."""
+        return (("flushes", self._flushes),)
+
+    def close(self, timeout: float) -> None:
+        """Leave the last table."""
+        if self._live is not None:
+            self._live.stop()
+
+
+def _weight(row: Row) -> float:
+    return abs(row.fields.get("count", 0.0))
+
+
+def _make_table(rows: list[Row]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    table.add_column("metric", overflow="fold")
+    table.add_column("type")
+    for field in _FIELDS:
+        table.add_column(field, justify="right")
+    for row in rows:
+        name = "".join(c if c.isprintable() else "�" for c in row.key)
+        cells = [
+            number_text(round(row.fields[field], 3)) if field in row.fields else ""
+            for field in _FIELDS
+        ]
+        table.add_row(Text(name), row.kind.name.lower(), *cells)
+    return table

@@ -1,0 +1,98 @@
+"""The stream `metrics`: one message a metric and flush, for subscribers and for Spark."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from p2pmsg.statsd.metric import Event, ServiceCheck
+from p2pmsg.statsd.snapshot import Row, Snapshot
+from p2pmsg.sync.publisher import Publisher
+
+_SECOND_NS = 1_000_000_000
+_encode = msgspec.json.Encoder().encode
+
+
+class StreamOutput:
+    """Publishes JSON objects: `name, type, tags` and the metric's fields.
+
+    Distributions come with a `sketch`: those of several collectors are read by `read_sketch`, and
+    merged.
+
+    JSON since every reader has it, Spark's `from_json` too; the message's key is the name with its
+    tags, its timestamp the flush's. Events and service checks go to the topics `<topic>.events` and
+    `<topic>.checks`.
+
+    Args:
+        publisher: where to publish; the caller closes it.
+        topic: the topic. Default `metrics`.
+
+    """
+
+    name = "stream"
+
+    def __init__(self, publisher: Publisher, topic: str = "metrics") -> None:
+        self._publisher = publisher
+        self._topic = topic
+        self._published = 0
+        self._last_s = 0.0
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """Publish events and service checks."""
+        for event in snapshot.events:
+            kind = "events" if isinstance(event, Event) else "checks"
+            self._publisher.publish(f"{self._topic}.{kind}", _encode(event), _event_key(event))
+
+    def write(self, rows: list[Row]) -> None:
+        """Publish rows."""
+        if not rows:
+            return
+        values = [_encode(row_object(row)) for row in rows]
+        times = [int(row.timestamp_s * _SECOND_NS) for row in rows]
+        self._publisher.publish_many(self._topic, values, [row.key for row in rows], times)
+        self._published += len(rows)
+
+    def end(self, snapshot: Snapshot) -> None:
+        """Send what was gathered."""
+        self._publisher.flush()
+        self._last_s = time.time()
+
+    def status(self) -> Iterable[tuple[str, float]]:
+        """Give counters."""
+        return (("last_flush", self._last_s), ("messages", self._published))
+
+    def close(self, timeout: float) -> None:
+        """Do nothing: the publisher is the caller's."""
+
+
+def _event_key(event: Event | ServiceCheck) -> str:
+    return event.aggregation_key or event.title if isinstance(event, Event) else event.name
+
+
+def row_object(row: Row) -> dict[str, Any]:
+    """Return a row as an object: tags as an object too, `key:value` each, or `key` with ""."""
+    found: dict[str, Any] = {
+        "name": row.name,
+        "type": _TYPES[row.kind.value],
+        "tags": tag_object(row.tags),
+        **row.fields,
+    }
+    if row.sketch is not None:
+        found["sketch"] = row.sketch
+    return found
+
+
+def tag_object(tags: Sequence[str]) -> dict[str, str]:
+    """Return tags by key; of several with one key, the values joined by commas."""
+    found: dict[str, str] = {}
+    for tag in tags:
+        key, _, value = tag.partition(":")
+        found[key] = f"{found[key]},{value}" if key in found else value
+    return found
+
+
+_TYPES = {
+    "c": "counter", "m": "counter", "g": "gauge", "ms": "timer", "h": "histogram",
+    "d": "distribution", "s": "set",
+}  # fmt: skip

@@ -1,0 +1,260 @@
+"""The values of timers, histograms and distributions between two flushes, and their sketch.
+
+The sketch is DDSketch with a relative error of 1 % (Masson, Rim, Lee, "DDSketch: a fast and
+fully-mergeable quantile sketch", VLDB 2019), kept by columns: (row, bin) and a weight. Bins are
+those of the package ddsketch, so that sketches of several collectors add up.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from ddsketch import DDSketch
+from ddsketch.mapping import LogarithmicMapping
+
+from p2pmsg.errors import ConfigError
+from p2pmsg.statsd.columns import Floats, Places, Words
+
+RELATIVE_ERROR = 0.01
+_MAPPING = LogarithmicMapping(RELATIVE_ERROR)
+_GAMMA_LOG = math.log(_MAPPING.gamma)
+_ZERO_BIN = 1 << 20
+_BIN_BITS = 22
+"""A bin is within ±36,000 for every float; signs and zero take another bit."""
+_LEAST = _MAPPING.min_possible
+
+
+Defer = Callable[[Callable[[], "Binned"]], Callable[[], "Binned"]]
+"""Starts some work; what it returns waits for the result."""
+
+
+def at_once(work: "Callable[[], Binned]") -> "Callable[[], Binned]":
+    """Do the work now."""
+    result = work()
+    return lambda: result
+
+
+class Values:
+    """Values by row; pure.
+
+    Args:
+        values_max: above so many, they are put into bins.
+        defer: who does that; four million values take a third of a second, and numpy lets other
+            threads run meanwhile. Default: the caller, at once.
+
+    """
+
+    def __init__(self, values_max: int, defer: Defer = at_once) -> None:
+        self._values_max = values_max
+        self._defer = defer
+        self._work: Callable[[], Binned] | None = None
+        self._rows: list[Places] = []
+        self._values: list[Floats] = []
+        self._weights: list[Floats | None] = []
+        self._count = 0
+        self._binned: Binned | None = None
+
+    @property
+    def binned(self) -> "Binned | None":
+        """What is in bins; None where all values are kept as they are."""
+        self._wait()
+        return self._binned
+
+    def _wait(self) -> None:
+        """Take in the work before, so that there is one at most."""
+        if self._work is not None:
+            made, self._work = self._work(), None
+            self._binned = made if self._binned is None else self._binned.merged(made)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def is_binning(self) -> bool:
+        """Whether somebody is at work."""
+        return self._work is not None
+
+    def add(self, rows: Places, values: Floats, weights: Floats | None) -> None:
+        """Add values, each with its row; `weights` are 1 / rate, None where all are 1."""
+        self._rows.append(rows)
+        self._values.append(values)
+        self._weights.append(weights)
+        self._count += len(rows)
+        if self._count > self._values_max:
+            self._compact()
+
+    def _compact(self) -> None:
+        self._wait()
+        columns = self.columns()
+        self._work = self._defer(lambda: bin_values(*columns))
+        self._rows, self._values, self._weights, self._count = [], [], [], 0
+
+    def columns(self) -> tuple[Places, Floats, Floats | None]:
+        """Return rows, values and weights of what is kept as it is."""
+        if not self._rows:
+            return np.zeros(0, np.int32), np.zeros(0), None
+        weights = None
+        if any(part is not None for part in self._weights):
+            weights = np.concatenate(
+                [
+                    np.ones(len(rows)) if part is None else part
+                    for rows, part in zip(self._rows, self._weights, strict=True)
+                ]
+            )
+        return np.concatenate(self._rows), np.concatenate(self._values), weights
+
+    def take_row(self, row: int) -> Floats:
+        """Return the values of one row, in the order in which they came."""
+        rows, values, _ = self.columns()
+        found: Floats = values[rows == row]
+        return found
+
+    def drop_row(self, row: int) -> None:
+        """Forget the values of one row."""
+        rows, values, weights = self.columns()
+        kept = rows != row
+        self._rows, self._values = [rows[kept]], [values[kept]]
+        self._weights = [None if weights is None else weights[kept]]
+        self._count = len(self._rows[0])
+        binned = self.binned
+        if binned is not None:
+            found = binned.rows != row
+            exact = binned.exact.copy()
+            exact[:, row : row + 1] = [[0.0], [0.0], [0.0], [np.inf], [-np.inf]]
+            self._binned = Binned(binned.codes[found], binned.weights[found], exact)
+
+
+class Binned:
+    """Weights by (row, bin), and what stays exact: count, sum, sum of squares, extremes by row."""
+
+    def __init__(self, codes: Words, weights: Floats, exact: Floats) -> None:
+        self.codes = codes
+        self.weights = weights
+        self.exact = exact
+
+    @property
+    def rows(self) -> Places:
+        """Row of each bin."""
+        return (self.codes >> np.uint64(_BIN_BITS)).astype(np.int64)
+
+    @property
+    def bins(self) -> Places:
+        """Bin: 0 for zero, else the mapping's key plus or minus an offset."""
+        return (self.codes & np.uint64((1 << _BIN_BITS) - 1)).astype(np.int64)
+
+    def merged(self, other: "Binned") -> "Binned":
+        """Return both together."""
+        codes = np.concatenate([self.codes, other.codes])
+        weights = np.concatenate([self.weights, other.weights])
+        size = max(len(self.exact[0]), len(other.exact[0]))
+        a, b = _widen(self.exact, size), _widen(other.exact, size)
+        exact = np.vstack([a[:3] + b[:3], np.minimum(a[3], b[3]), np.maximum(a[4], b[4])])
+        return Binned(*_sum_by(codes, weights), exact)
+
+    def sketch(self, row: int) -> DDSketch:
+        """Return one row as the package's sketch, to send and to merge elsewhere."""
+        found = self.rows == row
+        return make_sketch(self.bins[found], self.weights[found], self.exact[:, row])
+
+
+def _widen(exact: Floats, size: int) -> Floats:
+    wide = np.zeros((5, size))
+    wide[3], wide[4] = np.inf, -np.inf
+    wide[:, : exact.shape[1]] = exact
+    return wide
+
+
+def _sum_by(codes: Words, weights: Floats | None) -> tuple[Words, Floats]:
+    if weights is None:
+        found, counts = np.unique(codes, return_counts=True)
+        return found, counts.astype(np.float64)
+    order = np.argsort(codes, kind="stable")
+    codes = codes[order]
+    firsts = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
+    return codes[firsts], np.add.reduceat(weights[order], firsts)
+
+
+def find_bins(values: Floats) -> Places:
+    """Return the bin of each value, in the order of the values: below zero, zero, above zero."""
+    sizes = np.abs(values)
+    tiny = sizes < _LEAST
+    keys = np.ceil(np.log(np.where(tiny, 1.0, sizes)) / _GAMMA_LOG).astype(np.int64) + (1 << 19)
+    return np.where(tiny, _ZERO_BIN, np.where(values < 0, _ZERO_BIN - keys, _ZERO_BIN + keys))
+
+
+def bin_value(number: int) -> float:
+    """Return the value that stands for a bin."""
+    if number == _ZERO_BIN:
+        return 0.0
+    key = abs(number - _ZERO_BIN) - (1 << 19)
+    value = float(_MAPPING.value(key))
+    return value if number > _ZERO_BIN else -value
+
+
+def bin_values(rows: Places, values: Floats, weights: Floats | None) -> Binned:
+    """Put values into bins."""
+    codes = (rows.astype(np.uint64) << np.uint64(_BIN_BITS)) | find_bins(values).astype(np.uint64)
+    size = int(rows.max()) + 1 if len(rows) else 0
+    exact = _widen(np.zeros((5, 0)), size)
+    exact[0] = np.bincount(rows, minlength=size)
+    exact[1] = np.bincount(rows, values, minlength=size)
+    exact[2] = np.bincount(rows, values * values, minlength=size)
+    np.minimum.at(exact[3], rows, values)
+    np.maximum.at(exact[4], rows, values)
+    return Binned(*_sum_by(codes, weights), exact)
+
+
+def make_sketch(bins: Places, weights: Floats, exact: Floats) -> DDSketch:
+    """Return bins as the package's sketch; `exact` is count, sum, squares, least and most."""
+    sketch = DDSketch(RELATIVE_ERROR)
+    for number, weight in zip(bins.tolist(), weights.tolist(), strict=True):
+        if number == _ZERO_BIN:
+            sketch._zero_count += weight
+            continue
+        store = sketch._store if number > _ZERO_BIN else sketch._negative_store
+        store.add(abs(number - _ZERO_BIN) - (1 << 19), weight)
+    sketch._count = float(weights.sum())
+    sketch._sum, sketch._min, sketch._max = (float(exact[i]) for i in (1, 3, 4))
+    return sketch
+
+
+def sketch_object(values: Floats, weight: float) -> dict[str, Any]:
+    """Return the sketch of sorted values as an object for JSON; each counts `weight` times."""
+    bins, counts = np.unique(find_bins(values), return_counts=True)
+    total = float(values.sum()) * weight
+    weights = counts.astype(np.float64) * weight
+    return bins_object(bins, weights, total, float(values[0]), float(values[-1]))
+
+
+def bins_object(
+    bins: Places, weights: Floats, total: float, least: float, most: float
+) -> dict[str, Any]:
+    """Return bins as an object for JSON: each with its weight; 0 holds what is next to zero."""
+    pairs = zip(bins.tolist(), weights.tolist(), strict=True)
+    return {
+        "relative_error": RELATIVE_ERROR,
+        "bins": [[number - _ZERO_BIN, weight] for number, weight in pairs],
+        "sum": total,
+        "min": least,
+        "max": most,
+    }
+
+
+def read_sketch(found: dict[str, Any]) -> DDSketch:
+    """Return the package's sketch of what `sketch_object` made, to be merged with others.
+
+    Raises:
+        ConfigError: it is something else, or of another relative error.
+
+    """
+    try:
+        error, pairs = found["relative_error"], found["bins"]
+        bins = np.array([number + _ZERO_BIN for number, _ in pairs], np.int64)
+        weights = np.array([weight for _, weight in pairs], np.float64)
+        exact = np.array([0.0, found["sum"], 0.0, found["min"], found["max"]])
+    except (TypeError, KeyError, ValueError) as reason:
+        raise ConfigError("sketch", "an object with bins, sum, min and max", found) from reason
+    if error != RELATIVE_ERROR:
+        raise ConfigError("sketch", f"of the relative error {RELATIVE_ERROR}", error)
+    return make_sketch(bins, weights, exact)

@@ -1,0 +1,414 @@
+"""The work queue's state machine: which worker gets which job, and what comes of it.
+
+It knows jobs as bytes and workers as numbers. Every method takes the time; nothing here waits.
+
+Rules, in the order in which they matter:
+
+- A job that was accepted is in a lane, at a gate, in a heap, in one hand, done or dead; not twice.
+- Of the jobs of one key, one at most is out of the gate, so they cannot overtake one another.
+- A delivery number is given once, and settles one delivery: an answer to an earlier delivery, or
+  to another worker's, changes nothing and is counted.
+- Who has the least in hand, for what it may have, gets the next; what an idle worker could do is
+  asked back from the one that has the most.
+"""
+
+from collections.abc import Iterable
+
+from recovery._checks import ms_to_ns
+from recovery.queue.breaker import Breaker, BreakerState
+from recovery.queue.config import QueueConfig
+from recovery.queue.hand import Parcel, bits_of, runs_of
+from recovery.queue.job import Lot, QueuedJob
+from recovery.queue.store import Given, JobStore
+from recovery.queue.worker import Worker
+
+
+class JobQueue:
+    """Hands jobs to workers.
+
+    Args:
+        config: its settings.
+        wall_offset_ns: what the wall clock is ahead of the monotonic one.
+        first_delivery: the first delivery number. After a restart it has to be beyond those given
+            before, so that workers can settle what they have in hand.
+        records: whether `store.changes` is wanted, by a journal.
+
+    Attributes:
+        store: the jobs that no worker has, and counters.
+        workers: by id.
+        breaker: whether everything fails.
+        next_delivery: the next delivery number.
+        refused: answers to deliveries that were not the worker's, or no longer.
+        delivered: deliveries made. recalled: of those, taken back before they were begun.
+        lost: deliveries taken back from workers that died or fell silent.
+
+    """
+
+    def __init__(
+        self,
+        config: QueueConfig,
+        *,
+        wall_offset_ns: int = 0,
+        first_delivery: int = 0,
+        records: bool = False,
+    ) -> None:
+        self.config = config
+        self.store = JobStore(config, wall_offset_ns=wall_offset_ns, records=records)
+        self.workers: dict[int, Worker] = {}
+        limits = config.breaker
+        self.breaker = Breaker(limits.failures_max, limits.pause_ms, limits.pause_ceiling_ms)
+        self.next_delivery = first_delivery
+        self.refused = self.delivered = self.recalled = self.lost = self.acked = 0
+        self._ack_timeout_ns = ms_to_ns(config.ack_timeout_ms)
+        self._grace_ns = ms_to_ns(config.grace_ms)
+        self._recall_ns = ms_to_ns(config.recall_ms)
+
+    # -------------------------------------------------------------------------------- workers
+
+    def join(self, worker_id: int, name: str, prefetch: int, *, now_ns: int) -> Worker | None:
+        """Take a worker on, or back after its connection broke; None where there are too many."""
+        prefetch = max(1, min(prefetch, self.config.prefetch_max))
+        worker = self.workers.get(worker_id)
+        if worker is None:
+            if len(self.workers) >= self.config.workers_max:
+                return None
+            worker = Worker(worker_id, name, prefetch, self.config.breaker, now_ns)
+            self.workers[worker_id] = worker
+        worker.prefetch = prefetch
+        worker.heard_ns = now_ns
+        worker.cut_ns = None
+        worker.recalling = False
+        return worker
+
+    def reconcile(
+        self, worker: Worker, held: Iterable[tuple[int, int]], *, now_ns: int
+    ) -> list[tuple[int, int]]:
+        """Compare what a worker says it has with what it should have.
+
+        What it never got goes to others. Returns what it has and should not.
+        """
+        ours = worker.hand.open_ranges()
+        theirs = sorted(held)
+        for start, stop in _minus(ours, theirs):
+            self._take_back(worker, worker.hand.settle(start, stop), now_ns)
+        return _minus(theirs, ours)
+
+    def adopt(self, worker: Worker, delivery: int, sequence: int, *, now_ns: int) -> bool:
+        """Let a worker keep a job that it was given before a restart; False where it cannot."""
+        if delivery >= self.next_delivery:
+            return False
+        job = self.store.claim(sequence)
+        if job is None:
+            return False
+        job.deliveries += 1
+        job.last_ns = self.store.wall_ns(now_ns)
+        job.first_ns = job.first_ns or job.last_ns
+        worker.hand.add(Parcel(delivery, None, [job], now_ns, job.last_ns))
+        return True
+
+    def heard(self, worker: Worker, *, now_ns: int) -> None:
+        """Note a sign of life; it extends all that the worker has."""
+        worker.heard_ns = now_ns
+
+    def cut(self, worker_id: int, *, now_ns: int) -> None:
+        """Note that a worker's connection broke."""
+        worker = self.workers.get(worker_id)
+        if worker is not None and worker.cut_ns is None:
+            worker.cut_ns = now_ns
+
+    def lose(self, worker_id: int, reason: str, *, now_ns: int) -> None:
+        """Give all that a worker has to others: it is dead, or silent for too long."""
+        worker = self.workers.pop(worker_id, None)
+        if worker is not None:
+            self._lose_jobs(worker, list(worker.hand.parcels()), reason, now_ns)
+        self.store.unclaimed(worker_id, now_ns=now_ns)
+
+    def leave(self, worker_id: int, *, now_ns: int) -> None:
+        """Let a worker go that has settled what it had begun; the rest was never begun."""
+        worker = self.workers.pop(worker_id, None)
+        if worker is not None:
+            for parcel in worker.hand.parcels():
+                stop = parcel.first + parcel.count
+                self._take_back(worker, worker.hand.settle(parcel.first, stop), now_ns)
+        self.store.unclaimed(worker_id, now_ns=now_ns)
+
+    # ------------------------------------------------------------------------------- dispatch
+
+    def take(self, *, now_ns: int) -> tuple[Worker, Parcel] | None:
+        """Return the next jobs to hand out, and to whom; None where there are none for now."""
+        store, breaker = self.store, self.breaker
+        waiting = store.lanes.count or store.suspects
+        if not waiting or now_ns < store.opens_ns or not breaker.allows(now_ns=now_ns):
+            return None
+        best, best_load, able = None, 2.0, 0
+        for worker in self.workers.values():
+            if worker.reserved and not store.suspects:
+                worker.reserved = False
+            if worker.credit(now_ns=now_ns) > 0:
+                able += 1
+                load = worker.hand.count / worker.prefetch
+                if load < best_load:
+                    best, best_load = worker, load
+        if store.suspects:
+            found = self._take_suspect(best, now_ns)
+            if found is not None:
+                return found
+            if best is not None and best.reserved:
+                return self.take(now_ns=now_ns)
+        if best is None or not store.lanes.count:
+            return None
+        count = min(best.credit(now_ns=now_ns), -(-store.lanes.count // able))
+        count = min(count, self.config.parcel_jobs_max)
+        if not (breaker.state is best.breaker.state is BreakerState.CLOSED):
+            count = 1
+        taken = store.take(count)
+        if taken is None:
+            return None
+        if isinstance(taken, Lot):
+            return self._hand_out(best, taken, None, now_ns)
+        return self._hand_out(best, None, taken, now_ns)
+
+    def recalls(self, *, now_ns: int) -> list[tuple[Worker, int]]:
+        """Return who is to be asked to give back how many jobs that it has not begun."""
+        store = self.store
+        if store.lanes.count or store.suspects or self.breaker.state is not BreakerState.CLOSED:
+            return []
+        idle = sum(
+            not worker.hand.count and worker.credit(now_ns=now_ns) > 0
+            for worker in self.workers.values()
+        )
+        if not idle:
+            return []
+        due_ns = now_ns - self._recall_ns
+        victims = [
+            worker
+            for worker in self.workers.values()
+            if worker.hand.count > 1
+            and worker.cut_ns is None
+            and not (worker.recalling or worker.recall_is_vain)
+            and (oldest := worker.hand.oldest()) is not None
+            and oldest.sent_ns <= due_ns
+        ]
+        victims.sort(key=lambda worker: -worker.hand.count)
+        asked = [(worker, worker.hand.count // 2) for worker in victims[:idle]]
+        for worker, _ in asked:
+            worker.recalling = True
+        return asked
+
+    # ----------------------------------------------------------------------------- settlement
+
+    def ack(self, worker: Worker, start: int, stop: int, *, now_ns: int) -> None:
+        """Note that a worker did the jobs of deliveries `[start, stop)`."""
+        found = worker.hand.settle(start, stop)
+        store, count = self.store, 0
+        for parcel, bits in found:
+            count += bits.bit_count()
+            if parcel.lot is not None:
+                first = parcel.lot.sequence
+                for low, high in runs_of(bits):
+                    store.finish_run(first + low, first + high)
+                if not parcel.open:
+                    store.bytes -= parcel.size
+            else:
+                for index in bits_of(bits):
+                    store.finish(parcel.job(index), now_ns=now_ns)
+        self._refuse(stop - start - count)
+        if count:
+            self.acked += count
+            worker.succeeded(count)
+            self.breaker.succeeded()
+            self._settled(worker)
+
+    def reject(
+        self, worker: Worker, delivery: int, reason: str, delay_ns: int | None, *, now_ns: int
+    ) -> None:
+        """Note that a worker could not do a job; it is tried again after a delay."""
+        job = self._settle_one(worker, delivery)
+        if job is not None:
+            self.store.fail(job, worker.name, reason, delay_ns, now_ns=now_ns)
+            self._failed(worker, now_ns)
+
+    def discard(self, worker: Worker, delivery: int, reason: str, *, now_ns: int) -> None:
+        """Note that a worker says nobody can do a job; it becomes a dead letter at once."""
+        job = self._settle_one(worker, delivery)
+        if job is not None:
+            self.store.discard(job, worker.name, reason, now_ns=now_ns)
+            self.breaker.untried()
+            worker.breaker.untried()
+            self._settled(worker)
+
+    def release(
+        self, worker: Worker, ranges: Iterable[tuple[int, int]], *, now_ns: int, answer: bool
+    ) -> None:
+        """Take back jobs that a worker has not begun; `answer`: it was asked to."""
+        released = 0
+        for start, stop in ranges:
+            found = worker.hand.settle(start, stop)
+            count = sum(bits.bit_count() for _, bits in found)
+            released += count
+            self._refuse(stop - start - count)
+            self._take_back(worker, found, now_ns)
+        if answer:
+            worker.recalling = False
+            worker.recall_is_vain = not released
+
+    # ----------------------------------------------------------------------------------- time
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Do what is due: delayed jobs, silent workers, connections that did not return."""
+        self.store.handle_timer(now_ns=now_ns)
+        for worker in list(self.workers.values()):
+            if now_ns >= worker.heard_ns + self._ack_timeout_ns:
+                self.lose(worker.id, "silent for ack_timeout", now_ns=now_ns)
+            elif worker.cut_ns is not None and now_ns >= worker.cut_ns + self._grace_ns:
+                loose = [p for p in worker.hand.parcels() if not _has_key(p)]
+                if not worker.hand.count:
+                    self.lose(worker.id, "connection broken", now_ns=now_ns)
+                elif loose:
+                    self._lose_jobs(worker, loose, "connection broken", now_ns)
+
+    def next_deadline_ns(self, *, now_ns: int) -> int | None:
+        """Return when `handle_timer`, `take` or `recalls` may have something to do by itself."""
+        store = self.store
+        times = []
+        if (due_ns := store.next_deadline_ns()) is not None:
+            times.append(due_ns)
+        waiting = store.lanes.count or store.suspects
+        if waiting and store.opens_ns > now_ns:
+            times.append(store.opens_ns)
+        if waiting and (due_ns := self.breaker.next_deadline_ns()) is not None:
+            times.append(due_ns)
+        for worker in self.workers.values():
+            times.append(worker.heard_ns + self._ack_timeout_ns)
+            if worker.cut_ns is not None and worker.cut_ns + self._grace_ns > now_ns:
+                times.append(worker.cut_ns + self._grace_ns)
+            if waiting and (due_ns := worker.breaker.next_deadline_ns()) is not None:
+                times.append(due_ns)
+            oldest = worker.hand.oldest()
+            if oldest is not None and oldest.sent_ns + self._recall_ns > now_ns:
+                times.append(oldest.sent_ns + self._recall_ns)
+        return min(times) if times else None
+
+    @property
+    def in_hands(self) -> int:
+        """How many jobs workers have."""
+        return sum(worker.hand.count for worker in self.workers.values())
+
+    # -------------------------------------------------------------------------------- private
+
+    def _take_suspect(self, best: Worker | None, now_ns: int) -> tuple[Worker, Parcel] | None:
+        """Hand a suspect to a worker with an empty hand; where there is none, reserve one."""
+        for worker in self.workers.values():
+            was, worker.reserved = worker.reserved, False
+            if not worker.hand.count and worker.credit(now_ns=now_ns) > 0:
+                job = self.store.take_suspect()
+                assert job is not None
+                worker.alone = True
+                return self._hand_out(worker, None, [job], now_ns)
+            worker.reserved = was
+        if best is not None and not any(worker.reserved for worker in self.workers.values()):
+            best.reserved = True
+        return None
+
+    def _hand_out(
+        self, worker: Worker, lot: Lot | None, jobs: list[QueuedJob] | None, now_ns: int
+    ) -> tuple[Worker, Parcel]:
+        wall_ns = self.store.wall_ns(now_ns)
+        parcel = Parcel(self.next_delivery, lot, jobs, now_ns, wall_ns)
+        self.next_delivery += parcel.count
+        self.delivered += parcel.count
+        if jobs is not None:
+            for job in jobs:
+                job.deliveries += 1
+                job.last_ns = wall_ns
+                job.first_ns = job.first_ns or wall_ns
+            if self.store.records:
+                keyed = [job.sequence for job in jobs if job.key is not None]
+                if keyed:
+                    self.store.changes.append(Given(worker.id, keyed, parcel.first))
+        worker.hand.add(parcel)
+        worker.recall_is_vain = False
+        for breaker in (self.breaker, worker.breaker):
+            if breaker.state is not BreakerState.CLOSED:
+                breaker.tried()
+        return worker, parcel
+
+    def _settle_one(self, worker: Worker, delivery: int) -> QueuedJob | None:
+        found = worker.hand.settle(delivery, delivery + 1)
+        if not found:
+            self._refuse(1)
+            return None
+        return self._alone(*found[0])[0]
+
+    def _alone(self, parcel: Parcel, bits: int) -> list[QueuedJob]:
+        """Return the jobs of a parcel one by one; their bytes are counted so from now on."""
+        jobs = [parcel.job(index) for index in bits_of(bits)]
+        if parcel.lot is not None:
+            self.store.bytes += sum(job.size for job in jobs)
+            if not parcel.open:
+                self.store.bytes -= parcel.size
+        return jobs
+
+    def _take_back(self, worker: Worker, found: list[tuple[Parcel, int]], now_ns: int) -> None:
+        """Take back what was never begun."""
+        for parcel, bits in found:
+            for job in self._alone(parcel, bits):
+                self.recalled += 1
+                self.store.put_back(job, now_ns=now_ns)
+            self.breaker.untried()
+            worker.breaker.untried()
+        self._settled(worker)
+
+    def _lose_jobs(
+        self, worker: Worker, parcels: list[Parcel], reason: str, now_ns: int
+    ) -> None:
+        """Give to others what a worker that is lost had; one job alone is to blame for it."""
+        is_alone = worker.hand.count == 1
+        for parcel in parcels:
+            for part, bits in worker.hand.settle(parcel.first, parcel.first + parcel.count):
+                for job in self._alone(part, bits):
+                    self.lost += 1
+                    if is_alone:
+                        self.store.fail(job, worker.name, reason, 0, now_ns=now_ns)
+                        self.breaker.failed(now_ns=now_ns)
+                    else:
+                        self.store.suspect(job, worker.name, reason, now_ns=now_ns)
+        self.breaker.untried()
+        self._settled(worker)
+
+    def _failed(self, worker: Worker, now_ns: int) -> None:
+        worker.job_failed(self.acked, now_ns=now_ns)
+        self.breaker.failed(now_ns=now_ns)
+        self._settled(worker)
+
+    def _settled(self, worker: Worker) -> None:
+        if not worker.hand.count:
+            worker.alone = False
+
+    def _refuse(self, count: int) -> None:
+        self.refused += max(0, min(count, self.config.prefetch_max))
+
+
+def _has_key(parcel: Parcel) -> bool:
+    return parcel.jobs is not None and any(job.key is not None for job in parcel.jobs)
+
+
+def _minus(
+    ranges: list[tuple[int, int]], others: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return what of sorted `ranges` is in none of the sorted `others`."""
+    left: list[tuple[int, int]] = []
+    at = 0
+    for start, stop in ranges:
+        while at < len(others) and others[at][1] <= start:
+            at += 1
+        index = at
+        while start < stop and index < len(others) and others[index][0] < stop:
+            low, high = others[index]
+            if start < low:
+                left.append((start, low))
+            start = max(start, high)
+            index += 1
+        if start < stop:
+            left.append((start, stop))
+    return left

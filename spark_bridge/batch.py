@@ -1,0 +1,91 @@
+"""Reading a batch: ranges whose ends were fixed when the frame was made."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from spark_bridge import offsets
+from spark_bridge.errors import PeerUnavailableError
+from spark_bridge.heads import ask_once
+from spark_bridge.logs import log_ranges
+from spark_bridge.offsets import PeerView, Range
+from spark_bridge.options import SourceOptions
+from spark_bridge.partitions import TASK_ROWS_MIN, RangesPartition
+from spark_bridge.schema import Layout
+from spark_bridge.selection import Selection
+from spark_bridge.starting import end_of, start_of
+from spark_bridge.tasks import read_ranges
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ASK_SECONDS: Final = 2.0
+_log: Final = logging.getLogger("spark_bridge")
+
+
+@dataclass(frozen=True)
+class FixedEnds:
+    """What a batch reads, whatever is published later.
+
+    Attributes:
+        ranges: with where to ask for them.
+        silent: peers that did not answer.
+
+    """
+
+    ranges: tuple[Range, ...]
+    silent: tuple[str, ...] = ()
+
+
+def fix_ends(options: SourceOptions) -> FixedEnds:
+    """Ask the peers where their streams stand; a stream that is read does not use the answer."""
+    if options.path:
+        return FixedEnds(tuple(log_ranges(options)))
+    heads = ask_once(options.peers, _ASK_SECONDS)
+    views = {endpoint: PeerView(each) for endpoint, each in heads.items()}
+    selection = Selection.of(options)
+    start = offsets.first(views, selection, start_of(options, "earliest"))
+    end = offsets.first(views, selection, end_of(options))
+    ranges = []
+    for wanted in offsets.ranges(start, end):
+        place = offsets.find_place(views, wanted.endpoint, wanted.session)
+        assert place is not None
+        ranges.append(offsets.located(wanted, place))
+    silent = tuple(peer for peer in options.peers if peer not in heads)
+    return FixedEnds(tuple(ranges), silent)
+
+
+class P2pmsgBatchReader(DataSourceReader):  # type: ignore[misc]
+    """Partitions of what was fixed."""
+
+    def __init__(self, options: SourceOptions, layout: Layout, ends: FixedEnds) -> None:
+        self._options = options
+        self._layout = layout
+        self._ends = ends
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return what the tasks read."""
+        options, ends = self._options, self._ends
+        if ends.silent:
+            text = f"no heads from {', '.join(ends.silent)} within {_ASK_SECONDS:g} s"
+            if options.failOnDataLoss:
+                raise PeerUnavailableError(
+                    f"{text}. The batch fails because failOnDataLoss is true; set it to false to "
+                    "read without these peers"
+                )
+            _log.warning("%s; read without them", text)
+        packed = offsets.pack(
+            list(ends.ranges), options.maxPartitions, TASK_ROWS_MIN, options.minPartitions
+        )
+        return [RangesPartition(tuple(ranges)) for ranges in packed]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Fetch the partition's ranges; Spark makes an empty one where there are none."""
+        if not isinstance(partition, RangesPartition):
+            return iter(())
+        return read_ranges(partition.ranges, self._options, self._layout)
+
+

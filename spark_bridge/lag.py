@@ -1,0 +1,104 @@
+"""How far a query is behind its peers, from a progress report of Spark. Pure."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_bridge.offsets import Positions, from_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far a query was behind after a batch."""
+
+    query: str
+    """The query's name, or its id."""
+
+    batch: int
+    """The batch's number."""
+
+    streams: Mapping[tuple[str, int, str], int]
+    """Messages behind, by endpoint, session and topic."""
+
+    skipped: int = 0
+    """Messages that were skipped because they were gone, since the query was started."""
+
+    @property
+    def minOffsetsBehindLatest(self) -> int:
+        """The smallest lag of a stream, as Spark's Kafka source calls it."""
+        return min(self.streams.values(), default=0)
+
+    @property
+    def maxOffsetsBehindLatest(self) -> int:
+        """The largest lag of a stream."""
+        return max(self.streams.values(), default=0)
+
+    @property
+    def avgOffsetsBehindLatest(self) -> float:
+        """The mean lag of a stream."""
+        return sum(self.streams.values()) / len(self.streams) if self.streams else 0.0
+
+    def metrics(self) -> dict[str, str]:
+        """Return the three as Spark's Kafka source reports them."""
+        return {
+            "minOffsetsBehindLatest": str(self.minOffsetsBehindLatest),
+            "maxOffsetsBehindLatest": str(self.maxOffsetsBehindLatest),
+            "avgOffsetsBehindLatest": f"{self.avgOffsetsBehindLatest:.1f}",
+        }
+
+    def __str__(self) -> str:
+        worst = max(self.streams, key=lambda each: self.streams[each], default=None)
+        text = (
+            f"spark {self.query} batch {self.batch}: {sum(self.streams.values()):,} behind in "
+            f"{len(self.streams)} streams"
+        )
+        if worst is not None and self.streams[worst]:
+            text += f", {self.streams[worst]:,} in {worst[2]!r} at {worst[0]}"
+        return text + (f", {self.skipped:,} skipped" if self.skipped else "")
+
+
+def lag_of(progress: Mapping[str, Any]) -> Lag | None:
+    """Return the lag that a progress report (`query.lastProgress`) shows; None without our source.
+
+    Args:
+        progress: as a dict, or as the object that a listener gets (`progress.json`).
+
+    """
+    streams: dict[tuple[str, int, str], int] = {}
+    skipped, found = 0, False
+    for source in progress.get("sources", ()):
+        end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
+        if end is None or latest is None:
+            continue
+        found = True
+        skipped += int(latest.get("skipped", 0))
+        streams.update(_behind(from_json(end), from_json(latest)))
+    if not found:
+        return None
+    name = progress.get("name") or progress.get("id", "")
+    return Lag(query=name, batch=progress.get("batchId", -1), streams=streams, skipped=skipped)
+
+
+def _offset(text: Any) -> dict[str, Any] | None:
+    offset = text
+    if isinstance(text, str):
+        try:
+            offset = json.loads(text)
+        except ValueError:
+            return None
+    return offset if isinstance(offset, dict) and "peers" in offset else None
+
+
+def _behind(end: Positions, latest: Positions) -> dict[tuple[str, int, str], int]:
+    """Return by how much each stream's end is behind; one not begun yet is behind by all of it."""
+    return {
+        (endpoint, session, topic): max(
+            0, following - end.get(endpoint, {}).get(session, {}).get(topic, 0)
+        )
+        for endpoint, sessions in latest.items()
+        for session, topics in sessions.items()
+        for topic, following in topics.items()
+    }
+
+

@@ -1,0 +1,139 @@
+"""Batches over the directories of local logs: the same ranges, read from files.
+
+Of a log it needs what `p2pmsg.LogReader` has: `streams`, `frames`, `first_at_or_after`, `close`.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import p2pmsg
+from spark_bridge.errors import DataLossError, OptionError
+from spark_bridge.offsets import Range
+from spark_bridge.options import SourceOptions
+from spark_bridge.selection import Selection, place, resolve
+
+_SCHEME: Final = "file:"
+_READ_BYTES: Final = 8 * 2**20
+_log: Final = logging.getLogger("spark_bridge")
+
+
+def open_log(directory: str) -> Any:
+    """Return a reader of a log; `OptionError` where there is none."""
+    reader: Any = getattr(p2pmsg, "LogReader", None)
+    if reader is None:
+        raise OptionError("path", "needs a p2pmsg with local logs")
+    try:
+        return reader(directory)
+    except Exception as error:
+        raise OptionError("path", f"has no log in {directory!r}: {error}") from error
+
+
+def is_logged(wanted: Range) -> bool:
+    """Whether a range is to be read from a log."""
+    return wanted.endpoint.startswith(_SCHEME)
+
+
+def log_ranges(options: SourceOptions) -> list[Range]:
+    """Return what a batch reads of its logs, as they are now."""
+    selection = Selection.of(options)
+    ranges: dict[tuple[int, str], Range] = {}
+    for directory in options.path:
+        log, endpoint = open_log(directory), f"{_SCHEME}{directory}"
+        try:
+            for stream in log.streams():
+                head = p2pmsg.StreamHead(stream.earliest, stream.next)
+                heads = p2pmsg.Heads(
+                    publisher="", session=stream.session, recovery_endpoint="",
+                    streams={stream.topic: head},
+                )  # fmt: skip
+                if stream.topic not in selection.topics_of(endpoint, heads):
+                    continue
+                start = _start(log, options, endpoint, heads, stream.topic)
+                stop = _stop(log, options, endpoint, heads, stream.topic)
+                if start < stop:
+                    wanted = Range(endpoint, stream.session, stream.topic, start, stop)
+                    _keep_longest(ranges, wanted)
+        finally:
+            log.close()
+    return [ranges[key] for key in sorted(ranges)]
+
+
+def read_logs(
+    ranges: Iterable[Range], options: SourceOptions, value_type: Any
+) -> Iterator[p2pmsg.MessageBatch]:
+    """Yield the messages of `ranges`; what a log has no more is lost by name, or skipped."""
+    logs: dict[str, Any] = {}
+    try:
+        for wanted in ranges:
+            directory = wanted.endpoint.removeprefix(_SCHEME)
+            if directory not in logs:
+                logs[directory] = open_log(directory)
+            yield from _read(logs[directory], wanted, options, value_type)
+    finally:
+        for log in logs.values():
+            log.close()
+
+
+def _read(
+    log: Any, wanted: Range, options: SourceOptions, value_type: Any
+) -> Iterator[p2pmsg.MessageBatch]:
+    at = wanted.start
+    while at < wanted.stop:
+        frames = log.frames(wanted.session, wanted.topic, at, wanted.stop, _READ_BYTES)
+        for kept in frames:
+            if kept.start > at:
+                _lose(wanted, at, min(kept.start, wanted.stop), options)
+            start, stop = max(at, kept.start), min(kept.stop, wanted.stop)
+            batch = p2pmsg.decode_frame(kept.frame, value_type=value_type, fixed=value_type is None)
+            yield batch.part(start - kept.start, stop - kept.start)
+            at = stop
+        if not frames:
+            _lose(wanted, at, wanted.stop, options)
+            return
+
+
+def _lose(wanted: Range, start: int, stop: int, options: SourceOptions) -> None:
+    lost = (
+        f"lost {stop - start} messages [{start}, {stop}) of topic {wanted.topic!r} (session "
+        f"{wanted.session:016x}): the log in {wanted.endpoint} has not got them"
+    )
+    if options.failOnDataLoss:
+        raise DataLossError(lost)
+    _log.warning("%s; skipped", lost)
+
+
+def _keep_longest(ranges: dict[tuple[int, str], Range], wanted: Range) -> None:
+    """Keep a stream that two logs have (a relay's) once, from where there is most of it."""
+    key = (wanted.session, wanted.topic)
+    if key not in ranges or ranges[key].count < wanted.count:
+        ranges[key] = wanted
+
+
+def _start(log: Any, options: SourceOptions, endpoint: str, heads: p2pmsg.Heads, topic: str) -> int:
+    head = heads.streams[topic]
+    if options.startingTimestamp is not None:
+        return _first_at(log, heads.session, topic, options.startingTimestamp, head.next)
+    return _resolved(options.startingOffsets, "earliest", endpoint, heads, topic)
+
+
+def _stop(log: Any, options: SourceOptions, endpoint: str, heads: p2pmsg.Heads, topic: str) -> int:
+    head = heads.streams[topic]
+    if options.endingTimestamp is not None:
+        return _first_at(log, heads.session, topic, options.endingTimestamp, head.next)
+    return min(head.next, _resolved(options.endingOffsets, "latest", endpoint, heads, topic))
+
+
+def _resolved(wanted: Any, default: str, endpoint: str, heads: p2pmsg.Heads, topic: str) -> int:
+    found = wanted if isinstance(wanted, str | None) else place(wanted, topic, endpoint, heads)
+    return resolve(default if found is None else found, heads.streams[topic])
+
+
+def _first_at(log: Any, session: int, topic: str, time_ns: int, following: int) -> int:
+    kept = log.first_at_or_after(session, topic, time_ns)
+    if kept is None:
+        return following
+    for message in p2pmsg.decode_frame(kept.frame):
+        if message.timestamp_ns >= time_ns:
+            return message.sequence
+    return int(kept.stop)

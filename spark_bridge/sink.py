@@ -1,0 +1,243 @@
+"""The sinks: rows become messages, published by the tasks.
+
+::
+
+    task     open ─▶ wait for subscribers ─▶ begin ─▶ rows, by topic ─▶ commit ─▶ all have it ─▶ end
+                                              └─ on the commit topic: query, batch, partition ─┘
+
+Each attempt of a task is a publisher of its own, hence a session of its own. An attempt that fails
+leaves a session without a commit, and one that is repeated has the same query, batch and partition:
+by that the receiver's side (`committed`) delivers each batch once.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import types
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+import p2pmsg
+from spark_bridge.errors import OptionError, SinkError
+from spark_bridge.sink_options import SinkOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COLUMNS: Final = ("value", "key", "topic", "timestamp", "headers")
+_BIND_PAUSE_SECONDS: Final = 0.02
+
+
+@dataclass
+class PartitionWritten(WriterCommitMessage):  # type: ignore[misc]
+    """What a task tells the driver."""
+
+    partition: int
+    rows: int
+
+
+class P2pmsgBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """`frame.write.format("p2pmsg")`."""
+
+    def __init__(self, options: SinkOptions, schema: types.StructType, write: str) -> None:
+        super().__init__()
+        check_columns(schema, options)
+        self._options = options
+        self._write = write
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:
+        """Publish one partition."""
+        return publish_partition(iterator, self._options, self._write, 0)
+
+
+class P2pmsgStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """`frame.writeStream.format("p2pmsg")`."""
+
+    def __init__(self, options: SinkOptions, schema: types.StructType) -> None:
+        super().__init__()
+        check_columns(schema, options)
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:
+        """Publish one partition of a batch."""
+        task: Any = TaskContext.get()
+        query = task.getLocalProperty("sql.streaming.queryId")
+        batch = task.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch is None:
+            raise SinkError("Spark did not say which query and batch this is")
+        return publish_partition(iterator, self._options, query, int(batch))
+
+
+def check_columns(schema: types.StructType, options: SinkOptions) -> None:
+    """Refuse columns that no message has, by name."""
+    names = schema.fieldNames()
+    for name in names:
+        if name not in _COLUMNS:
+            raise OptionError(
+                "schema", f"has a column {name!r}; messages have {', '.join(_COLUMNS)}"
+            )
+    if "value" not in names:
+        raise OptionError("schema", "has no column 'value'")
+    if "topic" not in names and options.topic is None:
+        raise OptionError("topic", "is required, or a column 'topic'")
+    for name in ("key", "topic"):
+        if name in names and not isinstance(schema[name].dataType, types.StringType):
+            raise OptionError("schema", f"must have {name!r} as string")
+    if "timestamp" in names and not isinstance(schema["timestamp"].dataType, types.TimestampType):
+        raise OptionError("schema", "must have 'timestamp' as timestamp")
+    if "headers" in names and not isinstance(schema["headers"].dataType, types.MapType):
+        raise OptionError("schema", "must have 'headers' as a map")
+
+
+def publish_partition(
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str, batch: int
+) -> PartitionWritten:
+    """Publish a partition's rows and wait until the subscribers have them.
+
+    Raises:
+        SinkError: no endpoint is free, too few subscribers came, or one did not get everything.
+
+    """
+    task: Any = TaskContext.get()
+    partition = task.partitionId()
+    record = {
+        "query": query,
+        "batch": batch,
+        "partition": partition,
+        "attempt": task.taskAttemptId(),
+    }
+    name = f"spark/{query[:8]}/{batch}/{partition}"
+    publisher: p2pmsg.Publisher | None = None
+    ranges: dict[str, list[int]] = {}
+    rows = 0
+    timeout = options.timeoutMs / 1000
+    try:
+        for each in batches:
+            if not each.num_rows:
+                continue
+            if publisher is None:
+                publisher = _open(name, options)
+                publisher.publish(options.commitTopic, {"state": "begin", **record})
+            rows += each.num_rows
+            _publish(publisher, each, options, ranges)
+        if publisher is not None:
+            commit = {"state": "commit", **record, "rows": rows, "ranges": ranges}
+            publisher.publish(options.commitTopic, commit)
+            publisher.close(timeout)
+            undelivered = publisher.stats().undelivered
+            if undelivered:
+                raise SinkError(
+                    f"{undelivered} subscribers of {publisher.endpoint} had not got all of batch "
+                    f"{batch}, partition {partition} within timeoutMs = {options.timeoutMs}"
+                )
+    finally:
+        if publisher is not None:
+            publisher.close(0)
+    return PartitionWritten(partition, rows)
+
+
+def _open(name: str, options: SinkOptions) -> p2pmsg.Publisher:
+    """Return a publisher at the first free endpoint, with its subscribers there."""
+    deadline = time.monotonic() + options.timeoutMs / 1000
+    while True:
+        for endpoint in options.endpoint:
+            try:
+                publisher = p2pmsg.Publisher(
+                    endpoint,
+                    name=name,
+                    replay_bytes=options.replayBytes,
+                    on_full="block",
+                    stall_ms=options.timeoutMs,
+                )
+            except p2pmsg.BindError as error:
+                refused = error
+                continue
+            try:
+                publisher.wait_for_subscribers(options.minSubscribers, options.timeoutMs / 1000)
+            except TimeoutError as error:
+                publisher.close(0)
+                raise SinkError(
+                    f"minSubscribers = {options.minSubscribers}, and at {endpoint} {error}"
+                ) from error
+            return publisher
+        if time.monotonic() > deadline:
+            raise SinkError(
+                f"none of the {len(options.endpoint)} endpoints became free within timeoutMs = "
+                f"{options.timeoutMs}: {refused}"
+            ) from refused
+        time.sleep(_BIND_PAUSE_SECONDS)
+
+
+def _publish(
+    publisher: p2pmsg.Publisher,
+    batch: pa.RecordBatch,
+    options: SinkOptions,
+    ranges: dict[str, list[int]],
+) -> None:
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    for topic, rows in _by_topic(columns.get("topic"), batch.num_rows, options.topic):
+        part = columns if rows is None else {name: c.take(rows) for name, c in columns.items()}
+        first, last = _publish_topic(publisher, topic, part)
+        known = ranges.setdefault(topic, [first, first])
+        known[1] = last + 1
+
+
+def _by_topic(
+    topics: pa.Array | None, count: int, default: str | None
+) -> "Iterator[tuple[str, pa.Array | None]]":
+    """Yield each topic and the places of its rows, in order; None for all rows."""
+    if topics is None:
+        assert default is not None
+        yield default, None
+        return
+    places: dict[str, list[int]] = {}
+    for at, topic in enumerate(topics.to_pylist()):
+        name = default if topic is None else topic
+        if name is None:
+            raise SinkError("a row has no topic, and the option 'topic' is not set")
+        places.setdefault(name, []).append(at)
+    for name, rows in places.items():
+        yield name, None if len(rows) == count else pa.array(rows, pa.int64())
+
+
+def _publish_topic(
+    publisher: p2pmsg.Publisher, topic: str, columns: dict[str, pa.Array]
+) -> tuple[int, int]:
+    values = columns["value"].to_pylist()
+    keys = columns["key"].to_pylist() if "key" in columns else None
+    times = _times_ns(columns["timestamp"]) if "timestamp" in columns else None
+    headers = _headers(columns["headers"]) if "headers" in columns else None
+    if headers is None:
+        return publisher.publish_many(topic, values, keys, times)
+    sequences = [
+        publisher.publish(
+            topic,
+            value,
+            None if keys is None else keys[at],
+            None if times is None else times[at],
+            headers[at],
+        )
+        for at, value in enumerate(values)
+    ]
+    return sequences[0], sequences[-1]
+
+
+def _times_ns(column: pa.Array) -> "Sequence[int]":
+    now = time.time_ns()
+    return [
+        now if each is None else each * 1000
+        for each in column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
+    ]
+
+
+def _headers(column: pa.Array) -> list[dict[str, Any] | None] | None:
+    if column.null_count == len(column):
+        return None
+    return [None if row is None else dict(row) for row in column.to_pylist()]

@@ -1,0 +1,40 @@
+"""Collectors and clients that tests kill: `python -m tests.integration.statsd_children ROLE …`."""
+
+import json
+import sys
+import time
+
+from p2pmsg import metrics
+from p2pmsg.statsd import Collector
+
+
+def say(**words):
+    print(json.dumps(words), flush=True)
+
+
+def collect(state, *endpoints):
+    """Collect exact metrics until killed, saving often and telling the totals."""
+    with Collector(
+        "udp://127.0.0.1:0", exact=list(endpoints), state=state, interval_s=0.05
+    ) as collector:
+        while True:
+            totals = collector.totals()
+            say(counters=totals.counters, lost=totals.lost, duplicates=totals.duplicates)
+            time.sleep(0.02)
+
+
+def count(endpoint, messages):
+    """Send so many deltas, one a message, say so, and stay until standard input ends."""
+    with metrics.Client(endpoint, interval_ms=0) as client:
+        say(endpoint=client.endpoint)
+        for number in range(int(messages)):
+            client.increment("child.hits")
+            client.increment("child.sum", number)
+            if number % 20 == 0:
+                time.sleep(0.001)
+        say(done=True)
+        sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

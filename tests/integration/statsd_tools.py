@@ -1,0 +1,133 @@
+"""What the tests of the StatsD server share."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+
+from p2pmsg.statsd import Collector
+from tests.integration.peers import LOOPBACK
+
+UDP, TCP = "udp://127.0.0.1:0", "tcp://127.0.0.1:0"
+LONG_S = 3600.0
+"""An interval that does not end by itself."""
+
+
+class Keep:
+    """An output that keeps every row of every flush."""
+
+    name = "keep"
+
+    def __init__(self):
+        self.flushes, self.events, self._rows = [], [], []
+
+    def begin(self, snapshot):
+        self._rows = []
+        self.events += snapshot.events
+
+    def write(self, rows):
+        self._rows += rows
+
+    def end(self, snapshot):
+        self.flushes.append({(row.kind.value, row.key): row.fields for row in self._rows})
+
+    def status(self):
+        return ()
+
+    def close(self, timeout):
+        pass
+
+    def counts(self):
+        """Counters over all flushes."""
+        totals = {}
+        for flush in self.flushes:
+            for (kind, key), fields in flush.items():
+                if kind == "c":
+                    totals[key] = totals.get(key, 0) + fields["count"]
+        return totals
+
+
+def address(endpoint):
+    scheme, _, place = endpoint.partition("://")
+    if scheme.startswith("unix"):
+        return place
+    host, _, port = place.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def open_client(endpoint):
+    scheme = endpoint.partition(":")[0]
+    family = socket.AF_UNIX if scheme.startswith("unix") else socket.AF_INET
+    kind = socket.SOCK_STREAM if scheme in ("tcp", "unix") else socket.SOCK_DGRAM
+    made = socket.socket(family, kind)
+    made.connect(address(endpoint))
+    return made
+
+
+def until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that in time"
+        time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def collecting(listen=UDP, **options):
+    """A collector that flushes when it is told to, and what it flushed."""
+    keep = Keep()
+    options.setdefault("interval_s", LONG_S)
+    outputs = [keep, *options.pop("outputs", [])]
+    with Collector(listen, outputs=outputs, **options) as collector:
+        yield collector, keep
+
+
+class Carbon:
+    """A Graphite that keeps what it gets, and can be taken away and brought back."""
+
+    def __init__(self, port=0):
+        self.data = b""
+        self._server = socket.create_server(("127.0.0.1", port))
+        self._server.settimeout(0.1)
+        self.port = self._server.getsockname()[1]
+        self._stop = threading.Event()
+        self._connections = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        while not self._stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                made, _ = self._server.accept()
+                made.setblocking(False)
+                self._connections.append(made)
+            for made in self._connections:
+                with contextlib.suppress(BlockingIOError, OSError):
+                    while data := made.recv(65536):
+                        self.data += data
+
+    def close(self):
+        self._stop.set()
+        self._thread.join()
+        for made in (*self._connections, self._server):
+            made.close()
+
+    def paths(self):
+        lines = self.data.decode().splitlines()
+        return {path: float(value) for path, value, _ in map(str.split, lines)}
+
+
+def read_stream(subscriber, wanted, seconds=10.0):
+    """Values of the stream `metrics` by name, until `wanted` names are there."""
+    found = {}
+    deadline = time.monotonic() + seconds
+    while not wanted <= found.keys():
+        message = subscriber.receive(max(0.01, deadline - time.monotonic()))
+        found[message.key] = json.loads(message.value)
+    return found
+
+
+__all__ = [
+    "LONG_S", "LOOPBACK", "TCP", "UDP", "Carbon", "Keep", "address", "collecting", "open_client",
+    "read_stream", "until",
+]  # fmt: skip

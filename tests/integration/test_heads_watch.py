@@ -1,0 +1,132 @@
+"""Following the heads of many publishers."""
+
+import threading
+import time
+
+import pytest
+
+import p2pmsg
+from p2pmsg import HeadsWatch
+
+
+def wait_until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def next_of(watch, endpoint, topic="t"):
+    heads = watch.heads()[endpoint]
+    return -1 if heads is None or topic not in heads.streams else heads.streams[topic].next
+
+
+def test_heads_of_many_publishers_are_followed_in_one_thread():
+    peers = [p2pmsg.Publisher("tcp://127.0.0.1:0", name=f"p{at}") for at in range(20)]
+    before = threading.active_count()
+    try:
+        with HeadsWatch([peer.endpoint for peer in peers], topics=["t"]) as watch:
+            assert watch.wait_until_asked(10)
+            assert threading.active_count() == before + 1
+            for round_ in range(1, 4):
+                for peer in peers:
+                    peer.publish_many("t", [b"x"] * 5)
+                    peer.publish("other", b"x")
+                wait_until(
+                    lambda r=round_: all(next_of(watch, p.endpoint) == 5 * r for p in peers)
+                )
+            assert all(watch.is_reachable(peer.endpoint) for peer in peers)
+            assert "other" not in watch.heads()[peers[0].endpoint].streams
+        with pytest.raises(p2pmsg.ClosedError):
+            watch.heads()
+    finally:
+        for peer in peers:
+            peer.close(0)
+
+
+def test_heartbeats_tell_of_news_between_two_questions():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
+        publisher.publish("t", 1)
+        with HeadsWatch([publisher.endpoint], topics=["t"], refresh=30.0) as watch:
+            wait_until(lambda: next_of(watch, publisher.endpoint) == 1)
+            for count in range(2, 6):
+                publisher.publish("t", 1)
+                wait_until(lambda n=count: next_of(watch, publisher.endpoint) == n, 2.0)
+
+
+def test_all_topics_where_none_is_named():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
+        with HeadsWatch([publisher.endpoint]) as watch:
+            publisher.publish("new", 1)
+            wait_until(lambda: next_of(watch, publisher.endpoint, "new") == 1)
+
+
+def test_a_publisher_that_goes_and_one_that_comes_in_its_place():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="first") as first:
+        endpoint = first.endpoint
+        first.publish("t", 1)
+        watch = HeadsWatch([endpoint], topics=["t"])
+        wait_until(lambda: next_of(watch, endpoint) == 1)
+    with watch:
+        wait_until(lambda: not watch.is_reachable(endpoint))
+        assert watch.heads()[endpoint].publisher == "first"
+        with p2pmsg.Publisher(endpoint, name="second") as second:
+            wait_until(lambda: watch.heads()[endpoint].publisher == "second")
+            assert watch.heads()[endpoint].session == second.session
+            assert watch.is_reachable(endpoint)
+
+
+def test_endpoints_that_come_and_go():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as first:
+        with p2pmsg.Publisher("tcp://127.0.0.1:0") as second:
+            with HeadsWatch([first.endpoint]) as watch:
+                assert watch.wait_until_asked(10)
+                known = watch.heads()[first.endpoint]
+                watch.set_endpoints([first.endpoint, second.endpoint])
+                assert watch.wait_until_asked(10)
+                assert watch.heads()[first.endpoint] == known
+                watch.set_endpoints([second.endpoint])
+                assert list(watch.heads()) == [second.endpoint]
+                watch.set_endpoints([])
+                assert watch.heads() == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"endpoints": ["nowhere"]}, "nowhere"),
+        ({"endpoints": ["tcp://127.0.0.1:1"], "refresh": 0}, "refresh"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, field):
+    with pytest.raises(p2pmsg.ConfigError, match=field):
+        HeadsWatch(**arguments)
+
+
+def test_where_a_time_begins():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
+        for number in range(100):
+            publisher.publish("t", number, timestamp_ns=number * 1000)
+        publisher.publish("u", 1, timestamp_ns=5)
+        publisher.flush()
+        with p2pmsg.RangeReader(publisher.endpoint) as reader:
+            wait_until(lambda: len(reader.heads().streams) == 2)
+            for wanted, first in ((0, 0), (1, 1), (41_000, 41), (41_001, 42), (10**9, 100)):
+                streams = reader.heads(time_ns=wanted).streams
+                assert streams["t"].first_at == first
+                assert streams["t"].next == 100
+            assert reader.heads(time_ns=6).streams["u"].first_at == 1
+            assert reader.heads().streams["t"].first_at is None
+
+
+def test_fetches_of_several_topics_under_way_on_one_reader():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
+        for topic in "abc":
+            publisher.publish_many(topic, [f"{topic}{at}" for at in range(20_000)])
+        publisher.flush()
+        with p2pmsg.RangeReader(publisher.endpoint) as reader:
+            wait_until(lambda: reader.heads().streams.get("c", p2pmsg.StreamHead(0, 0)).next)
+            fetches = {topic: reader.fetch(topic, 0, 20_000) for topic in "abc"}
+            for topic in "cab":
+                values = [value for batch in fetches[topic] for value in batch.values]
+                assert values == [f"{topic}{at}" for at in range(20_000)]

@@ -1,0 +1,307 @@
+"""Pusher and puller over real sockets."""
+
+import threading
+import time
+
+import pytest
+
+import p2pmsg
+from tests.integration.commands import eventually
+
+LOOPBACK = "tcp://127.0.0.1:0"
+FAST = p2pmsg.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay_ms=1, ack_timeout_ms=1000))
+
+
+def wait_for_workers(pusher, count):
+    eventually(lambda: sum(w.connected for w in pusher.stats().workers) >= count)
+
+
+VALUES = [b"\0bytes", "text", 7, -(2**63), 1.5, None, True, [1, "a"], {"a": {"b": [1]}}]
+
+
+def test_a_job_arrives_as_it_was_pushed(make_pusher, make_puller):
+    pusher = make_pusher()
+    puller = make_puller(pusher.endpoint)
+
+    for value in VALUES:
+        pusher.push(value)
+
+    assert [take(puller) for _ in VALUES] == VALUES
+    pusher.drain(timeout=5)
+    assert pusher.stats().balanced
+    assert pusher.stats().done == len(VALUES)
+
+
+def take(puller):
+    with puller.receive(timeout=5) as job:
+        return job.value
+
+
+def test_what_comes_with_a_job(make_pusher, make_puller):
+    pusher = make_pusher(config=FAST)
+    puller = make_puller(pusher.endpoint)
+    before = time.time_ns()
+    sequence = pusher.push(1, key="k", priority=3, message_id="m", headers={"h": [2]})
+
+    job = puller.receive(timeout=5)
+    first_ns = job.last_delivered_ns
+    assert (job.sequence, job.key, job.priority, job.message_id) == (sequence, "k", 3, "m")
+    assert (job.headers, job.delivery_count, job.last_reason) == ({"h": [2]}, 1, "")
+    assert before <= job.pushed_ns <= job.first_delivered_ns == first_ns <= time.time_ns()
+    assert job.reject("not today")
+
+    job = puller.receive(timeout=5)
+    assert (job.delivery_count, job.last_reason) == (2, "not today")
+    assert job.first_delivered_ns == first_ns < job.last_delivered_ns
+    assert job.session == pusher.session
+    assert job.ack()
+
+
+def test_a_job_whose_block_raises_is_rejected_with_the_error(make_pusher, make_puller):
+    pusher = make_pusher(config=FAST)
+    puller = make_puller(pusher.endpoint)
+    pusher.push(1)
+
+    with pytest.raises(ZeroDivisionError), puller.receive(timeout=5) as job:
+        job.value / 0
+    with puller.receive(timeout=5) as job:
+        assert job.last_reason == "ZeroDivisionError: division by zero"
+
+
+def test_a_job_is_settled_once(make_pusher, make_puller):
+    pusher = make_pusher()
+    puller = make_puller(pusher.endpoint)
+    pusher.push(1)
+    job = puller.receive(timeout=5)
+
+    assert job.ack()
+    assert not job.ack()
+    assert not job.reject("no")
+    assert not job.discard("no")
+    assert not job.extend(1)
+    assert job.state == "acked"
+    assert puller.stats().refused == 4
+
+
+def test_dead_letters_have_their_history_and_can_be_retried_and_purged(make_pusher, make_puller):
+    pusher = make_pusher(config=FAST, deliveries_max=3)
+    puller = make_puller(pusher.endpoint)
+    poison = pusher.push("poison", key="k")
+    pusher.push("fine", key="k")
+
+    for number in range(3):
+        assert puller.receive(timeout=5).reject(f"attempt {number}")
+    assert take(puller) == "fine"
+    pusher.drain(timeout=5)
+
+    (letter,) = pusher.dead_letters()
+    assert (letter.sequence, letter.value, letter.key) == (poison, "poison", "k")
+    assert (letter.why, letter.delivery_count) == ("deliveries_max", 3)
+    assert [failure.reason for failure in letter.history] == [f"attempt {n}" for n in range(3)]
+    assert pusher.dead_letters().retry(poison) == 1
+    assert puller.receive(timeout=5).discard("never")
+    eventually(lambda: len(pusher.dead_letters()) == 1)
+    assert pusher.dead_letters()[0].why == "discarded"
+    assert pusher.dead_letters().purge() == 1
+    assert not pusher.dead_letters()
+    assert pusher.stats().balanced
+
+
+def test_priority_goes_ahead_and_delay_waits(make_pusher, make_puller):
+    pusher = make_pusher()
+    pusher.push("late", delay=0.2)
+    for number in range(3):
+        pusher.push(number)
+    pusher.push("urgent", priority=9)
+    began = time.monotonic()
+    puller = make_puller(pusher.endpoint, prefetch=1)
+
+    assert [take(puller) for _ in range(5)] == ["urgent", 0, 1, 2, "late"]
+    assert time.monotonic() - began > 0.1
+
+
+def test_a_message_id_is_accepted_once(make_pusher):
+    pusher = make_pusher()
+
+    first = pusher.push(1, message_id="a")
+    assert pusher.push(2, message_id="a") == first
+    assert pusher.push(2, message_id="b") != first
+    assert (pusher.stats().pushed, pusher.stats().duplicates) == (2, 1)
+
+
+def test_push_waits_at_in_flight_max(make_pusher, make_puller):
+    pusher = make_pusher(in_flight_max=10)
+    for number in range(10):
+        pusher.push(number)
+
+    with pytest.raises(TimeoutError, match=r"in_flight_max \(10\)"):
+        pusher.push(10, timeout=0.05)
+    puller = make_puller(pusher.endpoint)
+    taker = threading.Thread(target=lambda: [take(puller) for _ in range(11)])
+    taker.start()
+    pusher.push(10, timeout=5)
+    taker.join()
+    pusher.drain(timeout=5)
+
+
+BAD = {
+    "value": (p2pmsg.MessageError, "value", {"value": object()}),
+    "too large": (p2pmsg.MessageTooLargeError, "1048576", {"value": b"x" * 2**20}),
+    "key": (p2pmsg.MessageError, "key", {"key": 7}),
+    "priority": (p2pmsg.ConfigError, "priority", {"priority": 10}),
+    "delay": (p2pmsg.ConfigError, "delay", {"delay": -1}),
+    "message_id": (p2pmsg.ConfigError, "message_id", {"message_id": ""}),
+    "headers": (p2pmsg.MessageError, "headers", {"headers": {1: 2}}),
+    "timeout": (p2pmsg.ConfigError, "timeout", {"timeout": -1}),
+}
+
+
+@pytest.mark.parametrize(("error", "text", "options"), BAD.values(), ids=BAD)
+def test_what_cannot_be_pushed_is_refused(make_pusher, error, text, options):
+    pusher = make_pusher()
+
+    with pytest.raises(error, match=text):
+        pusher.push(**{"value": 1, **options})
+    assert pusher.stats().in_flight == 0
+    assert pusher.push(1) == 0
+
+
+def test_an_unserialisable_value_in_the_midst_of_others_costs_none_of_them(
+    make_pusher, make_puller
+):
+    pusher = make_pusher(in_flight_max=10_000)
+    puller = make_puller(pusher.endpoint, prefetch=1000)
+    for number in range(1000):
+        pusher.push(number)
+        if number % 97 == 0:
+            with pytest.raises(p2pmsg.MessageError):
+                pusher.push([number, object()])
+
+    assert [take(puller) for _ in range(1000)] == list(range(1000))
+
+
+def test_no_job_waits_behind_a_slow_worker_while_another_is_idle(make_pusher, make_puller):
+    pusher = make_pusher()
+    slow = make_puller(pusher.endpoint, prefetch=16)
+    wait_for_workers(pusher, 1)
+    for number in range(16):
+        pusher.push(number)
+    held = slow.receive(timeout=5)
+    fast = make_puller(pusher.endpoint, prefetch=16)
+
+    assert {take(fast) for _ in range(15)} == set(range(16)) - {held.value}
+    assert slow.stats().given_back == 15
+
+
+def test_jobs_of_one_key_are_in_one_hand_at_a_time(make_pusher, make_puller):
+    pusher = make_pusher()
+    pullers = [make_puller(pusher.endpoint) for _ in range(3)]
+    wait_for_workers(pusher, 3)
+    for number in range(60):
+        pusher.push(number, key="same")
+    seen, inside = [], []
+
+    def work(puller):
+        while len(seen) < 60:
+            try:
+                job = puller.receive(timeout=0.3)
+            except TimeoutError:
+                return
+            with job:
+                inside.append(job.value)
+                assert inside == [job.value]
+                seen.append(job.value)
+                inside.remove(job.value)
+
+    threads = [threading.Thread(target=work, args=(puller,)) for puller in pullers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == list(range(60))
+
+
+def test_a_puller_that_closes_gives_everything_back(make_pusher, make_puller):
+    pusher = make_pusher()
+    with p2pmsg.Puller(pusher.endpoint) as leaver:
+        for number in range(8):
+            pusher.push(number)
+        leaver.receive(timeout=5)
+    puller = make_puller(pusher.endpoint)
+
+    assert sorted(take(puller) for _ in range(8)) == list(range(8))
+
+
+def test_a_job_that_hangs_is_given_to_another(make_pusher, make_puller):
+    pusher = make_pusher(config=FAST, job_timeout=0.3)
+    puller = make_puller(pusher.endpoint)
+    pusher.push(1)
+    hanging = puller.receive(timeout=5)
+    again = puller.receive(timeout=5)
+
+    assert "job_timeout" in again.last_reason
+    assert hanging.state == "gone"
+    assert not hanging.ack()
+    assert again.extend(1.0)
+    time.sleep(0.5)
+    assert again.ack()
+    pusher.drain(timeout=5)
+
+
+def test_a_log_keeps_what_was_not_done_for_the_next_pusher(make_puller, tmp_path):
+    log = tmp_path / "log"
+    with p2pmsg.Pusher(LOOPBACK, log=log) as pusher:
+        session = pusher.session
+        for number in range(5):
+            pusher.push(number, message_id=f"m{number}", headers={"n": number})
+        with make_puller(pusher.endpoint, prefetch=1) as puller:
+            assert take(puller) == 0
+            assert puller.receive(timeout=5).discard("never")
+            eventually(lambda: pusher.stats().dead == 1)
+        with pytest.raises(p2pmsg.LogInUseError):
+            p2pmsg.Pusher(LOOPBACK, log=log)
+
+    with p2pmsg.Pusher(LOOPBACK, log=log) as pusher:
+        assert pusher.session == session
+        assert pusher.stats().restored == 3
+        assert [letter.value for letter in pusher.dead_letters()] == [1]
+        assert pusher.push("again", message_id="m0") == 0
+        assert pusher.push("new") == 5
+        puller = make_puller(pusher.endpoint)
+        assert [take(puller) for _ in range(4)] == [2, 3, 4, "new"]
+        pusher.drain(timeout=5)
+        assert pusher.stats().balanced
+
+
+def test_one_puller_serves_several_pushers(make_pusher, make_puller):
+    pushers = [make_pusher() for _ in range(3)]
+    puller = make_puller([pusher.endpoint for pusher in pushers])
+    for number in range(30):
+        pushers[number % 3].push(number)
+
+    assert sorted(take(puller) for _ in range(30)) == list(range(30))
+    for pusher in pushers:
+        pusher.drain(timeout=5)
+
+
+def test_closed_ones_say_so(make_pusher, make_puller):
+    pusher = make_pusher()
+    puller = make_puller(pusher.endpoint)
+    puller.close()
+    pusher.close()
+
+    assert list(puller) == []
+    with pytest.raises(p2pmsg.ClosedError):
+        puller.receive(timeout=1)
+    with pytest.raises(p2pmsg.ClosedError):
+        pusher.push(1)
+    with pytest.raises(p2pmsg.ClosedError):
+        pusher.drain()
+
+
+def test_jobs_lost_at_close_are_said(make_pusher, caplog):
+    pusher = make_pusher()
+    pusher.push(1)
+    pusher.close(timeout=0.05)
+
+    assert "1 jobs were not done at close" in caplog.text

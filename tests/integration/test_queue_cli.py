@@ -1,0 +1,140 @@
+"""`p2pmsg push`, `pull`, `request` and `dead-letters`, as a user runs them."""
+
+import json
+import os
+import re
+import signal
+
+import pytest
+
+import p2pmsg
+from tests.integration.commands import command, eventually, run
+
+
+@pytest.fixture
+def place(tmp_path):
+    return f"ipc://{tmp_path}/queue"
+
+
+def test_each_line_is_a_job_and_the_exit_status_decides(tmp_path, place):
+    script = f'read n; echo "$n $P2PMSG_KEY" >> {tmp_path}/done; [ "$n" != 3 ]'
+    with (
+        command(tmp_path, "pull", place, "--prefetch", "2", "--", "sh", "-c", script),
+        command(tmp_path, "push", place, "--deliveries", "1") as pushing,
+    ):
+        pushing.write(b"1\n2\n3\n4\n")
+        pushing.process.stdin.close()
+
+        assert pushing.wait() == 1
+    assert "3 done, 1 dead letters, 0 not done" in pushing.errors()
+    assert sorted((tmp_path / "done").read_text().split()) == ["1", "2", "3", "4"]
+
+
+def test_a_pull_without_a_command_prints_and_ends_by_count(tmp_path, place):
+    with command(tmp_path, "pull", place, "--count", "2") as pulling:
+        ended = run("push", place, "--json", "--key-field", "k", stdin=b'{"k":"a"}\n{"k":"b"}\n')
+
+        assert ended.returncode == 0, ended.stderr
+        assert pulling.wait() == 0
+        assert pulling.output() == b'{"k":"a"}\n{"k":"b"}\n'
+
+
+def test_dead_letters_of_a_pusher_that_runs(tmp_path, place):
+    with (
+        p2pmsg.Pusher(place) as pusher,
+        p2pmsg.Puller(place) as puller,
+    ):
+        for number in range(3):
+            pusher.push({"n": number}, key=f"k{number}")
+            puller.receive(timeout=5).discard(f"bad {number}")
+        eventually(lambda: len(pusher.dead_letters()) == 3)
+
+        listed = run("dead-letters", "ls", place)
+        assert listed.returncode == 0, listed.stderr
+        assert re.search(r"discarded +k1 +bad 1 +1 +1", listed.stdout.decode())
+        shown = run("dead-letters", "show", place, "1", "--json")
+        letter = json.loads(shown.stdout)
+        assert (letter["value"], letter["history"][0]["reason"]) == ({"n": 1}, "bad 1")
+        assert run("dead-letters", "purge", place, "0").stdout == b"1 thrown away\n"
+        assert run("dead-letters", "retry", place, "--all").stdout == b"2 made jobs again\n"
+        for _ in range(2):
+            puller.receive(timeout=5).ack()
+        pusher.drain(timeout=5)
+        assert not pusher.dead_letters()
+
+
+def test_dead_letters_of_a_log(tmp_path, place):
+    log = str(tmp_path / "log")
+    with (
+        p2pmsg.Pusher(place, log=log) as pusher,
+        p2pmsg.Puller(place) as puller,
+    ):
+        for number in range(2):
+            pusher.push(number)
+            puller.receive(timeout=5).discard(f"bad {number}")
+        eventually(lambda: len(pusher.dead_letters()) == 2)
+        assert b"bad 1" in run("dead-letters", "ls", log).stdout
+        refused = run("dead-letters", "retry", log, "0")
+        assert refused.returncode == 1
+        assert b"in use by another process" in refused.stderr
+
+    assert run("dead-letters", "retry", log, "0").stdout == b"1 made jobs again\n"
+    assert run("dead-letters", "purge", log, "1").stdout == b"1 thrown away\n"
+    assert run("dead-letters", "purge", log, "1").returncode == 1
+    with p2pmsg.Pusher(place, log=log) as pusher, p2pmsg.Puller(place) as puller:
+        assert pusher.stats().restored == 1
+        assert not pusher.dead_letters()
+        with puller.receive(timeout=5) as job:
+            assert job.value == 0
+        pusher.drain(timeout=5)
+
+
+def test_requests(place):
+    with p2pmsg.Responder(place, {"square": lambda n: n * n, "fail": lambda n: 1 / 0}):
+        assert run("request", place, "square", "12", "--json").stdout == b"144\n"
+        failed = run("request", place, "fail")
+        assert failed.returncode == 1
+        assert b"ZeroDivisionError: division by zero" in failed.stderr
+        answered = run("request", place, "square", "3", "--json", "--all")
+        assert json.loads(answered.stdout) == {"responder": place, "answer": 9}
+    assert run("request", place, "square", "--timeout", "0.3").returncode == 1
+
+
+WRONG = {
+    "push without endpoint": (["push"], "ENDPOINT"),
+    "push to a wildcard of pull": (["pull", "tcp://*:5557"], "wildcard"),
+    "priority": (["push", "ipc://x", "--priority", "10"], "at most 9"),
+    "prefetch": (["pull", "ipc://x", "--prefetch", "0"], "at least 1"),
+    "action": (["dead-letters", "frobnicate", "x"], "invalid choice"),
+    "no sequences": (["dead-letters", "retry", "x"], "needs sequences, or --all"),
+    "both": (["dead-letters", "purge", "x", "1", "--all"], "needs sequences, or --all"),
+    "value": (["request", "ipc://x", "t", "{", "--json"], "not JSON"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "text"), WRONG.values(), ids=WRONG)
+def test_wrong_arguments_are_one_line(arguments, text):
+    ended = run(*arguments)
+
+    assert ended.returncode == 2
+    assert text in ended.stderr.decode()
+    assert ended.stderr.count(b"\n") == 1
+
+
+def test_a_directory_without_a_log(tmp_path):
+    for where in (tmp_path / "none", tmp_path):
+        ended = run("dead-letters", "ls", str(where))
+        assert ended.returncode == 1
+        assert ended.stderr.count(b"\n") == 1
+
+
+def test_ctrl_c_ends_push_and_pull(tmp_path, place):
+    with command(tmp_path, "pull", place, "--", "sleep", "60") as pulling:
+        with command(tmp_path, "push", place) as pushing:
+            pushing.write(b"1\n")
+            eventually(lambda: len(pulling.processes()) == 2)
+            os.kill(pulling.process.pid, signal.SIGINT)
+            assert pulling.wait() == 130
+            pushing.interrupt()
+            assert pushing.wait() == 130
+            assert "1 not done" in pushing.errors()

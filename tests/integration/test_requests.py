@@ -1,0 +1,176 @@
+"""Requester and responder over real sockets."""
+
+import threading
+import time
+
+import pytest
+
+import p2pmsg
+from p2pmsg.testing.proxy import TcpProxy
+
+LOOPBACK = "tcp://127.0.0.1:0"
+
+
+@pytest.fixture
+def make_responder(opened):
+    def make(handlers, **options):
+        return opened.enter_context(p2pmsg.Responder(LOOPBACK, handlers, **options))
+
+    return make
+
+
+@pytest.fixture
+def make_requester(opened):
+    return lambda *endpoints: opened.enter_context(p2pmsg.Requester(endpoints))
+
+
+def fail(value):
+    raise LookupError(f"no {value}")
+
+
+class OwnError(Exception):
+    pass
+
+
+def fail_oddly(value):
+    raise OwnError
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_an_answer_comes_back(make_responder, make_requester, threads):
+    responder = make_responder({"square": lambda n: n * n, "nil": lambda n: None}, threads=threads)
+    requester = make_requester(responder.endpoint)
+
+    assert [requester.request("square", n) for n in range(20)] == [n * n for n in range(20)]
+    assert requester.request("nil") is None
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_remote_exception_arrives_with_its_type_and_text(
+    make_responder, make_requester, threads
+):
+    responder = make_responder(
+        {"fail": fail, "odd": fail_oddly, "object": lambda n: object()}, threads=threads
+    )
+    requester = make_requester(responder.endpoint)
+
+    with pytest.raises(p2pmsg.RemoteError, match="LookupError: no 7") as caught:
+        requester.request("fail", 7)
+    assert (caught.value.type_name, caught.value.text) == ("LookupError", "no 7")
+    assert caught.value.responder == responder.endpoint
+    with pytest.raises(p2pmsg.RemoteError) as caught:
+        requester.request("odd")
+    assert caught.value.type_name.endswith("test_requests.OwnError")
+    with pytest.raises(p2pmsg.RemoteError, match="TypeError"):
+        requester.request("object")
+    with pytest.raises(p2pmsg.NoHandlerError, match="nobody"):
+        requester.request("nobody")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_retry_does_not_do_the_work_twice(make_responder, make_requester, threads):
+    calls = []
+
+    def work(n):
+        calls.append(n)
+        time.sleep(0.4)
+        return n
+
+    responder = make_responder({"work": work}, threads=threads)
+    requester = make_requester(responder.endpoint)
+
+    assert requester.request("work", 1, timeout=3, attempts_max=10) == 1
+    assert requester.retries >= 1
+    assert calls == [1]
+
+
+def test_a_request_is_retried_at_another_responder(make_responder, make_requester):
+    hanging = make_responder({"who": lambda n: time.sleep(1)})
+    good = make_responder({"who": lambda n: "good"})
+    requester = make_requester(hanging.endpoint, good.endpoint)
+
+    assert requester.request("who", timeout=0.8, attempts_max=4) == "good"
+    began = time.monotonic()
+    assert requester.request("who", timeout=5) == "good"
+    assert time.monotonic() - began < 1.0  # who answered is asked first
+
+
+def test_an_answer_survives_a_cut_connection(make_responder, opened):
+    calls = []
+    responder = make_responder({"work": lambda n: (calls.append(n), time.sleep(0.2))[0]}, threads=2)
+    proxy = opened.enter_context(TcpProxy(responder.endpoint))
+    requester = opened.enter_context(p2pmsg.Requester(proxy.endpoint))
+    cutter = threading.Timer(0.1, proxy.cut)
+    cutter.start()
+
+    assert requester.request("work", 1, timeout=5, attempts_max=10) is None
+    assert calls == [1]
+    cutter.join()
+
+
+def test_nobody_answers(make_requester):
+    requester = make_requester("tcp://127.0.0.1:1")
+
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.2 s"):
+        requester.request("anything", timeout=0.2)
+
+
+def test_scatter_and_gather(make_responder, make_requester):
+    fast = make_responder({"price": lambda n: 1})
+    slow = make_responder({"price": lambda n: time.sleep(1)})
+    broken = make_responder({"price": fail})
+    requester = make_requester(fast.endpoint, slow.endpoint, broken.endpoint)
+
+    answers = requester.request_all("price", 5, deadline=0.3)
+
+    assert answers.values == {fast.endpoint: 1}
+    assert list(answers.errors) == [broken.endpoint]
+    assert answers.missing == (slow.endpoint,)
+    assert requester.request_all("price", 5, deadline=3).values[fast.endpoint] == 1
+
+
+def test_several_threads_ask_at_once(make_responder, make_requester):
+    responder = make_responder({"same": lambda n: n}, threads=4)
+    requester = make_requester(responder.endpoint)
+    found = []
+
+    def ask(start):
+        found.extend(requester.request("same", n) == n for n in range(start, start + 50))
+
+    threads = [threading.Thread(target=ask, args=(n * 100,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 200
+    assert all(found)
+
+
+def test_garbage_is_counted(make_responder, opened):
+    import zmq
+
+    responder = make_responder({"same": lambda n: n})
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.connect(responder.endpoint)
+        for garbage in (b"", b"x", b"same\0" + bytes(38), b"\0" * 60):
+            stranger.send(garbage)
+        with p2pmsg.Requester(responder.endpoint) as requester:
+            assert requester.request("same", 1) == 1
+        stranger.close(linger=0)
+    assert sum(responder.invalid.values()) >= 4
+
+
+BAD = {
+    "topic": (lambda r: r.request(""), p2pmsg.MessageError, "topic"),
+    "value": (lambda r: r.request("t", object()), p2pmsg.MessageError, "value"),
+    "size": (lambda r: r.request("t", b"x" * 2**21), p2pmsg.MessageTooLargeError, "request"),
+    "timeout": (lambda r: r.request("t", timeout=0), p2pmsg.ConfigError, "timeout"),
+    "attempts": (lambda r: r.request("t", attempts_max=0), p2pmsg.ConfigError, "attempts_max"),
+    "deadline": (lambda r: r.request_all("t", deadline=-1), p2pmsg.ConfigError, "deadline"),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "text"), BAD.values(), ids=BAD)
+def test_bad_arguments_are_refused(make_requester, call, error, text):
+    with pytest.raises(error, match=text):
+        call(make_requester("tcp://127.0.0.1:1"))

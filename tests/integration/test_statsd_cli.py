@@ -1,0 +1,124 @@
+"""`p2pmsg statsd` as a user runs it: wrong arguments, Ctrl-C, SIGTERM, SIGKILL."""
+
+import json
+import signal
+import socket
+import time
+
+import pytest
+
+import p2pmsg
+from tests.integration.commands import Command, eventually, run
+from tests.integration.statsd_tools import Carbon, address, open_client
+
+ANYWHERE = ("--listen", "udp://127.0.0.1:0")
+
+
+@pytest.fixture
+def start(tmp_path):
+    running = []
+
+    def start(*arguments):
+        command = Command(tmp_path, "statsd", *arguments)
+        running.append(command)
+        line = eventually(lambda: next(iter(command.errors().splitlines()), None))
+        return command, line.partition(": ")[2].split(", ")
+
+    yield start
+    for command in running:
+        command.process.kill()
+        command.process.wait()
+        command.process.stdin.close()
+
+
+def send(place, *packets):
+    with open_client(place) as client:
+        for packet in packets:
+            client.send(packet)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_was_gathered_is_flushed_when_it_is_told_to_end(start, number):
+    carbon = Carbon()
+    command, places = start(
+        *ANYWHERE, "--interval", "3600", "--graphite", f"127.0.0.1:{carbon.port}", "--stats",
+        "--dialect", "etsy",
+    )  # fmt: skip
+    send(places[0], *[b"a:1|c"] * 500, b"bad")
+    command.process.send_signal(number)
+
+    assert command.wait() == {signal.SIGTERM: 143, signal.SIGINT: 130}[number]
+    time.sleep(0.2)
+    carbon.close()
+    assert carbon.paths()["stats_counts.a"] == 500
+    errors = command.errors()
+    assert "501 metrics in 501 packets" in errors
+    assert "1 bad lines: 1 no_type" in errors
+    assert "Traceback" not in errors
+
+
+def test_after_sigkill_the_next_one_takes_over(start, tmp_path):
+    place = f"unixgram://{tmp_path}/s"
+    first, _ = start("--listen", place, "--interval", "3600", "--publish", "tcp://127.0.0.1:0")
+    first.process.kill()
+    first.process.wait()
+    second, places = start(
+        "--listen", place, "--interval", "0.1", "--publish", "tcp://127.0.0.1:0"
+    )
+    with p2pmsg.Subscriber(places[1], start="earliest", topics=["metrics"]) as subscriber:
+        send(place, b"a:7|c|#zone:b")
+        while (message := subscriber.receive(10)).key != "a|#zone:b":
+            pass
+    value = json.loads(message.value)
+    assert value == {
+        "name": "a", "type": "counter", "tags": {"zone": "b"}, "count": 7.0, "rate": 70.0,
+    }  # fmt: skip
+    second.interrupt()
+    assert second.wait() == 130
+
+
+def test_the_live_table_and_the_management_port(start):
+    command, places = start(
+        *ANYWHERE, "--interval", "0.2", "--management", "tcp://127.0.0.1:0", "--console"
+    )
+    send(places[0], b"shown:3|c")
+    eventually(lambda: b"shown" in command.output())
+    with socket.create_connection(address(places[1])) as connection:
+        connection.sendall(b"health\n")
+        assert connection.recv(100) == b"health: up\n"
+
+
+WRONG = {
+    "--listen=127.0.0.1:8125": "udp://HOST:PORT",
+    "--interval=never": "number of seconds",
+    "--interval=0": "interval_s must be at least 0.01",
+    "--dialect=esty": "invalid choice",
+    "--percentiles=90,x": "numbers separated by commas",
+    "--percentiles=0": "not 0",
+    "--graphite=carbon": "HOST:PORT",
+    "--prometheus=h:99999": "HOST:PORT",
+    "--publish=udp://h:1": "udp",
+    "--exact=tcp://h": "tcp://h",
+    "--names-max=0": "at least 1",
+    "--state=/nowhere/x": "no directory",
+    "--nonsense": "--nonsense",
+}
+
+
+@pytest.mark.parametrize("argument", WRONG)
+def test_a_wrong_argument_is_refused_in_one_line(argument):
+    done = run("statsd", argument)
+
+    assert done.returncode == 2
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("p2pmsg statsd: ")
+    assert WRONG[argument] in line
+
+
+def test_a_place_that_is_taken_is_told_in_one_line(start):
+    _, places = start(*ANYWHERE)
+    done = run("statsd", "--listen", places[0])
+
+    assert done.returncode == 1
+    (line,) = done.stderr.decode().splitlines()
+    assert "Address already in use" in line

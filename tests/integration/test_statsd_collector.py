@@ -1,0 +1,354 @@
+"""The collector over real sockets, with real clients."""
+
+import random
+import socket
+import subprocess
+import time
+
+import pytest
+
+import p2pmsg
+from p2pmsg.statsd import AggregateConfig, Collector, Event, GraphiteOutput, ServiceCheck
+from p2pmsg.statsd.receive import BulkReader, PlainReader
+from tests.integration.statsd_tools import (
+    LONG_S,
+    TCP,
+    UDP,
+    Carbon,
+    Keep,
+    address,
+    collecting,
+    open_client,
+    until,
+)  # fmt: skip
+from tests.unit.statsd.cases import as_bytes, load_cases
+
+
+@pytest.mark.parametrize("scheme", ["udp", "udp6", "tcp", "unixgram", "unix"])
+def test_what_is_sent_is_flushed(scheme, tmp_path):
+    listen = {
+        "udp": UDP, "tcp": TCP, "udp6": "udp://[::1]:0",
+        "unixgram": f"unixgram://{tmp_path}/s", "unix": f"unix://{tmp_path}/s",
+    }[scheme]  # fmt: skip
+    with collecting(listen) as (collector, keep):
+        if scheme == "udp6":
+            client = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+            client.connect(address(collector.endpoints[0]))
+        else:
+            client = open_client(collector.endpoints[0])
+        with client:
+            client.send(b"a:1|c\nb:2")
+            client.send(b"|g\nt:5|ms\n" if scheme in ("tcp", "unix") else b"b:2|g\nt:5|ms\n")
+            until(lambda: collector.stats().metrics >= 3)
+        collector.flush()
+    assert keep.flushes[0]["c", "a"] == {"rate": 1 / LONG_S, "count": 1.0}
+    assert keep.flushes[0]["g", "b"] == {"value": 2.0}
+    assert keep.flushes[0]["ms", "t"]["median"] == 5.0
+
+
+@pytest.mark.parametrize("make", [BulkReader, PlainReader])
+def test_both_ways_of_reading_take_datagrams_whole_and_in_order(make):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as source:
+        source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        source.bind(("127.0.0.1", 0))
+        source.setblocking(False)
+        reader = make(source)
+        assert reader.read() == (b"", 0, False)
+        sent = [b"%d" % number * (number * 3) for number in range(1, 100)]
+        sent[50] = b"x" * 65_000
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            for packet in sent:
+                client.sendto(packet, source.getsockname())
+        parts, counts = [], []
+        while (read := reader.read())[1]:
+            parts.append(read[0])
+            counts.append(read[1:])
+    assert b"\n".join(parts).split(b"\n") == sent
+    assert counts == [(64, True), (35, False)]
+
+
+def test_the_client_of_pypi_statsd():
+    import statsd
+
+    with collecting() as (collector, keep):
+        host, port = address(collector.endpoints[0])
+        client = statsd.StatsClient(host, port, prefix="app")
+        client.incr("hits")
+        client.incr("hits", 4)
+        client.decr("hits")
+        client.gauge("depth", 7)
+        client.gauge("depth", -2, delta=True)
+        client.timing("took", 320)
+        client.set("users", "ann")
+        client.set("users", "bob")
+        with client.pipeline() as pipe:
+            pipe.incr("piped")
+            pipe.gauge("level", -3)
+        until(lambda: collector.stats().metrics >= 11)
+        collector.flush()
+        client.close()
+    flushed = keep.flushes[0]
+    assert flushed["c", "app.hits"]["count"] == 4
+    assert flushed["g", "app.depth"]["value"] == 5
+    assert flushed["ms", "app.took"]["upper"] == 320
+    assert flushed["s", "app.users"]["count"] == 2
+    assert flushed["c", "app.piped"]["count"] == 1
+    assert flushed["g", "app.level"]["value"] == -3
+    assert collector.stats().bad_lines == 0
+
+
+def test_the_client_of_pypi_datadog():
+    from datadog.dogstatsd import DogStatsd
+
+    with collecting() as (collector, keep):
+        host, port = address(collector.endpoints[0])
+        client = DogStatsd(
+            host, port, disable_buffering=True, disable_telemetry=True,
+            disable_background_sender=True, constant_tags=["env:test"],
+        )  # fmt: skip
+        client.increment("page.views", tags=["b", "a:1"])
+        client.increment("page.views", 2, tags=["a:1", "b"])
+        client.gauge("temp", 21.5)
+        client.histogram("h", 0.5)
+        client.distribution("dist", 1.25, tags=["x:y"])
+        client.timing("t", 100)
+        client.set("users", "alice")
+        client.event("title | pipe", "text\nline2", alert_type="warning", tags=["t:1"])
+        client.service_check("svc", 1, message="m: msg")
+        client.gauge_with_timestamp("ts", 5, 1656581400)
+        until(lambda: collector.stats().metrics >= 10)
+        collector.flush()
+        client.close_socket()
+    flushed = keep.flushes[0]
+    assert flushed["c", "page.views|#a:1,b,env:test"]["count"] == 3
+    assert flushed["g", "temp|#env:test"]["value"] == 21.5
+    assert flushed["h", "h|#env:test"]["median"] == 0.5
+    assert flushed["d", "dist|#env:test,x:y"]["sum"] == 1.25
+    assert flushed["s", "users|#env:test"]["count"] == 1
+    assert flushed["g", "ts|#env:test"]["value"] == 5
+    event, check = keep.events
+    assert isinstance(event, Event)
+    assert (event.title, event.text, event.alert_type) == (
+        "title | pipe", "text\nline2", "warning",
+    )  # fmt: skip
+    assert isinstance(check, ServiceCheck)
+    assert (check.name, check.status, check.message) == ("svc", 1, "m: msg")
+    assert collector.stats().bad_lines == 0
+
+
+NPM_CLIENTS = {
+    "node-statsd": "const c = new (require('node-statsd'))({host: '127.0.0.1', port: P});"
+    "c.increment('n.a'); c.gauge('n.g', 3); c.timing('n.t', 12); c.unique('n.s', 'x');"
+    "setTimeout(() => c.close(), 200)",
+    "statsd-client": "const c = new (require('statsd-client'))({host: '127.0.0.1', port: P});"
+    "c.increment('n.a'); c.gauge('n.g', 3); c.timing('n.t', 12); c.set('n.s', 'x');"
+    "setTimeout(() => c.close(), 200)",
+}
+
+
+@pytest.mark.parametrize("package", NPM_CLIENTS)
+def test_the_client_of_npm(package, npm_folder):
+    with collecting() as (collector, keep):
+        _, port = address(collector.endpoints[0])
+        script = NPM_CLIENTS[package].replace("port: P", f"port: {port}")
+        subprocess.run(["node", "-e", script], cwd=npm_folder, check=True, timeout=30)
+        until(lambda: collector.stats().metrics >= 4)
+        collector.flush()
+    assert keep.flushes[0]["c", "n.a"]["count"] == 1
+    assert keep.flushes[0]["g", "n.g"]["value"] == 3
+    assert keep.flushes[0]["ms", "n.t"]["mean"] == 12
+    assert keep.flushes[0]["s", "n.s"]["count"] == 1
+
+
+def test_a_flood_of_names_is_cut_off_counted_and_named():
+    config = AggregateConfig(names_max=100, interval_s=LONG_S)
+    with collecting(config=config) as (collector, keep):
+        with open_client(collector.endpoints[0]) as client:
+            for number in range(1000):
+                client.send(b"n%d:1|c\nknown:1|c" % number)
+            until(lambda: collector.stats().metrics >= 2000)
+            stats = collector.stats()
+        collector.flush()
+    assert stats.names == 100 + 3
+    assert stats.names_cut == 1001 - 100
+    assert len(stats.names_cut_sample) == 10
+    assert keep.counts()["known"] == 1000
+
+
+def test_floods_of_bad_lines_and_of_large_packets_stop_nothing():
+    rng = random.Random(7)
+    with collecting() as (collector, keep):
+        with open_client(collector.endpoints[0]) as client:
+            good = 0
+            for number in range(300):
+                client.send(rng.randbytes(rng.randrange(1, 2000)).replace(b"\n", b""))
+                client.send(b"\n".join([b"bad"] * 100))
+                if number % 10 == 0:
+                    client.send(b"\n".join([b"big:1|c"] * 8000))
+                    good += 8000
+                time.sleep(0.0005)
+            client.send(b"end:1|c")
+            until(lambda: collector.stats().metrics >= good + 300 * 101)
+            stats = collector.stats()
+        collector.flush()
+    assert stats.bad_reasons["no_value"] >= 30_000
+    assert len(stats.bad_sample) == 20
+    assert stats.error is None
+    assert stats.read_failures == 0
+    assert keep.counts()["big"] == good
+    assert keep.counts()["end"] == 1
+
+
+def test_a_line_over_tcp_that_never_ends_is_counted_and_skipped():
+    with collecting(TCP) as (collector, keep):
+        with open_client(collector.endpoints[0]) as client:
+            client.sendall(b"x" * 300_000 + b"\nafter:1|c\n")
+            until(lambda: collector.stats().metrics >= 1)
+            assert collector.stats().lines_overlong == 1
+        collector.flush()
+    assert keep.counts()["after"] == 1
+
+
+def test_two_collectors_share_a_port_and_together_count_everything():
+    first = Keep()
+    with Collector(UDP, outputs=[first], interval_s=LONG_S, reuse_port=True) as one:
+        second = Keep()
+        place = one.endpoints[0]
+        with Collector(place, outputs=[second], interval_s=LONG_S, reuse_port=True) as two:
+            clients = [open_client(place) for _ in range(64)]
+            for client in clients:
+                client.send(b"a:1|c")
+            until(lambda: one.stats().metrics + two.stats().metrics == 64)
+            assert one.stats().metrics
+            assert two.stats().metrics
+            for client in clients:
+                client.close()
+    assert first.counts()["a"] + second.counts()["a"] == 64
+
+
+def test_what_the_kernel_drops_is_counted():
+    with collecting(receive_buffer_bytes=4096) as (collector, _):
+        with open_client(collector.endpoints[0]) as client:
+            with collector._lock:  # nothing is read meanwhile
+                for _ in range(500):
+                    client.send(b"a:1|c" * 100)
+            until(lambda: collector.stats().packets > 0)
+            time.sleep(0.05)
+        stats = collector.stats()
+    assert stats.kernel_drops > 0
+    assert stats.packets + stats.kernel_drops == 500
+
+
+def test_closing_flushes_what_has_arrived():
+    with collecting() as (collector, keep):
+        with open_client(collector.endpoints[0]) as client:
+            for _ in range(1000):
+                client.send(b"a:1|c")
+    assert keep.counts()["a"] + collector.stats().kernel_drops == 1000
+
+
+def test_an_output_that_fails_is_counted_and_stops_nothing():
+    class Broken(Keep):
+        name = "broken"
+
+        def write(self, rows):
+            raise ValueError("on purpose")
+
+    with collecting(outputs=[Broken()]) as (collector, keep):
+        with open_client(collector.endpoints[0]) as client:
+            client.send(b"a:1|c")
+            until(lambda: collector.stats().metrics)
+        collector.flush()
+        assert collector.stats().output_failures["broken"] >= 1
+    assert keep.counts()["a"] == 1
+
+
+def test_flushes_come_by_themselves():
+    with collecting(interval_s=0.05) as (_, keep):
+        until(lambda: len(keep.flushes) >= 5)
+
+
+def test_a_place_that_is_taken_is_told_and_leaves_nothing_open():
+    with collecting() as (collector, _):
+        with pytest.raises(p2pmsg.BindError, match="Address already in use"):
+            Collector(collector.endpoints[0])
+
+
+def test_a_socket_file_of_a_collector_that_was_killed_is_taken_over(tmp_path):
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+        dead.bind(str(path))
+    with collecting(f"unixgram://{path}") as (collector, _):
+        with open_client(collector.endpoints[0]) as client:
+            client.send(b"a:1|c")
+            until(lambda: collector.stats().metrics == 1)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "listen", ["127.0.0.1:8125", "udp://", "udp://h", "http://h:1", "unixgram://x", "tcp://h:99999"]
+)
+def test_a_place_that_is_none_is_refused_by_name(listen):
+    with pytest.raises(p2pmsg.ConfigError, match="listen must be udp://HOST:PORT"):
+        Collector(listen)
+
+
+def test_the_management_port_answers_as_statsd_does():
+    session = load_cases()["mgmt_session"]
+    if not session:
+        pytest.skip("the cases are not there")
+    carbon = Carbon()
+    with collecting(
+        dialect="etsy", management=TCP, outputs=[GraphiteOutput("127.0.0.1", carbon.port)]
+    ) as (collector, _):
+        with open_client(collector.endpoints[0]) as client:
+            for packet in session["packets"]:
+                client.send(as_bytes(packet))
+            until(lambda: collector.stats().metrics == len(session["packets"]))
+        port = address(collector.management_endpoint)
+        with socket.create_connection(port) as connection:
+            connection.settimeout(5)
+            for command, expected in session["session"][:-1]:
+                connection.sendall(command.encode())
+                if expected == "<EOF>":
+                    assert connection.recv(100) == b""
+                    continue
+                if command == "stats\n":
+                    answer = read_until(connection, "END\n\n")
+                    wanted = names(expected)
+                    assert [name for name in names(answer) if "keep." not in name] == wanted
+                    continue
+                assert read_until(connection, expected[-5:], len(expected)) == expected
+        with socket.create_connection(port) as connection:
+            connection.settimeout(5)
+            command, expected = session["session"][-1]
+            connection.sendall(command.encode())
+            assert connection.recv(100).decode() == expected
+    carbon.close()
+
+
+def read_until(connection, end, length=0):
+    text = ""
+    while not text.endswith(end) or len(text) < length:
+        data = connection.recv(65536).decode()
+        assert data, f"ended after {text!r}"
+        text += data
+    return text
+
+
+def names(answer):
+    return [line.partition(":")[0] for line in answer.splitlines() if line]
+
+
+def test_a_management_client_that_does_not_read_stops_nothing():
+    with collecting(management=TCP) as (collector, _):
+        with open_client(collector.endpoints[0]) as client:
+            for number in range(2000):
+                client.send(b"name.%d:1|c" % number)
+            until(lambda: collector.stats().metrics >= 2000)
+            with socket.create_connection(address(collector.management_endpoint)) as lazy:
+                for _ in range(50):
+                    lazy.send(b"counters\n")
+                    time.sleep(0.002)
+                client.send(b"a:1|c")
+                until(lambda: collector.stats().metrics >= 2001)

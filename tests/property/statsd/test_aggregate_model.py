@@ -1,0 +1,198 @@
+"""The aggregation by columns against a loop over lines, and its numbers against `float`."""
+
+import math
+import re
+import statistics
+
+import numpy as np
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from p2pmsg.statsd.aggregate import Aggregator
+from p2pmsg.statsd.columns import PAD_BYTES, split_columns
+from p2pmsg.statsd.config import AggregateConfig
+from p2pmsg.statsd.dialect import DIALECTS
+from p2pmsg.statsd.keys import make_key
+from p2pmsg.statsd.metric import BadLine, Kind, Metric
+from p2pmsg.statsd.parser import parse_line
+from tests.unit.statsd.test_parser import mutated
+
+PADDING = bytes(PAD_BYTES)
+DECIMAL = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
+
+numbers = st.one_of(
+    st.text("0123456789", min_size=1, max_size=18),
+    st.from_regex(r"-?[0-9]{0,9}\.[0-9]{0,9}", fullmatch=True),
+    st.text("0123456789.-+eE_ ", max_size=18),
+    st.floats(allow_nan=False).map(repr),
+)
+
+
+@given(st.lists(numbers, min_size=1, max_size=40))
+def test_a_number_read_by_columns_is_the_float(texts):
+    lines = b"".join(b"n:%s|c\n" % text.encode() for text in texts if "\n" not in text)
+    columns = split_columns(PADDING + lines + PADDING, 1)
+
+    for text, value, regular in zip(texts, columns.values, columns.regular, strict=True):
+        if regular:
+            assert DECIMAL.fullmatch(text)
+            assert float(text) == value
+            assert math.copysign(1, float(text)) == math.copysign(1, value)
+        else:  # nothing that is short and plain is left to the parser
+            assert not DECIMAL.fullmatch(text) or len(text) > 15
+
+
+@given(
+    st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.binary(max_size=20)), max_size=60),
+    st.integers(0, 2**64 - 1),
+)
+def test_two_lines_have_one_code_only_if_name_and_rest_are_the_same(parts, seed):
+    pairs = [
+        (re.sub(rb"[:|\n]", b"", name), re.sub(rb"[\n]", b"", rest)) for name, rest in parts
+    ]
+    lines = b"".join(b"%s:1|%s\n" % pair for pair in pairs)
+    columns = split_columns(PADDING + lines + PADDING, seed)
+    if columns is None:
+        assert not pairs
+        return
+
+    codes = columns.codes.tolist()
+    assert all(columns.regular)
+    for i, pair in enumerate(pairs):
+        for j in range(i):
+            assert (codes[i] == codes[j]) == (pair == pairs[j])
+
+
+NAMES = ["a", "b.c", "a-name-that-is-longer-than-two-words", "x;t=1", "é"]
+VALUES = ["1", "0", "2.5", "-3", "+4", "1e2", "1:2", "", "x", "12345678.125", "-0.5", " 7", "007"]
+KINDS = ["c", "g", "ms", "h", "d", "s", "m", "q", "c\r", ""]
+EXTRA = ["", "", "|@0.5", "|@2", "|#a:b,c", "|#c,a:b", "|@0.1|#z", "|T5", "|c:id", "|x:y"]
+
+lines = st.one_of(
+    st.builds(
+        lambda name, value, kind, extra: f"{name}:{value}|{kind}{extra}".encode(),
+        st.sampled_from(NAMES), st.sampled_from(VALUES), st.sampled_from(KINDS),
+        st.sampled_from(EXTRA),
+    ),
+    st.builds(lambda value: f"g:{value}|g".encode(), st.sampled_from(VALUES)),
+    st.sampled_from([b"", b":", b"|", b"a", b"::", b"a|b:1|c", b"\xff:1|c", b"_sc|n|0", b"\r"]),
+    st.binary(max_size=12),
+)  # fmt: skip
+
+
+class Model:
+    """A loop over lines, parsed one by one."""
+
+    def __init__(self, dialect):
+        self.dialect = dialect
+        self.counters, self.gauges, self.values, self.sets, self.timed = {}, {}, {}, {}, {}
+        self.bad = 0
+
+    def feed(self, data):
+        for line in data.split(b"\n"):
+            for item in parse_line(line, self.dialect):
+                if isinstance(item, BadLine):
+                    self.bad += 1
+                elif isinstance(item, Metric):
+                    self.take(item)
+
+    def take(self, metric):
+        key = make_key(metric.name, metric.tags)
+        if metric.timestamp_s is not None:
+            self.timed[metric.kind, key] = True
+        elif not all(abs(value) < 1e150 for value in metric.numbers):
+            assume(False)  # sums of squares that overflow are another test's business
+        elif metric.kind in (Kind.COUNTER, Kind.METER):
+            added = sum(metric.values) / metric.rate
+            self.counters[key] = self.counters.get(key, 0) + added
+        elif metric.kind is Kind.GAUGE:
+            for value, relative in zip(metric.values, metric.relative, strict=True):
+                self.gauges[key] = self.gauges.get(key, 0) + value if relative else value
+        elif metric.kind is Kind.SET:
+            self.sets.setdefault(key, set()).add(metric.values[0])
+        else:
+            values = self.values.setdefault((metric.kind, key), [[], 0])
+            values[0] += metric.values
+            values[1] += len(metric.values) / metric.rate
+
+
+@given(
+    st.lists(st.lists(lines, max_size=12).map(b"\n".join), max_size=12),
+    st.sampled_from(["strict", "etsy", "gostatsd"]),
+)
+def test_columns_add_up_to_what_a_loop_over_lines_does(packets, name):
+    check_against_model(packets, DIALECTS[name])
+
+
+def check_against_model(packets, dialect):
+    aggregator = Aggregator(AggregateConfig(dialect=dialect, interval_s=1.0))
+    model = Model(dialect)
+    for packet in packets:
+        aggregator.feed(packet)
+        model.feed(packet)
+
+    found = [row for rows in aggregator.flush(0.0).rows() for row in rows]
+    plain = [row for row in found if row.timestamp_s == 0.0 and not row.key.startswith("statsd.")]
+    assert aggregator.tally.bad_lines == model.bad
+    assert_same({r.key: r.fields["count"] for r in plain if r.kind is Kind.COUNTER}, model.counters)
+    assert_same({r.key: r.fields["value"] for r in plain if r.kind is Kind.GAUGE}, model.gauges)
+    sizes = {key: len(values) for key, values in model.sets.items()}
+    assert_same({r.key: r.fields["count"] for r in plain if r.kind is Kind.SET}, sizes)
+    timers = {(r.kind, r.key): r.fields for r in plain if "median" in r.fields}
+    assert timers.keys() == model.values.keys()
+    for key, (values, weight) in model.values.items():
+        fields = timers[key]
+        assert fields["upper"] == max(values)
+        assert fields["lower"] == min(values)
+        assert fields["median"] == statistics.median(values)
+        assert math.isclose(fields["sum"], math.fsum(values), abs_tol=1e-9)
+        assert math.isclose(fields["count"], weight)
+
+
+@given(st.lists(mutated(), max_size=20), st.sampled_from(list(DIALECTS)))
+def test_mutated_lines_of_real_cases_add_up_alike(lines, name):
+    packets = [b"\n".join(lines[:5]), b"\n".join(lines[5:])]
+    check_against_model(packets, DIALECTS[name])
+
+
+def assert_same(got, expected):
+    assert got.keys() == expected.keys()
+    for key, value in expected.items():
+        assert math.isclose(got[key], value, rel_tol=1e-12, abs_tol=1e-9), key
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.sampled_from([50.0, 90.0, -25.0])
+)
+def test_beyond_the_bound_of_values_a_sketch_is_one_percent_off_at_most(values, percentile):
+    config = AggregateConfig(values_max=1, percentiles=(percentile,))
+    exact = Aggregator(AggregateConfig(percentiles=(percentile,)))
+    sketched = Aggregator(config)
+    for value in values:
+        for aggregator in (exact, sketched):
+            aggregator.feed(b"t:%s|h" % repr(value).encode())
+            aggregator.settle()
+    (a,) = [r for rows in exact.flush(0.0).rows() for r in rows if r.key == "t"]
+    (b,) = [r for rows in sketched.flush(0.0).rows() for r in rows if r.key == "t"]
+
+    for field in ("count", "sum", "upper", "lower", "sum_squares", "mean"):
+        assert math.isclose(a.fields[field], b.fields[field], rel_tol=1e-9, abs_tol=1e-6), field
+    median = sorted(values)[math.ceil(len(values) / 2) - 1]
+    assert abs(b.fields["median"] - median) <= 0.0101 * abs(median) + 1e-300
+
+
+def test_sketches_of_two_collectors_add_up():
+    rng = np.random.default_rng(7)
+    both, parts = [], []
+    for _ in range(2):
+        aggregator = Aggregator()
+        values = rng.exponential(100, 2000)
+        both += values.tolist()
+        aggregator.feed(b"\n".join(b"d:%.6f|d" % value for value in values.tolist()))
+        parts.append(aggregator.flush(0.0).sketch(Kind.DISTRIBUTION, "d"))
+    parts[0].merge(parts[1])
+
+    assert parts[0].count == 4000
+    for share in (0.5, 0.9, 0.99):
+        expected = sorted(both)[int(share * 3999)]
+        assert abs(parts[0].get_quantile_value(share) - expected) <= 0.011 * expected

@@ -1,0 +1,271 @@
+"""A queue, its workers and the network between them, simulated: a failing run is named by its seed.
+
+The same cores as over sockets: `PusherCore` with `JobQueue`, `PullerLine`, the journal's records.
+Connections are ordered and lose what is under way when they are cut, as TCP does.
+"""
+
+import heapq
+import random
+from dataclasses import dataclass
+
+from p2pmsg.queue.journal import JournalState, change_record, head_record, push_record
+from p2pmsg.queue.pusher_core import PusherCore
+from recovery.queue import BreakerConfig, Given, JobQueue, Lot, QueueConfig, QueuedJob
+from tests.simulation.queue_history import History
+from tests.simulation.queue_nodes import WorkerNode
+
+MS = 1_000_000
+WALL_NS = 1_700_000_000 * 10**9
+SESSION = 77
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How bad the world is; probabilities are a job's, the others happen so often in a run."""
+
+    jobs: int = 40
+    workers: int = 3
+    keys: int = 4
+    prefetch: int = 8
+    threads: int = 1
+    slow: bool = False
+    reject: float = 0.05
+    crash: float = 0.0
+    hang: float = 0.0
+    discard: float = 0.0
+    poison: float = 0.0
+    mischief: float = 0.0
+    cuts: int = 0
+    stalls: int = 0
+    stops: int = 0
+    leaves: int = 0
+    pusher_crashes: int = 0
+
+
+class World:
+    """One run."""
+
+    def __init__(self, profile, seed):
+        self.profile = profile
+        self.rng = random.Random(seed)
+        self.now = 0
+        self.history = History()
+        self._events = []
+        self._count = 0
+        self.identities = 0
+        self.alive_processes = set()
+        self.config = QueueConfig(
+            ack_timeout_ms=1000, grace_ms=200, deliveries_max=4, retry_delay_ms=5,
+            retry_ceiling_ms=50, dedup_window_ms=60_000,
+            breaker=BreakerConfig(failures_max=30, pause_ms=50, pause_ceiling_ms=200),
+        )  # fmt: skip
+        self.healing = False
+        self.pusher = Pusher(self)
+        self.workers = [WorkerNode(self, n) for n in range(profile.workers)]
+        self.poison = set()
+        self._plan()
+
+    def at(self, time_ns, call, *arguments):
+        self._count += 1
+        heapq.heappush(self._events, (max(time_ns, self.now), self._count, call, arguments))
+
+    def after(self, ms, call, *arguments):
+        self.at(self.now + round(ms * MS), call, *arguments)
+
+    def run(self, limit_s=120):
+        """Run until every job is settled; return the history."""
+        while self._events:
+            time_ns, _, call, arguments = heapq.heappop(self._events)
+            self.now = time_ns
+            call(*arguments)
+            if self.pusher.finished and not self.pusher.queue.in_hands:
+                break
+            assert self.now < limit_s * 10**9, f"not done after {limit_s} s: {self.pusher.state()}"
+        for node in self.workers:
+            node.end_of_run()
+        self.pusher.check()
+        return self.history
+
+    def _plan(self):
+        rng, profile = self.rng, self.profile
+        busy_ms = 600
+        times = sorted(rng.uniform(0, busy_ms) for _ in range(profile.jobs))
+        for number, ms in enumerate(times):
+            self.at(round(ms * MS), self.pusher.push, number)
+        self.at(busy_ms * MS + 1, self.pusher.end_pushes)
+        for node in self.workers:
+            self.after(rng.uniform(0, 100), node.start)
+        for what in ("cuts", "stalls", "stops", "leaves", "pusher_crashes"):
+            for _ in range(getattr(profile, what)):
+                at_ms = rng.uniform(50, busy_ms * 1.5)
+                if what == "pusher_crashes":
+                    self.after(at_ms, self.pusher.crash)
+                else:
+                    self.after(at_ms, getattr(rng.choice(self.workers), what))
+        self.after(4000, self._heal)
+
+    def _heal(self):
+        self.healing = True
+
+
+class Pusher:
+    """The pusher's process, and its journal."""
+
+    def __init__(self, world):
+        self.world = world
+        self.journal = [head_record(SESSION, 0)]
+        self.sequence = 0
+        self.pushes_ended = False
+        self.deliveries = 1
+        self.connections = {}
+        self._timer_ns = None
+        self.generation = 0
+        self._start(JournalState())
+
+    @property
+    def finished(self):
+        return self.pushes_ended and self.alive and self.queue.store.in_flight == 0
+
+    def state(self):
+        store = self.queue.store
+        return {
+            "in_flight": store.in_flight, "lanes": store.lanes.count, "delayed": store.delayed,
+            "gates": store.gates.waiting, "suspects": store.suspects, "hands": self.queue.in_hands,
+            "workers": [(w.id, w.hand.count, w.cut_ns) for w in self.queue.workers.values()],
+        }  # fmt: skip
+
+    def _start(self, state):
+        self.alive = True
+        world = self.world
+        self.queue = JobQueue(
+            world.config, wall_offset_ns=WALL_NS, first_delivery=self.deliveries, records=True
+        )
+        self.core = PusherCore(
+            self.queue, name="pusher", session=SESSION, incarnation=self.deliveries,
+            job_timeout_ms=400, is_gone=self._is_gone,
+        )  # fmt: skip
+        for job, holder in state.jobs():
+            self.queue.store.restore(job, holder, now_ns=world.now)
+        holders = {holder for holder, _ in state.holders.values()}
+        self.core.expect({w: state.processes[w] for w in holders})
+        for dead in state.dead.values():
+            self.queue.store.dead.add(dead)
+        for name, (sequence, _) in state.seen.items():
+            self.queue.store.dedup.add(name, sequence, now_ns=world.now)
+
+    def _is_gone(self, host, pid, started):
+        # Half of the machines are not this one.
+        return host == "here" and pid not in self.world.alive_processes
+
+    def push(self, number):
+        if not self.alive:
+            self.world.after(20, self.push, number)
+            return
+        world, rng, store = self.world, self.world.rng, self.queue.store
+        kind = rng.random()
+        sequence = self.sequence
+        pushed_ns = WALL_NS + world.now
+        key = f"k{rng.randrange(world.profile.keys)}" if kind < 0.6 else None
+        if rng.random() < world.profile.poison:
+            world.poison.add(sequence)
+        if kind >= 0.8:
+            count = rng.randrange(1, 5)
+            payloads = [_value(sequence + n) for n in range(count)]
+            ends = [sum(map(len, payloads[: n + 1])) for n in range(count)]
+            for n, payload in enumerate(payloads):
+                job = QueuedJob(sequence + n, payload, pushed_ns)
+                self.journal.append(push_record(job))
+                world.history.pushed(sequence + n, None)
+            store.push_lot(Lot(sequence, b"".join(payloads), ends, pushed_ns))
+            self.sequence += count
+        else:
+            message_id = None
+            if rng.random() < 0.1:
+                message_id = f"m{number % 5}"
+                if store.dedup.find(message_id, now_ns=world.now) is not None:
+                    return
+            due_ns = pushed_ns + rng.randrange(100) * MS if rng.random() < 0.1 else 0
+            job = QueuedJob(
+                sequence, _value(sequence), pushed_ns, key, rng.choice((0, 0, 9)), message_id,
+                None, due_ns,
+            )  # fmt: skip
+            self.journal.append(push_record(job))
+            world.history.pushed(sequence, key)
+            store.push(job, now_ns=world.now)
+            self.sequence += 1
+        self.service()
+
+    def end_pushes(self):
+        self.pushes_ended = True
+
+    def receive(self, connection, frame):
+        if self.alive and connection.open:
+            self.core.receive(connection.identity, frame, now_ns=self.world.now)
+            self.service()
+
+    def unreachable(self, generation, identity):
+        if self.alive and generation == self.generation:
+            self.core.unreachable(identity, now_ns=self.world.now)
+            self.service()
+
+    def service(self):
+        now = self.world.now
+        self.core.handle_timer(now_ns=now)
+        changes = self.queue.store.changes
+        for change in changes:
+            process = self.core.process_of(change.worker) if isinstance(change, Given) else None
+            self.journal.append(change_record(change, process or ("", 0, 0)))
+        changes.clear()
+        while self.core.outbox:
+            identity, frame = self.core.outbox.popleft()
+            connection = self.connections.get(identity)
+            if connection is not None:
+                connection.down(frame)
+        due_ns = self.core.next_deadline_ns(now_ns=now)
+        if due_ns is not None and (self._timer_ns is None or due_ns < self._timer_ns):
+            self._timer_ns = max(due_ns, now + 1)
+            self.world.at(self._timer_ns, self._timer, self._timer_ns, self.generation)
+
+    def _timer(self, due_ns, generation):
+        if generation == self.generation and self.alive and self._timer_ns == due_ns:
+            self._timer_ns = None
+            self.service()
+
+    def crash(self):
+        if not self.alive:
+            return
+        self.alive = False
+        self.generation += 1
+        self._timer_ns = None
+        self.deliveries = self.queue.next_delivery + 1000
+        for connection in list(self.connections.values()):
+            connection.cut(tell_pusher=False)
+        self.connections.clear()
+        self.world.after(self.world.rng.uniform(20, 300), self._restart)
+
+    def _restart(self):
+        state = JournalState()
+        for record in self.journal:
+            state.apply(record)
+        self._start(state)
+        self.service()
+        for node in self.world.workers:
+            node.pusher_is_back()
+
+    def check(self):
+        """Nothing is left over, in memory and in the journal."""
+        state = JournalState()
+        for record in self.journal:
+            state.apply(record)
+        store = self.queue.store
+        assert store.in_flight == 0
+        assert not state.open
+        assert store.bytes == 0, store.bytes
+        assert not len(store.gates)
+        assert not store.gates.waiting
+        assert state.dead.keys() == {dead.job.sequence for dead in store.dead.list()}
+        self.world.history.check(set(state.dead), self.sequence)
+
+
+def _value(sequence):
+    return b"\xce" + sequence.to_bytes(4, "big")

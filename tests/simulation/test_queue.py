@@ -1,0 +1,70 @@
+"""Each job is done or a dead letter, and jobs of one key neither overlap nor overtake.
+
+A failing run is named by profile and seed. `P2PMSG_SEEDS=10` runs ten times as many.
+"""
+
+import os
+
+import pytest
+
+from tests.simulation.queue_world import Profile, World
+
+SEEDS = int(300 * float(os.environ.get("P2PMSG_SEEDS", "1")))
+PROFILES = {
+    "calm": Profile(reject=0.0),
+    "rejects": Profile(reject=0.4, discard=0.05),
+    "slow": Profile(slow=True, prefetch=16, threads=2),
+    "crashes": Profile(crash=0.05),
+    "poison": Profile(poison=0.05, crash=0.02),
+    "hangs": Profile(hang=0.08, threads=2),
+    "cuts": Profile(cuts=6, crash=0.01),
+    "silence": Profile(stalls=3, stops=3),
+    "mischief": Profile(mischief=0.3, cuts=2, leaves=2),
+    "pusher": Profile(pusher_crashes=3, cuts=2, crash=0.02),
+    "all": Profile(
+        jobs=30, workers=4, reject=0.1, crash=0.03, hang=0.03, discard=0.02, poison=0.02,
+        mischief=0.1, cuts=3, stalls=2, stops=2, leaves=2, pusher_crashes=2, threads=2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.timeout(max(120, SEEDS))
+@pytest.mark.parametrize("name", PROFILES)
+def test_no_job_is_forgotten_and_keys_keep_their_order(name):
+    for seed in range(SEEDS):
+        try:
+            world = World(PROFILES[name], seed)
+            history = world.run()
+        except AssertionError as error:
+            raise AssertionError(f"profile {name}, seed {seed}: {error}") from error
+
+        assert history.acked, seed
+
+
+def test_the_checker_finds_a_forgotten_job():
+    world = World(PROFILES["calm"], 1)
+    history = world.run()
+    history.acked.discard(min(history.acked))
+
+    with pytest.raises(AssertionError, match="forgotten"):
+        history.check(set(), world.pusher.sequence)
+
+
+def test_the_checker_finds_a_key_out_of_order():
+    world = World(PROFILES["calm"], 1)
+    history = world.run()
+    keyed = [hold for hold in history.holds if history.keys[hold[0]] == "k1"]
+    keyed[0][2] = keyed[-1][3] + 1
+
+    with pytest.raises(AssertionError, match="out of order"):
+        history.check(set(), world.pusher.sequence)
+
+
+def test_the_checker_finds_a_key_in_two_hands():
+    world = World(PROFILES["calm"], 1)
+    history = world.run()
+    keyed = [hold for hold in history.holds if history.keys[hold[0]] == "k1"]
+    keyed[0][3] = keyed[1][2] + 1
+
+    with pytest.raises(AssertionError, match="two hands"):
+        history.check(set(), world.pusher.sequence)

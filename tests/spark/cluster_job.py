@@ -1,0 +1,70 @@
+"""A job for a cluster: reads a stream and a batch. `… MASTER ENDPOINTS ROOT FOLDER`."""
+
+import json
+import os
+import sys
+
+import spark_bridge
+
+
+def tell_where(batches):
+    """Count the rows of a task, and say which executor's Python it ran in."""
+    import pyarrow as pa
+
+    rows = sum(batch.num_rows for batch in batches)
+    yield pa.RecordBatch.from_pydict({"executor": [os.getppid()], "rows": [rows]})
+
+
+def main(master, endpoints, root, folder):
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = spark_bridge.configure(SparkSession.builder.master(master).appName("cluster"))
+    for key, value in {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.log.level": "OFF",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.executorEnv.PYTHONPATH": root,
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.cores.max": "2",
+        # Both executors are to take part, however late the second one comes.
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+        "spark.locality.wait": "0",
+    }.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark_bridge.register(spark)
+    options = {"peers": endpoints, "subscribe": "t", "startingOffsets": "earliest"}
+    found = {}
+
+    def keep(batch, _batch_id):
+        told = batch.mapInArrow(tell_where, "executor long, rows long").collect()
+        for row in told:
+            if row.rows:
+                found[row.executor] = found.get(row.executor, 0) + row.rows
+        keep.rows += [tuple(row) for row in batch.select("publisher", "offset").collect()]
+
+    keep.rows = []
+    frame = spark.readStream.format("p2pmsg").options(**options, minPartitions="4").load()
+    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", folder)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    batch = spark.read.format("p2pmsg").options(**options, minPartitions="4").load()
+    print(
+        json.dumps(
+            {
+                "executors": found,
+                "rows": len(keep.rows),
+                "distinct": len(set(keep.rows)),
+                "batch": batch.count(),
+            }
+        )
+    )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

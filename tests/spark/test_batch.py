@@ -1,0 +1,224 @@
+"""Batches in real Spark, and writing batches and streams to subscribers."""
+
+import json
+import time
+
+import pytest
+
+import p2pmsg
+import spark_bridge
+from tests.spark.streams import read_stream, sealed
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(90)]
+
+
+def read(spark, peers, topics="t", **options):
+    reader = spark.read.format("p2pmsg").option("peers", ",".join(peers))
+    reader = reader.option("subscribe", topics)
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader
+
+
+def offsets(frame, topic="t"):
+    return sorted(row.offset for row in frame.collect() if row.topic == topic)
+
+
+def test_the_ends_of_a_batch_stand_when_the_frame_is_made(spark, publisher):
+    publisher.publish_many("t", [b"x"] * 100)
+    sealed(publisher, "t", 100)
+    frame = read(spark, [publisher.endpoint]).load()
+    publisher.publish_many("t", [b"x"] * 50)
+    sealed(publisher, "t", 150)
+
+    assert frame.count() == frame.count() == 100
+    assert frame.where("offset % 2 = 0").count() == 50
+    assert frame.count() == 100
+    assert read(spark, [publisher.endpoint]).load().count() == 150
+
+    # With a user's schema Spark makes the source at the first action, and keeps it from then on.
+    typed = read(spark, [publisher.endpoint], valueFormat="json").schema("a long, _corrupt binary")
+    typed = typed.load()
+    assert typed.count() == 150
+    publisher.publish_many("t", [b"x"] * 50)
+    sealed(publisher, "t", 200)
+    assert typed.count() == typed.where("_corrupt is not null").count() == 150
+
+
+def test_ranges_by_offset_and_by_time(spark, publisher):
+    for number in range(100):
+        publisher.publish("t", b"x", timestamp_ns=number * 1_000_000_000)
+        publisher.publish("u", b"x", timestamp_ns=number * 1_000_000_000)
+    sealed(publisher, "u", 100)
+
+    def wanted(**options):
+        return offsets(read(spark, [publisher.endpoint], "t,u", **options).load())
+
+    assert wanted(startingOffsets='{"t": 90}') == list(range(90, 100))
+    assert wanted(endingOffsets='{"t": {"feed": 5}}') == list(range(5))
+    assert wanted(startingTimestamp="10000", endingTimestamp="1970-01-01T00:00:20Z") == list(
+        range(10, 20)
+    )
+    assert wanted(startingOffsets='{"t": -1}') == []
+
+
+def test_a_batch_of_many_rows_is_split_and_pruned_by_options(spark, publisher):
+    publisher.publish_many("t", [b"%d" % number for number in range(200_000)])
+    publisher.publish_many("u", [b"no"] * 10)
+    sealed(publisher, "u", 10)
+    frame = read(spark, [publisher.endpoint], minPartitions="4").load()
+
+    assert frame.rdd.getNumPartitions() == 4
+    row = frame.selectExpr("count(*) n", "count(distinct offset) d", "max(offset) m").first()
+    assert (row.n, row.d, row.m) == (200_000, 200_000, 199_999)
+    wrong = frame.where("cast(cast(value as string) as long) != offset").count()
+    assert wrong == 0
+
+
+def test_a_silent_peer_fails_a_batch_by_name(spark, publisher):
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as closed:
+        silent = closed.endpoint
+    publisher.publish_many("t", [b"x"] * 10)
+    sealed(publisher, "t", 10)
+
+    with pytest.raises(Exception, match=f"no heads from {silent}"):
+        read(spark, [publisher.endpoint, silent]).load().count()
+    lenient = read(spark, [publisher.endpoint, silent], failOnDataLoss="false")
+    assert lenient.load().count() == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger.* is for streams only"),
+        ({"startingOffsets": "latest"}, "startingOffsets.* cannot be 'latest' in a batch"),
+    ],
+)
+def test_options_that_a_batch_has_not(spark, publisher, options, message):
+    with pytest.raises(Exception, match=message):
+        read(spark, [publisher.endpoint], **options).load().count()
+
+
+def subscribe(ports):
+    endpoints = [f"tcp://127.0.0.1:{port}" for port in ports]
+    return p2pmsg.Subscriber(endpoints, topics=["*"], start="earliest")
+
+
+def free_ports(count):
+    found = []
+    for _ in range(count):
+        with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
+            found.append(int(publisher.endpoint.rpartition(":")[2]))
+    return found
+
+
+def gather(rows, count, seconds=40):
+    found = []
+    deadline = time.monotonic() + seconds
+    while len(found) < count:
+        found += rows.receive_many(timeout=max(0.1, deadline - time.monotonic()))
+    return found
+
+
+def test_a_batch_is_written_with_all_columns(spark):
+    ports = free_ports(2)
+    frame = spark.range(0, 100, numPartitions=3).selectExpr(
+        "cast(id as string) value",
+        "concat('k', id) key",
+        "if(id % 2 = 0, 'even', null) topic",
+        "timestamp_seconds(id) timestamp",
+        "if(id = 7, map('h', 'x'), null) headers",
+    )
+    with subscribe(ports) as subscriber:
+        rows = spark_bridge.CommittedRows(subscriber)
+        endpoint = ",".join(f"tcp://127.0.0.1:{port}" for port in ports)
+        writer = frame.write.format("p2pmsg").option("endpoint", endpoint).option("topic", "odd")
+        writer.mode("append").save()
+        found = gather(rows, 100)
+
+    assert sorted(int(each.value) for each in found) == list(range(100))
+    for each in found:
+        number = int(each.value)
+        assert each.topic == ("odd" if number % 2 else "even")
+        assert each.key == f"k{number}"
+        assert each.timestamp_ns == number * 1_000_000_000
+        assert each.headers == ({"h": "x"} if number == 7 else None)
+    assert len(rows.state()) == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        (["id"], {}, "endpoint.* is required|peers.*'endpoint' to write"),
+        (["id"], {"endpoint": "tcp://127.0.0.1:1"}, "has a column 'id'"),
+        (["'a' topic"], {"endpoint": "tcp://127.0.0.1:1"}, "no column 'value'"),
+        (["id value"], {"endpoint": "tcp://127.0.0.1:1"}, "'topic'.* is required"),
+        (["id value"], {"endpoint": "tcp://127.0.0.1:1", "topics": "x"}, "'topics'.* is unknown"),
+        (
+            ["id value"],
+            {"endpoint": "tcp://127.0.0.1:1-9000"},
+            "range of at most 1024 ports",
+        ),
+    ],
+)
+def test_a_sink_refuses_by_name(spark, columns, options, message):
+    writer = spark.range(3).selectExpr(*columns).write.format("p2pmsg").options(**options)
+    with pytest.raises(Exception, match=f"(?i){message}"):
+        writer.mode("append").save()
+
+
+def test_rows_that_nobody_would_get_are_not_written(spark):
+    (port,) = free_ports(1)
+    writer = spark.range(3).selectExpr("id value").write.format("p2pmsg")
+    writer = writer.options(endpoint=f"tcp://127.0.0.1:{port}", topic="t", timeoutMs="200")
+
+    with pytest.raises(Exception, match="minSubscribers = 1"):
+        writer.mode("append").save()
+    writer.option("minSubscribers", "0").mode("append").save()
+
+
+def test_a_stream_is_written_once_though_its_batches_come_again(spark, publisher, tmp_path):
+    """Source to sink; the query is set back by one batch after each of its runs."""
+    ports = free_ports(2)
+    endpoint = ",".join(f"tcp://127.0.0.1:{port}" for port in ports)
+    total = 0
+    with subscribe(ports) as subscriber:
+        rows = spark_bridge.CommittedRows(subscriber)
+        found = []
+        for _ in range(3):
+            publisher.publish_many("t", [b"%d" % (total + at) for at in range(100)])
+            total += 100
+            sealed(publisher, "t", total)
+            options = {"startingOffsets": "earliest", "minPartitions": "2"}
+            frame = read_stream(spark, [publisher.endpoint], **options).select("value", "timestamp")
+            writer = frame.writeStream.format("p2pmsg").option("endpoint", endpoint)
+            writer = writer.option("topic", "out").option("checkpointLocation", str(tmp_path))
+            query = writer.trigger(availableNow=True).start()
+            query.awaitTermination()
+            found += gather(rows, 100)
+            commits = sorted(tmp_path.glob("commits/[0-9]*"), key=lambda path: int(path.name))
+            for each in (commits[-1], commits[-1].with_name(f".{commits[-1].name}.crc")):
+                each.unlink(missing_ok=True)  # as if it had died before the batch was committed
+        state = json.loads(json.dumps(rows.state()))
+
+    assert sorted(int(each.value) for each in found) == list(range(total))
+    assert rows.duplicates >= 2
+    (batches,) = state.values()
+    assert sum(len(partitions) for partitions in batches.values()) == 6
+
+
+def test_a_stream_goes_through_a_plain_subscriber_as_well(spark, publisher, tmp_path):
+    (port,) = free_ports(1)
+    endpoint = f"tcp://127.0.0.1:{port}"
+    publisher.publish_many("t", [{"n": number} for number in range(10)])
+    sealed(publisher, "t", 10)
+    with p2pmsg.Subscriber([endpoint], topics=["out"], start="earliest") as subscriber:
+        frame = read_stream(spark, [publisher.endpoint], startingOffsets="earliest")
+        typed = frame.selectExpr("'out' topic", "named_struct('at', offset) value")
+        writer = typed.writeStream.format("p2pmsg").option("endpoint", endpoint)
+        query = writer.option("checkpointLocation", str(tmp_path)).start()
+        found = [subscriber.receive(timeout=30).value for _ in range(10)]
+        query.stop()
+
+    assert found == [{"at": number} for number in range(10)]
+

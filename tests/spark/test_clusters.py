@@ -1,0 +1,109 @@
+"""The same program on other masters: executors in processes of their own, peers elsewhere."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import p2pmsg
+from tests.spark.conftest import ROOT
+from tests.spark.streams import sealed
+
+pyspark = pytest.importorskip("pyspark")
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(115)]
+HOME = Path(pyspark.__file__).parent
+COUNT = 5000
+
+
+def job(master, endpoints, tmp_path):
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "tests.spark.cluster_job",
+            master, ",".join(endpoints), str(ROOT), str(tmp_path / "checkpoint"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@contextlib.contextmanager
+def peers():
+    """Publishers on addresses of their own."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for host in ("127.0.0.2", "127.0.0.3"):
+            publisher = p2pmsg.Publisher(f"tcp://{host}:0", name=f"at {host}")
+            found.append(stack.enter_context(publisher))
+            publisher.publish_many("t", [b"%d" % at for at in range(COUNT)])
+            sealed(publisher, "t", COUNT)
+        yield [publisher.endpoint for publisher in found]
+
+
+def check(told):
+    assert told["rows"] == told["distinct"] == told["batch"] == 2 * COUNT
+    assert len(told["executors"]) == 2
+    assert sum(told["executors"].values()) == 2 * COUNT
+
+
+def test_local_cluster(tmp_path):
+    with peers() as endpoints:
+        check(job("local-cluster[2,1,1024]", endpoints, tmp_path))
+
+
+def start(*arguments, folder):
+    """Start a part of Spark; its processes form a group of their own."""
+    environment = {
+        **os.environ, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_WORKER_DIR": str(folder),
+    }  # fmt: skip
+    log = (folder / f"{arguments[0].rpartition('.')[2]}-{time.monotonic_ns()}.log").open("wb")
+    with log:
+        return subprocess.Popen(
+            [str(HOME / "bin" / "spark-class"), *arguments],
+            env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def standalone(folder):
+    """A master and two workers; gone at the end."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    master = f"spark://127.0.0.1:{port}"
+    common = ["--host", "127.0.0.1", "--webui-port", "0"]
+    parts = []
+    try:
+        name = "org.apache.spark.deploy"
+        parts.append(start(f"{name}.master.Master", *common, "--port", str(port), folder=folder))
+        deadline = time.monotonic() + 40
+        while socket.socket().connect_ex(("127.0.0.1", port)):
+            assert time.monotonic() < deadline
+            assert parts[0].poll() is None
+            time.sleep(0.1)
+        for _ in range(2):
+            more = [*common, "--cores", "1", "--memory", "1g", master]
+            parts.append(start(f"{name}.worker.Worker", *more, folder=folder))
+        yield master
+    finally:
+        for part in parts:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(part.pid, signal.SIGKILL)
+            part.wait()
+
+
+def test_a_standalone_master_with_two_workers(tmp_path):
+    with peers() as endpoints, standalone(tmp_path) as master:
+        check(job(master, endpoints, tmp_path))

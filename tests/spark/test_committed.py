@@ -1,0 +1,107 @@
+"""The receiver's side of the sink, over real sockets and without Spark."""
+
+import pytest
+
+import p2pmsg
+import spark_bridge
+from spark_bridge.committed import Delivered
+
+
+def record(state, query="q", batch=0, partition=0, attempt=1, **more):
+    return {
+        "state": state, "query": query, "batch": batch, "partition": partition,
+        "attempt": attempt, **more,
+    }  # fmt: skip
+
+
+def attempt(endpoint, values, *, commit=True, crash_after=None, **which):
+    """Do as a task of the sink does; with `crash_after`, end in the middle of it."""
+    with p2pmsg.Publisher(endpoint) as publisher:
+        publisher.wait_for_subscribers(1, timeout=20)
+        publisher.publish("spark.commits", record("begin", **which))
+        taken = values if crash_after is None else values[:crash_after]
+        if taken:
+            publisher.publish_many("rows", taken)
+        if commit and crash_after is None:
+            publisher.publish("spark.commits", record("commit", rows=len(values), **which))
+        publisher.close(10)
+        assert publisher.stats().undelivered == 0
+
+
+@pytest.fixture
+def place():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
+        endpoint = publisher.endpoint
+    with p2pmsg.Subscriber([endpoint], topics=["*"], start="earliest") as subscriber:
+        yield endpoint, subscriber
+
+
+def values_of(rows, count):
+    found = []
+    while len(found) < count:
+        found += rows.receive_many(timeout=10).values
+    with pytest.raises(TimeoutError):
+        rows.receive_many(timeout=0.1)
+    return found
+
+
+def test_a_batch_that_comes_twice_is_delivered_once(place):
+    endpoint, subscriber = place
+    rows = spark_bridge.CommittedRows(subscriber)
+    attempt(endpoint, [1, 2, 3])
+    attempt(endpoint, [1, 2, 3], attempt=2)
+    attempt(endpoint, [4, 5], batch=1)
+
+    assert values_of(rows, 5) == [1, 2, 3, 4, 5]
+    assert rows.duplicates == 1
+
+
+def test_an_attempt_that_died_leaves_nothing(place):
+    endpoint, subscriber = place
+    rows = spark_bridge.CommittedRows(subscriber)
+    attempt(endpoint, [1, 2, 3], crash_after=2)
+    attempt(endpoint, [1, 2, 3], attempt=2)
+    attempt(endpoint, [4], batch=1, crash_after=1)
+    attempt(endpoint, [5], batch=2)
+
+    assert values_of(rows, 4) == [1, 2, 3, 5]
+    assert rows.abandoned == 2
+
+
+def test_what_was_delivered_is_known_after_a_restart(place):
+    endpoint, subscriber = place
+    rows = spark_bridge.CommittedRows(subscriber)
+    attempt(endpoint, [1, 2])
+    assert values_of(rows, 2) == [1, 2]
+    again = spark_bridge.CommittedRows(subscriber, delivered=rows.state())
+    attempt(endpoint, [1, 2], attempt=2)
+    attempt(endpoint, [3], partition=1)
+
+    assert values_of(again, 1) == [3]
+    assert again.duplicates == 1
+
+
+def test_rows_that_wait_are_bounded(place):
+    endpoint, subscriber = place
+    rows = spark_bridge.CommittedRows(subscriber, rows_max=10)
+    attempt(endpoint, list(range(11)), commit=False)
+
+    with pytest.raises(spark_bridge.SinkError, match="rows_max = 10"):
+        rows.receive_many(timeout=10)
+
+
+def test_what_is_delivered_is_bounded_and_comes_back():
+    delivered = Delivered()
+    for batch in range(100):
+        assert delivered.add("q", batch, 0)
+        assert not delivered.add("q", batch, 0)
+    copy = Delivered(delivered.state())
+
+    assert len(delivered.state()["q"]) == 16
+    for batch in range(100):
+        assert copy.has("q", batch, 0)
+    assert not copy.has("q", 100, 0)
+    assert not copy.has("q", 99, 1)
+    for number in range(1100):
+        copy.add(f"r{number}", 0, 0)
+    assert len(copy.state()) == 1000

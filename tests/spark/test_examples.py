@@ -1,0 +1,85 @@
+"""The examples as a new user runs them; the picture of the bars."""
+
+import runpy
+import subprocess
+import sys
+
+import pytest
+
+import p2pmsg
+import spark_bridge
+from spark_bridge.picture import write_picture
+from tests.spark.conftest import ROOT
+
+BARS = [
+    ["BTC", at * 10**9, 10.0 + at, 12.0 + at, 9.0 + at, 11.0 - at % 2, 1.5, 3] for at in range(20)
+]
+
+
+def run(name, *arguments):
+    done = subprocess.run(
+        [sys.executable, f"examples/{name}", *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.spark
+def test_bars_with_a_watermark_and_their_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "bars.png"
+    text = run("spark_bars.py", str(picture))
+
+    assert "bars of 20000 trades" in text
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def play(spark, monkeypatch, capfd):
+    """Run an example in the session of the tests, which it must not stop: that spares a start."""
+
+    def call(name):
+        monkeypatch.setattr(type(spark), "stop", lambda _: None)
+        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+        return capfd.readouterr().out
+
+    return call
+
+
+@pytest.mark.spark
+def test_typed_columns(play):
+    text = play("spark_typed.py")
+
+    assert "|BTCUSDT|  5000|14997.0|1250.0|" in text
+    assert "|  10000|" in text
+
+
+@pytest.mark.spark
+def test_the_sink(play):
+    assert "500 rows in committed batches" in play("spark_sink.py")
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not hasattr(p2pmsg, "LogReader"), reason="this p2pmsg has no local log")
+def test_sql_over_a_log(play):
+    assert "|BTCUSDT|" in play("log_analytics.py")
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_a_picture_is_drawn(tmp_path, kind):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"bars.{kind}"
+    write_picture([*BARS, ["ETH", 0, 1.0, 1.0, 1.0, 1.0, 0.0, 1]], path)
+
+    assert path.stat().st_size > 1000
+    with pytest.raises(ValueError, match="no bars"):
+        write_picture([], path)
+
+
+def test_a_picture_without_matplotlib_names_it(tmp_path, monkeypatch):
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(spark_bridge.MissingDependencyError, match=r"Matplotlib.*plot"):
+        write_picture(BARS, tmp_path / "bars.png")

@@ -1,0 +1,53 @@
+"""A publisher with a log, killed again and again while Spark reads from it."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import p2pmsg
+from tests.spark.conftest import ROOT
+from tests.spark.streams import Collector, read_stream, start
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(110),
+    pytest.mark.skipif(not hasattr(p2pmsg, "LogConfig"), reason="this p2pmsg has no local log"),
+]
+KILLS = 8
+
+
+def test_a_publisher_with_a_log_is_killed_and_spark_misses_nothing(spark, tmp_path):
+    rng = random.Random(3)
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as free:
+        endpoint = free.endpoint
+    log = str(tmp_path / "log")
+    command = [sys.executable, "-m", "tests.spark.logged_publisher", endpoint, log]
+    sink = Collector()
+    options = {"startingOffsets": "earliest", "fetchTimeoutMs": "3000"}
+    query = start(read_stream(spark, [endpoint], **options), tmp_path / "checkpoint", sink)
+    child = None
+    try:
+        for _ in range(KILLS):
+            child = subprocess.Popen(command, cwd=ROOT)
+            seen = len(sink.rows)
+            sink.wait(seen + 1, query)
+            time.sleep(rng.uniform(0.0, 0.7))
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+        child = subprocess.Popen(command, cwd=ROOT)
+        with p2pmsg.RangeReader(endpoint, timeout=20.0) as reader:
+            stop = reader.heads().streams["t"].next
+        sink.wait(stop, query)
+        query.stop()
+    finally:
+        if child is not None:
+            child.kill()
+            child.wait()
+
+    rows = [(row.offset, int(row.value)) for row in sink.rows]
+    assert rows == [(number, number) for number in range(len(rows))]
+    assert len({row.session for row in sink.rows}) == 1

@@ -1,0 +1,246 @@
+"""Options by name, and what they choose; pure."""
+
+import pytest
+
+import p2pmsg
+from spark_bridge import offsets, starting
+from spark_bridge.errors import OptionError
+from spark_bridge.limits import limit
+from spark_bridge.offsets import PeerView, find_place
+from spark_bridge.options import check_use, parse_options
+from spark_bridge.selection import Selection
+from spark_bridge.sink_options import is_sink, parse_sink_options
+from spark_bridge.starting import start_of
+from tests.spark.test_offsets import A, B, heads, view
+
+GOOD = {"peers": A, "subscribe": "t"}
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "reason"),
+    [
+        ({"subscribe": "t"}, "peers", "is required to read"),
+        ({"peers": A}, "subscribe", "is required"),
+        ({**GOOD, "subscribePattern": "t"}, "subscribePattern", "together with 'subscribe'"),
+        ({"peers": A, "subscribe": "t,t"}, "subscribe", "names one twice"),
+        ({"peers": A, "subscribe": "t*"}, "subscribe", "takes whole topics"),
+        ({"peers": A, "subscribePattern": "("}, "subscribePattern", "regular expression"),
+        ({"peers": A, "assign": "[]"}, "assign", "JSON object"),
+        ({"peers": A, "assign": "{}"}, "assign", "names no topic"),
+        ({"peers": A, "assign": '{"t": [1]}'}, "assign", "list of publishers for 't'"),
+        ({"peers": "file:/nowhere/peers", "subscribe": "t"}, "peers", "cannot be read"),
+        ({"peers": "udp:/h", "subscribe": "t"}, "peers", "no usable endpoint"),
+        ({**GOOD, "path": "/tmp"}, "path", "together with 'peers'"),
+        ({"path": "/nowhere/log", "subscribe": "t"}, "path", "no directory"),
+        ({**GOOD, "startingOffsets": "first"}, "startingOffsets", "latest, earliest or JSON"),
+        ({**GOOD, "startingOffsets": '{"t": {"p": -3}}'}, "startingOffsets", "from -2"),
+        ({**GOOD, "startingOffsets": '{"t": "1"}'}, "startingOffsets", "by publisher for 't'"),
+        ({**GOOD, "startingOffsets": "{"}, "startingOffsets", "JSON object"),
+        ({**GOOD, "endingOffsets": "earliest"}, "endingOffsets", "latest or JSON"),
+        ({**GOOD, "endingOffsets": '{"t": -2}'}, "endingOffsets", "cannot be -2"),
+        ({**GOOD, "startingTimestamp": "soon"}, "startingTimestamp", "ISO 8601"),
+        ({**GOOD, "startingTimestamp": "2024-08-08T00:00:00"}, "startingTimestamp", "time zone"),
+        ({**GOOD, "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger", "from 1"),
+        ({**GOOD, "maxPartitions": "2", "minPartitions": "3"}, "minPartitions", "at most"),
+        ({**GOOD, "fetchRetries": "-1"}, "fetchRetries", "from 0"),
+        ({**GOOD, "includeHeaders": "yes"}, "includeHeaders", "true or false"),
+        ({**GOOD, "valueFormat": "avro"}, "valueFormat", "raw or msgpack or json"),
+        ({**GOOD, "valueformats": "json"}, "valueformats", "is unknown"),
+    ],
+)  # fmt: skip
+def test_bad_options_are_refused_by_name(given, option, reason):
+    with pytest.raises(OptionError, match=reason) as refusal:
+        parse_options(given)
+
+    assert refusal.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "option"),
+    [
+        ({"endingOffsets": "latest"}, True, "endingOffsets"),
+        ({"endingTimestamp": "1"}, True, "endingTimestamp"),
+        ({"path": "/tmp"}, True, "path"),
+        ({"maxOffsetsPerTrigger": "1"}, False, "maxOffsetsPerTrigger"),
+        ({"startingOffsets": "Latest"}, False, "startingOffsets"),
+    ],
+)
+def test_options_of_the_other_kind_of_read_are_refused(given, streaming, option):
+    with pytest.raises(OptionError) as refusal:
+        check_use(given, streaming=streaming)
+
+    assert refusal.value.option == option
+
+
+def test_options_have_their_values():
+    options = parse_options(
+        {"PEERS": f"{A}, {B}", "Assign": '{"t": ["p1"]}', "startingoffsets": '{"t": {"*": -2}}',
+         "startingTimestamp": "1723161600123", "endingTimestamp": "2024-08-09T00:00:00.123+00:00",
+         "minPartitions": "8", "valueFormat": "JSON"}
+    )  # fmt: skip
+
+    assert options.peers == (A, B)
+    assert options.assign == {"t": ("p1",)}
+    assert options.startingOffsets == {"t": {"*": -2}}
+    assert options.startingTimestamp == options.endingTimestamp == 1_723_161_600_123_000_000
+    assert (options.minPartitions, options.maxPartitions) == (8, 8)
+    assert options.valueFormat == "json"
+
+
+def test_a_file_of_peers(tmp_path):
+    path = tmp_path / "peers"
+    path.write_text(f"# all of them\n{A}\n\n{B}  # the second\n{A}\n")
+
+    assert parse_options({"peers": f"file:{path}", "subscribe": "t"}).peers == (A, B)
+    path.write_text("nothing")
+    with pytest.raises(OptionError, match="'nothing'"):
+        parse_options({"peers": f"file:{path}", "subscribe": "t"})
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "reason"),
+    [
+        ({}, "endpoint", "is required"),
+        ({"endpoint": "tcp://h:9-8"}, "endpoint", "range of at most"),
+        ({"endpoint": "here"}, "endpoint", "must be tcp"),
+        ({"endpoint": "tcp://h:1", "topic": "t*"}, "topic", "no \\*"),
+        ({"endpoint": "tcp://h:1", "minSubscribers": "-1"}, "minSubscribers", "from 0"),
+        ({"endpoint": "tcp://h:1", "peers": "x"}, "peers", "unknown to the sink"),
+    ],
+)
+def test_bad_options_of_the_sink_are_refused_by_name(given, option, reason):
+    with pytest.raises(OptionError, match=reason) as refusal:
+        parse_sink_options(given)
+
+    assert refusal.value.option == option
+
+
+def test_the_endpoints_of_a_sink():
+    options = parse_sink_options({"Endpoint": "tcp://0.0.0.0:70-72, ipc:///tmp/x"})
+
+    assert options.endpoint == (
+        "tcp://0.0.0.0:70", "tcp://0.0.0.0:71", "tcp://0.0.0.0:72", "ipc:///tmp/x"
+    )  # fmt: skip
+    assert is_sink({"ENDPOINT": "x"})
+    assert not is_sink(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("selection", "topics"),
+    [
+        (Selection(("t", "later")), ["t", "later"]),
+        (Selection.of(parse_options({"peers": A, "subscribePattern": "t|u.*"})), ["t", "ux"]),
+        (Selection(assign={"t": ("p1",), "ux": ("other",)}), ["t"]),
+        (Selection(assign={"t": (A,)}), ["t"]),
+        (Selection(assign={"t": (f"{1:016x}",)}), ["t"]),
+    ],
+)
+def test_a_selection(selection, topics):
+    assert list(selection.topics_of(A, heads(1, t=(0, 1), ux=(0, 1), tt=(0, 1)))) == topics
+
+
+@pytest.mark.parametrize(
+    ("starting", "expected"),
+    [
+        (None, 9),
+        ("earliest", 4),
+        ('{"t": 6}', 6),
+        ('{"t": {"*": 6, "p1": 7}}', 7),
+        ('{"t": {"p1": -2}}', 4),
+        ('{"t": {"p1": -1}}', 9),
+        ('{"t": {"p2": 5}}', 9),
+        ('{"u": 5}', 9),
+    ],
+)
+def test_where_a_stream_starts(starting, expected):
+    options = parse_options(GOOD if starting is None else {**GOOD, "startingOffsets": starting})
+    start = start_of(options, "latest")
+    first = offsets.first({A: view(1, t=(4, 9))}, Selection(("t",)), start)
+
+    assert first == {A: {1: {"t": expected}}}
+
+
+def test_a_topic_that_comes_up_is_read_from_its_beginning():
+    selection = Selection.of(parse_options({"peers": A, "subscribePattern": ".*"}))
+    before = {A: {1: {"t": 5}}}
+    now = heads(1, t=(0, 5), new=(3, 7), old=(3, 7))
+
+    after = offsets.advance(before, {A: PeerView(now, born=frozenset({"new"}))}, selection)
+
+    assert after == {A: {1: {"t": 5, "new": 0, "old": 3}}}
+
+
+def test_a_session_at_two_endpoints_is_read_once():
+    selection = Selection(("t",))
+    both = {A: view(1, t=(0, 9)), B: view(1, t=(0, 8))}
+
+    first = offsets.first(both, selection, offsets.earliest)
+    assert first == {A: {1: {"t": 0}}}
+    assert offsets.advance(first, both, selection) == {A: {1: {"t": 9}}}
+    assert offsets.advance({B: {1: {"t": 2}}}, both, selection) == {B: {1: {"t": 8}}}
+
+
+def test_where_a_session_is_found():
+    gone = view(2, [heads(1, t=(0, 5))])
+
+    assert find_place({A: view(1)}, A, 1).is_sure
+    assert not find_place({A: PeerView()}, A, 1).is_sure
+    assert find_place({A: gone}, A, 1) is None
+    elsewhere = find_place({A: gone, B: view(1, t=(0, 5))}, A, 1)
+    assert (elsewhere.endpoint, elsewhere.is_sure) == (B, True)
+    away = PeerView(heads(1), reachable=False)
+    assert find_place({A: away, B: view(1)}, A, 1).endpoint == B
+    assert find_place({A: away}, A, 1).endpoint == A
+
+
+def test_a_session_that_another_endpoint_has_too_goes_on_there():
+    views = {A: view(2, [heads(1, t=(0, 5))], t=(0, 3)), B: view(1, t=(0, 8))}
+
+    after = offsets.advance({A: {1: {"t": 5}}}, views, Selection(("t",)))
+
+    assert after == {A: {1: {"t": 8}, 2: {"t": 0}}}
+
+
+@pytest.mark.parametrize(
+    ("counts", "rows_max", "taken"),
+    [
+        ([5, 5], 10, [5, 5]),
+        ([100, 0, 1], 10, [9, 0, 1]),
+        ([100, 100], 11, [6, 5]),
+        ([1000, 10], 101, [99, 2]),
+        ([3, 3, 3], 1, None),
+    ],
+)
+def test_a_limit_is_kept_and_nobody_starves(counts, rows_max, taken):
+    before = {A: {1: {f"t{at}": 7 for at in range(len(counts))}}}
+    after = {A: {1: {f"t{at}": 7 + count for at, count in enumerate(counts)}}}
+
+    found = [stop - 7 for stop in limit(before, after, rows_max)[A][1].values()]
+
+    assert sum(found) == min(rows_max, sum(counts))
+    assert all(one <= count for one, count in zip(found, counts, strict=True))
+    if taken is not None:
+        assert sorted(found) == sorted(taken)
+
+
+def test_a_limit_below_the_number_of_streams_serves_all_in_turn():
+    position = {A: {1: {f"t{at}": 0 for at in range(20)}}}
+    end = {A: {1: {f"t{at}": 3 for at in range(20)}}}
+    for _ in range(12):
+        position = limit(position, end, 5)
+
+    assert position == end
+    assert limit({}, end, 1) == end  # what is pinned only is no message
+
+
+def test_heads_with_a_time(monkeypatch):
+    asked = p2pmsg.Heads(
+        publisher="p1", session=1, recovery_endpoint="tcp://a:2",
+        streams={"t": p2pmsg.StreamHead(4, 9, 6)},
+    )  # fmt: skip
+    monkeypatch.setattr(starting, "ask_once", lambda peers, timeout, time_ns: {A: asked})
+    start = starting.start_of(parse_options({**GOOD, "startingTimestamp": "5"}), "latest")
+
+    assert start(A, "t", heads(1, t=(4, 9))) == 6
+    assert start(A, "t", heads(2, t=(4, 9))) == 4  # another one has come meanwhile
+    assert start(A, "u", heads(1, t=(4, 9))) == 0

@@ -1,0 +1,167 @@
+"""Setting up: what is configured, what is missing, Connect mode, and being found by Spark."""
+
+import builtins
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+import spark_bridge
+from tests.spark.conftest import ROOT, why_not
+from tests.spark.streams import sealed
+
+pytest.importorskip("pyspark")
+NO_SPARK = why_not()
+needs_spark = pytest.mark.skipif(NO_SPARK is not None, reason=str(NO_SPARK))
+
+
+class Builder:
+    """Keeps what is set, as Spark's builder does."""
+
+    def __init__(self, **options):
+        self._options = {key.replace("_", "."): value for key, value in options.items()}
+
+    def config(self, key, value):
+        self._options[key] = value
+        return self
+
+    @property
+    def options(self):
+        return self._options
+
+
+@needs_spark
+def test_configure_sets_what_was_measured_and_nothing_that_the_user_has_set(monkeypatch):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    options = spark_bridge.configure(Builder(spark_master="local[2]")).options
+    assert options["spark.python.unix.domain.socket.enabled"] == "true"
+    assert options["spark.sql.shuffle.partitions"] == "1"
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+    builder = Builder(spark_master="local[2]", spark_sql_shuffle_partitions="7")
+    assert spark_bridge.configure(builder).options["spark.sql.shuffle.partitions"] == "7"
+    monkeypatch.setenv("PYSPARK_PYTHON", "/other/python")
+    spark_bridge.configure(Builder())
+    assert os.environ["PYSPARK_PYTHON"] == "/other/python"
+
+
+@needs_spark
+@pytest.mark.parametrize("master", ["spark://h:7077", "yarn", "local-cluster[2,1,1024]"])
+def test_configure_leaves_a_clusters_shuffle_and_python_alone(master, monkeypatch):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    options = spark_bridge.configure(Builder(spark_master=master)).options
+
+    assert "spark.sql.shuffle.partitions" not in options
+    assert "PYSPARK_PYTHON" not in os.environ
+    assert "spark.python.unix.domain.socket.enabled" in options
+
+
+def test_configure_leaves_a_remote_session_alone():
+    builder = Builder(spark_remote="sc://h")
+
+    assert spark_bridge.configure(builder).options == {"spark.remote": "sc://h"}
+
+
+@pytest.mark.parametrize(("module", "what"), [("pyspark", "PySpark"), ("pyarrow", "PyArrow")])
+def test_a_missing_package_is_named(monkeypatch, module, what):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == module else find(name)
+    )
+    for call in (spark_bridge.require_spark, lambda: spark_bridge.register(None)):
+        with pytest.raises(spark_bridge.MissingDependencyError, match=f"{what}.*pip install") as e:
+            call()
+        assert e.value.what == what
+
+
+@pytest.mark.parametrize("home", ["", "/nowhere"])
+def test_missing_java_is_named(monkeypatch, tmp_path, home):
+    monkeypatch.setenv("JAVA_HOME", home)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(spark_bridge.MissingDependencyError, match="Java 17") as missing:
+        spark_bridge.require_spark()
+    assert isinstance(missing.value, ImportError)
+
+
+def test_importing_the_package_imports_no_pyspark():
+    code = "import spark_bridge, sys; sys.exit(bool({'pyspark', 'pyarrow'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_discovery_without_its_pieces_breaks_nobody_else(monkeypatch, caplog):
+    load = builtins.__import__
+
+    def fail(name, *rest):
+        if name == "spark_bridge.source":
+            raise ImportError("no pyarrow")
+        return load(name, *rest)
+
+    sys.modules.pop("spark_bridge.discovery", None)
+    monkeypatch.setattr(builtins, "__import__", fail)
+    module = importlib.import_module("spark_bridge.discovery")
+    sys.modules.pop("spark_bridge.discovery", None)
+
+    assert not hasattr(module, "DefaultSource")
+    assert "no pyarrow" in caplog.text
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(110)
+def test_the_wheel_is_found_by_spark(publisher, tmp_path):
+    pytest.importorskip("hatchling")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        assert "pyspark_p2pmsg/__init__.py" in archive.namelist()
+        archive.extractall(site)
+    publisher.publish_many("t", [b"x"] * 10)
+    sealed(publisher, "t", 10)
+    code = f"""
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.log.level", "OFF")
+spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+reader = spark.read.format("p2pmsg").option("peers", "{publisher.endpoint}")
+print("rows:", reader.option("subscribe", "t").load().count())
+spark.stop()
+"""
+    done = run([sys.executable, "-c", code], tmp_path, PYTHONPATH=str(site))
+
+    assert "rows: 10" in done.stdout, done.stderr[-3000:]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(110)
+def test_connect_mode(publisher, tmp_path):
+    for name in ("grpc", "grpc_status", "pandas"):
+        pytest.importorskip(name, reason=f"Spark Connect needs {name}")
+    publisher.publish_many("t", [{"n": number} for number in range(100)])
+    sealed(publisher, "t", 100)
+    command = [sys.executable, "-m", "tests.spark.connect_client", publisher.endpoint]
+    done = run([*command, str(tmp_path / "checkpoint")], ROOT)
+
+    assert done.stdout, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["count"] == 100
+    assert told["sum"] == sum(range(100))
+    assert "connect" in told["kind"]
+
+
+def run(command, folder, **environment):
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )

@@ -1,0 +1,236 @@
+"""Streams in real Spark: which, from where, how much at a time, and what goes wrong."""
+
+import threading
+import time
+
+import pytest
+
+import p2pmsg
+import spark_bridge
+from p2pmsg.testing import TcpProxy
+from tests.spark.streams import Collector, collect_now, publish_again_at, read_stream, sealed, start
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(90)]
+
+
+def read(spark, peers, **options):
+    reader = spark.readStream.format("p2pmsg").option("peers", ",".join(peers))
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader
+
+
+def test_topics_by_pattern_and_those_that_come_later(spark, publisher, tmp_path):
+    publisher.publish_many("trades.a", [b"x"] * 10)
+    publisher.publish_many("quotes.a", [b"x"] * 10)
+    sealed(publisher, "quotes.a", 10)
+    frame = read(spark, [publisher.endpoint], subscribePattern=r"trades\..*").load()
+    sink = Collector()
+    query = start(frame, tmp_path, sink)
+    while not query.recentProgress:
+        time.sleep(0.02)
+    publisher.publish_many("trades.b", [b"y"] * 5)  # new, so read from its beginning
+    publisher.publish_many("trades.a", [b"y"] * 5)
+    publisher.publish_many("quotes.b", [b"y"] * 5)
+    sink.wait(10, query)
+    query.stop()
+
+    assert sink.offsets("trades.a") == list(range(10, 15))
+    assert sink.offsets("trades.b") == list(range(5))
+    assert {row.topic for row in sink.rows} == {"trades.a", "trades.b"}
+
+
+def test_publishers_by_name_from_offsets_of_their_own(spark, publisher, tmp_path):
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="second") as second:
+        for peer in (publisher, second):
+            for topic in ("t", "u"):
+                peer.publish_many(topic, [b"x"] * 20)
+        frame = read(
+            spark,
+            [publisher.endpoint, second.endpoint],
+            assign='{"t": ["feed", "second"], "u": ["second"]}',
+            startingOffsets='{"t": {"feed": 15, "*": -2}, "u": {"second": 18}}',
+        ).load()
+        sink = collect_now(frame, tmp_path)
+
+    assert sink.offsets("t", "feed") == list(range(15, 20))
+    assert sink.offsets("t", "second") == list(range(20))
+    assert sink.offsets("u", "second") == [18, 19]
+    assert len(sink.rows) == 27
+
+
+def test_from_a_time_on_without_headers(spark, publisher, tmp_path):
+    for number in range(100):
+        publisher.publish("t", number, timestamp_ns=number * 1_000_000_000)
+    sealed(publisher, "t", 100)
+    options = {"startingTimestamp": "59500", "includeHeaders": "false"}
+    frame = read(spark, [publisher.endpoint], subscribe="t", **options).load()
+    sink = collect_now(frame, tmp_path)
+
+    assert sink.offsets() == list(range(60, 100))
+    assert frame.columns[-1] == "timestamp"
+
+
+def test_a_limit_holds_and_shares(spark, publisher, tmp_path):
+    publisher.publish_many("t", [b"x"] * 1000)
+    publisher.publish_many("u", [b"x"] * 10)
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "101", "minPartitions": "3"}
+    frame = read(spark, [publisher.endpoint], subscribe="t,u", **options).load()
+    parts = []
+    sink = Collector()
+
+    def keep(batch, batch_id):
+        parts.append(batch.rdd.getNumPartitions())
+        sink(batch, batch_id)
+
+    collect_now(frame, tmp_path, keep)
+    sizes = [len(batch) for _, batch in sorted(sink.batches.items()) if batch]
+
+    assert sizes == [101] * 10
+    assert sink.offsets("t") == list(range(1000))
+    assert sink.offsets("u") == list(range(10))
+    assert all(any(row.topic == "u" for row in batch) for batch in list(sink.batches.values())[1:5])
+    assert max(parts) == 3
+
+
+def test_typed_columns_of_dicts(spark, publisher, tmp_path):
+    for number in range(50):
+        value = {"symbol": "BTC", "price": number / 2, "size": number}
+        publisher.publish("t", value if number != 7 else {"symbol": 7}, key="k")
+    sealed(publisher, "t", 50)
+    reader = read(spark, [publisher.endpoint], subscribe="t", startingOffsets="earliest")
+    frame = reader.schema("symbol string, price double, size double, _offset long, _corrupt binary")
+    sink = collect_now(frame.load(), tmp_path / "kept")
+    rows = sorted(sink.rows, key=lambda row: row["_offset"])
+
+    assert [row.price for row in rows] == [n / 2 if n != 7 else None for n in range(50)]
+    assert [row["_offset"] for row in rows if row["_corrupt"] is not None] == [7]
+    with pytest.raises(Exception, match=r"message 7 of topic 't' from 'feed' does not fit"):
+        collect_now(reader.schema("symbol string, price double").load(), tmp_path / "refused")
+
+
+def test_a_peer_that_is_away_keeps_its_place_and_is_caught_up(spark, publisher, tmp_path):
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="behind") as hidden:
+        with TcpProxy(hidden.endpoint) as front:
+            sink = Collector()
+            frame = read_stream(
+                spark, [publisher.endpoint, front.endpoint], startingOffsets="earliest"
+            )
+            hidden.publish_many("t", [b"x"] * 10)
+            publisher.publish_many("t", [b"x"] * 10)
+            query = start(frame, tmp_path, sink)
+            sink.wait(20, query)
+            front.cut()
+            hidden.publish_many("t", [b"x"] * 10)
+            publisher.publish_many("t", [b"x"] * 10)
+            sink.wait(40, query)
+            query.stop()
+
+    assert sink.offsets("t", "feed") == sink.offsets("t", "behind") == list(range(20))
+
+
+def test_cut_connections_repeat_nothing_and_lose_nothing(spark, publisher, tmp_path):
+    total = 20_000
+    with TcpProxy(publisher.endpoint) as data:
+        sink = Collector()
+        options = {"startingOffsets": "earliest", "fetchTimeoutMs": "4000"}
+        query = start(read_stream(spark, [data.endpoint], **options), tmp_path, sink)
+        done = threading.Event()
+
+        def cut():
+            while not done.wait(0.3):
+                data.cut()
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        try:
+            for number in range(total):
+                publisher.publish("t", b"%d" % number)
+                if not number % 100:
+                    time.sleep(0.01)
+            sink.wait(total, query)
+        finally:
+            done.set()
+            thread.join()
+        query.stop()
+
+    assert sink.offsets() == list(range(total))
+    assert [int(row.value) for row in sink.rows] == list(range(total))
+
+
+def test_a_file_of_peers_is_read_again(spark, publisher, tmp_path):
+    path = tmp_path / "peers"
+    path.write_text(publisher.endpoint)
+    sink = Collector()
+    publisher.publish_many("t", [b"x"] * 10)
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="second") as second:
+        second.publish_many("t", [b"x"] * 7)
+        frame = read(spark, [f"file:{path}"], subscribe="t", startingOffsets="earliest").load()
+        query = start(frame, tmp_path / "checkpoint", sink)
+        sink.wait(10, query)
+        path.write_text("nonsense")  # changes nothing
+        time.sleep(1.1)
+        path.write_text(f"{publisher.endpoint}\n{second.endpoint}  # new")
+        sink.wait(17, query)
+        query.stop()
+
+    assert sink.offsets("t", "second") == list(range(7))
+
+
+def test_lag_is_reported(spark, publisher, tmp_path):
+    lags = []
+    listener = spark_bridge.LagListener(lags.append)
+    spark.streams.addListener(listener)
+    try:
+        publisher.publish_many("t", [b"x"] * 1000)
+        publisher.publish_many("u", [b"x"] * 10)
+        frame = read(
+            spark, [publisher.endpoint],
+            subscribe="t,u", startingOffsets="earliest", maxOffsetsPerTrigger="500",
+        ).load()  # fmt: skip
+        query = start(frame, tmp_path, Collector())
+        deadline = time.monotonic() + 30
+        while not lags or lags[-1].maxOffsetsBehindLatest or len(lags) < 3:
+            assert time.monotonic() < deadline, lags
+            time.sleep(0.02)
+        newest = listener.lags()[str(query.id)]
+        query.stop()
+    finally:
+        spark.streams.removeListener(listener)
+
+    assert any(lag.maxOffsetsBehindLatest >= 400 for lag in lags)
+    assert newest.metrics() == {
+        "minOffsetsBehindLatest": "0",
+        "maxOffsetsBehindLatest": "0",
+        "avgOffsetsBehindLatest": "0.0",
+    }
+    assert str(newest).startswith("spark ")
+    assert "0 behind in 2 streams" in str(newest)
+
+
+def test_a_publisher_that_is_gone_for_good_fails_by_name_in_time(spark, tmp_path):
+    sink = Collector()
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="first") as first:
+        endpoint = first.endpoint
+        first.publish_many("t", [b"x"] * 100)
+        options = {"startingOffsets": "earliest", "fetchTimeoutMs": "300", "fetchRetries": "1"}
+        frame = read_stream(spark, [endpoint], **options)
+        collect_now(frame, tmp_path, sink)
+        first.publish_many("t", [b"x"] * 50)
+        sealed(first, "t", 150)
+
+        def slow(batch, batch_id):
+            first.close()  # the batch is planned, and nobody is there to be asked
+            sink(batch, batch_id)
+
+        with pytest.raises(Exception, match="no answer for 50 messages \\[100, 150\\)"):
+            collect_now(frame, tmp_path, slow)
+    with publish_again_at(endpoint, "second") as second:
+        second.publish_many("t", [b"x"] * 3)
+        with pytest.raises(Exception, match="publisher_gone"):
+            collect_now(frame, tmp_path, sink)
+        lenient = read_stream(spark, [endpoint], **options, failOnDataLoss="false")
+        collect_now(lenient, tmp_path, sink)
+
+    assert sink.offsets("t", "first") == list(range(100))
+    assert sink.offsets("t", "second") == list(range(3))

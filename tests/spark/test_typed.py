@@ -1,0 +1,273 @@
+"""Columns out of values, and values of one length; with PySpark's types but without Spark."""
+
+import datetime
+import decimal
+import time
+
+import msgspec
+import pytest
+
+pytest.importorskip("pyspark")
+pa = pytest.importorskip("pyarrow")
+
+from pyspark.sql import types  # noqa: E402
+
+import p2pmsg  # noqa: E402
+import spark_bridge  # noqa: E402
+from spark_bridge.errors import OptionError, ValueMismatchError  # noqa: E402
+from spark_bridge.options import parse_options  # noqa: E402
+from spark_bridge.schema import BatchBuilder, Gathered, RawLayout  # noqa: E402
+from spark_bridge.typed import TypedLayout, layout_of  # noqa: E402
+
+SIMPLE = {"symbol": types.StringType(), "price": types.DoubleType(), "size": types.LongType()}
+
+
+def schema_of(fields=None, *, required=(), **more):
+    fields = {**(SIMPLE if fields is None else fields), **more}
+    return types.StructType(
+        [types.StructField(name, kind, name not in required) for name, kind in fields.items()]
+    )
+
+
+def batch_of(values, **columns):
+    return p2pmsg.MessageBatch("t", 2**63 + 5, "p", 40, 7_000, values, **columns)
+
+
+def rows_of(layout, values, **columns):
+    return layout.to_arrow(Gathered([batch_of(values, **columns)])).to_pylist()
+
+
+TRADE = {"symbol": "BTC", "price": 1.5, "size": 3}
+
+
+@pytest.mark.parametrize(
+    ("value_format", "value"),
+    [
+        ("msgpack", TRADE),
+        ("msgpack", msgspec.msgpack.encode(TRADE)),
+        ("json", msgspec.json.encode(TRADE)),
+        ("json", msgspec.json.encode(TRADE).decode()),
+        ("json", b'{\n "symbol": "BTC",\n "size": 3, "price": 1.5, "more": [1, {}]}'),
+        ("json", TRADE),
+    ],
+)
+def test_a_value_becomes_columns(value_format, value):
+    layout = TypedLayout(schema_of(), value_format)
+
+    assert rows_of(layout, [value, value]) == [TRADE, TRADE]
+
+
+def test_what_is_missing_or_null_is_null():
+    layout = TypedLayout(schema_of(), "msgpack")
+    empty = {"symbol": None, "price": None, "size": None}
+
+    assert rows_of(layout, [{}, None, {"price": None}, {"price": 2}]) == [
+        empty, empty, empty, {**empty, "price": 2.0}
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value_format", "value", "reason"),
+    [
+        ("msgpack", {"symbol": 1}, r"Expected `str \| null`, got `int` - at `\$.symbol`"),
+        ("msgpack", {"size": 2**63}, "Expected `int`"),
+        ("msgpack", b"\xc1", "MessagePack"),
+        ("msgpack", "text", "Expected `object`, got `str`"),
+        ("json", b"{", "truncated"),
+        ("json", b"", "truncated"),
+        ("json", b"[]", "Expected `object`, got `array`"),
+        ("json", b'{"size": 1.5}', "Expected `int"),
+        ("json", b'{"a": 1}\n{"a": 1}', "trailing"),
+        ("json", b"\xff", "malformed|invalid"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name_or_kept(value_format, value, reason):
+    with pytest.raises(ValueMismatchError, match=reason) as refusal:
+        rows_of(TypedLayout(schema_of(), value_format), [TRADE, value])
+    assert "message 41 of topic 't' from 'p'" in str(refusal.value)
+
+    layout = TypedLayout(schema_of(_corrupt=types.BinaryType()), value_format)
+    good, bad, last = rows_of(layout, [TRADE, value, TRADE])
+
+    assert good == last == {**TRADE, "_corrupt": None}
+    assert bad.pop("_corrupt") == (
+        value if isinstance(value, bytes)
+        else value.encode() if isinstance(value, str) else msgspec.msgpack.encode(value)
+    )  # fmt: skip
+    assert set(bad.values()) == {None}
+
+
+def test_required_fields_are_required():
+    layout = TypedLayout(schema_of(required=("price",)), "msgpack")
+
+    assert rows_of(layout, [TRADE]) == [TRADE]
+    with pytest.raises(ValueMismatchError, match="missing required field `price`"):
+        rows_of(layout, [{"symbol": "x"}])
+
+
+def test_columns_of_the_message_have_an_underscore():
+    layout = TypedLayout(
+        schema_of(
+            {
+                "topic": types.StringType(),
+                "_topic": types.StringType(),
+                "_key": types.StringType(),
+                "_session": types.LongType(),
+                "_offset": types.LongType(),
+                "_timestamp": types.TimestampType(),
+                "_headers": types.MapType(types.StringType(), types.StringType()),
+            }
+        ),
+        "msgpack",
+    )
+    (row,) = rows_of(layout, [{"topic": "its own"}], keys=["k"], headers=[{"h": 1}])
+
+    assert row == {
+        "topic": "its own", "_topic": "t", "_key": "k", "_session": 5 - 2**63, "_offset": 40,
+        "_timestamp": datetime.datetime(1970, 1, 1, 0, 0, 0, 7, datetime.UTC),
+        "_headers": [("h", "1")],
+    }  # fmt: skip
+
+
+def test_every_type_that_a_value_can_have():
+    moment = datetime.datetime(2024, 8, 8, 12, 30, 0, 123456, datetime.UTC)
+    value = {
+        "a": [1, None, 3],
+        "m": {"x": {"y z": 1.5}},
+        "s": {"in ner": {"b": True}},
+        "bin": b"\x00\xff",
+        "d": "12.34",
+        "at": moment,
+        "on": "2024-08-08",
+        "i": -(2**31),
+        "b": 127,
+        "f": 0.5,
+    }
+    y = types.StructType([types.StructField("y z", types.DoubleType())])
+    deep = types.StructType([types.StructField("b", types.BooleanType())])
+    schema = schema_of(
+        {
+            "a": types.ArrayType(types.LongType()),
+            "m": types.MapType(types.StringType(), y),
+            "s": types.StructType([types.StructField("in ner", deep)]),
+            "bin": types.BinaryType(),
+            "d": types.DecimalType(4, 2),
+            "at": types.TimestampType(),
+            "on": types.DateType(),
+            "i": types.IntegerType(),
+            "b": types.ByteType(),
+            "f": types.FloatType(),
+        }
+    )
+    (row,) = rows_of(TypedLayout(schema, "msgpack"), [value])
+
+    assert row == {
+        **value,
+        "m": [("x", {"y z": 1.5})],
+        "d": decimal.Decimal("12.34"),
+        "on": datetime.date(2024, 8, 8),
+    }
+    (row,) = rows_of(
+        TypedLayout(schema, "json"), [msgspec.json.encode({**value, "at": moment.isoformat()})]
+    )
+    assert row["bin"] == b"\x00\xff"
+    assert row["at"] == moment
+
+
+def test_what_arrow_has_no_room_for_does_not_fit_either():
+    fields = {"n": types.LongType(), "d": types.DecimalType(4, 2)}
+    with pytest.raises(ValueMismatchError, match=r"message 41 .*at `\$.d`"):
+        rows_of(TypedLayout(schema_of(fields), "msgpack"), [{"d": "1.5"}, {"d": "123456.7"}])
+
+    layout = TypedLayout(schema_of(fields, _corrupt=types.StringType()), "json")
+    first, second = rows_of(layout, [b'{"n": 1, "d": "1.50"}', b'{"n": 2, "d": "123456.7"}'])
+    assert first == {"n": 1, "d": decimal.Decimal("1.50"), "_corrupt": None}
+    assert second == {"n": None, "d": None, "_corrupt": '{"n": 2, "d": "123456.7"}'}
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (schema_of(_offset=types.StringType()), "_offset as bigint, not string"),
+        (schema_of(_corrupt=types.LongType()), "_corrupt as binary or string"),
+        (schema_of({"_offset": types.LongType()}), "no field of the value"),
+        (schema_of(v=types.MapType(types.LongType(), types.LongType())), "v map<bigint,bigint>"),
+        (schema_of(v=types.CalendarIntervalType()), "v interval"),
+    ],
+)
+def test_schemas_that_cannot_be_had(schema, reason):
+    with pytest.raises(OptionError, match=reason):
+        TypedLayout(schema, "msgpack")
+
+
+def test_which_layout_an_option_means():
+    base = {"peers": "tcp://h:1", "subscribe": "t"}
+    raw = types.StructType([types.StructField("offset", types.LongType())])
+    typed = types.StructType([types.StructField("price", types.DoubleType())])
+
+    assert layout_of(typed, parse_options(base)).value_format == "msgpack"
+    assert isinstance(layout_of(raw, parse_options({**base, "valueFormat": "raw"})), RawLayout)
+    with pytest.raises(OptionError, match="no column 'price'"):
+        layout_of(typed, parse_options({**base, "valueFormat": "raw"}))
+
+
+def fetch(publisher, values, **how):
+    publisher.publish_many("t", values)
+    publisher.flush()
+    deadline = time.monotonic() + 5
+    with p2pmsg.RangeReader(publisher.endpoint) as reader:
+        while reader.heads().streams["t"].next < len(values):
+            assert time.monotonic() < deadline
+        return list(reader.fetch("t", 0, len(values), **how))
+
+
+def test_a_fetch_decodes_typed_values_and_falls_back_frame_by_frame(publisher):
+    layout = TypedLayout(schema_of(_corrupt=types.BinaryType()), "msgpack")
+    values = [{**TRADE, "size": number} for number in range(3000)]
+    values[1500] = "wrong"
+    batches = fetch(publisher, values, value_type=layout.value_type)
+    kinds = [type(batch.values[0]).__name__ for batch in batches]
+    builder = BatchBuilder(layout)
+    for batch in batches:
+        builder.add(batch)
+    (record,) = builder.take()
+
+    assert set(kinds) == {"Row", "dict"}
+    assert record.schema == layout.schema
+    assert [row["size"] for row in record.to_pylist()] == [
+        None if number == 1500 else number for number in range(3000)
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 128, 255, 256, 70_000])
+def test_values_of_one_length_come_as_a_block(publisher, size):
+    values = [bytes([number % 251]) * size for number in range(2000 if size < 1000 else 20)]
+    batches = fetch(publisher, values, fixed=True)
+    layout = RawLayout(["value", "offset"])
+    builder = BatchBuilder(layout)
+    for batch in batches:
+        builder.add(batch)
+    rows = [row for record in builder.take() for row in record.to_pylist()]
+
+    assert all(isinstance(batch, p2pmsg.FixedBatch) for batch in batches) == (size < 65_536)
+    assert rows == [{"value": value, "offset": at} for at, value in enumerate(values)]
+    assert [message.value for batch in batches for message in batch] == values
+    assert batches[0][1:].values == values[1 : len(batches[0])]
+    assert batches[0][-1].sequence == len(batches[0]) - 1
+
+
+def test_values_of_other_kinds_come_as_they_are(publisher):
+    values = [b"a", b"bc", "d", None, 5, b"", b""]
+    batches = fetch(publisher, values, fixed=True)
+
+    assert [value for batch in batches for value in batch.values] == values
+    assert not any(isinstance(batch, p2pmsg.FixedBatch) for batch in batches)
+
+
+def test_the_error_crosses_processes():
+    import pickle
+
+    error = ValueMismatchError("t", 4, "p", "why")
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == str(error)
+    assert isinstance(copy, spark_bridge.BridgeError)

@@ -1,0 +1,200 @@
+"""The queue's log: what is written is known again, whatever was cut off or compacted."""
+
+import random
+
+import pytest
+
+from p2pmsg.errors import ConfigError, LogCorruptError, LogInUseError
+from p2pmsg.queue.journal import JournalState, change_record, push_record
+from p2pmsg.queue.journal_file import FileJournal, LogSettings, log_settings, read_log, segments
+from recovery.queue import DeadJob, Died, Done, Dropped, Failed, Failure, Given, QueuedJob, Retried
+
+
+def job(sequence, **fields):
+    return QueuedJob(sequence, b"\x01" * 50, 1000 + sequence, **fields)
+
+
+def opened(folder, **settings):
+    state = JournalState()
+    return FileJournal(LogSettings(directory=folder, **settings), state), state
+
+
+def failed(sequence, deliveries, reason="no"):
+    return job(
+        sequence, deliveries=deliveries, blamed=deliveries, history=[Failure(5, "w", reason)]
+    )
+
+
+def test_what_was_written_is_known_again(tmp_path):
+    journal, first = opened(tmp_path)
+    full = job(3, key="k", priority=7, message_id="m", headers=b"\x80", due_ns=99)
+    for each in (job(0), job(1), job(2), full, job(4)):
+        journal.append(push_record(each))
+    journal.append(change_record(Done(0, 2)))
+    journal.append(change_record(Failed(failed(2, 1))))
+    journal.append(change_record(Died(DeadJob(failed(4, 5), "deliveries_max", 77))))
+    journal.append(change_record(Given(8, [3], 100), ("host", 4, 5)))
+    journal.close()
+
+    state = read_log(tmp_path)
+    assert state.session == first.session
+    assert state.next_sequence == 5
+    assert sorted(state.open) == [2, 3]
+    assert state.open[2].history == [Failure(5, "w", "no")]
+    assert state.open[3] == full or repr(state.open[3]) == repr(full)
+    assert (state.dead[4].why, state.dead[4].job.deliveries) == ("deliveries_max", 5)
+    assert [holder for _, holder in state.jobs()] == [None, 8]
+    assert state.processes[8] == ("host", 4, 5)
+    assert state.seen == {"m": (3, 1003)}
+
+
+def test_a_dead_letter_is_retried_or_dropped(tmp_path):
+    journal, _ = opened(tmp_path)
+    for sequence in range(2):
+        journal.append(push_record(job(sequence)))
+        journal.append(change_record(Died(DeadJob(failed(sequence, 5), "discarded", 1))))
+    journal.append(change_record(Retried(job(0, deliveries=5))))
+    journal.append(change_record(Dropped(1)))
+    journal.close()
+
+    state = read_log(tmp_path)
+    assert sorted(state.open) == [0]
+    assert not state.dead
+
+
+@pytest.mark.parametrize("damage", ["cut", "garbage", "bit"])
+def test_a_torn_tail_is_cut_off(tmp_path, caplog, damage):
+    journal, _ = opened(tmp_path)
+    for sequence in range(10):
+        journal.append(push_record(job(sequence)))
+    journal.close()
+    path = segments(tmp_path)[-1]
+    data = path.read_bytes()
+    torn = {"cut": data[:-7], "garbage": data + b"\0\0\0\x09rubbish", "bit": flip(data, -3)}
+    path.write_bytes(torn[damage])
+
+    journal, state = opened(tmp_path)
+    assert len(state.open) == (10 if damage == "garbage" else 9)
+    assert "cut off" in caplog.text
+    journal.append(push_record(job(99)))
+    journal.close()
+    assert 99 in read_log(tmp_path).open
+
+
+def flip(data, at):
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+def test_damage_in_the_midst_is_refused(tmp_path):
+    for _ in range(2):
+        journal, _ = opened(tmp_path)
+        journal.append(push_record(job(1)))
+        journal.close()
+    path = segments(tmp_path)[0]
+    path.write_bytes(flip(path.read_bytes(), -3))
+
+    with pytest.raises(LogCorruptError, match=r"queue-0+1\.log is damaged at byte"):
+        opened(tmp_path)
+
+
+def test_one_process_has_it_open(tmp_path):
+    journal, _ = opened(tmp_path)
+    with pytest.raises(LogInUseError, match="in use"):
+        opened(tmp_path)
+    journal.close()
+    opened(tmp_path)[0].close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_compaction_changes_nothing_that_is_known(tmp_path, seed):
+    """Random histories, in small segments, against a state that saw every record once."""
+    rng = random.Random(seed)
+    journal, state = opened(tmp_path, segment_bytes=4096, fsync="never", dedup_window_ms=1e13)
+    naive = JournalState()
+    sizes = []
+
+    def write(record):
+        journal.append(record)
+        naive.apply(record)
+        sizes.append(journal.size)
+
+    number = 0
+    for _ in range(1500):
+        roll = rng.random()
+        known = sorted(naive.open)
+        if roll < 0.45 or not known:
+            key = rng.choice((None, "k"))
+            message_id = f"m{number}" if rng.random() < 0.05 else None
+            write(push_record(job(number, key=key, message_id=message_id)))
+            number += 1
+            continue
+        sequence = rng.choice(known[:8])
+        found = naive.open[sequence]
+        if roll < 0.8:
+            write(change_record(Done(sequence, sequence + 1)))
+        elif roll < 0.88:
+            write(change_record(Failed(failed(sequence, found.deliveries + 1, f"{roll}"))))
+        elif roll < 0.94:
+            write(change_record(Died(DeadJob(failed(sequence, found.deliveries + 1), "x", 1))))
+            if rng.random() < 0.7:
+                write(change_record(Dropped(sequence)))
+            elif rng.random() < 0.5:
+                write(change_record(Retried(naive.dead[sequence].job)))
+        else:
+            write(change_record(Given(rng.randrange(3), [sequence], number), ("h", 1, 2)))
+        if rng.random() < 0.005:
+            journal.close()
+            journal, state = opened(
+                tmp_path, segment_bytes=4096, fsync="never", dedup_window_ms=1e13
+            )
+    journal.close()
+
+    state = read_log(tmp_path)
+    assert {s: repr(j) for s, j in state.open.items()} == {
+        s: repr(j) for s, j in naive.open.items()
+    }
+    assert {s: repr(d) for s, d in state.dead.items()} == {
+        s: repr(d) for s, d in naive.dead.items()
+    }
+    assert state.seen == naive.seen
+    assert {s: h for s, h in state.holders.items() if s in state.open} == {
+        s: h for s, h in naive.holders.items() if s in naive.open
+    }
+    assert len(segments(tmp_path)) < 100
+
+
+def test_what_is_done_takes_no_room_for_long(tmp_path):
+    journal, _ = opened(tmp_path, segment_bytes=4096, fsync="never")
+    for sequence in range(5000):
+        journal.append(push_record(job(sequence)))
+        journal.append(change_record(Done(sequence, sequence + 1)))
+        assert journal.size < 20_000
+    journal.close()
+
+
+BAD = {
+    "directory": {"directory": ""},
+    "fsync": {"fsync": "sometimes"},
+    "interval": {"fsync_interval_ms": -1},
+    "segment": {"segment_bytes": 1},
+}
+
+
+@pytest.mark.parametrize("change", BAD.values(), ids=BAD)
+def test_settings_have_limits(change):
+    with pytest.raises(ConfigError):
+        LogSettings(**{"directory": "x", **change})
+
+
+def test_what_log_may_be():
+    class Other:
+        directory = "d"
+        fsync = "always"
+
+    assert log_settings(None) is None
+    assert log_settings("d") == LogSettings(directory="d")
+    assert log_settings(Other()) == LogSettings(directory="d", fsync="always")
+    with pytest.raises(ConfigError, match="log"):
+        log_settings(7)

@@ -1,0 +1,183 @@
+"""Totals out of deltas, without a socket."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import p2pmsg
+from p2pmsg.metrics.gathering import KEYS_MAX, Deltas, check_name, check_number, check_tags
+from p2pmsg.metrics.state_file import StateFile
+from p2pmsg.metrics.totals import ExactTotals, LostDeltas, StateError
+from p2pmsg.statsd import parse_line
+from p2pmsg.statsd.dialect import STRICT
+from p2pmsg.statsd.metric import Metric
+
+A, B = 7, 2**64 - 1
+
+
+def delta(**counters):
+    return {"v": 1, "c": counters}
+
+
+def test_a_message_counts_once():
+    totals = ExactTotals()
+    for _ in range(3):
+        totals.apply(A, 0, delta(a=2))
+
+    assert totals.counters == {"a": 2}
+    assert totals.duplicates == 2
+    assert totals.is_exact
+
+
+def test_sessions_count_apart():
+    totals = ExactTotals()
+    totals.apply(A, 0, delta(a=2))
+    totals.apply(B, 0, delta(a=3))
+
+    assert totals.counters == {"a": 5}
+
+
+def test_what_is_missing_is_told_with_its_range_and_only_once():
+    totals = ExactTotals()
+    totals.apply(A, 0, delta(a=1))
+    totals.note_lost(A, 0, 3, "timeout")
+    totals.apply(A, 5, delta(a=1))
+
+    assert totals.losses == [LostDeltas(A, 1, 3, "timeout"), LostDeltas(A, 3, 5, "evicted")]
+    assert totals.lost == 4
+    assert not totals.is_exact
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, 7, [], {}, {"v": 2}, {"v": 1, "c": []}, {"v": 1, "c": {"a": "1"}},
+        {"v": 1, "c": {"a": float("nan")}}, {"v": 1, "g": {"a": 1}}, {"v": 1, "g": {"a": [1]}},
+        {"v": 1, "ms": {"a": 1}}, {"v": 1, "s": {"a": "text"}}, {"v": 1, "s": {"a": [1]}},
+        {"v": 1, "c": {"a": True}}, {"v": 1, "c": {7: 1}},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_message_that_is_no_delta_is_counted_and_changes_nothing(value):
+    totals = ExactTotals()
+    totals.apply(A, 0, value)
+
+    assert totals.malformed == 1
+    assert totals.counters == {}
+    assert totals.next_sequence(A) == 1
+
+
+def test_a_flood_of_names_is_cut_and_counted():
+    totals = ExactTotals(names_max=10)
+    for number in range(30):
+        totals.apply(A, number, delta(**{f"n{number}": 1}))
+
+    assert len(totals.counters) == 10
+    assert totals.cut == 20
+    assert not totals.is_exact
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from([A, B]), st.integers(0, 12), st.integers(-(2**62), 2**62)),
+    max_size=40,
+)
+
+
+@given(steps, st.randoms(use_true_random=False))
+def test_repeats_and_restarts_change_nothing(messages, rng):
+    """Any replay from any point, with a restart from the state in between, counts once."""
+    sent = {A: [], B: []}
+    for session, key, value in messages:
+        sent[session].append(delta(**{f"k{key}": value}))
+    expected = {}
+    for stream in sent.values():
+        for message in stream:
+            for key, value in message["c"].items():
+                expected[key] = expected.get(key, 0) + value
+
+    totals = ExactTotals()
+    for _ in range(4):
+        for session, stream in sent.items():
+            stop = rng.randrange(len(stream) + 1)
+            for sequence in range(stop):
+                totals.apply(session, sequence, stream[sequence])
+        totals = ExactTotals.decode(totals.encode())
+    for session, stream in sent.items():
+        for sequence, message in enumerate(stream):
+            totals.apply(session, sequence, message)
+
+    assert totals.counters == expected
+    assert totals.is_exact
+
+
+def test_a_state_is_what_it_was(tmp_path):
+    totals = ExactTotals()
+    totals.apply(B, 0, {"v": 1, "c": {"a": 2**63 - 1}, "g": {"g": [1, 2]}, "ms": {"t": [1, 2.5]}})
+    totals.apply(B, 1, {"v": 1, "c": {"a": 2**63 - 1}, "g": {"g": [None, 2]}})
+    totals.note_lost(A, 0, 2, "timeout")
+    file = StateFile(tmp_path / "state")
+    file.save(totals.encode())
+    read = file.load(100)
+
+    assert read.counters == {"a": 2 * (2**63 - 1)}
+    assert read.gauges == {"g": 5}
+    assert read.statistics == {"ms t": [2, 3.5]}
+    assert read.losses == totals.losses
+    assert (read.next_sequence(A), read.next_sequence(B)) == (2, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+@given(st.binary(max_size=60))
+def test_any_other_file_is_refused(data):
+    with pytest.raises(StateError):
+        ExactTotals.decode(data)
+
+
+def test_deltas_as_lines_say_the_same():
+    deltas = Deltas()
+    deltas.increment("a|#x:y", 3)
+    deltas.increment("a|#x:y", -1)
+    deltas.set_gauge("g", 5)
+    deltas.add_gauge("g", -7)
+    deltas.add_gauge("h", 2)
+    deltas.add_value("ms", "t", 1.5)
+    deltas.add_to_set("s", "ann")
+
+    assert deltas.lines() == ["a:2|c|#x:y", "g:0|g", "g:-2|g", "h:+2|g", "t:1.5|ms", "s:ann|s"]
+    assert all(isinstance(parse_line(line.encode(), STRICT)[0], Metric)
+               for line in deltas.lines())  # fmt: skip
+
+
+def test_a_sum_that_does_not_fit_is_left_for_the_next_message():
+    deltas = Deltas()
+    assert deltas.increment("a", 2**63 - 1)
+    assert not deltas.increment("a", 1)
+    assert deltas.counters == {"a": 2**63 - 1}
+
+
+def test_many_names_are_sent_early():
+    deltas = Deltas()
+    for number in range(KEYS_MAX):
+        assert not deltas.is_full
+        deltas.increment(f"n{number}", random.randrange(9))
+    assert deltas.is_full
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "a|b", "a@b", "a\nb", "a\x00", None, 7])
+def test_a_name_that_no_server_takes_is_refused(name):
+    with pytest.raises(p2pmsg.MessageError, match="name must"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("tags", ["a", [""], ["a,b"], ["a|b"], ["a\n"], [7]])
+def test_tags_that_do_not_fit_are_refused(tags):
+    with pytest.raises(p2pmsg.MessageError, match="tags must"):
+        check_tags(tags)
+
+
+@pytest.mark.parametrize("value", [True, "1", None, float("nan"), float("inf"), 2**63])
+def test_a_number_that_cannot_be_sent_is_refused(value):
+    with pytest.raises(p2pmsg.MessageError, match="value must"):
+        check_number("value", value)

@@ -1,0 +1,220 @@
+"""The parts of the collector, one by one."""
+
+import pytest
+
+import p2pmsg
+from p2pmsg.statsd import Kind, read_sketch
+from p2pmsg.statsd.aggregate import Aggregator
+from p2pmsg.statsd.config import AggregateConfig
+from p2pmsg.statsd.dialect import DIALECTS
+from p2pmsg.statsd.listen import parse_listen
+from p2pmsg.statsd.management import QUIT, Management
+from p2pmsg.statsd.node_text import number_text, object_text
+from p2pmsg.statsd.receive import LineBuffer
+
+
+def rows_of(aggregator, timestamp_s=0.0):
+    found = [row for rows in aggregator.flush(timestamp_s).rows() for row in rows]
+    return {row.key: row for row in found if not row.key.startswith("statsd.")}
+
+
+# ------------------------------------------------------------------------------ the aggregation
+
+
+def test_many_names_are_told_apart():
+    aggregator = Aggregator()
+    for round_ in range(2):
+        for start in range(0, 30_000, 100):
+            aggregator.feed(b"\n".join(b"n.%d:%d|c" % (n, n) for n in range(start, start + 100)))
+        rows = rows_of(aggregator)
+        assert len(rows) == 30_000, round_
+        assert all(rows[f"n.{n}"].fields["count"] == n for n in range(30_000))
+
+
+def test_the_forms_are_forgotten_when_they_are_too_many_and_nothing_is_lost():
+    aggregator = Aggregator(AggregateConfig(names_max=10))
+    for number in range(2000):
+        aggregator.feed(b"a:1|g|T%d\nb:1|c|@0.%05d1" % (number, number))
+    assert len(aggregator._forms) <= 50
+    assert aggregator.series.cut_count == 0
+
+
+def test_a_name_that_went_makes_room():
+    config = AggregateConfig(names_max=2, delete_counters=True)
+    aggregator = Aggregator(config)
+    aggregator.feed(b"a:1|c\nb:1|c\nc:1|c")
+    assert rows_of(aggregator).keys() == {"a", "b"}
+    aggregator.feed(b"b:1|c")
+    assert rows_of(aggregator).keys() == {"b"}
+    aggregator.feed(b"c:5|c")
+    rows = rows_of(aggregator)
+    assert rows.keys() == {"c"}
+    assert rows["c"].fields["count"] == 5
+    assert aggregator.series.cut_count == 1
+    assert list(aggregator.series.cut_names) == ["c"]
+
+
+def test_gauges_are_kept_for_their_age():
+    aggregator = Aggregator(AggregateConfig(delete_gauges=True, gauge_age_max=2))
+    aggregator.feed(b"g:7|g")
+    assert [len(rows_of(aggregator)) for _ in range(4)] == [1, 1, 0, 0]
+
+
+def test_plain_and_signed_values_of_a_gauge_keep_their_order():
+    aggregator = Aggregator()
+    aggregator.feed(b"g:5|g\nh:9|g\ng:+1|g\ng:-3|g\ng:1e1|g\ng:-4|g\nh:8|g")
+    rows = rows_of(aggregator)
+    assert rows["g"].fields["value"] == 6
+    assert rows["h"].fields["value"] == 8
+    assert aggregator.tally.order_repairs == 1
+
+
+def test_metrics_with_a_time_are_flushed_with_it():
+    aggregator = Aggregator()
+    aggregator.feed(b"a:1|c|T100\na:2|c|T100\na:4|c|T101\na:8|c")
+    found = [row for rows in aggregator.flush(200.0).rows() for row in rows if row.key == "a"]
+    assert {row.timestamp_s: row.fields["count"] for row in found} == {200.0: 8, 100: 3, 101: 4}
+
+
+def test_sets_are_bounded_and_what_found_no_room_is_counted():
+    aggregator = Aggregator(AggregateConfig(set_values_max=3))
+    aggregator.feed(b"\n".join(b"s:%d|s" % number for number in range(10)))
+    assert rows_of(aggregator)["s"].fields["count"] == 3
+    assert aggregator.tally.set_values_dropped == 7
+
+
+def test_huge_values_break_nothing():
+    aggregator = Aggregator()
+    aggregator.feed(b"t:1e308|ms\nt:1e308|ms\nc:1e308|c\nc:1e308|c")
+    rows = rows_of(aggregator)
+    assert rows["t"].fields["upper"] == 1e308
+    assert rows["c"].fields["count"] == float("inf")
+
+
+def test_a_distribution_beyond_the_bound_of_values_has_a_sketch_too():
+    aggregator = Aggregator(AggregateConfig(values_max=10))
+    for number in range(100):
+        aggregator.feed(b"d:%d|d" % number)
+        aggregator.settle()
+    row = rows_of(aggregator)["d"]
+    assert row.kind is Kind.DISTRIBUTION
+    sketch = read_sketch(row.sketch)
+    assert sketch.count == 100
+    assert sketch.get_quantile_value(0.5) == pytest.approx(49, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("interval_s", 0), ("percentiles", (0,)), ("percentiles", (101,)), ("names_max", 0),
+        ("gauge_age_max", 0), ("histogram", (("a", (2.0, 1.0)),)), ("dialect", "etsy"),
+        ("prefix_stats", 7), ("set_values_max", 1.5),
+    ],
+)  # fmt: skip
+def test_a_setting_out_of_its_limits_is_refused_by_name(field, value):
+    with pytest.raises(p2pmsg.ConfigError, match=field):
+        AggregateConfig(**{field: value})
+
+
+# -------------------------------------------------------------------------------- what Node says
+
+NUMBERS = {
+    0.0: "0", 1.0: "1", -1.5: "-1.5", 1e21: "1e+21", 1e20: "100000000000000000000",
+    1e-6: "0.000001", 1e-7: "1e-7", 1.5e-7: "1.5e-7", 0.1: "0.1", 5e-324: "5e-324",
+    9.749546022899947e-06: "0.000009749546022899947", 8.502930819617108e18: "8502930819617108000",
+    float("inf"): "Infinity", float("nan"): "NaN",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "text"), NUMBERS.items())
+def test_a_number_is_written_as_in_javascript(number, text):
+    assert number_text(number) == text
+
+
+OBJECTS = [
+    ([], "{}"),
+    ([("a", 1)], "{ a: 1 }"),
+    ([("a.b", 1), ("it's", 2)], "{ 'a.b': 1, \"it's\": 2 }"),
+    ([("t", [10, 20, 40])], "{ t: [ 10, 20, 40 ] }"),
+    ([("t", [])], "{ t: [] }"),
+    (
+        [("t", [417, 292, 67, 428, 49, 83, 1, 22])],
+        "{\n  t: [\n    417, 292, 67, 428,\n     49,  83,  1,  22\n  ]\n}",
+    ),
+    ([(f"metric.number.{n}", n) for n in range(4)],
+     "{\n  'metric.number.0': 0,\n  'metric.number.1': 1,\n"
+     "  'metric.number.2': 2,\n  'metric.number.3': 3\n}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("entries", "text"), OBJECTS, ids=range(len(OBJECTS)))
+def test_an_object_is_written_as_by_node(entries, text):
+    assert object_text(entries) == text
+
+
+# ----------------------------------------------------------------------------------- management
+
+
+@pytest.fixture
+def management():
+    aggregator = Aggregator(AggregateConfig(dialect=DIALECTS["etsy"]))
+    aggregator.feed(b"a.b:1|c\na.c:2|c\nt:1|ms\nt:2|ms\ng:3|g")
+    return Management(aggregator, 100.0, lambda: [("graphite", "last_flush", 90.0)], [("x", 1)])
+
+
+def test_statistics_show_times_as_seconds_since(management):
+    management.last_message_s = 103.0
+    assert management.answer(b"stats\n", 107.4) == (
+        "uptime: 7\nmessages.last_msg_seen: 4\nmessages.bad_lines_seen: 0\n"
+        "graphite.last_flush: 17\nEND\n\n"
+    )
+
+
+def test_deleting_a_folder_and_a_timer(management):
+    assert management.answer(b"delcounters a.* x\n", 0) == (
+        "deleted: a.b\ndeleted: a.c\nmetric x not found\nEND\n\n"
+    )
+    assert management.answer(b"timers", 0) == "{ t: [ 1, 2 ] }\nEND\n\n"
+    assert management.answer(b"deltimers t", 0) == "deleted: t\nEND\n\n"
+    assert management.answer(b"timers", 0) == "{}\nEND\n\n"
+    assert management.answer(b"gauges", 0) == "{ g: 3 }\nEND\n\n"
+
+
+def test_what_the_collector_says_about_itself_cannot_be_deleted(management):
+    assert "not found" in management.answer(b"delcounters statsd.bad_lines_seen", 0)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"", b"stats health", b"counters;", b"\0" * 100])
+def test_anything_else_is_an_error_or_an_answer(management, data):
+    answer = management.answer(data, 0)
+    assert answer == "ERROR\n" or answer.endswith("END\n\n")
+
+
+def test_settings_are_shown_and_quitting_ends(management):
+    assert management.answer(b"config\n", 0) == "\nx: 1\n"
+    assert management.answer(b"quit\n", 0) is QUIT
+
+
+# --------------------------------------------------------------------------------------- streams
+
+
+def test_lines_of_a_stream_come_whole():
+    lines = LineBuffer(100)
+    assert lines.feed(b"a:1") == b""
+    assert lines.feed(b"|c\nb:") == b"a:1|c"
+    assert lines.feed(b"2|c\n\nc") == b"b:2|c\n"
+
+
+def test_a_line_that_is_too_long_is_skipped_to_its_end():
+    lines = LineBuffer(10)
+    assert lines.feed(b"x" * 8) == b""
+    assert lines.feed(b"x" * 8) == b""
+    assert lines.feed(b"still\nb:1|c\n") == b"b:1|c"
+    assert lines.overlong == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["udp://127.0.0.1:8125", "tcp://[::1]:0", "unixgram:///a/b", "unix:///a", "udp://h:1"]
+)
+def test_a_place_is_written_as_it_was_read(text):
+    assert str(parse_listen(text)) == text

@@ -1,0 +1,156 @@
+"""The work queue over ZeroMQ: ROUTER to DEALER, with descriptors to wait for and news of breaks."""
+
+from typing import Final
+
+import zmq
+
+from transports.context import Context
+from transports.endpoint import Endpoint
+from transports.zmq_recovery import ZmqRecoveryClient, ZmqRecoveryServer
+from transports.zmq_socket import FRAME_BYTES_MAX, SILENCE_MS
+
+QUEUE_FRAMES: Final = 100_000
+"""Above what a worker may have in hand: credit is the bound, and a frame has a job at least."""
+
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+
+
+class ZmqQueueServer(ZmqRecoveryServer):
+    """A pusher's ROUTER socket.
+
+    It is a ROUTER and not a PUSH, since a PUSH deals round: it cannot choose who gets a job, and
+    does not learn who got it. Otherwise as `ZmqRecoveryServer`.
+
+    Attributes:
+        fd: a descriptor that becomes readable when there may be news; it does so once, so read all
+            there is, after sending too, before waiting for it.
+        break_fd: a descriptor that is readable when a connection broke.
+
+    """
+
+    def __init__(
+        self,
+        endpoint: str | Endpoint,
+        *,
+        context: Context,
+        queue_frames: int = QUEUE_FRAMES,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        silence_ms: int = SILENCE_MS,
+    ) -> None:
+        """Bind; see `ZmqRecoveryServer`."""
+        super().__init__(
+            endpoint,
+            context=context,
+            queue_frames=queue_frames,
+            frame_bytes_max=frame_bytes_max,
+            silence_ms=silence_ms,
+        )
+        self._receive_timeout_ms = -1
+        self._monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.fd = int(self.socket.get(zmq.FD))
+        self.break_fd = int(self._monitor.get(zmq.FD))
+
+    def broke(self) -> bool:
+        """Whether a connection broke since the last call."""
+        found = False
+        try:
+            while True:
+                self._monitor.recv_multipart(_NOBLOCK)
+                found = True
+        except zmq.ZMQError:
+            return found
+
+    def receive_wait(self, timeout_ms: int) -> tuple[bytes, bytes] | None:
+        """Return the next request, or None after `timeout_ms` without one.
+
+        Raises:
+            ClosedError: the server is closed.
+
+        """
+        socket = self.socket
+        try:
+            if timeout_ms != self._receive_timeout_ms:
+                socket.set(zmq.RCVTIMEO, timeout_ms)
+                self._receive_timeout_ms = timeout_ms
+            requester = socket.recv()
+            frame = socket.recv()
+            if not socket.get(zmq.RCVMORE):
+                return requester, frame
+        except zmq.Again:
+            return None
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+        self.malformed += 1
+        while socket.get(zmq.RCVMORE):
+            socket.recv(_NOBLOCK)
+        return None
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close; see `ZmqSocket.close`."""
+        monitor = getattr(self, "_monitor", None)
+        if monitor is not None and not self.socket.closed:
+            self.socket.disable_monitor()
+            monitor.close(linger=0)
+        super().close(linger_ms)
+
+
+class ZmqQueueClient(ZmqRecoveryClient):
+    """A puller's DEALER socket; otherwise as `ZmqRecoveryClient`.
+
+    Attributes:
+        fd: see `ZmqQueueServer`.
+
+    """
+
+    def __init__(
+        self,
+        endpoint: str | Endpoint,
+        *,
+        context: Context,
+        queue_frames: int = QUEUE_FRAMES,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        silence_ms: int = SILENCE_MS,
+    ) -> None:
+        """Make the socket, unconnected; see `ZmqRecoveryClient`."""
+        super().__init__(
+            endpoint,
+            context=context,
+            queue_frames=queue_frames,
+            frame_bytes_max=frame_bytes_max,
+            silence_ms=silence_ms,
+        )
+        self.fd = int(self.socket.get(zmq.FD))
+        self._receive_timeout_ms = -1
+
+    def receive_wait(self, timeout_ms: int) -> bytes | None:
+        """Return the next frame, or None after `timeout_ms` without one.
+
+        Signals are handled while it waits, so Ctrl-C works.
+
+        Raises:
+            ClosedError: the client is closed.
+
+        """
+        try:
+            if timeout_ms != self._receive_timeout_ms:
+                self.socket.set(zmq.RCVTIMEO, timeout_ms)
+                self._receive_timeout_ms = timeout_ms
+            frame = self.socket.recv()
+            if not self.socket.get(zmq.RCVMORE):
+                return frame
+        except zmq.Again:
+            return None
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+        self.malformed += 1
+        while self.socket.get(zmq.RCVMORE):
+            self.socket.recv(_NOBLOCK)
+        return None
+
+
+def wait_for_any(clients: list[ZmqQueueClient], timeout_ms: int) -> None:
+    """Wait until one of the sockets has a frame, for `timeout_ms` at most."""
+    poller = zmq.Poller()
+    for client in clients:
+        poller.register(client.socket, zmq.POLLIN)
+    poller.poll(timeout_ms)
