@@ -58,7 +58,7 @@ from p2pmsg.stats import (
 from p2pmsg.sync.heads_watch import HeadsWatch
 from p2pmsg.sync.mold_publisher import MoldPublisher, MoldPublisherStats
 from p2pmsg.sync.publisher import Publisher
-from p2pmsg.sync.reader import Heads, RangeReader, StreamHead
+from p2pmsg.sync.reader import Heads, RangeReader, SessionEntry, StreamHead
 from p2pmsg.sync.relay import Relay
 from p2pmsg.sync.subscriber import Subscriber
 from recovery import (
@@ -138,6 +138,7 @@ __all__ = [
     "RequesterStats",
     "Responder",
     "RetransmitConfig",
+    "SessionEntry",
     "StreamHead",
     "StreamLedger",
     "Subscriber",
