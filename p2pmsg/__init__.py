@@ -44,6 +44,7 @@ from p2pmsg.queue import (
     PusherStats,
     WorkerStats,
 )
+from p2pmsg.relay.stats import RelayedSessionStats, RelayStats
 from p2pmsg.requests import Answers, Requester, Responder
 from p2pmsg.stats import (
     CursorStats,
@@ -57,7 +58,8 @@ from p2pmsg.stats import (
 from p2pmsg.sync.heads_watch import HeadsWatch
 from p2pmsg.sync.mold_publisher import MoldPublisher, MoldPublisherStats
 from p2pmsg.sync.publisher import Publisher
-from p2pmsg.sync.reader import Heads, RangeReader, StreamHead
+from p2pmsg.sync.reader import Heads, RangeReader, SessionEntry, StreamHead
+from p2pmsg.sync.relay import Relay
 from p2pmsg.sync.subscriber import Subscriber
 from recovery import (
     CursorConfig,
@@ -126,6 +128,9 @@ __all__ = [
     "QueueConfig",
     "QueueFullError",
     "RangeReader",
+    "Relay",
+    "RelayStats",
+    "RelayedSessionStats",
     "RemoteError",
     "ReplayConfig",
     "RequestError",
@@ -133,6 +138,7 @@ __all__ = [
     "RequesterStats",
     "Responder",
     "RetransmitConfig",
+    "SessionEntry",
     "StreamHead",
     "StreamLedger",
     "Subscriber",

@@ -96,6 +96,30 @@ class Heartbeat(msgspec.Struct, array_like=True):
     """`place_of` the recovery endpoint: who knows another one has missed the last welcome."""
 
 
+PATH_MAX: Final = 64
+"""How many relays may be one behind the other."""
+SESSIONS_PER_PAGE: Final = 256
+
+
+class SessionEntry(msgspec.Struct, array_like=True):
+    """One session that a relay serves."""
+
+    session: Id
+    name: Name
+    hops: Annotated[int, msgspec.Meta(ge=1, le=PATH_MAX)]
+    """How many relays are between the reader of this and the publisher: 1 next to it."""
+
+
+class Sessions(msgspec.Struct, array_like=True):
+    """Relay to subscriber: whose streams it serves, a page at a time."""
+
+    path: Annotated[list[Id], msgspec.Meta(max_length=PATH_MAX)]
+    """The relays from which it gets anything, and from which those do, itself included."""
+    sessions: Annotated[list[SessionEntry], msgspec.Meta(max_length=SESSIONS_PER_PAGE)]
+    following: Annotated[int, msgspec.Meta(ge=0, lt=2**32)] = 0
+    """Where the next page begins; 0: this is the last one."""
+
+
 def place_of(recovery: str) -> int:
     """Return the CRC-32 of a recovery endpoint."""
     return crc32(recovery.encode())
@@ -114,7 +138,7 @@ class Marked(msgspec.Struct, array_like=True):
 B = TypeVar("B", bound=msgspec.Struct)
 _decoders: dict[type, msgspec.msgpack.Decoder[msgspec.Struct]] = {
     kind: msgspec.msgpack.Decoder(kind)
-    for kind in (Welcome, Probe, Heads, Joined, Nack, Refused, Heartbeat, Marked)
+    for kind in (Welcome, Probe, Heads, Joined, Nack, Refused, Heartbeat, Marked, Sessions)
 }
 
 

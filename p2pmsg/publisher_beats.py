@@ -4,6 +4,7 @@ Heartbeats have one schedule a stream, and stand in the order in which they are 
 """
 
 import heapq
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
@@ -12,19 +13,20 @@ from p2pmsg.wire import Kind
 
 if TYPE_CHECKING:
     from p2pmsg.publisher_core import PublisherCore
+    from p2pmsg.relay.session import RelayedSession
 
 _CLOSING_NS = 50_000_000
 
 
 class BeatDesk:
-    """Sends heartbeats when they are due; part of `PublisherCore`.
+    """Sends heartbeats when they are due; part of `PublisherCore`, or of a session at a relay.
 
     Attributes:
         sent: how many went out.
 
     """
 
-    def __init__(self, core: "PublisherCore") -> None:
+    def __init__(self, core: "PublisherCore | RelayedSession") -> None:
         self._core = core
         self._heap: list[tuple[int, str, PublisherStream]] = []
         self._closing_due_ns = 0
@@ -37,7 +39,7 @@ class BeatDesk:
         if stream.beat_ns > heartbeat.next_deadline_ns():
             self._schedule(stream)
 
-    def handle_timer(self, streams: list[PublisherStream], *, now_ns: int) -> None:
+    def handle_timer(self, streams: Sequence[PublisherStream], *, now_ns: int) -> None:
         """Send what is due; while the publisher closes, all heads again and again."""
         heap = self._heap
         while heap and heap[0][0] <= now_ns:

@@ -70,7 +70,7 @@ class PublisherCore:
         log: PublisherLog | None = None,
     ) -> None:
         self.name = name
-        self.log = log
+        self.log = self.losses = log
         self.session = session
         self.config = config
         self.open_batches: dict[str, Batch] = {}

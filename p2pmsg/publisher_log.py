@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.errors import ConfigError, LogFailedError
-from recovery import Kept
+from recovery import Kept, Loss, LossReason
 from recovery.ranges import RangeSet
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ class LogStats:
 
 
 class PublisherLog:
-    """The log of one publisher. Only `read` may be called without the publisher's lock.
+    """The log of one publisher, or relay. Only `read` may be called without the publisher's lock.
+
+    A `session` that is left out is the log's own one; a relay names those that it relays.
 
     Args:
         config: a `LogConfig`.
@@ -62,6 +64,7 @@ class PublisherLog:
 
     Attributes:
         session: the session of the log.
+        store: where its files are.
         failed: see `LogStats`.
         broken: why nothing can be brought to the disk any more (`on_error="raise"`), or None.
         gated: whether a frame may go out only when it is on the disk (`fsync="always"`).
@@ -79,7 +82,8 @@ class PublisherLog:
         if not isinstance(config, log.LogConfig):
             raise ConfigError("log", "a LogConfig or None", config)
         self.config = config
-        self._writer = log.LogWriter(config, session=session, now_ns=wall_ns, store=store)
+        self.store = log.FileStore(config.directory) if store is None else store
+        self._writer = log.LogWriter(config, session=session, now_ns=wall_ns, store=self.store)
         self._write_error = log.LogWriteError
         self._reader = self._writer.reader()
         self.session: int = self._writer.session
@@ -90,9 +94,9 @@ class PublisherLog:
         self._sync_due_ns: int | None = None
         self._expire_due_ns = 0
         self._errors = 0
-        self._ahead: OrderedDict[tuple[bytes, str], tuple[Kept | None, Iterator[Kept]]] = (
-            OrderedDict()
-        )
+        self._ahead: OrderedDict[
+            tuple[bytes, int, str], tuple[Kept | None, Iterator[Kept]]
+        ] = OrderedDict()
 
     @property
     def floor(self) -> int:
@@ -104,18 +108,32 @@ class PublisherLog:
         """Return the topics of the log's session."""
         return [topic for session, topic in self._writer.streams() if session == self.session]
 
-    def next(self, topic: str) -> int:
+    def streams(self) -> list[tuple[int, str]]:
+        """Return (session, topic) of all streams."""
+        return list(self._writer.streams())
+
+    def next(self, topic: str, session: int | None = None) -> int:
         """Return the sequence after the last one that is used."""
-        following: int = self._writer.next(self.session, topic)
+        following: int = self._writer.next(self._or_own(session), topic)
         return following
 
-    def earliest(self, topic: str) -> int | None:
+    def earliest(self, topic: str, session: int | None = None) -> int | None:
         """Return the first sequence kept, or None."""
-        earliest: int | None = self._writer.earliest(self.session, topic)
+        earliest: int | None = self._writer.earliest(self._or_own(session), topic)
         return earliest
 
+    def _or_own(self, session: int | None) -> int:
+        return self.session if session is None else session
+
     def append(
-        self, topic: str, start: int, count: int, frame: bytes, latest_ns: int, wall_ns: int
+        self,
+        topic: str,
+        start: int,
+        count: int,
+        frame: bytes,
+        latest_ns: int,
+        wall_ns: int,
+        session: int | None = None,
     ) -> None:
         """Write a frame, before it goes out.
 
@@ -129,7 +147,7 @@ class PublisherLog:
             raise LogFailedError(self.broken)
         try:
             self._writer.append(
-                self.session,
+                self._or_own(session),
                 topic,
                 start,
                 count,
@@ -148,15 +166,16 @@ class PublisherLog:
         # What follows is in no log, so the session must not be gone on with.
         self._writer.abandon()
 
-    def split_skipped(
+    def split_lost(
         self, topic: str, start: int, stop: int
-    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    ) -> tuple[list[Loss], list[tuple[int, int]]]:
         """Return the parts of `[start, stop)` that a crash skipped, and the others."""
         ranges = self._writer.skips(self.session, topic)
         if not ranges:
             return [], [(start, stop)]
         skips = RangeSet(ranges)
-        return skips.overlap(start, stop), skips.missing(start, stop)
+        gone = [Loss(a, b, LossReason.CRASH) for a, b in skips.overlap(start, stop)]
+        return gone, skips.missing(start, stop)
 
     def reach_back(self, topic: str, earliest: int) -> int:
         """Return where the skipped range begins that ends at `earliest`; itself where none does."""
@@ -165,19 +184,22 @@ class PublisherLog:
                 earliest = start
         return earliest
 
-    def read(self, requester: bytes, topic: str, start: int) -> Kept | None:
+    def read(
+        self, requester: bytes, topic: str, start: int, session: int | None = None
+    ) -> Kept | None:
         """Return the frame that has `start`, or the first behind it; None where there is none.
 
         Only the thread that answers requests calls it.
         """
-        key = (requester, topic)
+        session = self._or_own(session)
+        key = (requester, session, topic)
         kept, frames = self._ahead.get(key, (None, _NOTHING))
         for _ in range(_STEPS_MAX):
             if kept is None or kept.stop > start:
                 break
             kept = next(frames, None)
         if kept is None or not kept.start <= start < kept.stop:
-            frames = self._reader.follow(self.session, topic, start)
+            frames = self._reader.follow(session, topic, start)
             kept = next(frames, None)
             if kept is None:
                 self._ahead.pop(key, None)
@@ -188,9 +210,12 @@ class PublisherLog:
             self._ahead.popitem(last=False)
         return kept
 
-    def first_at_or_after(self, topic: str, timestamp_ns: int) -> Kept | None:
+    def first_at_or_after(
+        self, topic: str, timestamp_ns: int, session: int | None = None
+    ) -> Kept | None:
         """Return the first kept frame with a message as new as that, or None."""
-        kept: Kept | None = self._reader.first_at_or_after(self.session, topic, timestamp_ns)
+        own = self._or_own(session)
+        kept: Kept | None = self._reader.first_at_or_after(own, topic, timestamp_ns)
         return kept
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:

@@ -10,6 +10,7 @@ from recovery import LossReason, RetransmitScheduler
 
 if TYPE_CHECKING:
     from p2pmsg.publisher_core import PublisherCore
+    from p2pmsg.relay.session import RelayedSession
 
 _MS = 1_000_000
 REPLIES_MAX = 4096
@@ -48,7 +49,7 @@ class KnownSubscriber:
 
 
 class RequestDesk:
-    """Takes requests and gives replies; part of `PublisherCore`.
+    """Takes requests and gives replies; part of `PublisherCore`, or of a session at a relay.
 
     Attributes:
         invalid: malformed or unexpected frames by reason.
@@ -59,7 +60,7 @@ class RequestDesk:
 
     """
 
-    def __init__(self, core: "PublisherCore") -> None:
+    def __init__(self, core: "PublisherCore | RelayedSession") -> None:
         self._core = core
         self.scheduler = RetransmitScheduler(core.config.retransmit)
         self._replies: deque[Reply] = deque()
@@ -252,8 +253,7 @@ class RequestDesk:
         ranges: list[tuple[int, int]] = list(nack.ranges)
         if any(start >= stop for start, stop in ranges):
             raise FrameError("range")
-        if self._core.log is not None:
-            ranges = self._refuse_skipped(requester, nack.topic, ranges)
+        ranges = self._refuse_lost(requester, nack.topic, ranges)
         for start, stop in ranges:
             if start < earliest:
                 evicted.append((start, min(stop, earliest)))
@@ -266,20 +266,22 @@ class RequestDesk:
             if refused:
                 self._refuse(requester, nack.topic, refused, LossReason.BUDGET)
 
-    def _refuse_skipped(
+    def _refuse_lost(
         self, requester: bytes, topic: str, ranges: list[tuple[int, int]]
     ) -> list[tuple[int, int]]:
-        """Refuse what a crash skipped; return the rest."""
-        log = self._core.log
-        assert log is not None
-        skipped: list[tuple[int, int]] = []
+        """Refuse what is known to be lost, as what a crash skipped; return the rest."""
+        book = self._core.losses
+        if book is None:
+            return ranges
+        gone: dict[LossReason, list[tuple[int, int]]] = {}
         others: list[tuple[int, int]] = []
         for start, stop in ranges:
-            gone, rest = log.split_skipped(topic, start, stop)
-            skipped += gone
+            losses, rest = book.split_lost(topic, start, stop)
+            for loss in losses:
+                gone.setdefault(loss.reason, []).append((loss.start, loss.stop))
             others += rest
-        if skipped:
-            self._refuse(requester, topic, skipped, LossReason.CRASH)
+        for reason, lost in gone.items():
+            self._refuse(requester, topic, lost, reason)
         return others
 
     def _receive_heads_request(self, requester: bytes, frame: Frame, now_ns: int) -> None:

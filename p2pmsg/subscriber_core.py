@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Collection
 from dataclasses import replace
 from random import Random
+from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
@@ -18,8 +19,13 @@ from p2pmsg.start import Start
 from p2pmsg.subscriber_cursor import CursorDesk
 from p2pmsg.subscriber_lines import Command, Line, LineDesk
 from p2pmsg.subscriber_peer import Peer, Stream
+from p2pmsg.subscriber_relays import RelayDesk
+from p2pmsg.subscriber_routes import RouteDesk
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig
+from recovery import Delivery, LatencyHistogram, Loss, ReceiverConfig
+
+if TYPE_CHECKING:
+    from p2pmsg.relay.intake import Resumption
 
 _MS = 1_000_000
 _unpack_rest = wire.REST.unpack_from
@@ -37,9 +43,9 @@ class SubscriberCore:
         ready: what is to be handed on, oldest first: (stream, Delivery or Loss).
         ready_bytes: bytes of the frames in `ready`.
         commands: what the shell is to do, oldest first.
-        requests: (session, frame) for the recovery channel, oldest first.
+        requests: (whose, frame) for the recovery channel of a session's publisher, or of a relay.
         invalid: frames that were dropped, by reason.
-        desk: who looks after the lines.
+        desk: who looks after the lines, relays after those to relays, routes after who is asked.
         member: what datagram lines need beside; None: there is none.
         tally: which line brought what; None: there is one only.
         repairs_dropped: repairs that came while there was no room, and are asked for again.
@@ -60,7 +66,8 @@ class SubscriberCore:
         wait_for_repair: bool,
         rng: Random,
         now_ns: int,
-        cursor: CursorDesk | None = None,
+        cursor: "CursorDesk | Resumption | None" = None,
+        relay: int | None = None,
         datagram_lines: Collection[int] = (),
         policy: GapPolicy | None = None,
     ) -> None:
@@ -97,6 +104,8 @@ class SubscriberCore:
         self._last: Stream | None = None
         self.next_check_ns = now_ns
         self.desk = LineDesk(self, subscriber, name)
+        self.relays = RelayDesk(self, relay)
+        self.routes = RouteDesk(self)
         self.tally: LineTally | None = None
         if lines > 1:
             self.tally = LineTally(lines, int(config.second_line_ms * _MS))
@@ -148,11 +157,15 @@ class SubscriberCore:
                     (stream, Delivery(following, following.sequence, 0, following.count))
                 )
                 return
+        if state.refused_until_ns is not None:
+            return
         try:
             frame = Frame(data)
             kind = frame.kind
             if kind == Kind.DATA:
                 self._receive_data(line, frame, now_ns, shed)
+            elif kind == Kind.HEARTBEAT and state.relay is not None:
+                self.relays.receive_heartbeat(line, frame, now_ns)
             elif kind == Kind.HEARTBEAT:
                 place = self._receive_heartbeat(frame, now_ns)
                 strange = frame.session != state.session or place not in (0, state.place)
@@ -168,7 +181,9 @@ class SubscriberCore:
             state.heard_ns = now_ns
         except FrameError as error:
             self.invalid[str(error)] += 1
-            if str(error) == "session" and not state.shared:
+            if str(error) == "session" and state.relay is not None:
+                self.relays.note_unknown(line, now_ns)
+            elif str(error) == "session" and not state.shared:
                 self.desk.note_stranger(line, now_ns)
 
     @property
@@ -205,15 +220,20 @@ class SubscriberCore:
         self.lone, stream.given, stream.given_messages = stream, sequence + 1, given
         return message
 
-    def receive_reply(self, session: int, data: bytes, *, now_ns: int) -> None:
-        """Take a frame from the recovery channel of `session`."""
-        peer = self.peers.get(session)
+    def receive_reply(self, key: int, data: bytes, *, now_ns: int) -> None:
+        """Take a frame from the recovery channel of a session's publisher, or of a relay."""
         try:
             frame = Frame(data)
-            if peer is None or frame.session != session:
+            if frame.kind == Kind.SESSIONS:
+                self.relays.receive_sessions(key, frame, now_ns)
+                return
+            peer = self.peers.get(frame.session)
+            if peer is None:
+                raise FrameError("session")
+            route = self.routes.answered(peer, key, repaired=frame.kind == Kind.DATA)
+            if route is None:
                 raise FrameError("session")
             peer.heard_ns = now_ns
-            peer.asked_ns = None
             if frame.kind == Kind.DATA:
                 stream = peer.streams.get(frame.topic)
                 if stream is None:
@@ -222,9 +242,12 @@ class SubscriberCore:
                     # There is room only for what can be handed on at once; ask for this later.
                     self.repairs_dropped += 1
                     return
+                before = stream.receiver.repaired
                 self._take(stream, frame, now_ns, repaired=True)
+                if route.hops:
+                    stream.relayed += stream.receiver.repaired - before
             elif frame.kind == Kind.REFUSED:
-                self._receive_refused(peer, frame, now_ns)
+                self._settle(self.routes.receive_refused(peer, route, frame, now_ns))
             else:
                 raise FrameError("kind")
         except FrameError as error:
@@ -259,7 +282,10 @@ class SubscriberCore:
             self._care_for_gaps(now_ns)
         if now_ns >= self.next_check_ns:
             self.desk.check(now_ns=now_ns)
-            hurried = any((p.probe or p.closing) and not p.gone for p in self.peers.values())
+            hurried = bool(self.relays.waiting) or any(
+                (p.probe or p.closing or (p.relayed and not p.joined)) and not p.gone
+                for p in self.peers.values()
+            )
             self.next_check_ns = now_ns + (HURRIED_CHECK_NS if hurried else CHECK_NS)
 
     def next_deadline_ns(self) -> int:
@@ -273,8 +299,8 @@ class SubscriberCore:
 
     @property
     def recovering(self) -> list[int]:
-        """The sessions that an answer may come from."""
-        return [
+        """The sessions and relays that an answer may come from."""
+        return self.relays.waiting + [
             session
             for session, peer in self.peers.items()
             if not peer.gone and (peer.gaps or not peer.joined)
@@ -288,8 +314,9 @@ class SubscriberCore:
         return {"buffer": repaired - parity.recovered, "parity": parity.recovered}
 
     def leave(self) -> None:
-        """Tell all publishers that this subscriber goes."""
+        """Tell all publishers and relays that this subscriber goes."""
         self.desk.leave()
+        self.relays.leave()
 
     def _care_for_gaps(self, now_ns: int) -> None:
         for stream in list(self._troubled.values()):
@@ -300,13 +327,8 @@ class SubscriberCore:
                 self._settle(stream)
                 continue
             ranges = receiver.nacks_due(now_ns=now_ns)
-            peer = stream.peer
-            if ranges and not peer.gone:
-                body = control.Nack(stream.topic, ranges)
-                frame = wire.control_frame(Kind.NACK, peer.session, body)
-                self.requests.append((peer.session, frame))
-                if peer.asked_ns is None:
-                    peer.asked_ns = now_ns
+            if ranges and not stream.peer.gone:
+                self.routes.ask(stream, ranges, now_ns=now_ns)
             self._settle(stream)
 
     def _receive_data(self, line: int, frame: Frame, now_ns: int, shed: bool) -> None:
@@ -345,6 +367,8 @@ class SubscriberCore:
                 stream.peer.gaps += 1
         elif self._troubled and self._troubled.pop(id(stream), None) is not None:
             stream.peer.gaps -= 1
+            if stream.peer.relayed:
+                self.routes.settled(stream)
         if stream.watched:
             for age_ns in receiver.drain_repair_ages():
                 self.repair_latency.record(age_ns)
@@ -357,27 +381,13 @@ class SubscriberCore:
         body = control.read_body(frame, control.Heartbeat)
         peer.heard_ns = now_ns
         stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
-        earliest = min(body.earliest, frame.sequence)
+        earliest = self.routes.earliest(peer, min(body.earliest, frame.sequence))
         stream.receiver.observe_head(frame.sequence, now_ns=now_ns, earliest=earliest)
         self._settle(stream)
         return body.place
 
     def _start_of_new(self) -> int:
         return self.start.position if self.start.kind == "sequence" else 0
-
-    def _receive_refused(self, peer: Peer, frame: Frame, now_ns: int) -> None:
-        body = control.read_body(frame, control.Refused)
-        stream = peer.streams.get(body.topic)
-        if stream is None:
-            raise FrameError("stream")
-        if any(start >= stop for start, stop in body.ranges):
-            raise FrameError("range")
-        for start, stop in body.ranges:
-            if body.reason in (LossReason.EVICTED, LossReason.CRASH):
-                stream.receiver.refuse(start, stop, LossReason(body.reason), now_ns=now_ns)
-            else:
-                stream.receiver.blame(start, stop, LossReason.BUDGET)
-        self._settle(stream)
 
     def _make_stream(self, peer: Peer, topic: str, now_ns: int) -> Stream:
         if not topic:

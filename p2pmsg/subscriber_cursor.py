@@ -75,7 +75,8 @@ class CursorDesk:
             streams = list(peer.streams.values())
             starts = {s.topic: s.receiver.start for s in streams if s.receiver.started}
             at = {i for i, line in enumerate(core.lines) if line.session == peer.session}
-            places = [self._places[line] for line in sorted(at | {peer.probe_line}) if line >= 0]
+            at |= {peer.probe_line} | {route.line for route in peer.relayed}
+            places = [self._places[line] for line in sorted(at) if line >= 0]
             self.file.join(peer.session, self._scope, starts, places)
             peer.keep_alive_ns = core.next_check_ns = 0
             del self.newcomers[0]

@@ -27,6 +27,7 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
     core._troubled.clear()
     core._stream_count = len(core.streams)
     _heal_peers(core, now_ns)
+    core.relays.heal(now_ns)
     for stream in core.streams:
         stream.peer.gaps = 0
     for stream in core.streams:
@@ -38,6 +39,8 @@ def _heal_peers(core: SubscriberCore, now_ns: int) -> None:
     in_use = {line.session for line in core.lines}
     for session, peer in list(core.peers.items()):
         if peer.gone:
+            continue
+        if not peer.direct and peer.relayed:
             continue
         if peer.probe_line < 0:  # it was about to be made
             del core.peers[session]

@@ -34,7 +34,11 @@ STRANGE_NS = 1000 * _MS
 
 @dataclass(slots=True)
 class Command:
-    """Something that the shell is to do: connect, disconnect, subscribe, unsubscribe, reconnect."""
+    """Something that the shell is to do.
+
+    `connect` and `disconnect` are for the recovery channel of a session, or of a relay;
+    `subscribe`, `unsubscribe`, `reconnect` and `leave` (until `reconnect`) for a line.
+    """
 
     what: str
     line: int = -1
@@ -61,6 +65,22 @@ class Line:
     doubted: bool = False
     """Whether it was made anew because of them, so that its next welcome is believed."""
     received: int = 0
+    relay: int | None = None
+    """The relay at its end, where it is one; then `session` is None."""
+    refused_until_ns: int | None = None
+    """Until when it is left alone, because it leads back to the relay whose intake this is."""
+    lost_ns: int = -1
+    """What `heard_ns` was set to when it was found silent."""
+
+    @property
+    def key(self) -> int | None:
+        """Whose recovery channel belongs to it."""
+        return self.session if self.relay is None else self.relay
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether anything came since it was found silent, if it was."""
+        return self.heard_ns != self.lost_ns
 
 
 class LineDesk:
@@ -74,11 +94,16 @@ class LineDesk:
     def __init__(self, core: "SubscriberCore", subscriber: int, name: str) -> None:
         self._core = core
         self.subscriber = subscriber
-        self._name = name
+        self.name = name
         self._timeout_ns = int(core.config.publisher_timeout_ms * _MS)
 
     def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
         """Take what each new connection begins with, or what a closing publisher sends."""
+        if frame.flags & wire.FLAG_RELAY or (
+            frame.flags & wire.FLAG_CLOSING and self._core.lines[line].relay is not None
+        ):
+            self._core.relays.receive_welcome(line, frame, now_ns)
+            return
         welcome = control.read_body(frame, control.Welcome)
         session = frame.session
         state = self._core.lines[line]
@@ -90,6 +115,8 @@ class LineDesk:
                 self.send_probe(peer, line, now_ns)  # its echo has the last heads
             return
         state.strange_ns = None
+        if state.relay is not None:
+            self._core.relays.leave_line(line, now_ns)
         member = self._core.member if state.shared else None
         if member is not None and peer is not None:
             if not member.is_new_life(peer, welcome, now_ns):
@@ -126,12 +153,13 @@ class LineDesk:
             elif all(other.session != former for other in self._core.lines):
                 self.end_peer(self._core.peers[former], now_ns)
         peer.heard_ns = now_ns
+        peer.direct, peer.current, peer.own.refused = True, None, {}
         self._core.next_check_ns = now_ns
         self.send_probe(peer, line, now_ns)
 
     def _renew(self, peer: Peer, line: int, welcome: control.Welcome) -> None:
         """Take a session for alive, again perhaps: its publisher may have restarted on its log."""
-        if peer.gone or peer.recovery != welcome.recovery:
+        if peer.gone or not peer.direct or peer.recovery != welcome.recovery:
             self._core.commands.append(Command("disconnect", session=peer.session))
             self._core.commands.append(Command("connect", line, peer.session, welcome.recovery))
         peer.gone = peer.closing = peer.told_complete = False
@@ -170,7 +198,10 @@ class LineDesk:
         core = self._core
         peer = next((p for p in core.peers.values() if p.probe == frame.session), None)
         if peer is None:
-            return False  # who takes all topics gets the others' echoes, too
+            found = core.relays.route_of_probe(frame.session)
+            if found is not None:
+                core.relays.receive_echo(*found, control.read_body(frame, control.Heads), now_ns)
+            return found is not None  # who takes all topics gets the others' echoes, too
         heads = control.read_body(frame, control.Heads)
         core.commands.append(
             Command(
@@ -179,6 +210,19 @@ class LineDesk:
                 prefix=wire.control_prefix(Kind.ECHO, frame.session),
             )
         )
+        first = not peer.joined
+        self.take_heads(peer, heads, now_ns)
+        # Last, so that an exception before it leads to another probe.
+        peer.joined, peer.probe = True, None
+        if core.cursor is None or not first:
+            self._send_joined(peer, now_ns)
+        else:  # it has joined once the cursor says so: see `CursorDesk.record`
+            peer.keep_alive_ns = _NEVER_NS
+        return True
+
+    def take_heads(self, peer: Peer, heads: control.Heads, now_ns: int) -> None:
+        """Take where the streams of a session stand, from an echo."""
+        core = self._core
         first = not peer.joined
         if core.cursor is not None and first:
             core.cursor.note(peer)  # before anything of it can be handed on
@@ -194,7 +238,7 @@ class LineDesk:
                 start = head.start if first else core._start_of_new()
                 stream.history = head.next
                 core.begin(stream, start, now_ns=now_ns)
-            earliest = min(head.earliest, head.next)
+            earliest = core.routes.earliest(peer, min(head.earliest, head.next))
             stream.receiver.observe_head(head.next, now_ns=now_ns, earliest=earliest)
             core._settle(stream)
         listed = {head.topic for head in heads.streams}
@@ -204,31 +248,25 @@ class LineDesk:
             if topic not in listed:
                 stream.receiver.observe_head(heads.floor, now_ns=now_ns)
             core._settle(stream)
-        # Last, so that an exception before it leads to another probe.
-        peer.joined, peer.probe = True, None
-        if core.cursor is None or not first:
-            self._send_joined(peer, now_ns)
-        else:  # it has joined once the cursor says so: see `CursorDesk.record`
-            peer.keep_alive_ns = _NEVER_NS
-        return True
 
     def _send_joined(self, peer: Peer, now_ns: int) -> None:
         complete = _is_complete(peer)
         peer.told_complete = complete
         peer.keep_alive_ns = now_ns + int(self._core.config.keep_alive_ms * _MS)
-        body = control.Joined(self.subscriber, self._name, complete)
+        body = control.Joined(self.subscriber, self.name, complete)
         frame = wire.control_frame(Kind.JOINED, peer.session, body)
         self._core.requests.append((peer.session, frame))
 
     def leave(self) -> None:
         """Tell all publishers that this subscriber goes."""
         for session, peer in self._core.peers.items():
-            if peer.joined and not peer.gone:
-                body = control.Joined(self.subscriber, self._name)
+            if peer.joined and peer.direct and not peer.gone:
+                body = control.Joined(self.subscriber, self.name)
                 self._core.requests.append((session, wire.control_frame(Kind.LEAVE, session, body)))
 
     def check(self, *, now_ns: int) -> None:
         """Look after silence: repeat probes, send keep-alives, give up lines."""
+        self._core.relays.check(now_ns=now_ns)
         self._check_peers(now_ns)
         self._check_lines(now_ns)
 
@@ -242,7 +280,7 @@ class LineDesk:
             if peer.joined and peer.closing and not peer.told_complete:
                 if _is_complete(peer):
                     self._send_joined(peer, now_ns)
-            elif peer.joined and now_ns >= peer.keep_alive_ns:
+            elif peer.joined and peer.direct and now_ns >= peer.keep_alive_ns:
                 self._send_joined(peer, now_ns)
             silent = now_ns - peer.heard_ns > self._timeout_ns
             if silent or peer.blamed:  # or it is back: perhaps it restarted on its log
@@ -257,15 +295,22 @@ class LineDesk:
             strange_ns = 0 if line.strange_ns is None else now_ns - line.strange_ns
             peer = None if line.session is None else self._core.peers.get(line.session)
             if peer is not None and not peer.gaps:
-                peer.asked_ns = None
-            asked_ns = None if peer is None or peer.gone else peer.asked_ns
+                peer.own.asked_ns = None
+            asked_ns = None if peer is None or peer.gone else peer.own.asked_ns
+            if line.relay is not None:
+                asked_ns = self._core.relays.asked_ns(index)
             deaf = asked_ns is not None and now_ns - asked_ns > DEAF_NS
             if silent_ns > self._timeout_ns or strange_ns > STRANGE_NS or deaf:
+                if line.refused_until_ns is not None:
+                    continue
                 if peer is not None:
-                    peer.asked_ns = None
+                    peer.own.asked_ns = None
+                self._core.relays.forget_asked(index)
                 # ZeroMQ gives up some connections for good, without a word.
                 line.doubted = strange_ns > STRANGE_NS
                 line.heard_ns = now_ns
+                if silent_ns > self._timeout_ns:
+                    line.lost_ns = now_ns
                 line.strange_ns = None
                 self._core.commands.append(Command("reconnect", index))
             elif peer is not None and silent_ns > self._timeout_ns // 2:
@@ -277,12 +322,18 @@ class LineDesk:
             self.send_probe(peer, line, now_ns)
 
     def end_peer(self, peer: Peer, now_ns: int) -> None:
-        """Give up a session for good: another one is at its place."""
-        peer.gone = True
+        """Give up a session for good, unless a relay has it: another one is at its place."""
+        core, peer.direct = self._core, False
+        if peer.current is peer.own:
+            peer.current = None
         if peer.probe is not None:
             prefix = wire.control_prefix(Kind.ECHO, peer.probe)
-            self._core.commands.append(Command("unsubscribe", peer.probe_line, prefix=prefix))
+            core.commands.append(Command("unsubscribe", peer.probe_line, prefix=prefix))
             peer.probe = None
+        if peer.relayed or core.relays.may_have(peer, now_ns):
+            core.commands.append(Command("disconnect", session=peer.session))
+            return
+        peer.gone = True
         for stream in peer.streams.values():
             receiver = stream.receiver
             if not receiver.started:

@@ -5,6 +5,7 @@ from random import Random
 from p2pmsg.control import Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.stats import StreamLedger
+from p2pmsg.subscriber_routes import Route
 from p2pmsg.wire import FLAG_PLAIN, Frame, stream_prefix
 from recovery import Feedback, Loss, LossReason, ReceiverConfig, StreamReceiver
 
@@ -23,33 +24,44 @@ class Peer:
         closing: the publisher says that it is closing.
         feedback: how to ask in a multicast; None: it is none.
         gone: another session has taken its place.
-        asked_ns: since when a NACK is without an answer, or None.
+        own: the route to the publisher itself, and `direct` whether there is one now.
+        relayed: the routes over relays.
+        current: the route that is asked for what is missing; `tried_ns` since when it was without
+            an answer.
+        ending_ns: since when no route leads to it, while relays are asked whether they have it.
+        late: its relay announced it when the others had been joined.
         blamed: what is missing will be lost as `publisher_gone`, for it is silent.
         gaps: how many of its streams miss something.
 
     """
 
     __slots__ = (
-        "asked_ns",
         "began_ns",
         "blamed",
         "closing",
+        "current",
+        "direct",
+        "ending_ns",
         "feedback",
         "gaps",
         "gone",
         "heard_ns",
         "joined",
         "keep_alive_ns",
+        "late",
         "name",
+        "own",
         "probe",
         "probe_due_ns",
         "probe_line",
         "recovery",
+        "relayed",
         "returning",
         "session",
         "stall_ms",
         "streams",
         "told_complete",
+        "tried_ns",
     )
 
     def __init__(self, session: int, welcome: Welcome, *, returning: bool, now_ns: int) -> None:
@@ -65,10 +77,25 @@ class Peer:
         self.probe_line = -1
         self.probe_due_ns = 0
         self.keep_alive_ns = 0
-        self.asked_ns: int | None = None
+        self.own = Route(session, -1, 0, now_ns=now_ns)
+        self.relayed: list[Route] = []
+        self.current: Route | None = None
+        self.tried_ns: int | None = None
+        self.ending_ns: int | None = None
+        self.direct = self.late = False
         self.joined = self.closing = self.gone = self.told_complete = self.blamed = False
         self.gaps = 0
         self.feedback: Feedback | None = None
+
+    @property
+    def routes(self) -> list[Route]:
+        """All routes to it, its publisher first."""
+        return [self.own, *self.relayed] if self.direct else list(self.relayed)
+
+    @property
+    def missing(self) -> bool:
+        """Whether anything of it is missing."""
+        return any(stream.receiver.missing for stream in self.streams.values())
 
 
 class Stream:
@@ -79,6 +106,7 @@ class Stream:
         given: up to where it was taken from the core, a message or a loss; None: from the start.
         given_messages: how many messages were.
         history: in a multicast, where it stood when it was joined.
+        relayed: messages that were missing and came from a relay.
         malformed: messages whose frame turned out to be malformed; they count as lost.
         prefix: how its frames begin; `plain_prefix` those that have values only.
         watched: whether repair ages may be waiting.
@@ -96,6 +124,7 @@ class Stream:
         "plain_prefix",
         "prefix",
         "receiver",
+        "relayed",
         "topic",
         "watched",
     )
@@ -109,7 +138,7 @@ class Stream:
         self.history = 0
         self.conflated = 0
         self.given: int | None = None
-        self.given_messages = 0
+        self.given_messages = self.relayed = 0
         self.malformed: list[Loss] = []
         self.malformed_between = 0
         self.watched = False
@@ -161,7 +190,8 @@ class Stream:
         return {
             "handed": receiver.handed,
             "lost": receiver.lost,
-            "repaired": receiver.repaired,
+            "repaired": receiver.repaired - self.relayed,
+            "relayed": self.relayed,
             "duplicates": receiver.duplicates,
             "late": receiver.late,
             "nacks": receiver.nacks_sent,

@@ -38,6 +38,8 @@ FLAG_RETRANSMISSION: Final = 2
 """On what a multicast repeats; receivers take it off again."""
 FLAG_PLAIN: Final = 4
 """On DATA: the body has values only, so that frames can be joined without decoding them."""
+FLAG_RELAY: Final = 8
+"""On a welcome: a relay is here, and its session is the relay's id; see `p2pmsg.relay`."""
 
 _COUNT32: Final = struct.Struct("!BI")
 ARRAY4: Final = 0x94
@@ -77,6 +79,9 @@ class Kind(enum.IntEnum):
     QUEUE_ANSWER = 41
     REQUEST = 48
     REPLY = 49
+    SESSIONS_REQUEST = 64
+    """Subscriber to relay: whose streams do you serve?"""
+    SESSIONS = 65
 
 
 _KINDS: Final = frozenset(int(kind) for kind in Kind)

@@ -164,6 +164,14 @@ class ReplayBuffer:
             self._streams[stream] = kept = _Stream()
             kept.next = following
 
+    def forget(self, stream: str) -> bool:
+        """Forget a stream, its next sequence too, unless frames of it are kept; whether it did."""
+        kept = self._streams.get(stream)
+        if kept is None or kept.first < len(kept.rows):
+            return kept is None
+        del self._streams[stream]
+        return True
+
     def append_many(
         self, stream: str, frames: list[tuple[int, int, bytes, int]], *, now_ns: int
     ) -> None:

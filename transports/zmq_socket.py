@@ -192,6 +192,16 @@ class ZmqConnectingSocket(ZmqSocket):
             ClosedError: the socket is closed.
 
         """
+        self.disconnect()
+        self.connect()
+
+    def disconnect(self) -> None:
+        """Give up the connection, until `connect`; frames not received yet may be lost.
+
+        Raises:
+            ClosedError: the socket is closed.
+
+        """
         try:
             self.socket.disconnect(self.endpoint)
         except zmq.ZMQError as error:
@@ -199,7 +209,6 @@ class ZmqConnectingSocket(ZmqSocket):
             if error.errno != errno.ENOENT:
                 raise self._error(error) from error
         self._connected = False
-        self.connect()
 
 
 def _set_options(socket: Socket, endpoint: Endpoint, limits: Limits) -> None:

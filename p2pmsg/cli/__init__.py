@@ -1,4 +1,4 @@
-"""The command line: `p2pmsg demo`, `pub`, `sub`, `push`, `pull`, `statsd`, `log` and others.
+"""The command line: `p2pmsg demo`, `pub`, `sub`, `push`, `pull`, `relay`, `log` and others.
 
 Exit status: 0, 1 for a failure at run time, 2 for wrong arguments, 130 after Ctrl-C, 143 after
 SIGTERM, 141 where nobody reads the output any more. Each failure is one line on standard error.
@@ -25,6 +25,7 @@ from p2pmsg.cli.log_access import MissingExtraError
 from p2pmsg.cli.pub import add_parser as add_pub
 from p2pmsg.cli.pull import add_parser as add_pull
 from p2pmsg.cli.push import add_parser as add_push
+from p2pmsg.cli.relay import add_parser as add_relay
 from p2pmsg.cli.request import add_parser as add_request
 from p2pmsg.cli.statsd import add_parser as add_statsd
 from p2pmsg.cli.sub import add_parser as add_sub
@@ -88,7 +89,7 @@ def _build_parser() -> Parser:
     version = importlib.metadata.version("p2pmsg")
     parser.add_argument("--version", action="version", version=f"p2pmsg {version}")
     adders = (
-        add_demo, add_pub, add_sub, add_listen, add_push, add_pull, add_request,
+        add_demo, add_pub, add_sub, add_listen, add_relay, add_push, add_pull, add_request,
         add_dead_letters, add_statsd, add_log, add_capacity, add_bench,
     )  # fmt: skip
     add_commands(parser, adders)

@@ -109,7 +109,7 @@ class MoldFeed:
             name = packet.session.decode("latin-1").rstrip()
             welcome = control.Welcome(name, "", -1.0)
             peer = Peer(session, welcome, returning=state.contacted, now_ns=now_ns)
-            peer.joined = True
+            peer.joined = peer.direct = True
             peer.probe_line = self._line
             core.peers[session] = peer
             stream = core._add_stream(peer, self._topic)

@@ -31,7 +31,7 @@ def open_publisher(
     """Open all, or nothing; raises what `Publisher` says."""
     try:
         places = parse_lines(endpoint)
-        recovery_at = _recovery_endpoint(places[0], recovery_endpoint)
+        recovery_at = recovery_endpoint_of(places[0], recovery_endpoint)
         with ExitStack() as undo:
             opened = _open(name, places, recovery_at, config, log, undo)
             undo.pop_all()
@@ -72,9 +72,10 @@ def _open(
     return core, sender, server, outgoing
 
 
-def _recovery_endpoint(
+def recovery_endpoint_of(
     endpoint: transports.Endpoint, recovery_endpoint: str | None
 ) -> transports.Endpoint:
+    """Return where repairs are asked for: as given, or beside `endpoint`."""
     if recovery_endpoint is not None:
         return transports.parse_endpoint(recovery_endpoint)
     if endpoint.scheme == "tcp":

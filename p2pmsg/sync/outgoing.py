@@ -5,6 +5,7 @@ import time
 import transports
 from p2pmsg.errors import QueueFullError
 from p2pmsg.publisher_core import PublisherCore
+from p2pmsg.relay.core import RelayCore
 from recovery import StallConfig, StallGuard
 
 _MS = 1_000_000
@@ -22,7 +23,7 @@ class Outgoing:
 
     """
 
-    def __init__(self, core: PublisherCore, sender: transports.ZmqSender) -> None:
+    def __init__(self, core: PublisherCore | RelayCore, sender: transports.ZmqSender) -> None:
         self._core = core
         self._outbox = core.outbox
         self._sender = sender

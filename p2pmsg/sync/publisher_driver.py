@@ -10,6 +10,7 @@ import zmq
 import transports
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_log import PublisherLog
+from p2pmsg.relay.core import RelayCore
 from p2pmsg.sync.datagram_sender import DatagramSender
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.outgoing import Outgoing
@@ -42,7 +43,7 @@ class PublisherDriver:
 
     def __init__(
         self,
-        core: PublisherCore,
+        core: PublisherCore | RelayCore,
         sender: transports.ZmqSender | DatagramSender,
         server: transports.ZmqRecoveryServer,
         lock: ExclusiveLock,

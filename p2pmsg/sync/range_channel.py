@@ -12,6 +12,7 @@ import zmq
 import transports
 from p2pmsg import control, wire
 from p2pmsg.errors import ClosedError, EndpointError
+from p2pmsg.sync.range_relay import RelayList
 from p2pmsg.sync.welcome_line import WelcomeLine
 from p2pmsg.wire import Frame, FrameError, Kind
 
@@ -38,7 +39,9 @@ class RangeChannel:
 
     Attributes:
         endpoint: of the publisher.
-        publisher: who is there; None until it is known.
+        publisher: who is there; None until it is known. At a relay, whose session is read.
+        relay: what the relay serves that is there; None: it is none.
+        wanted: the session to be read at a relay; None: the only one.
         invalid: frames that were dropped because they were malformed.
         fetches: those under way, by session and topic; each hands on what belongs to another.
 
@@ -47,6 +50,9 @@ class RangeChannel:
     def __init__(self, endpoint: transports.Endpoint) -> None:
         self.endpoint = endpoint
         self.publisher: Presence | None = None
+        self.relay: RelayList | None = None
+        self.wanted: int | None = None
+        self._relay_at: transports.Endpoint | None = None
         self.invalid = 0
         self.fetches: WeakValueDictionary[tuple[int, str], RangeFetch] = WeakValueDictionary()
         self._line: transports.ZmqReceiver | WelcomeLine | None = None
@@ -84,13 +90,44 @@ class RangeChannel:
 
     def meet(self, publisher: Presence) -> None:
         """Connect to the recovery channel of `publisher`."""
+        self._connect(publisher.recovery)
+        self.publisher, self.relay = publisher, None
+
+    def _connect(self, address: transports.Endpoint) -> None:
         if self._client is not None:
             self._client.close()
         self._client = transports.ZmqRecoveryClient(
-            publisher.recovery, context=transports.context(), queue_frames=_QUEUE_FRAMES
+            address, context=transports.context(), queue_frames=_QUEUE_FRAMES
         )
         self._client.connect()
-        self.publisher = publisher
+
+    def _meet_relay(self, relay: int, address: transports.Endpoint) -> None:
+        if self.relay is None or (self.relay.relay, self._relay_at) != (relay, address):
+            self._connect(address)
+            self.publisher, self.relay, self._relay_at = None, RelayList(relay), address
+
+    def choose(self, session: int) -> None:
+        """Read a session, at a relay; elsewhere nothing changes."""
+        self.wanted = session
+        self._settle()
+
+    def _settle(self) -> None:
+        """Take the session at the relay that is wanted, or the only one."""
+        relay = self.relay
+        if relay is None or self._relay_at is None:
+            return
+        wanted = self.wanted
+        if wanted is None and relay.is_complete and len(relay.sessions) == 1:
+            (wanted,) = relay.sessions
+        entry = None if wanted is None else relay.sessions.get(wanted)
+        if entry is not None:
+            self.publisher = Presence(entry.session, entry.publisher, self._relay_at)
+
+    def ask_sessions(self) -> None:
+        """Ask a relay for its sessions, if that is due."""
+        request = None if self.relay is None else self.relay.request()
+        if request is not None:
+            self.send(request)
 
     @property
     def sockets(self) -> list["zmq.Socket[bytes] | UdpSocket"]:
@@ -126,10 +163,14 @@ class RangeChannel:
             except (FrameError, EndpointError):
                 self.invalid += 1
                 continue
+            if frame.flags & wire.FLAG_RELAY:
+                self._meet_relay(frame.session, address)
+                continue
             # One that restarted on its log has the same session, and another recovery endpoint.
             known = self.publisher
             if known is None or (known.session, known.recovery) != (frame.session, address):
                 self.meet(Presence(frame.session, welcome.name, address))
+        self.ask_sessions()
 
     def send(self, frame: bytes) -> None:
         """Send a request; what has no room is dropped, and asked for again by the caller."""
@@ -139,7 +180,20 @@ class RangeChannel:
     def receive(self) -> bytes | None:
         """Return the next reply, or None where there is none yet."""
         self.check_open()
-        return None if self._client is None else self._client.receive()
+        if self._client is None:
+            return None
+        while (data := self._client.receive()) is not None and self.relay is not None:
+            try:
+                frame = Frame(data)
+                if frame.kind == Kind.SESSIONS:
+                    self.relay.take(frame)
+                    self._settle()
+                    self.ask_sessions()
+                elif self.publisher is not None:
+                    break
+            except FrameError:
+                self.invalid += 1
+        return data
 
     def poll(self, until_ns: int) -> None:
         """Wait for a frame until that time, at least 1 ms."""

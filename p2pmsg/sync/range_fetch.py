@@ -185,12 +185,17 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
                 self._reconnected_ns = now_ns
                 channel.reconnect()
         peer = channel.publisher
-        if peer is not None and peer.session != self._session:
+        relay = channel.relay
+        if relay is not None and relay.is_complete:
+            is_there = self._session in relay.sessions
+        else:
+            is_there = peer is None or peer.session == self._session
+        if not is_there:
             self._give_up(LossReason.PUBLISHER_GONE)
             return
         if peer is not None:
             self._name = peer.name or self._name
         receiver.handle_timer(now_ns=now_ns)
-        self._ask(now_ns, again=peer is not None)
+        self._ask(now_ns, again=peer is not None or relay is not None)
         deadline_ns = receiver.next_deadline_ns() or now_ns
         channel.poll(min(max(deadline_ns, now_ns + MS), now_ns + SILENCE_NS // 2))

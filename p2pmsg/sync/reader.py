@@ -21,10 +21,11 @@ from p2pmsg.publisher_stream import check_topic
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.range_channel import MS, SILENCE_NS, Presence, RangeChannel
 from p2pmsg.sync.range_fetch import RangeFetch
+from p2pmsg.sync.range_relay import SessionEntry
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.wire import Frame, FrameError, Kind
 
-__all__ = ["Heads", "RangeReader", "StreamHead"]
+__all__ = ["Heads", "RangeReader", "SessionEntry", "StreamHead"]
 
 _ASK_NS: Final = 50 * MS
 _ASK_CEILING_NS: Final = 800 * MS
@@ -73,7 +74,7 @@ class RangeReader:
             without any progress before it gives up.
         recovery_endpoint: where ranges are asked for, if it is known; then `session` must be, too.
             Default: both are learned from the publisher.
-        session: which session is expected there.
+        session: which session is expected there. At a relay that serves several, it must be given.
         publisher: its name, where it is known.
 
     Raises:
@@ -94,10 +95,11 @@ class RangeReader:
         at_least("timeout", timeout, 0.001)
         if session is not None and not (type(session) is int and 0 <= session < 2**64):
             raise ConfigError("session", "an int of 64 bits", session)
-        if (recovery_endpoint is None) != (session is None):
-            raise ConfigError("session and recovery_endpoint", "given together", session)
+        if recovery_endpoint is not None and session is None:
+            raise ConfigError("session", "given where recovery_endpoint is", session)
         self._timeout_ns = int(timeout * 1e9)
         self._channel = RangeChannel(at)
+        self._channel.wanted = session
         self._requests = 0
         if recovery_endpoint is not None and session is not None:
             address = self._channel.address(recovery_endpoint)
@@ -117,6 +119,7 @@ class RangeReader:
             time_ns: fill in `StreamHead.first_at`, too, for this time in ns since the epoch.
 
         Raises:
+            ConfigError: a relay is there that serves several sessions, and none was named.
             TimeoutError: the publisher did not answer.
             ClosedError: the reader is closed.
 
@@ -142,12 +145,60 @@ class RangeReader:
                 ask_ns, asked = now_ns + wait_ns, peer
                 wait_ns = min(2 * wait_ns, _ASK_CEILING_NS)
             channel.poll(min(deadline_ns, now_ns + SILENCE_NS if peer is None else ask_ns))
+            self._check_choice()
             heads = self._take_heads(with_time=time_ns is not None)
             if heads is not None:
                 return heads
         who = "nobody is there" if asked is None else f"{asked.name!r} gives no answer"
+        if channel.relay is not None and channel.relay.is_known and asked is None:
+            wanted = self._channel.wanted
+            what = "no session yet" if wanted is None else f"no session {wanted:016x}"
+            who = f"the relay there has {what}"
         seconds = (deadline_ns - begun_ns) / 1e9
         raise TimeoutError(f"no heads from {channel.endpoint} within {seconds:.3g} s: {who}")
+
+    def sessions(self, timeout: float | None = None) -> list[SessionEntry]:
+        """Return which sessions can be read: at a relay all that it serves, else the one there.
+
+        Args:
+            timeout: in seconds. Default: the reader's.
+
+        Raises:
+            TimeoutError: nobody answered.
+            ClosedError: the reader is closed.
+
+        """
+        channel = self._channel
+        channel.check_open()
+        limit_ns = self._limit_ns(timeout)
+        deadline_ns = time.monotonic_ns() + limit_ns
+        if channel.relay is not None:
+            channel.relay.begin()
+        while (now_ns := time.monotonic_ns()) < deadline_ns:
+            channel.listen()
+            while channel.receive() is not None:
+                pass  # what is left of former requests
+            relay, peer = channel.relay, channel.publisher
+            if relay is not None and relay.is_complete:
+                return list(relay.sessions.values())
+            if relay is None and peer is not None:
+                return [SessionEntry(peer.session, peer.name, 0)]
+            channel.poll(min(deadline_ns, now_ns + _ASK_NS))
+        seconds = limit_ns / 1e9
+        raise TimeoutError(f"no sessions from {channel.endpoint} within {seconds:.3g} s")
+
+    def _check_choice(self) -> None:
+        """Raise `ConfigError` where it must be said which of a relay's sessions is meant."""
+        channel = self._channel
+        relay = channel.relay
+        if relay is None or channel.publisher is not None or channel.wanted is not None:
+            return
+        if relay.is_complete and len(relay.sessions) > 1:
+            several = [f"{each:016x}" for each in list(relay.sessions)[:4]]
+            limit = f"given: the relay at {channel.endpoint} serves {len(relay.sessions)} sessions"
+            raise ConfigError("session", f"{limit}, such as {', '.join(several)}", None)
+        if relay.is_complete and not relay.sessions:
+            relay.begin()  # perhaps one comes
 
     def fetch(
         self,
@@ -176,7 +227,8 @@ class RangeReader:
             fixed: give a `FixedBatch` where values are bytes of one length. Default False.
 
         Raises:
-            ConfigError: an argument is out of its limits.
+            ConfigError: an argument is out of its limits, or a relay serves several sessions and
+                none was named.
             TimeoutError: `session` was not given, and no publisher is there.
             ClosedError: the reader is closed.
 
@@ -193,6 +245,8 @@ class RangeReader:
                 self.heads(timeout)
             assert self._channel.publisher is not None
             session = self._channel.publisher.session
+        else:
+            self._channel.choose(session)
         decode = None if value_type is None else typed_decode(value_type)
         limit_ns = self._limit_ns(timeout)
         return RangeFetch(

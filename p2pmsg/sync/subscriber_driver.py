@@ -256,9 +256,13 @@ class SubscriberDriver:
             self._receivers[command.line].unsubscribe(command.prefix)
         elif what == "reconnect":
             self._receivers[command.line].reconnect()
-            session = self._core.lines[command.line].session
-            if session in self._clients:
-                self._clients[session].reconnect()
+            key = self._core.lines[command.line].key
+            if key in self._clients:
+                self._clients[key].reconnect()
+        elif what == "leave":
+            left = self._receivers[command.line]
+            if isinstance(left, transports.ZmqReceiver):
+                left.disconnect()
 
     def _host_of(self, command: Command) -> str:
         """Return the host that a publisher's wildcard stands for."""

@@ -34,12 +34,15 @@ def subscriber_stats(
     totals: Counter[str] = Counter(core.forgotten)
     for stream in streams:
         totals.update(stream.totals())
+    repaired = core.repaired_by_rung(totals["repaired"])
+    if totals["relayed"]:
+        repaired["relay"] = totals["relayed"]
     return SubscriberStats(
         published=sum(ledger.published for ledger in ledgers),
         delivered=sum(ledger.delivered for ledger in ledgers) + core.forgotten["handed"],
         outstanding=sum(ledger.outstanding for ledger in ledgers),
         lost=sum(ledger.lost for ledger in ledgers) + core.forgotten["lost"],
-        repaired=core.repaired_by_rung(totals["repaired"]),
+        repaired=repaired,
         duplicates=totals["duplicates"],
         late=totals["late"],
         losses=[loss for stream in streams for loss in stream.losses()],

@@ -9,6 +9,7 @@ from p2pmsg.testing.kernel_loss import lose_datagrams
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.testing.proxy import TcpProxy
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
+from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from p2pmsg.testing.simulation import Simulation
 from p2pmsg.testing.witness import InvariantError
@@ -18,6 +19,7 @@ __all__ = [
     "ManualClock",
     "NetworkOptions",
     "SimulatedPublisher",
+    "SimulatedRelay",
     "SimulatedSubscriber",
     "Simulation",
     "TcpProxy",

@@ -33,6 +33,7 @@ class SimulatedPublisher:
         core: the real core, or None while it is dead.
         crashes: how often it died.
         system_crashes: how often the operating system died with it.
+        is_gone: whether it died for good, and `last_session` in which session.
         evicted: whether a replay buffer of its forgot anything that no log has.
 
     """
@@ -45,6 +46,8 @@ class SimulatedPublisher:
         self.endpoint = f"memory://{name}"
         self.core: PublisherCore | None = None
         self.crashes = self.system_crashes = 0
+        self.is_gone = False
+        self.last_session: int | None = None
         self._disk = import_log().MemoryStore() if options.log else None
         self.topics = [f"{name}-topic-{index}" for index in range(options.topics)]
         self._network = network
@@ -86,11 +89,13 @@ class SimulatedPublisher:
     def is_idle(self) -> bool:
         """Whether nothing waits to be sent."""
         core = self.core
-        return core is not None and not (core.outbox or core.unsynced or core.open_batches)
+        if core is None:
+            return self.is_gone
+        return not (core.outbox or core.unsynced or core.open_batches)
 
     def start(self) -> None:
         """Come to life, as a new session or in that of its log."""
-        if self.core is not None:
+        if self.core is not None or self.is_gone:
             return
         network, options = self._network, self._network.options
         self.recovery = at = f"{self.endpoint}.recovery.{self.crashes}"
@@ -129,6 +134,14 @@ class SimulatedPublisher:
             )
         network.receivers[at] = self.pump
         self._schedule()
+
+    def leave_for_good(self) -> None:
+        """Die without a word, never to come back; its log is gone, too."""
+        if self.core is not None:
+            self.last_session = self.core.session
+            self._book.ended.add(self.core.session)
+        self.crash()
+        self.is_gone = True
 
     def crash(self) -> None:
         """Die without a word; what was on its way is lost."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from random import Random
+from typing import TYPE_CHECKING
 
 from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
@@ -21,6 +22,9 @@ from p2pmsg.wire import Frame, Kind
 from recovery import Delivery, Loss
 from transports import MemoryReceiver, MemoryRecoveryClient
 
+if TYPE_CHECKING:
+    from p2pmsg.testing.simulated_relay import SimulatedRelay
+
 _FULL_NS = 5 * MS
 _CHECK_EVERY = 8
 _FRAME_BYTES_MAX = 64 * 1024
@@ -34,6 +38,7 @@ class SimulatedSubscriber:
         core: the real core, or None while it is dead.
         witness: watches what the application of the current life gets.
         crashes: how often it died.
+        places: whom it connects to, one a line; `publishers` those of them that publish.
         cursor: its durable position; None without one.
         joins: what each publisher had published when its session was joined:
             (session, topic) to (earliest kept, next). With a cursor former lives' count, too.
@@ -46,7 +51,7 @@ class SimulatedSubscriber:
         name: str,
         network: FaultyNetwork,
         book: Book,
-        publishers: Sequence[SimulatedPublisher],
+        publishers: Sequence["SimulatedPublisher | SimulatedRelay"],
         *,
         topics: Sequence[str],
         start: str | int | datetime,
@@ -55,20 +60,15 @@ class SimulatedSubscriber:
     ) -> None:
         options = network.options
         self.name = name
-        self.publishers = list(publishers)
+        self.places = list(publishers)
+        self.publishers = [one for one in publishers if isinstance(one, SimulatedPublisher)]
         self.topics = list(topics)
         self.start = parse_start(start)
         self.wait_for_repair = wait_for_repair
-        config = config or SubscriberConfig()
-        self.config = replace(
-            config,
-            queue_frames=options.queue_frames,
-            receive_bytes=options.receive_bytes,
-            nack=replace(config.nack, deadline_ms=options.repair_timeout_ms),
-        )
+        self._network = network
+        self.config = self._make_config(config or SubscriberConfig())
         self.core: SubscriberCore | None = None
         self.crashes = 0
-        self._network = network
         self._book = book
         self._stopped_until_ns = 0
         self._hurried = False
@@ -76,12 +76,21 @@ class SimulatedSubscriber:
         self.joins: dict[tuple[int, str], tuple[int, int]] = {}
         self.whole: set[int] = set()
         self._joined: set[int] = set()
-        places = [publisher.endpoint for publisher in self.publishers]
+        places = [place.endpoint for place in self.places]
         self.cursor = (
             SimulatedCursor(name, network, book, places, self.topics) if options.cursor else None
         )
         self._commit_later()
         self.revive()
+
+    def _make_config(self, config: SubscriberConfig) -> SubscriberConfig:
+        options = self._network.options
+        return replace(
+            config,
+            queue_frames=options.queue_frames,
+            receive_bytes=options.receive_bytes,
+            nack=replace(config.nack, deadline_ms=options.repair_timeout_ms),
+        )
 
     def revive(self) -> None:
         """Come to life: where the cursor says, or as one that knows nothing of the former one."""
@@ -89,37 +98,27 @@ class SimulatedSubscriber:
             return
         network = self._network
         deadline_ns = int(self.config.nack.deadline_ms * MS)
+        if len(self.publishers) < len(self.places):
+            deadline_ns //= 2  # a relay gives up before its subscribers do
         self.witness = Witness(self.name, self._book, deadline_ns)
         recorded = set() if self.cursor is None else self.cursor.recorded
         self.joins = {key: head for key, head in self.joins.items() if key[0] in recorded}
         self.whole &= recorded
         self._joined &= recorded
-        self.core = SubscriberCore(
-            topics=self.topics,
-            lines=len(self.publishers),
-            start=self.start,
-            subscriber=network.rng.getrandbits(64),
-            name=self.name,
-            config=self.config,
-            wait_for_repair=self.wait_for_repair,
-            rng=Random(network.rng.getrandbits(64)),
-            now_ns=network.clock.now_ns,
-            cursor=None if self.cursor is None else self.cursor.open(),
-            datagram_lines=range(len(self.publishers)) if network.options.multicast else (),
-        )
+        self.core = self._make_core()
         self._clients: dict[int, MemoryRecoveryClient] = {}
         self._receivers: list[MemoryReceiver | GroupReceiving] = []
         self._full_since_ns: int | None = None
         self._wake_ns = 0
         self._reading = False
         network.note(f"{self.name} starts")
-        for line, publisher in enumerate(self.publishers):
+        for line, place in enumerate(self.places):
             if network.options.multicast:
-                self._receivers.append(GroupReceiving(self, line, publisher.endpoint))
+                self._receivers.append(GroupReceiving(self, line, place.endpoint))
                 continue
             socket = f"{self.name}/{self.crashes}/{line}"
             receiver = MemoryReceiver(
-                publisher.endpoint,
+                place.endpoint,
                 network=network.sockets,
                 queue_frames=network.options.queue_frames,
                 name=socket,
@@ -132,6 +131,21 @@ class SimulatedSubscriber:
             self._receivers.append(receiver)
             receiver.connect()
         self._schedule()
+
+    def _make_core(self) -> SubscriberCore:
+        return SubscriberCore(
+            topics=self.topics,
+            lines=len(self.places),
+            start=self.start,
+            subscriber=self._network.rng.getrandbits(64),
+            name=self.name,
+            config=self.config,
+            wait_for_repair=self.wait_for_repair,
+            rng=Random(self._network.rng.getrandbits(64)),
+            now_ns=self._network.clock.now_ns,
+            cursor=None if self.cursor is None else self.cursor.open(),
+            datagram_lines=range(len(self.places)) if self._network.options.multicast else (),
+        )
 
     def crash(self) -> None:
         """Die without a word."""
@@ -206,6 +220,11 @@ class SimulatedSubscriber:
     def streams(self) -> list[Stream]:
         """The streams of the current life."""
         return [] if self.core is None else self.core.streams
+
+    @property
+    def forsaken(self) -> set[int | None]:
+        """The sessions whose publisher died for good: what was not joined never will be."""
+        return {one.last_session for one in self.publishers if one.is_gone}
 
     def wants(self, topic: str) -> bool:
         """Whether it takes a topic."""
@@ -319,7 +338,7 @@ class SimulatedSubscriber:
             self._receivers[command.line].subscribe(command.prefix)
         elif what == "unsubscribe":
             self._receivers[command.line].unsubscribe(command.prefix)
-        elif what == "reconnect":
+        elif what in ("reconnect", "leave"):  # there is no ring in the simulator
             self._receivers[command.line].reconnect()
 
     def _note_joins(self, core: SubscriberCore) -> None:

@@ -7,7 +7,9 @@ from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.network import MS, FaultyNetwork
 from p2pmsg.testing.options import NetworkOptions
+from p2pmsg.testing.relay_verdict import has_all_of_relay, relay_violations
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
+from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from p2pmsg.testing.verdict import final_violations
 from p2pmsg.testing.witness import Book, InvariantError
@@ -36,7 +38,7 @@ class Simulation:
 
     Attributes:
         options: the circumstances.
-        publishers, subscribers: who takes part.
+        publishers, subscribers, relays: who takes part.
 
     """
 
@@ -49,6 +51,7 @@ class Simulation:
         self.options = options or NetworkOptions()
         self.publishers: list[SimulatedPublisher] = []
         self.subscribers: list[SimulatedSubscriber] = []
+        self.relays: list[SimulatedRelay] = []
         self._network = FaultyNetwork(self.options, log)
         self._book = Book()
         self._healed = False
@@ -116,9 +119,32 @@ class Simulation:
         self.publishers.append(publisher)
         return publisher
 
+    def add_relay(
+        self,
+        upstreams: "Sequence[SimulatedPublisher | SimulatedRelay] | None" = None,
+        *,
+        log: bool = False,
+    ) -> SimulatedRelay:
+        """Add a relay.
+
+        Args:
+            upstreams: whom it connects to, relays too. Default: all publishers.
+            log: whether it has a local log.
+
+        """
+        relay = SimulatedRelay(
+            f"r{len(self.relays)}",
+            self._network,
+            self._book,
+            self.publishers if upstreams is None else upstreams,
+            log=log,
+        )
+        self.relays.append(relay)
+        return relay
+
     def add_subscriber(
         self,
-        publishers: Sequence[SimulatedPublisher] | None = None,
+        publishers: "Sequence[SimulatedPublisher | SimulatedRelay] | None" = None,
         *,
         topics: Sequence[str] = (),
         start: str | int | datetime = "latest",
@@ -128,7 +154,7 @@ class Simulation:
         """Add a subscriber and an application that reads what it gets.
 
         Args:
-            publishers: whom it connects to. Default: all that there are.
+            publishers: whom it connects to, relays too. Default: all publishers that there are.
             topics: what it takes. Default: all.
             start: as for `Subscriber`.
             wait_for_repair: False is what `on_gap="skip"` means.
@@ -163,7 +189,7 @@ class Simulation:
         for publisher in self.publishers:
             publisher.start()
             publisher.stop_publishing()
-        for subscriber in self.subscribers:
+        for subscriber in (*self.relays, *self.subscribers):
             subscriber.revive()
             subscriber.hurry()
 
@@ -186,6 +212,7 @@ class Simulation:
         if self._healed and not violations:
             for subscriber in self.subscribers:
                 violations += final_violations(subscriber, self._book)
+                violations += relay_violations(subscriber)
             if not violations and not self._is_settled():
                 violations.append("it has not settled")
             if not violations and quiet_ms:
@@ -236,9 +263,10 @@ class Simulation:
                 self._book.complain(f"{publisher.name} claims {core.published} of {count}")
 
     def _is_settled(self) -> bool:
-        return all(publisher.is_idle for publisher in self.publishers) and all(
-            _has_everything(subscriber) for subscriber in self.subscribers
+        idle = all(one.is_idle for one in self.publishers) and all(
+            one.is_idle for one in self.relays
         )
+        return idle and all(map(_has_everything, (*self.relays, *self.subscribers)))
 
     def _fault_later(self, rate: float, fault: Callable[[], None]) -> None:
         self._network.after_ms(
@@ -255,7 +283,7 @@ class Simulation:
 
     def _part(self) -> None:
         subscriber = self._network.rng.choice(self.subscribers)
-        publisher = self._network.rng.choice(subscriber.publishers)
+        publisher = self._network.rng.choice(subscriber.places)
         ms = self._about(self.options.partition_ms)
         self._network.note(f"{publisher.name} and {subscriber.name} are parted for {ms} ms")
         self._network.part(publisher.name, subscriber.name, ms)
@@ -263,7 +291,7 @@ class Simulation:
     def _cut(self) -> None:
         rng = self._network.rng
         subscriber = rng.choice(self.subscribers)
-        subscriber.cut(rng.randrange(len(subscriber.publishers)), recovery=rng.random() < 0.5)
+        subscriber.cut(rng.randrange(len(subscriber.places)), recovery=rng.random() < 0.5)
 
     def _crash_publisher(self) -> None:
         publisher = self._network.rng.choice(self.publishers)
@@ -284,9 +312,19 @@ def _has_everything(subscriber: SimulatedSubscriber) -> bool:
     core = subscriber.core
     if core is None or core.ready or any(line.strange_ns is not None for line in core.lines):
         return False
-    if any(not peer.joined and not peer.gone for peer in core.peers.values()):
+    forsaken = subscriber.forsaken
+    if any(
+        not peer.joined and not peer.gone and peer.session not in forsaken
+        for peer in core.peers.values()
+    ):
         return False  # of a session that died before it was joined, too, the end is noticed
-    for line, publisher in zip(core.lines, subscriber.publishers, strict=True):
+    for index, (line, publisher) in enumerate(zip(core.lines, subscriber.places, strict=True)):
+        if isinstance(publisher, SimulatedRelay):
+            if not has_all_of_relay(subscriber, index, publisher):
+                return False
+            continue
+        if publisher.is_gone:
+            continue
         if line.session != publisher.session:
             return False
         peer = subscriber.peer_of(publisher)

@@ -16,6 +16,8 @@ def final_violations(subscriber: SimulatedSubscriber, book: Book) -> Iterator[st
         return
     for stream in subscriber.core.streams:
         yield from _stream_violations(subscriber, stream)
+    if len(subscriber.publishers) < len(subscriber.places):
+        return  # what it lost a relay may have lost; see `relay_verdict`
     for publisher in subscriber.publishers:
         yield from _publisher_violations(subscriber, publisher, book)
 
@@ -24,7 +26,7 @@ def _stream_violations(subscriber: SimulatedSubscriber, stream: Stream) -> Itera
     name = f"{subscriber.name}: {stream.topic!r} of {stream.peer.name}"
     receiver = stream.receiver
     if not receiver.started:
-        if not stream.peer.gone:
+        if not stream.peer.gone and stream.peer.session not in subscriber.forsaken:
             yield f"{name} has not started"
         return
     if receiver.missing or receiver.buffered:
@@ -40,6 +42,8 @@ def _stream_violations(subscriber: SimulatedSubscriber, stream: Stream) -> Itera
 def _publisher_violations(
     subscriber: SimulatedSubscriber, publisher: SimulatedPublisher, book: Book
 ) -> Iterator[str]:
+    if publisher.is_gone:
+        return
     core, peer = publisher.core, subscriber.peer_of(publisher)
     if core is None or peer is None or not peer.joined:
         yield f"{subscriber.name} has not joined {publisher.name}"

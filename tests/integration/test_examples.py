@@ -73,6 +73,20 @@ def test_quickstart_is_short():
     assert len(lines) <= 50
 
 
+def test_relay():
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES / "relay.py"], capture_output=True, timeout=60, text=True
+    )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = re.match(
+        r"the relay has (\d+), who was there got (\d+), who came late (\d+)\nlost 0;", ended.stdout
+    )
+    received, early, late = map(int, found.groups())
+    assert 1000 < received == late <= early
+    assert ended.stderr == ""
+
+
 def run_example(name, place):
     ended = subprocess.run(
         [sys.executable, EXAMPLES / name, place], capture_output=True, timeout=60, text=True

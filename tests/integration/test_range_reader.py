@@ -227,8 +227,7 @@ def test_closing_twice_and_using_it_afterwards(publisher):
     ("keywords", "message"),
     [
         ({"timeout": 0}, "timeout"),
-        ({"session": 1}, "given together"),
-        ({"recovery_endpoint": "tcp://h:1"}, "given together"),
+        ({"recovery_endpoint": "tcp://h:1"}, "given where recovery_endpoint is"),
         ({"session": -1, "recovery_endpoint": "tcp://h:1"}, "session"),
         ({"session": 1, "recovery_endpoint": "nowhere"}, "nowhere"),
     ],

@@ -1,0 +1,8 @@
+"""A relay: it receives streams and serves them on, under their own sessions and sequences.
+
+::
+
+    upstreams ──▶ SubscriberCore ──Intake──▶ RelayCore ──▶ replay buffer, log, outbox
+                                               │
+                 a RelayedSession a session: its heads, heartbeats, probes, NACKs
+"""

@@ -1,0 +1,318 @@
+"""The relay's state machine: others' frames in, the same frames and answers out. No I/O.
+
+To the shells it looks as a `PublisherCore` does: an outbox, requests, a log, deadlines.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import Any, Final
+
+from p2pmsg import control, wire
+from p2pmsg.config import PublisherConfig
+from p2pmsg.errors import MessageError
+from p2pmsg.publisher_log import PublisherLog
+from p2pmsg.publisher_stream import check_topic
+from p2pmsg.relay.memo import RelayMemo
+from p2pmsg.relay.requests import RelayRequests
+from p2pmsg.relay.session import LOSSES_MAX, RelayedSession, RelayedStream
+from p2pmsg.slicing import newest_ns, slice_frame
+from p2pmsg.wire import Frame, FrameError, Kind
+from recovery import Delivery, HeartbeatSchedule, Loss, LossReason, ReplayBuffer
+
+SESSIONS_MAX: Final = 4096
+"""Sessions served at once. Those that nobody publishes any more and of which nothing is kept make
+room; a further one is refused and counted."""
+_TIDY_NS: Final = 1_000_000_000
+"""How often is looked for sessions that may be forgotten."""
+PULSE_NS: Final = 1_000_000_000
+"""How often a relay says that it is there, beside what it relays; at once when it has other
+sessions: the frame's sequence counts these changes."""
+
+
+class RelayCore:
+    """The state machine. Not thread-safe: the shell holds a lock around every call.
+
+    Args:
+        name: of the relay, for people.
+        relay: its id, 64 bits; that of its log, if it has one.
+        recovery: its recovery endpoint.
+        config: bounds of the replay buffer, of queues and of answers.
+        now_ns: monotonic time.
+        log: the local log, or None.
+        memo: what is kept beside the log, or None.
+
+    Attributes:
+        sessions: the sessions that are served, by their ids.
+        path: the relays from which anything comes, this one first.
+        outbox, unsynced, replay, log, requests, sealed_ns, closing: as in `PublisherCore`.
+        version: counts how often its sessions changed.
+        sessions_refused, streams_refused: what was not taken on, because a bound was met.
+        invalid: frames that turned out to be malformed, by reason.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        relay: int,
+        recovery: str,
+        config: PublisherConfig,
+        now_ns: int,
+        log: PublisherLog | None = None,
+        memo: RelayMemo | None = None,
+    ) -> None:
+        self.name = name
+        self.id = relay
+        self.recovery = recovery
+        self.config = config
+        self.log = log
+        self.memo = memo
+        self.path: list[int] = [relay]
+        self.open_batches: dict[str, Any] = {}
+        self.outbox: deque[bytes] = deque()
+        self.unsynced: deque[tuple[tuple[int, str], int, bytes]] = deque()
+        self._unsynced_from: dict[tuple[int, str], int] = {}
+        self.replay = ReplayBuffer(config.replay)
+        self.group = None
+        self.sealed_ns = 0
+        self.closing = False
+        self.sessions: dict[int, RelayedSession] = {}
+        self.sessions_refused = self.streams_refused = 0
+        self.invalid: Counter[str] = Counter()
+        self._stream_count = 0
+        self._wall_offset_ns = self._tidy_ns = 0
+        self.version = 0
+        self._pulse_ns = now_ns
+        self.stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
+        self.place = control.place_of(recovery)
+        body = control.Welcome(name, recovery, self.stall_ms)
+        self.welcome = wire.control_frame(Kind.WELCOME, relay, body, flags=wire.FLAG_RELAY)
+        self.requests = RelayRequests(self)
+        self._restore(now_ns)
+
+    def _restore(self, now_ns: int) -> None:
+        """Take up what the log has."""
+        for session, topic in [] if self.log is None else self.log.streams():
+            assert self.log is not None
+            name, hops = ("", 1) if self.memo is None else self.memo.session(session)
+            served = self.open_session(session, name, hops)
+            if served is None:
+                continue
+            served.is_live = False
+            following = self.log.next(topic, session)
+            stream = self.open_stream(session, topic, following, now_ns=now_ns)
+            if stream is None:
+                continue
+            stream.start = served.head(topic)[0]
+            for loss in [] if self.memo is None else self.memo.losses(session, topic):
+                known = stream.losses.overlap_count(loss.start, loss.stop)
+                if loss.stop <= following and not known:
+                    stream.losses.add(loss)
+
+    def open_session(self, session: int, name: str, hops: int) -> RelayedSession | None:
+        """Serve a session from now on; None where there are too many."""
+        served = self.sessions.get(session)
+        if served is None:
+            if len(self.sessions) >= SESSIONS_MAX and not self._tidy(1):
+                self.sessions_refused += 1
+                return None
+            served = self.sessions[session] = RelayedSession(self, session, name, hops)
+        served.is_live = True
+        served.name, served.hops = name, min(hops, control.PATH_MAX)
+        self._changed()
+        if self.memo is not None and self.log is not None:
+            self.memo.note_session(session, name, served.hops)
+        return served
+
+    def _changed(self) -> None:
+        """Say with the next pulse, which is due now, that there are other sessions."""
+        self.version += 1
+        self._pulse_ns = 0
+
+    def open_stream(
+        self, session: int, topic: str, start: int, *, now_ns: int
+    ) -> RelayedStream | None:
+        """Serve a stream that begins here at `start`; None where there are too many."""
+        served = self.sessions.get(session)
+        if served is None:
+            return None
+        stream = served.streams.get(topic)
+        if stream is not None:
+            return stream
+        limit = min(self.config.streams_max, self.config.replay.streams_max)
+        if self._stream_count >= limit:
+            self.streams_refused += 1
+            return None
+        try:
+            topic_bytes = check_topic(topic)
+        except MessageError:
+            self.invalid["topic"] += 1
+            return None
+        heartbeat = HeartbeatSchedule(self.config.heartbeat)
+        stream = RelayedStream(topic, topic_bytes, session, heartbeat, start)
+        served.streams[topic] = stream
+        self._stream_count += 1
+        served.beats.put_off(stream, now_ns)
+        return stream
+
+    def next(self, session: int, topic: str) -> int | None:
+        """Return where a stream goes on here; None where it is unknown."""
+        served = self.sessions.get(session)
+        stream = None if served is None else served.streams.get(topic)
+        return None if stream is None else stream.next
+
+    def take(
+        self, session: int, delivery: Delivery[Frame], *, now_ns: int, wall_ns: int
+    ) -> bool:
+        """Keep and republish what came next of a stream; False where it is malformed.
+
+        Raises:
+            LogFailedError: the log did not take it; it may be given again.
+
+        """
+        frame = delivery.item
+        served, topic = self.sessions.get(session), frame.topic
+        stream = None if served is None else served.streams.get(topic)
+        if served is None or stream is None:
+            return True  # refused at a bound, and counted there
+        self._wall_offset_ns = wall_ns - now_ns
+        stop = delivery.sequence + delivery.count
+        start = max(delivery.sequence, stream.next)
+        if start >= stop:
+            return True
+        try:
+            if stop - start < frame.count:
+                frame = slice_frame(frame, start - frame.sequence, stop - start)
+            latest_ns = newest_ns(frame)
+        except FrameError as error:
+            self.invalid[str(error)] += 1
+            return False
+        count = stop - start
+        if self.log is not None:
+            self.log.append(topic, start, count, frame.data, latest_ns, wall_ns, session)
+        self._keep(served, stream, start, count, frame.data, latest_ns, now_ns)
+        return True
+
+    def _keep(
+        self,
+        served: RelayedSession,
+        stream: RelayedStream,
+        start: int,
+        count: int,
+        data: bytes,
+        latest_ns: int,
+        now_ns: int,
+    ) -> None:
+        key = served.replay.key(stream.topic)
+        self.replay.append(key, start, count, data, now_ns=now_ns, timestamp_ns_max=latest_ns)
+        if self.log is not None and self.log.gated:
+            place = (served.session, stream.topic)
+            self.unsynced.append((place, start, data))
+            self._unsynced_from.setdefault(place, start)
+        else:
+            self.outbox.append(data)
+        stream.next = start + count
+        stream.received += count
+        stream.sealed_ns = self.sealed_ns = now_ns
+        served.beats.put_off(stream, now_ns)
+
+    def lose(self, session: int, topic: str, loss: Loss, *, now_ns: int) -> None:
+        """Note that a range did not reach this relay, and never will."""
+        served = self.sessions.get(session)
+        stream = None if served is None else served.streams.get(topic)
+        if served is None or stream is None or loss.stop <= stream.next:
+            return
+        loss = Loss(max(loss.start, stream.next), loss.stop, loss.reason)
+        stream.next = loss.stop
+        stream.lost += loss.count
+        stream.losses.add(loss)
+        if len(stream.losses) > LOSSES_MAX:
+            stream.losses.forget_first()
+        if self.memo is not None and self.log is not None:
+            self.memo.note_loss(session, topic, loss)
+        served.beats.put_off(stream, now_ns)
+
+    def set_path(self, upstream: Iterable[int]) -> None:
+        """Take which relays stand behind the upstreams."""
+        others = [relay for relay in dict.fromkeys(upstream) if relay != self.id]
+        self.path = [self.id, *others[: control.PATH_MAX - 1]]
+
+    def synced(self, session: int, topic: str, following: int) -> int:
+        """Return up to where a stream may be told of: what must be on the disk first is not."""
+        if not self._unsynced_from:
+            return following
+        return self._unsynced_from.get((session, topic), following)
+
+    def frames_synced(self, count: int) -> None:
+        """Let the first `count` of `unsynced` go: they are on the disk."""
+        for _ in range(count):
+            self.outbox.append(self.unsynced.popleft()[2])
+        self._unsynced_from.clear()
+        for place, start, _ in self.unsynced:
+            self._unsynced_from.setdefault(place, start)
+
+    def begin_close(self, *, now_ns: int) -> None:
+        """Tell the subscribers that what they have not got they must ask for now."""
+        self.closing = True
+        self.requests.forget_completions()
+        for served in self.sessions.values():
+            served.beats.begin_close(now_ns=now_ns)
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Send heartbeats that are due, forget what is too old."""
+        self.replay.expire(now_ns=now_ns)
+        if self.log is not None:
+            self.log.expire(now_ns=now_ns, wall_ns=now_ns + self._wall_offset_ns)
+        for served in self.sessions.values():
+            due_ns = served.beats.next_deadline_ns()
+            if due_ns is not None and due_ns <= now_ns:
+                served.beats.handle_timer(list(served.streams.values()), now_ns=now_ns)
+        if now_ns >= self._tidy_ns:
+            self._tidy_ns = now_ns + _TIDY_NS
+            self.requests.expire(now_ns=now_ns)
+            self._tidy(len(self.sessions))
+        if now_ns >= self._pulse_ns:
+            self._pulse_ns = now_ns + PULSE_NS
+            body = control.Heartbeat(0, self.place)
+            self.outbox.append(
+                wire.control_frame(Kind.HEARTBEAT, self.id, body, sequence=self.version)
+            )
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `handle_timer` has something to do, or None."""
+        deadlines = [served.beats.next_deadline_ns() for served in self.sessions.values()]
+        deadlines += [self.replay.next_deadline_ns(), self._pulse_ns]
+        return min((due_ns for due_ns in deadlines if due_ns is not None), default=None)
+
+    def lingering(self, *, now_ns: int) -> list[str]:
+        """Return nothing: a relay gathers no batches."""
+        return []
+
+    def seal_if_possible(self, topic: str, *, now_ns: int) -> None:
+        """Do nothing: a relay gathers no batches."""
+
+    def _tidy(self, count_max: int) -> int:
+        """Forget sessions that no upstream carries and of which nothing is kept."""
+        done = 0
+        for session, served in list(self.sessions.items()):
+            if done >= count_max:
+                break
+            if served.is_live or any(a < b for a, b in served.heads().values()):
+                continue
+            for topic in served.streams:
+                self.replay.forget(served.replay.key(topic))
+            del self.sessions[session]
+            self._stream_count -= len(served.streams)
+            self.requests.forget(served.requests)
+            if self.memo is not None:
+                self.memo.forget_session(session)
+            done += 1
+        if done:
+            self._changed()
+        return done
+
+
+def malformed(delivery: Delivery[Frame]) -> Loss:
+    """Return the loss of what was received and cannot be read."""
+    return Loss(delivery.sequence, delivery.sequence + delivery.count, LossReason.MALFORMED)

@@ -1,0 +1,117 @@
+"""From the subscriber's side of a relay to its publisher's side."""
+
+from typing import TYPE_CHECKING
+
+from p2pmsg.relay.core import RelayCore, malformed
+from recovery import Delivery
+
+if TYPE_CHECKING:
+    from p2pmsg.subscriber_core import SubscriberCore
+    from p2pmsg.subscriber_peer import Peer, Stream
+
+
+_LOOK_NS = 20_000_000
+"""How often is looked for sessions that have nothing to say."""
+
+
+class Resumption:
+    """Says where the streams of a relay's intake begin: where they end in the relay.
+
+    It stands where a subscriber has the desk of its cursor; see `p2pmsg.subscriber_cursor`.
+    """
+
+    def __init__(self, relay: RelayCore) -> None:
+        self._relay = relay
+        self.newcomers: list[Peer] = []
+
+    def contacted(self, line: int) -> bool:
+        """Return False: what an upstream had before a relay met it is not missed."""
+        return False
+
+    def start_of(self, session: int, topic: str, of_new: int) -> int | None:
+        """Return where a stream begins; None: where its upstream says."""
+        following = self._relay.next(session, topic)
+        if following is None and session in self._relay.sessions:
+            return of_new
+        return following
+
+    def note(self, peer: "Peer") -> None:
+        """Do nothing: what the relay has says it all."""
+
+    def record(self, core: "SubscriberCore") -> None:
+        """Do nothing, as `note`."""
+
+    def committed(self, stream: "Stream") -> int | None:
+        """Return None: a relay has no cursor."""
+        return None
+
+
+class Intake:
+    """Moves what a subscriber's core hands on into a relay's core.
+
+    Both locks are held around every call.
+
+    Args:
+        source: gets the streams.
+        relay: keeps and serves them.
+
+    """
+
+    def __init__(self, source: "SubscriberCore", relay: RelayCore) -> None:
+        self._source = source
+        self._relay = relay
+        self._look_ns = 0
+
+    def note_sessions(self, *, now_ns: int) -> None:
+        """Serve the sessions that were joined, and note which have ended."""
+        relay = self._relay
+        source = self._source
+        relay.set_path(source.relays.path_beyond())
+        for session, peer in list(source.peers.items()):
+            if not peer.joined:
+                continue
+            served = relay.sessions.get(session)
+            if peer.gone:
+                if served is not None:
+                    served.is_live = False
+                continue
+            hops = 1 + min((route.hops for route in peer.routes), default=0)
+            if served is None or (served.name, served.hops, served.is_live) != (
+                peer.name, hops, True,
+            ):  # fmt: skip
+                served = relay.open_session(session, peer.name, hops)
+            if served is not None and len(served.streams) < len(peer.streams):
+                for topic, stream in list(peer.streams.items()):
+                    if stream.receiver.started and topic not in served.streams:
+                        relay.open_stream(session, topic, stream.receiver.start, now_ns=now_ns)
+
+    def transfer(self, *, now_ns: int, wall_ns: int, count_max: int = 256) -> int:
+        """Move at most `count_max` frames and losses; returns how many.
+
+        Raises:
+            LogFailedError: the log did not take the next one; it stays where it was.
+
+        """
+        source, relay = self._source, self._relay
+        if now_ns >= self._look_ns:
+            self._look_ns = now_ns + _LOOK_NS
+            self.note_sessions(now_ns=now_ns)
+        moved = 0
+        while moved < count_max and source.ready:
+            stream, output = source.ready[0]
+            session = stream.peer.session
+            if session not in relay.sessions:
+                self.note_sessions(now_ns=now_ns)
+            relay.open_stream(session, stream.topic, stream.receiver.start, now_ns=now_ns)
+            if isinstance(output, Delivery):
+                if not relay.take(session, output, now_ns=now_ns, wall_ns=wall_ns):
+                    sequence, count = output.sequence, output.count
+                    stream.note_malformed(sequence, count)
+                    relay.lose(session, stream.topic, malformed(output), now_ns=now_ns)
+            else:
+                relay.lose(session, stream.topic, output, now_ns=now_ns)
+            source.pop_ready()
+            moved += 1
+        if relay.memo is not None:
+            relay.memo.write(now_ns=now_ns)
+        return moved

@@ -1,0 +1,183 @@
+"""What a relay does for those who ask: which sessions it has, and each session's own desk."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from p2pmsg import control, wire
+from p2pmsg.publisher_requests import REPLIES_MAX, KnownSubscriber, Reply, RequestDesk
+from p2pmsg.wire import Frame, FrameError, Kind
+
+if TYPE_CHECKING:
+    from p2pmsg.relay.core import RelayCore
+
+
+class Subscribers:
+    """Those who confirmed for any session, each counted once."""
+
+    def __init__(self, relay: "RelayCore") -> None:
+        self._relay = relay
+
+    def __len__(self) -> int:
+        return len(self.known())
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.known())
+
+    def known(self) -> dict[int, KnownSubscriber]:
+        """Return them by their ids."""
+        found: dict[int, KnownSubscriber] = {}
+        for served in self._relay.sessions.values():
+            found.update(served.requests.subscribers)
+        return found
+
+
+class RelayRequests:
+    """Looks, to the shell, as the `RequestDesk` of a publisher; part of `RelayCore`.
+
+    Attributes:
+        invalid: malformed or unexpected frames by reason, of all sessions.
+        replies_dropped: lists of sessions that were dropped at the bound.
+        subscribers: those who confirmed, over all sessions.
+
+    """
+
+    def __init__(self, relay: "RelayCore") -> None:
+        self._relay = relay
+        self._own: list[Reply] = []
+        self._busy: dict[RequestDesk, None] = {}
+        self._current: RequestDesk | None = None
+        self.invalid: Counter[str] = Counter()
+        self.replies_dropped = 0
+        self.subscribers = Subscribers(relay)
+
+    def receive(self, requester: bytes, data: bytes, *, now_ns: int) -> None:
+        """Take a request."""
+        try:
+            frame = Frame(data)
+            if frame.kind == Kind.SESSIONS_REQUEST:
+                if frame.session != self._relay.id:
+                    raise FrameError("session")
+                self._reply_sessions(requester, frame.sequence)
+                return
+            served = self._relay.sessions.get(frame.session)
+            if served is None:
+                raise FrameError("session")
+        except FrameError as error:
+            self.invalid[str(error)] += 1
+            return
+        served.requests.receive(requester, data, now_ns=now_ns)
+        self._busy[served.requests] = None
+
+    def _reply_sessions(self, requester: bytes, at: int) -> None:
+        if len(self._own) >= REPLIES_MAX:
+            self.replies_dropped += 1
+            return
+        relay = self._relay
+        entries = [
+            control.SessionEntry(served.session, served.name, served.hops)
+            for served in relay.sessions.values()
+            if served.hops < control.PATH_MAX or served.hops == 1
+        ]
+        stop = at + control.SESSIONS_PER_PAGE
+        following = stop if stop < len(entries) else 0
+        body = control.Sessions(relay.path, entries[at:stop], following)
+        frame = wire.control_frame(Kind.SESSIONS, relay.id, body, sequence=at)
+        self._own.append(Reply(requester, frame))
+
+    def next_reply(self, *, now_ns: int) -> Reply | None:
+        """Return what to send next, or None; sessions take turns."""
+        self._current = None
+        if self._own:
+            return self._own[0]
+        for _ in range(len(self._busy)):
+            desk = next(iter(self._busy))
+            del self._busy[desk]
+            reply = desk.next_reply(now_ns=now_ns)
+            if reply is not None or desk.next_deadline_ns(now_ns=now_ns) is not None:
+                self._busy[desk] = None
+            if reply is not None:
+                self._current = desk
+                return reply
+        return None
+
+    def read(self, reply: Reply) -> bool:
+        """As `RequestDesk.read`."""
+        return self._current is not None and self._current.read(reply)
+
+    def refuse(self, reply: Reply) -> None:
+        """As `RequestDesk.refuse`."""
+        if self._current is not None:
+            self._current.refuse(reply)
+
+    def reply_sent(self, reply: Reply, *, now_ns: int) -> None:
+        """As `RequestDesk.reply_sent`."""
+        if self._current is None:
+            self._own.pop(0)
+        else:
+            self._current.reply_sent(reply, now_ns=now_ns)
+
+    def reply_blocked(self, reply: Reply, *, now_ns: int) -> None:
+        """As `RequestDesk.reply_blocked`."""
+        if self._current is None:
+            self._own.pop(0)
+            self.replies_dropped += 1
+        else:
+            self._current.reply_blocked(reply, now_ns=now_ns)
+
+    def requester_gone(self, reply: Reply) -> None:
+        """As `RequestDesk.requester_gone`."""
+        if self._current is None:
+            self._own.pop(0)
+        else:
+            self._current.requester_gone(reply)
+
+    def next_deadline_ns(self, *, now_ns: int) -> int | None:
+        """As `RequestDesk.next_deadline_ns`."""
+        if self._own:
+            return now_ns
+        deadlines = [desk.next_deadline_ns(now_ns=now_ns) for desk in self._busy]
+        return min((due_ns for due_ns in deadlines if due_ns is not None), default=None)
+
+    def expire(self, *, now_ns: int) -> None:
+        """Forget subscribers that have not been heard of."""
+        for served in self._relay.sessions.values():
+            served.requests.expire(now_ns=now_ns)
+
+    def forget(self, desk: RequestDesk) -> None:
+        """Forget the desk of a session that is served no more."""
+        self._busy.pop(desk, None)
+
+    def forget_completions(self) -> None:
+        """Wait for every subscriber to say anew that it has everything."""
+        for served in self._relay.sessions.values():
+            served.requests.forget_completions()
+
+    @property
+    def incomplete(self) -> int:
+        """How many subscribers have not said that they have everything."""
+        return len(
+            {
+                subscriber
+                for served in self._relay.sessions.values()
+                for subscriber, known in served.requests.subscribers.items()
+                if not known.complete
+            }
+        )
+
+    @property
+    def messages_repaired(self) -> dict[str, int]:
+        """Messages that were asked for and sent again, by the rung that had them."""
+        total = {"buffer": 0, "log": 0}
+        for served in self._relay.sessions.values():
+            for rung, count in served.requests.messages_repaired.items():
+                total[rung] += count
+        return total
+
+    @property
+    def frames_invalid(self) -> dict[str, int]:
+        """Malformed or unexpected requests by reason, those of all sessions included."""
+        total = Counter(self.invalid)
+        for served in self._relay.sessions.values():
+            total.update(served.requests.invalid)
+        return dict(total)

@@ -1,0 +1,89 @@
+"""What a relay tells of itself."""
+
+from dataclasses import dataclass
+
+from p2pmsg.errors import LossReport
+from p2pmsg.publisher_log import LogStats
+from p2pmsg.stats import RequesterStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayedSessionStats:
+    """One session at a relay.
+
+    Attributes:
+        session, publisher: which one, and its publisher's name.
+        hops: how many relays are between the publisher and who asks this one: at least 1.
+        is_live: whether any upstream carries it now; one that ended is served on.
+        streams: (earliest kept sequence, next sequence) by topic.
+
+    """
+
+    session: int
+    publisher: str
+    hops: int
+    is_live: bool
+    streams: dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayStats:
+    """A relay's counters since it was made.
+
+    Attributes:
+        name, relay, endpoint, recovery_endpoint: who and where it is; `relay` is its 64-bit id.
+        sessions: what it serves.
+        received: messages that came and were kept.
+        lost: messages that were lost on their way here, and `losses` which, with their reasons, as
+            they are told on (bounded for each stream).
+        repaired_from: messages that were missing here and repaired, by the rung that had them.
+        repaired: messages sent again to those who missed them, by the rung that had them: `buffer`,
+            `log`.
+        outstanding: messages that are missing here, and asked for.
+        subscribers: how many have confirmed that they receive.
+        upstreams: names of the publishers and relays connected to now.
+        loops_refused: how often an upstream was refused, because it gets what it has from here.
+        refused: the endpoints that are refused now for that.
+        replay_bytes, replay_frames: what the replay buffer holds.
+        log: the local log, or None.
+        requesters: who asked for repairs, a session each.
+        frames_shed: frames sent although a slow subscriber's queue had no room; it repairs them.
+        frames_invalid: frames that came in and were dropped, by reason.
+        sessions_refused, streams_refused: what was not taken on because a bound was met.
+        undelivered: subscribers that had not got everything when the relay was closed.
+
+    """
+
+    name: str
+    relay: int
+    endpoint: str
+    recovery_endpoint: str
+    sessions: list[RelayedSessionStats]
+    received: int
+    lost: int
+    losses: list[LossReport]
+    repaired_from: dict[str, int]
+    repaired: dict[str, int]
+    outstanding: int
+    subscribers: int
+    upstreams: list[str]
+    loops_refused: int
+    refused: list[str]
+    replay_bytes: int
+    replay_frames: int
+    log: LogStats | None
+    requesters: list[RequesterStats]
+    frames_shed: int
+    frames_invalid: dict[str, int]
+    sessions_refused: int
+    streams_refused: int
+    undelivered: int
+
+    @property
+    def streams(self) -> dict[tuple[int, str], tuple[int, int]]:
+        """(earliest kept sequence, next sequence) by (session, topic)."""
+        return {
+            (each.session, topic): head
+            for each in self.sessions
+            for topic, head in each.streams.items()
+        }

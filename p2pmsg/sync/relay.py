@@ -1,0 +1,363 @@
+"""The threaded relay."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+import transports
+from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig
+from p2pmsg.errors import BindError, ClosedError, ConfigError, EndpointError, LogFailedError
+from p2pmsg.publisher_log import PublisherLog
+from p2pmsg.relay.core import RelayCore
+from p2pmsg.relay.intake import Intake, Resumption
+from p2pmsg.relay.memo import RelayMemo
+from p2pmsg.relay.stats import RelayStats
+from p2pmsg.start import Start
+from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.sync.exclusive import ExclusiveLock
+from p2pmsg.sync.forks import close_in_children
+from p2pmsg.sync.lines import open_lines
+from p2pmsg.sync.opening import recovery_endpoint_of
+from p2pmsg.sync.outgoing import Outgoing
+from p2pmsg.sync.publisher_driver import PublisherDriver
+from p2pmsg.sync.relay_stats import relay_stats
+from p2pmsg.sync.settings import check_endpoints, check_name, check_topics, publisher_config
+from p2pmsg.sync.settings import subscriber_config as intake_config
+
+if TYPE_CHECKING:
+    from recovery.log import LogConfig
+
+REPAIR_TIMEOUT_S: Final = 5.0
+"""How long a relay waits for a repair without progress: half as long as subscribers do. What it has
+behind a gap it serves when the gap is repaired or given up, and they should not give up first."""
+_WAIT_MS: Final = 100
+_LOG_RETRY_S: Final = 0.1
+_POLL_S: Final = 0.01
+_log = logging.getLogger("p2pmsg")
+_random = Random()
+
+
+class Relay:
+    """Receives streams and serves them on, under their own sessions and sequences.
+
+    Whoever subscribes to it gets what the publishers publish, and asks it for what it missed. Its
+    publishers may go away for good: what it received is served on, from its replay buffer and its
+    log. It takes all that its upstreams still have when it first meets them. Subscribers may be
+    given its endpoint alone, or beside the publisher's own. Relays may stand one behind another;
+    one that would get from itself what it has refuses that upstream, and says so.
+
+    Args:
+        upstreams: endpoints of publishers and other relays; one, or several.
+        endpoint: where to bind, as for `Publisher`.
+        name: of the relay, for people; at most 255 bytes. Default: the endpoint.
+        topics: what to relay, as for `Subscriber`. Default: all.
+        replay_bytes: bound of the replay buffer, over all sessions, in bytes. Default 64 MiB.
+        on_full: what happens when a subscriber's queue is full; see `PublisherConfig.on_full`.
+        stall_ms: how long a slow subscriber may hold up the others, in ms. Default 1000.
+        recovery_endpoint: where repairs are asked for. Default: the same host, a port that the
+            system picks.
+        log: where a local log of what is received is kept, and how much of it. A relay that is
+            started again on its log serves what it has at once, and goes on behind it. Default
+            None: no log.
+        config: all settings of its publishing side; the arguments above go before it.
+        intake: all settings of its receiving side. Default: those of `SubscriberConfig`, but that a
+            gap is given up after 5 s; keep that below the `repair_timeout` of the subscribers.
+
+    Raises:
+        ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
+        LogLockedError, LogFormatError, LogError: the log cannot be opened; see `recovery.log`.
+        BindError: the endpoint could not be bound.
+
+    """
+
+    def __init__(
+        self,
+        upstreams: str | Sequence[str],
+        endpoint: str,
+        *,
+        name: str | None = None,
+        topics: str | Sequence[str] | None = None,
+        replay_bytes: int | None = None,
+        on_full: OnFull | None = None,
+        stall_ms: float | None = None,
+        recovery_endpoint: str | None = None,
+        log: "LogConfig | None" = None,
+        config: PublisherConfig | None = None,
+        intake: SubscriberConfig | None = None,
+    ) -> None:
+        settings = publisher_config(config, replay_bytes, on_full, stall_ms)
+        receiving = intake_config(intake, None, REPAIR_TIMEOUT_S if intake is None else None)
+        self._name = check_name(name if name is not None else str(endpoint)[:80])
+        places, names = check_endpoints(upstreams), check_topics(topics)
+        self._upstreams = [*map(str, places)]
+        self._lock = ExclusiveLock()
+        self._closed = False
+        self._undelivered = self._loops_said = 0
+        self._log_failure: str | None = None
+        self._ended = threading.Event()
+        try:
+            with ExitStack() as undo:
+                self._open(endpoint, recovery_endpoint, settings, log, undo)
+                undo.pop_all()
+        except transports.EndpointError as error:
+            raise EndpointError(error) from error
+        except transports.BindError as error:
+            raise BindError(str(error), error.errno) from error
+        self._source = SubscriberCore(
+            topics=names,
+            lines=len(places),
+            start=Start("earliest"),
+            subscriber=_random.getrandbits(64),
+            name=self._name,
+            config=receiving,
+            wait_for_repair=True,
+            rng=Random(_random.getrandbits(64)),
+            now_ns=time.monotonic_ns(),
+            cursor=Resumption(self._core),
+            relay=self._core.id,
+            datagram_lines=[at for at, place in enumerate(places) if place.is_datagram],
+        )
+        self._intake = Intake(self._source, self._core)
+        try:
+            self._receiving = open_lines(self._source, places, names, receiving)
+        except BaseException:
+            self._close_sockets(0)
+            raise
+        self._thread = threading.Thread(target=self._run, name="p2pmsg-relay", daemon=True)
+        close_in_children(self)
+        self._driver.start()
+        self._receiving.start()
+        self._thread.start()
+
+    def _open(
+        self,
+        endpoint: str,
+        recovery_endpoint: str | None,
+        config: PublisherConfig,
+        log: "LogConfig | None",
+        undo: ExitStack,
+    ) -> None:
+        at = transports.parse_endpoint(endpoint)
+        if at.is_datagram:
+            raise ConfigError("endpoint", "tcp://…, ipc://… or inproc://… for a relay", endpoint)
+        recovery_at = recovery_endpoint_of(at, recovery_endpoint)
+        context, relay = transports.context(), _random.getrandbits(64)
+        kept, memo = None, None
+        if log is not None:
+            kept = PublisherLog(log, session=relay, wall_ns=time.time_ns())
+            undo.callback(kept.close, time.time_ns())
+            relay, memo = kept.session, RelayMemo(kept.store)
+            if kept.topics():
+                limit = "the log of a relay, or a new one; this is a publisher's"
+                raise ConfigError("log", limit, str(log.directory))
+            if memo.is_damaged:
+                _log.warning("%s: the relay's memo is damaged; names are unknown", log.directory)
+        server = transports.ZmqRecoveryServer(
+            recovery_at, context=context, queue_frames=config.queue_frames
+        )
+        undo.callback(server.close)
+        self._core = RelayCore(
+            name=self._name,
+            relay=relay,
+            recovery=server.endpoint,
+            config=config,
+            now_ns=time.monotonic_ns(),
+            log=kept,
+            memo=memo,
+        )
+        self._server = server
+        self._sender = transports.ZmqSender(
+            at, context=context, queue_frames=config.queue_frames, welcome=self._core.welcome
+        )
+        self._outgoing = Outgoing(self._core, self._sender)
+        self._driver = PublisherDriver(
+            self._core, self._sender, self._server, self._lock, self._outgoing
+        )
+
+    @property
+    def endpoint(self) -> str:
+        """Where subscribers connect to, with the port that was picked."""
+        return self._sender.endpoint
+
+    @property
+    def recovery_endpoint(self) -> str:
+        """Where repairs are asked for; subscribers learn it by themselves."""
+        return self._server.endpoint
+
+    @property
+    def name(self) -> str:
+        """The relay's name."""
+        return self._name
+
+    def wait_for_streams(self, count: int = 1, timeout: float | None = None) -> None:
+        """Wait until so many streams are served.
+
+        Args:
+            count: how many. Default 1.
+            timeout: in seconds. Default None: without end.
+
+        Raises:
+            TimeoutError: they did not come in time.
+            ClosedError: the relay is closed.
+
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (there := self._lock.run(self._count_streams)) < count:
+            if self._closed:
+                raise ClosedError("the relay")
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"{there} of {count} streams came within {timeout} s")
+            time.sleep(_POLL_S)
+
+    def _count_streams(self) -> int:
+        return sum(len(served.streams) for served in self._core.sessions.values())
+
+    def wait_for_subscribers(self, count: int = 1, timeout: float | None = None) -> None:
+        """Wait until `count` subscribers have confirmed that they receive, for any session.
+
+        Args:
+            count: how many. Default 1.
+            timeout: in seconds. Default None: without end.
+
+        Raises:
+            TimeoutError: they did not come in time.
+            ClosedError: the relay is closed.
+
+        """
+        if self._closed or not self._driver.wait_for_subscribers(count, timeout):
+            if self._closed:
+                raise ClosedError("the relay")
+            there = len(self._core.requests.subscribers)
+            raise TimeoutError(f"{there} of {count} subscribers came within {timeout} s")
+
+    def stats(self) -> RelayStats:
+        """Return the counters as they are now; also after `close`."""
+        with self._receiving.lock:
+            return self._lock.run(
+                relay_stats,
+                self._core,
+                self._source,
+                self._outgoing.guard,
+                endpoint=self.endpoint,
+                recovery_endpoint=self.recovery_endpoint,
+                upstreams=self._upstreams,
+                undelivered=self._undelivered,
+            )
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Receive no more, wait until every subscriber has everything, and close.
+
+        Args:
+            timeout: how long to wait, in seconds, for subscribers that still repair gaps. Default
+                5.0. Those who are not through by then are counted in `stats().undelivered`.
+
+        Raises:
+            LogFailedError: not everything could be written to the log.
+
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._ended.set()
+        self._thread.join(5.0)
+        try:
+            self._receiving.stop()
+            self._lock.run(self._core.begin_close, now_ns=time.monotonic_ns())
+            self._driver.wait_for_completion(timeout)
+        finally:
+            self._undelivered = self._core.requests.incomplete
+            self._driver.stop()
+            self._lock.run(self._close_sockets, int(max(0.0, min(timeout, 1.0)) * 1000))
+        if self._undelivered:
+            _log.warning("%d subscribers had not got everything at close", self._undelivered)
+
+    def _close_sockets(self, linger_ms: int) -> None:
+        self._sender.close(linger_ms=linger_ms)
+        self._server.close(linger_ms=linger_ms)
+        if self._core.memo is not None:
+            self._core.memo.write()
+        if self._core.log is not None:
+            self._core.log.close(time.time_ns())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Who presses Ctrl-C wants to go: repairs are not waited for.
+        self.close(timeout=0.2 if isinstance(error, KeyboardInterrupt) else 5.0)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self.endpoint
+        return f"<Relay {self._name!r} {state}>"
+
+    def _run(self) -> None:
+        """Receive, keep and send on, until the relay is closed."""
+        while not self._ended.is_set():
+            try:
+                self._receive()
+                while self._move() and not self._ended.is_set():
+                    pass
+                self._log_failure = None
+                self._say_loops()
+            except transports.ClosedError:
+                return
+            except LogFailedError as error:
+                if str(error) != self._log_failure:
+                    _log.error("the relay cannot keep what it receives, and waits: %s", error)
+                self._log_failure = str(error)
+                self._ended.wait(_LOG_RETRY_S)
+            except Exception:  # the thread must go on: without it nothing is relayed
+                self._receiving.hurt = True
+                _log.exception("the relay's thread failed; it goes on")
+                self._ended.wait(0.05)
+
+    def _receive(self) -> None:
+        receiving = self._receiving
+        with receiving.io_lock:
+            if not self._source.ready:
+                receiving.round(_WAIT_MS)
+
+    def _move(self) -> bool:
+        """Move what is ready; False when nothing is left."""
+        now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
+        version = self._core.version
+        with self._receiving.lock, self._lock:
+            moved = self._intake.transfer(now_ns=now_ns, wall_ns=wall_ns)
+            gone = self._send()
+        if version != self._core.version:
+            self._driver.wake()
+        while not gone and not self._ended.is_set():
+            time.sleep(0.0002)
+            gone = self._lock.run(self._send)
+        return bool(moved)
+
+    def _send(self) -> bool:
+        if self._core.unsynced:
+            self._driver.wake()
+        return self._outgoing.send()
+
+    def _say_loops(self) -> None:
+        loops = self._source.relays.loops_refused
+        if loops and not self._loops_said:
+            _log.warning(
+                "%r refuses an upstream that gets what it has from this relay: a loop", self._name
+            )
+        self._loops_said = loops
+
+    def _forget(self) -> None:
+        """In a forked child: the sockets and the threads are the parent's, perhaps the lock too."""
+        self._closed = True
+        self._ended.set()
+        self._lock = ExclusiveLock()
+        self._receiving.lock = threading.RLock()
+        self._core.closing = True

@@ -1,0 +1,88 @@
+"""A relay's counters, gathered."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from p2pmsg.errors import LossReport
+from p2pmsg.relay.core import RelayCore
+from p2pmsg.relay.stats import RelayedSessionStats, RelayStats
+from p2pmsg.stats import RequesterStats
+from p2pmsg.subscriber_core import SubscriberCore
+from recovery import StallGuard
+
+
+def relay_stats(
+    core: RelayCore,
+    source: SubscriberCore,
+    guard: StallGuard,
+    *,
+    endpoint: str,
+    recovery_endpoint: str,
+    upstreams: Sequence[str],
+    undelivered: int,
+) -> RelayStats:
+    """Return the counters; the caller holds both locks."""
+    served = list(core.sessions.values())
+    totals: Counter[str] = Counter(source.forgotten)
+    for stream in source.streams:
+        totals.update(stream.totals())
+    invalid = Counter(source.invalid) + core.invalid + Counter(core.requests.frames_invalid)
+    names = {up.name for up in source.relays.upstreams.values()}
+    names |= {peer.name for peer in source.peers.values() if peer.joined and peer.direct}
+    streams = [(each, stream) for each in served for stream in each.streams.values()]
+    return RelayStats(
+        name=core.name,
+        relay=core.id,
+        endpoint=endpoint,
+        recovery_endpoint=recovery_endpoint,
+        sessions=[
+            RelayedSessionStats(
+                session=each.session, publisher=each.name, hops=each.hops, is_live=each.is_live,
+                streams=each.heads(),
+            )
+            for each in served
+        ],
+        received=sum(stream.received for _, stream in streams),
+        lost=sum(stream.lost for _, stream in streams),
+        losses=[
+            LossReport(stream.topic, each.session, each.name, loss)
+            for each, stream in streams
+            for loss in stream.losses
+        ],
+        repaired_from={"buffer": totals["repaired"], "relay": totals["relayed"]},
+        repaired=core.requests.messages_repaired,
+        outstanding=sum(s.receiver.missing + s.receiver.buffered for s in source.streams),
+        subscribers=len(core.requests.subscribers),
+        upstreams=sorted(names),
+        loops_refused=source.relays.loops_refused,
+        refused=[
+            upstreams[index]
+            for index, line in enumerate(source.lines)
+            if line.refused_until_ns is not None
+        ],
+        replay_bytes=core.replay.bytes_held,
+        replay_frames=core.replay.frames_held,
+        log=None if core.log is None else core.log.stats(),
+        requesters=_requesters(core),
+        frames_shed=guard.frames_shed,
+        frames_invalid=dict(invalid),
+        sessions_refused=core.sessions_refused,
+        streams_refused=core.streams_refused,
+        undelivered=undelivered,
+    )  # fmt: skip
+
+
+def _requesters(core: RelayCore) -> list[RequesterStats]:
+    known = core.requests.subscribers.known().values()
+    names = {subscriber.requester: subscriber.name for subscriber in known}
+    return [
+        RequesterStats(
+            name=names.get(requester) or requester.hex(),
+            messages=stats.messages_sent,
+            bytes=stats.bytes_sent,
+            refused=stats.ranges_refused,
+            throttled=stats.throttled,
+        )
+        for served in core.sessions.values()
+        for requester, stats in served.requests.scheduler.requester_stats().items()
+    ]

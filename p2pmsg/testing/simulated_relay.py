@@ -1,0 +1,218 @@
+"""A relay in the simulator: the real cores, driven as the threaded shell drives them."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from p2pmsg.config import PublisherConfig, SubscriberConfig
+from p2pmsg.publisher_log import PublisherLog, import_log
+from p2pmsg.relay.core import RelayCore
+from p2pmsg.relay.intake import Intake, Resumption
+from p2pmsg.relay.memo import RelayMemo
+from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.testing.network import FaultyNetwork
+from p2pmsg.testing.simulated_publisher import LOG_SEGMENT_BYTES, WALL_NS, SimulatedPublisher
+from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
+from p2pmsg.testing.witness import Book
+from recovery import StallConfig, StallGuard
+from transports import MemoryRecoveryServer, MemorySender, PeerUnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_REPLIES_PER_ROUND = 64
+_RETRY_NS = 2_000_000
+_TRANSFER_MAX = 64
+
+
+class SimulatedRelay(SimulatedSubscriber):
+    """A relay; made by `Simulation.add_relay`. To its upstreams it is a subscriber.
+
+    Attributes:
+        endpoint: where subscribers connect to.
+        relay: the core of its publishing side, or None while it is dead.
+        forgot: whether a life of its ended without a log, or its buffer evicted something.
+
+    """
+
+    def __init__(
+        self,
+        name: str,
+        network: FaultyNetwork,
+        book: Book,
+        upstreams: "Sequence[SimulatedPublisher | SimulatedRelay]",
+        *,
+        log: bool,
+    ) -> None:
+        options = network.options
+        self.endpoint = f"memory://{name}"
+        self.relay: RelayCore | None = None
+        self.forgot = False
+        self._disk: Any = import_log().MemoryStore() if log else None
+        config = PublisherConfig()
+        self._publishing = replace(
+            config,
+            queue_frames=options.queue_frames,
+            on_full=options.on_full,
+            stall_ms=options.stall_ms,
+            replay=replace(config.replay, bytes_max=options.replay_bytes),
+        )
+        self._serve_ns = 0
+        super().__init__(
+            name, network, book, upstreams,
+            topics=(), start="earliest", wait_for_repair=True, config=None,
+        )  # fmt: skip
+
+    def _make_config(self, config: SubscriberConfig) -> SubscriberConfig:
+        """Give up a gap before the subscribers do, as `Relay` does; see `REPAIR_TIMEOUT_S`."""
+        config = super()._make_config(config)
+        nack = replace(config.nack, deadline_ms=config.nack.deadline_ms / 2)
+        return replace(config, nack=nack)
+
+    @property
+    def evicted(self) -> bool:
+        """Whether it forgot anything that it had received."""
+        relay = self.relay
+        full = relay is not None and self._disk is None and relay.replay.messages_evicted > 0
+        return self.forgot or full
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits to be sent."""
+        return self.relay is not None and not (self.relay.outbox or self.relay.unsynced)
+
+    def _make_core(self) -> SubscriberCore:
+        network, options = self._network, self._network.options
+        self.recovery = at = f"{self.endpoint}.recovery.{self.crashes}"
+        relay, now_ns = network.rng.getrandbits(64), network.clock.now_ns
+        log, memo = None, None
+        if self._disk is not None:
+            settings = import_log().LogConfig("log", segment_bytes=LOG_SEGMENT_BYTES)
+            log = PublisherLog(
+                settings, session=relay, wall_ns=WALL_NS + now_ns, store=self._disk
+            )
+            relay, memo = log.session, RelayMemo(self._disk)
+        self.relay = RelayCore(
+            name=self.name, relay=relay, recovery=at, config=self._publishing, now_ns=now_ns,
+            log=log, memo=memo,
+        )  # fmt: skip
+        self._server = MemoryRecoveryServer(
+            at, network=network.sockets, queue_frames=options.queue_frames
+        )
+        self._sender = MemorySender(
+            self.endpoint, network=network.sockets, queue_frames=options.queue_frames,
+            welcome=self.relay.welcome,
+        )  # fmt: skip
+        network.receivers[at] = self.pump
+        self._guard = StallGuard(StallConfig(stall_ms=self._publishing.stall_ms))
+        core = SubscriberCore(
+            topics=[],
+            lines=len(self.places),
+            start=self.start,
+            subscriber=network.rng.getrandbits(64),
+            name=self.name,
+            config=self.config,
+            wait_for_repair=True,
+            rng=Random(network.rng.getrandbits(64)),
+            now_ns=now_ns,
+            cursor=Resumption(self.relay),
+            relay=relay,
+        )
+        self._intake = Intake(core, self.relay)
+        return core
+
+    def crash(self) -> None:
+        """Die without a word; what it has in memory is gone."""
+        if self.core is None:
+            return
+        self.forgot |= self.evicted or self._disk is None
+        super().crash()
+        if self._disk is not None:
+            self._disk.kill()
+        self.relay = None
+        self._sender.close()
+        self._server.close()
+
+    def pump(self) -> None:
+        """Do one round of I/O at both sides."""
+        super().pump()
+        relay = self.relay
+        if relay is None:
+            return
+        now_ns = self._network.clock.now_ns
+        self._intake.note_sessions(now_ns=now_ns)
+        if len(relay.outbox) < _TRANSFER_MAX:
+            relay.handle_timer(now_ns=now_ns)
+        self._serve(relay, now_ns)
+        log = relay.log
+        due_ns = None if log is None else log.next_deadline_ns(now_ns=now_ns)
+        if log is not None and due_ns is not None and due_ns <= now_ns:
+            log.sync(nullcontext())
+            relay.frames_synced(len(relay.unsynced))
+        self._try_send(relay)
+        self._serve_later(relay)
+
+    def _read(self, core: SubscriberCore, now_ns: int) -> int:
+        """Move what is ready to the publishing side."""
+        relay = self.relay
+        if relay is None or len(relay.outbox) >= _TRANSFER_MAX:
+            return 0
+        moved = self._intake.transfer(
+            now_ns=now_ns, wall_ns=WALL_NS + now_ns, count_max=_TRANSFER_MAX
+        )
+        self._try_send(relay)
+        return moved
+
+    def check_streams(self) -> None:
+        """Do nothing: it has no application to compare with."""
+
+    def _note_joins(self, core: SubscriberCore) -> None:
+        """Do nothing, as `check_streams`."""
+
+    def _try_send(self, relay: RelayCore) -> None:
+        now_ns = self._network.clock.now_ns
+        while relay.outbox:
+            if self._sender.send(relay.outbox[0]):
+                self._guard.succeeded(now_ns=now_ns)
+            elif self._publishing.on_full == "block" and self._guard.blocked(now_ns=now_ns) > 0:
+                return
+            else:
+                self._sender.send_shedding(relay.outbox[0])
+            relay.outbox.popleft()
+
+    def _serve(self, relay: RelayCore, now_ns: int) -> None:
+        requests = relay.requests
+        while (request := self._server.receive()) is not None:
+            requests.receive(*request, now_ns=now_ns)
+        for _ in range(_REPLIES_PER_ROUND):
+            reply = requests.next_reply(now_ns=now_ns)
+            if reply is None:
+                break
+            if reply.is_in_log and not requests.read(reply):
+                requests.refuse(reply)
+                continue
+            try:
+                if self._server.reply(reply.requester, reply.frame):
+                    requests.reply_sent(reply, now_ns=now_ns)
+                else:
+                    requests.reply_blocked(reply, now_ns=now_ns)
+            except PeerUnreachableError:
+                requests.requester_gone(reply)
+
+    def _serve_later(self, relay: RelayCore) -> None:
+        now_ns = self._network.clock.now_ns
+        due = [relay.requests.next_deadline_ns(now_ns=now_ns), relay.next_deadline_ns()]
+        if relay.log is not None:
+            due.append(relay.log.next_deadline_ns(now_ns=now_ns))
+        if relay.outbox:
+            due.append(now_ns + _RETRY_NS)
+        time_ns = min(max(each, now_ns + 1) for each in due if each is not None)
+        if self._serve_ns <= now_ns or time_ns < self._serve_ns:
+            self._serve_ns = time_ns
+            self._network.at(time_ns, self._serve_again, relay, time_ns)
+
+    def _serve_again(self, relay: RelayCore, time_ns: int) -> None:
+        if relay is self.relay and time_ns == self._serve_ns:
+            self._serve_ns = 0
+            self.pump()

@@ -1,0 +1,64 @@
+"""`p2pmsg relay`, run as a user does."""
+
+import re
+import signal
+
+import pytest
+
+from p2pmsg import Subscriber
+from tests.integration.commands import command, eventually, run
+
+pytest.importorskip("recovery.log")
+
+SOMEWHERE = ["--from", "tcp://127.0.0.1:1", "--listen", "tcp://127.0.0.1:0"]
+
+WRONG = {
+    "nothing": ([], "the following arguments are required: --from, --listen"),
+    "no place to listen": (SOMEWHERE[:2], "required: --listen"),
+    "an upstream that is none": (["--from", "x", *SOMEWHERE[2:]], "--from: missing scheme"),
+    "a wildcard upstream": (["--from", "tcp://*:1", *SOMEWHERE[2:]], "--from"),
+    "a topic": ([*SOMEWHERE, "--topics", ""], "--topics"),
+    "fsync without a log": ([*SOMEWHERE, "--fsync", "always"], "go with --log"),
+    "an unknown fsync": ([*SOMEWHERE, "--log", "x", "--fsync", "often"], "--fsync"),
+    "a size": ([*SOMEWHERE, "--retention", "3x"], "a number of bytes such as"),
+    "a datagram endpoint": (
+        [*SOMEWHERE[:2], "--listen", "udp://239.0.0.1:5000"], "for a relay",
+    ),
+    "a word too many": ([*SOMEWHERE, "more"], "unknown arguments: more"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "text"), WRONG.values(), ids=WRONG)
+def test_wrong_arguments_are_one_line_and_status_2(arguments, text):
+    ended = run("relay", *arguments)
+    assert ended.returncode == 2
+    assert ended.stdout == b""
+    (line,) = ended.stderr.decode().splitlines()
+    assert line.startswith("p2pmsg relay: ")
+    assert text in line
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_relays_until_it_is_told_to_end(tmp_path, make_publisher, number, status):
+    publisher = make_publisher(name="feed")
+    publisher.publish_many("t", list(range(1000)))
+    log = tmp_path / "log"
+    arguments = ["--from", publisher.endpoint, "--listen", "tcp://127.0.0.1:0", "--log", str(log)]
+    for turn in range(2):
+        with command(tmp_path, "relay", *arguments, "--name", "r", "--stats", "0.2") as relay:
+            (endpoint,) = eventually(lambda r=relay: re.findall("listening at (.*)", r.errors()))
+            with Subscriber(endpoint, start="earliest") as subscriber:
+                got = [subscriber.receive(20).value for _ in range(1000)]
+            assert got == list(range(1000))
+            eventually(lambda r=relay: "1 streams of 1 sessions" in r.errors())
+            relay.process.send_signal(number)
+            assert relay.wait() == status
+            errors = relay.errors()
+        assert "Traceback" not in errors
+        assert all(line.startswith("p2pmsg relay: ") for line in errors.splitlines())
+        last = errors.splitlines()[-1]
+        assert ("1,000 messages received" in last) == (turn == 0)
+        assert "bytes of log" in last
+    shown = run("log", "ls", str(log))
+    assert shown.returncode == 0
+    assert b"1,000" in shown.stdout or b"1000" in shown.stdout

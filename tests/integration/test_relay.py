@@ -1,0 +1,314 @@
+"""Relays over real sockets: they serve on what their publishers have left behind."""
+
+import logging
+import shutil
+import signal
+import socket
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+import p2pmsg
+from p2pmsg import LogConfig, PublisherConfig, Relay
+from tests.integration.peers import LOOPBACK, eventually
+
+pytest.importorskip("recovery.log")
+
+SMALL = PublisherConfig(frame_bytes=4096)
+CHILDREN = "relay_children"
+
+
+@pytest.fixture
+def make_relay(opened):
+    def make(upstreams, endpoint=LOOPBACK, **options):
+        made = Relay(upstreams, endpoint, **options)
+        opened.callback(made.close, timeout=0.0)
+        return made
+
+    return make
+
+
+def kill(child):
+    child.signal(signal.SIGKILL)
+    child.wait()
+
+
+def take(subscriber, count):
+    """Receive `count` messages; their sequences."""
+    return [subscriber.receive(20).sequence for _ in range(count)]
+
+
+def has(relay, following, *, streams=1):
+    """Wait until a relay has every stream up to `following`."""
+    eventually(
+        lambda: (
+            len(heads := relay.stats().streams) == streams
+            and all(head[1] >= following for head in heads.values())
+        )
+    )
+
+
+def balanced(subscriber, delivered, lost=0):
+    stats = subscriber.stats()
+    assert stats.balanced
+    assert (stats.delivered, stats.lost, stats.outstanding) == (delivered, lost, 0)
+    return stats
+
+
+def test_a_relay_alone_serves_when_its_publisher_is_gone_for_good(
+    tmp_path, make_child, make_relay, make_subscriber
+):
+    child = make_child("publish", LOOPBACK, str(tmp_path / "log"), "5000", module=CHILDREN)
+    endpoint, session = child.line().split()
+    relay = make_relay(endpoint)
+    has(relay, 5000)
+    kill(child)
+    shutil.rmtree(tmp_path / "log")
+    subscriber = make_subscriber(relay.endpoint, start="earliest")
+    messages = [subscriber.receive(20) for _ in range(5000)]
+    assert [message.value for message in messages] == list(range(5000))
+    assert {(message.session, message.publisher) for message in messages} == {
+        (int(session), "feed"),
+    }
+    balanced(subscriber, 5000)
+    assert relay.stats().subscribers == 1
+
+
+def test_a_subscriber_with_both_endpoints_carries_on(
+    tmp_path, make_child, make_relay, make_subscriber
+):
+    child = make_child("publish", LOOPBACK, str(tmp_path / "log"), "100", module=CHILDREN)
+    endpoint, _ = child.line().split()
+    relay = make_relay(endpoint)
+    has(relay, 100)
+    subscriber = make_subscriber([endpoint, relay.endpoint], start="earliest")
+    assert take(subscriber, 100) == list(range(100))
+    for _ in range(20):
+        child.tell("500")
+    has(relay, 10_100)
+    kill(child)
+    shutil.rmtree(tmp_path / "log")
+    assert take(subscriber, 10_000) == list(range(100, 10_100))
+    balanced(subscriber, 10_100)
+
+
+def test_what_the_publisher_has_forgotten_comes_from_the_relay(
+    make_publisher, make_relay, make_subscriber
+):
+    publisher = make_publisher(replay_bytes=20_000, config=SMALL)
+    relay = make_relay(publisher.endpoint)
+    publisher.publish("t", 0)
+    relay.wait_for_streams(1, timeout=10)
+    for number in range(1, 20_000):
+        publisher.publish("t", number)
+        if number % 500 == 0:
+            has(relay, number - 200)
+    publisher.flush()
+    has(relay, 20_000)
+    assert publisher.stats().messages_evicted > 10_000
+    subscriber = make_subscriber([publisher.endpoint, relay.endpoint], start=0)
+    assert take(subscriber, 20_000) == list(range(20_000))
+    stats = balanced(subscriber, 20_000)
+    assert stats.repaired["relay"] > 10_000
+
+
+def test_relays_stand_one_behind_another(make_publisher, make_relay, make_subscriber):
+    publisher = make_publisher(name="feed")
+    first = make_relay(publisher.endpoint, name="first")
+    second = make_relay(first.endpoint, name="second")
+    publisher.publish("t", "early")
+    second.wait_for_streams(1, timeout=10)
+    subscriber = make_subscriber(second.endpoint, start="earliest")
+    assert subscriber.receive(10).value == "early"
+    publisher.publish_many("t", list(range(5000)))
+    assert take(subscriber, 5000) == list(range(1, 5001))
+    assert [each.hops for relay in (first, second) for each in relay.stats().sessions] == [1, 2]
+    publisher.close()
+    late = make_subscriber(second.endpoint, start="earliest")
+    assert take(late, 5001) == list(range(5001))
+
+
+def test_one_relay_has_several_publishers_and_sees_new_ones(
+    make_publisher, make_relay, make_subscriber
+):
+    publishers = [make_publisher(name=f"p{index}") for index in range(3)]
+    relay = make_relay([publisher.endpoint for publisher in publishers])
+    subscriber = make_subscriber(relay.endpoint)
+    for publisher in publishers:
+        publisher.wait_for_subscribers(1, timeout=10)
+    eventually(lambda: len(subscriber.stats().publishers) == 3)
+    for publisher in publishers:
+        publisher.publish_many("t", list(range(1000)))
+    messages = [subscriber.receive(10) for _ in range(3000)]
+    for publisher in publishers:
+        mine = [message.value for message in messages if message.session == publisher.session]
+        assert mine == list(range(1000))
+    # Another session at the place of the first one: nothing of it is too old.
+    endpoint = publishers[0].endpoint
+    publishers[0].close()
+    again = make_publisher(endpoint, name="again")
+    again.publish_many("t", list(range(500)))
+    found = [subscriber.receive(10) for _ in range(500)]
+    assert [message.sequence for message in found] == list(range(500))
+    assert {message.publisher for message in found} == {"again"}
+    balanced(subscriber, 3500)
+
+
+STARTS = {"earliest": 0, "a sequence": 700, "a time": 500, "latest": 1000}
+
+
+@pytest.mark.parametrize(("start", "first"), STARTS.items(), ids=STARTS)
+def test_late_joiners_of_a_relay_begin_where_they_want(
+    make_publisher, make_relay, make_subscriber, start, first
+):
+    publisher = make_publisher(config=SMALL)
+    relay = make_relay(publisher.endpoint)
+    base_ns = 1_700_000_000 * 10**9
+    times = [base_ns + number * 10**9 for number in range(1000)]
+    publisher.publish_many("t", list(range(1000)), timestamps_ns=times)
+    has(relay, 1000)
+    publisher.close()
+    begin = {"a sequence": 700, "a time": datetime.fromtimestamp(1_700_000_500, UTC)}
+    subscriber = make_subscriber(relay.endpoint, start=begin.get(start, start))
+    assert take(subscriber, 1000 - first) == list(range(first, 1000))
+
+
+def free_place():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def ring(make_relay, count):
+    """Relays each of which has the next one as its upstream, the last one the first."""
+    places = [free_place() for _ in range(count)]
+    return [
+        make_relay(places[(index + 1) % count], places[index], name=f"r{index}")
+        for index in range(count)
+    ], places
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_loop_is_noticed_and_refused(make_relay, caplog, count):
+    with caplog.at_level(logging.WARNING, "p2pmsg"):
+        relays, _ = ring(make_relay, count)
+        eventually(lambda: any(relay.stats().loops_refused for relay in relays))
+        refusing = next(relay for relay in relays if relay.stats().loops_refused)
+        eventually(lambda: "a loop" in caplog.text)
+    assert len(refusing.stats().refused) <= 1
+
+
+def test_messages_go_through_in_spite_of_a_loop(make_publisher, make_relay, make_subscriber):
+    publisher = make_publisher()
+    relays, places = ring(make_relay, 2)
+    relays[0].close()
+    first = make_relay([publisher.endpoint, places[1]], places[0], name="first")
+    eventually(lambda: first.stats().loops_refused or relays[1].stats().loops_refused)
+    subscriber = make_subscriber(first.endpoint, start="earliest")
+    publisher.publish_many("t", list(range(3000)))
+    assert take(subscriber, 3000) == list(range(3000))
+    balanced(subscriber, 3000)
+
+
+@pytest.mark.parametrize("with_publisher", [True, False])
+def test_a_relay_is_killed_and_goes_on_on_its_log(
+    tmp_path, make_child, make_publisher, make_relay, make_subscriber, with_publisher
+):
+    publisher = make_publisher(config=SMALL)
+    publisher.publish_many("t", list(range(4000)))
+    child = make_child("relay", publisher.endpoint, LOOPBACK, str(tmp_path), module=CHILDREN)
+    endpoint = child.line().strip()
+    subscriber = make_subscriber(endpoint, start="earliest")
+    assert take(subscriber, 4000) == list(range(4000))
+    kill(child)
+    publisher.publish_many("t", list(range(4000, 6000)))
+    if not with_publisher:
+        publisher.close(timeout=0.0)
+    relay = make_relay(publisher.endpoint, endpoint, log=LogConfig(tmp_path))
+    assert relay.stats().streams == {(publisher.session, "t"): (0, 4000)}
+    late = make_subscriber(endpoint, start="earliest")
+    assert take(late, 4000) == list(range(4000))
+    assert late.stats().publishers == [publisher.name]
+    if with_publisher:
+        assert take(subscriber, 2000) == list(range(4000, 6000))
+        assert take(late, 2000) == list(range(4000, 6000))
+        balanced(subscriber, 6000)
+    assert relay.stats().repaired["log"] > 0
+
+
+def test_a_relay_without_a_log_that_is_restarted_costs_nothing_while_its_publisher_lives(
+    make_publisher, make_relay, make_subscriber
+):
+    publisher = make_publisher()
+    relay = make_relay(publisher.endpoint)
+    subscriber = make_subscriber(relay.endpoint, start="earliest")
+    publisher.publish_many("t", list(range(1000)))
+    assert take(subscriber, 1000) == list(range(1000))
+    endpoint = relay.endpoint
+    relay.close(timeout=0.0)
+    publisher.publish_many("t", list(range(1000, 2000)))
+    make_relay(publisher.endpoint, endpoint)
+    assert take(subscriber, 1000) == list(range(1000, 2000))
+    balanced(subscriber, 2000)
+
+
+def test_closing_waits_for_those_who_miss_something(make_publisher, make_relay, make_subscriber):
+    publisher = make_publisher(config=SMALL)
+    relay = make_relay(publisher.endpoint)
+    subscriber = make_subscriber(relay.endpoint, start="earliest")
+    relay.wait_for_streams(0)
+    publisher.publish_many("t", list(range(5000)))
+    has(relay, 5000)
+    relay.wait_for_subscribers(1, timeout=10)
+    begun = time.monotonic()
+    relay.close()
+    assert time.monotonic() - begun < 5
+    assert relay.stats().undelivered == 0
+    assert take(subscriber, 5000) == list(range(5000))
+    with pytest.raises(p2pmsg.ClosedError):
+        relay.wait_for_subscribers(2)
+
+
+def test_a_full_log_holds_the_relay_up_and_says_so(tmp_path, make_publisher, make_relay, caplog):
+    publisher = make_publisher()
+    log = tmp_path / "log"
+    relay = make_relay(publisher.endpoint, log=LogConfig(log, segment_bytes=4096))
+    publisher.publish("t", b"x" * 100)
+    has(relay, 1)
+    shutil.rmtree(log)
+    with caplog.at_level(logging.ERROR, "p2pmsg"):
+        for _ in range(100):
+            publisher.publish("t", b"x" * 1000)
+        publisher.flush()
+        eventually(lambda: "cannot keep" in caplog.text)
+    assert all(following < 101 for _, following in relay.stats().streams.values())
+    with pytest.raises(p2pmsg.LogFailedError):
+        relay.close(timeout=0.0)
+
+
+WRONG = {
+    "no upstream": ([[], LOOPBACK], {}, "endpoints must be at least one"),
+    "an upstream that is none": (["nowhere", LOOPBACK], {}, "nowhere"),
+    "an endpoint that is none": ([LOOPBACK, "tcp://x"], {}, "tcp://x"),
+    "a topic": (["tcp://127.0.0.1:1", LOOPBACK], {"topics": [3]}, "topics must be"),
+    "a log": (["tcp://127.0.0.1:1", LOOPBACK], {"log": "x"}, "log must be a LogConfig"),
+    "a datagram endpoint": (
+        ["tcp://127.0.0.1:1", "udp://239.0.0.1:9999"], {}, "for a relay",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "options", "text"), WRONG.values(), ids=WRONG)
+def test_wrong_arguments(arguments, options, text):
+    if arguments[0] == LOOPBACK:
+        arguments[0] = "tcp://127.0.0.1:1"
+    with pytest.raises(p2pmsg.ConfigError, match=text):
+        Relay(*arguments, **options)
+
+
+def test_a_publishers_log_is_refused(tmp_path):
+    with p2pmsg.Publisher(LOOPBACK, log=LogConfig(tmp_path)) as publisher:
+        publisher.publish("t", 1)
+    with pytest.raises(p2pmsg.ConfigError, match="this is a publisher's"):
+        Relay("tcp://127.0.0.1:1", LOOPBACK, log=LogConfig(tmp_path))

@@ -1,0 +1,98 @@
+"""With relays the promise holds, and what a relay has received is lost by nobody who has it.
+
+A failing run is named by its seed. `P2PMSG_SEEDS=10` runs ten times as many.
+"""
+
+import os
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+
+from p2pmsg.testing import NetworkOptions, Simulation
+
+pytest.importorskip("recovery.log")
+
+SEEDS = int(100 * float(os.environ.get("P2PMSG_SEEDS", "1")))
+RUN_MS = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Who is connected to whom, and what befalls them."""
+
+    chain: int = 1
+    both: bool = False
+    """Whether the subscriber is connected to the publisher, too."""
+    log: bool = False
+    gone: bool = False
+    """Whether the publisher dies for good."""
+    publisher_restarts: bool = False
+    relay_restarts: bool = False
+    options: dict = None
+
+
+LOSSY = {"loss": 0.1, "duplication": 0.02, "reordering": 0.1}
+SHAPES = {
+    "relay only": Shape(options=LOSSY),
+    "publisher and relay": Shape(both=True, options=LOSSY),
+    "chain of two": Shape(chain=2, options=LOSSY),
+    "publisher dies for good": Shape(gone=True, options=LOSSY),
+    "publisher dies for good, both": Shape(gone=True, both=True, options=LOSSY),
+    "publisher dies for good, chain": Shape(gone=True, chain=2, options={"loss": 0.05}),
+    "publisher begins anew": Shape(publisher_restarts=True, both=True, options={"loss": 0.05}),
+    "relay restarts": Shape(relay_restarts=True, options={"loss": 0.05}),
+    "relay restarts on its log": Shape(relay_restarts=True, log=True, options={"loss": 0.05}),
+    "everything, with a log": Shape(
+        gone=True, relay_restarts=True, log=True, both=True,
+        options={**LOSSY, "cuts_per_s": 3, "partitions_per_s": 1, "partition_ms": 100},
+    ),
+    "everything, without": Shape(
+        gone=True, relay_restarts=True, both=True, chain=2, options={**LOSSY, "cuts_per_s": 3},
+    ),
+}  # fmt: skip
+
+
+def build(shape, seed):
+    rng = Random(seed)
+    simulation = Simulation(NetworkOptions(seed=seed, messages_per_s=150, **shape.options))
+    publisher = simulation.add_publisher()
+    places = [publisher]
+    for _ in range(shape.chain):
+        places = [simulation.add_relay(places, log=shape.log)]
+    if shape.both:
+        places = [publisher, *places]
+    simulation.add_subscriber(places, start="earliest")
+    simulation.run(rng.uniform(0, RUN_MS / 2))
+    simulation.add_subscriber(places, start=rng.choice(["earliest", "latest", 3]))
+    if shape.publisher_restarts:
+        simulation.run(rng.uniform(0, RUN_MS / 4))
+        publisher.crash()
+        simulation.run(rng.uniform(0, 50))
+        publisher.start()
+    if shape.relay_restarts:
+        relay = rng.choice(simulation.relays)
+        simulation.run(rng.uniform(0, RUN_MS / 4))
+        relay.crash()
+        simulation.run(rng.uniform(0, 100))
+        relay.revive()
+    simulation.run(rng.uniform(0, RUN_MS))
+    if shape.gone:
+        publisher.leave_for_good()
+        simulation.run(rng.uniform(0, RUN_MS / 2))
+    return simulation
+
+
+@pytest.mark.timeout(max(240, 3 * SEEDS))
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_the_promise_holds_with_relays(shape):
+    delivered = 0
+    for seed in range(SEEDS):
+        simulation = build(shape, seed)
+        simulation.heal()
+        assert simulation.settle(60_000), f"seed {seed} does not settle"
+        simulation.check(quiet_ms=0)
+        delivered += simulation.delivered
+        if not shape.gone and not shape.publisher_restarts:
+            assert not simulation.lost, (seed, simulation.lost)
+    assert delivered > 20 * SEEDS

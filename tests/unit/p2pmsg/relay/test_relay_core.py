@@ -1,0 +1,282 @@
+"""The relay's core: others' frames in, the same frames and answers out."""
+
+import pytest
+
+from p2pmsg import control, wire
+from p2pmsg.config import PublisherConfig
+from p2pmsg.publisher_log import PublisherLog, import_log
+from p2pmsg.relay.core import RelayCore
+from p2pmsg.relay.memo import NAME, RelayMemo
+from p2pmsg.wire import Frame, Kind
+from recovery import Delivery, Loss, LossReason, ReplayConfig
+from tests.unit.p2pmsg import frames
+from tests.unit.p2pmsg.frames import SESSION
+
+MS = 1_000_000
+RELAY = 0xAA
+WALL_NS = 1_700_000_000 * 10**9
+
+
+class Desk:
+    """Plays upstream and subscribers to a relay's core."""
+
+    def __init__(self, *, store=None, fsync="interval", **options):
+        self.now_ns = 0
+        log = memo = None
+        relay = RELAY
+        if store is not None:
+            config = import_log().LogConfig("log", fsync=fsync)
+            log = PublisherLog(config, session=RELAY, wall_ns=WALL_NS, store=store)
+            memo, relay = RelayMemo(store), log.session
+        self.core = RelayCore(
+            name="relay", relay=relay, recovery="memory://r", now_ns=0, log=log, memo=memo,
+            config=PublisherConfig(**options),
+        )  # fmt: skip
+
+    def open(self, topic="t", *, session=SESSION, start=0, hops=1):
+        self.core.open_session(session, "feed", hops)
+        self.core.open_stream(session, topic, start, now_ns=self.now_ns)
+        return self
+
+    def give(self, sequence, count=1, *, session=SESSION, skip=0, taken=None, **options):
+        values = [f"v{sequence + index}" for index in range(count)]
+        frame = Frame(frames.data(values, session=session, sequence=sequence, **options))
+        delivery = Delivery(frame, sequence + skip, skip, count - skip if taken is None else taken)
+        good = self.core.take(session, delivery, now_ns=self.now_ns, wall_ns=WALL_NS)
+        return frame.data if good else None
+
+    def lose(self, start, stop, reason="crash", *, session=SESSION):
+        loss = Loss(start, stop, LossReason(reason))
+        self.core.lose(session, "t", loss, now_ns=self.now_ns)
+
+    def ask(self, request, requester=b"s"):
+        """Return the replies to a request."""
+        self.core.requests.receive(requester, request, now_ns=self.now_ns)
+        found = []
+        while (reply := self.core.requests.next_reply(now_ns=self.now_ns)) is not None:
+            if reply.is_in_log and not self.core.requests.read(reply):
+                self.core.requests.refuse(reply)
+                continue
+            self.core.requests.reply_sent(reply, now_ns=self.now_ns)
+            found.append(reply.frame)
+        return found
+
+    def sent(self):
+        found = list(self.core.outbox)
+        self.core.outbox.clear()
+        return found
+
+
+def refusals(replies):
+    bodies = [control.read_body(Frame(data), control.Refused) for data in replies]
+    return [(body.ranges, body.reason) for body in bodies]
+
+
+def test_frames_go_out_byte_for_byte():
+    desk = Desk().open()
+    first, second = desk.give(0, 3), desk.give(3, 2, columns=([5, -1], None, [None, {"h": 1}]))
+    assert desk.sent() == [first, second]
+    assert desk.core.sessions[SESSION].heads() == {"t": (0, 5)}
+
+
+def test_what_was_given_already_is_not_kept_twice():
+    desk = Desk().open()
+    desk.give(0, 3)
+    desk.sent()
+    assert desk.give(0, 3) is not None
+    desk.give(2, 3)
+    (part,) = desk.sent()
+    frame = Frame(part)
+    assert (frame.sequence, frame.count) == (3, 2)
+    assert wire.decode_columns(frame)[0] == ["v3", "v4"]
+
+
+def test_a_part_of_a_frame_becomes_a_frame():
+    desk = Desk().open(start=1)
+    desk.give(0, 4, skip=1, taken=2, columns=([0, 1, 2, 3], ["a", "b", "c", "d"], None))
+    frame = Frame(desk.sent()[0])
+    assert (frame.sequence, frame.count, frame.session) == (1, 2, SESSION)
+    assert wire.decode_columns(frame) == (["v1", "v2"], [1001, 1002], ["b", "c"], None)
+
+
+def test_a_nack_is_answered_from_the_buffer():
+    desk = Desk().open()
+    sent = [desk.give(0, 3), desk.give(3, 3)]
+    assert desk.ask(frames.nack((1, 5))) == sent
+
+
+def test_losses_are_told_on_with_their_reason():
+    desk = Desk().open()
+    desk.give(0, 2)
+    desk.lose(2, 6, "crash")
+    tail = desk.give(6, 1)
+    refused, repair = desk.ask(frames.nack((3, 7)))
+    assert refusals([refused]) == [([(3, 6)], "crash")]
+    assert repair == tail
+    assert desk.core.sessions[SESSION].head("t") == (0, 7)
+
+
+def test_a_lost_tail_shows_in_heartbeats():
+    desk = Desk().open()
+    desk.give(0, 2)
+    desk.lose(2, 6, "publisher_gone")
+    desk.sent()
+    desk.now_ns = 20 * MS
+    desk.core.handle_timer(now_ns=desk.now_ns)
+    beats = [frame for frame in map(Frame, desk.sent()) if frame.topic]
+    assert [(beat.topic, beat.sequence, beat.session) for beat in beats] == [("t", 6, SESSION)]
+
+
+def test_a_loss_before_all_that_is_kept_can_be_asked_for():
+    desk = Desk().open()
+    desk.lose(0, 4, "crash")
+    desk.give(4, 1)
+    assert desk.core.sessions[SESSION].answered_from("t") == 0
+    assert refusals(desk.ask(frames.nack((0, 4)))) == [([(0, 4)], "crash")]
+
+
+def test_what_is_evicted_is_refused():
+    desk = Desk(replay=ReplayConfig(bytes_max=100)).open()
+    for sequence in range(8):
+        desk.give(sequence)
+    earliest, following = desk.core.sessions[SESSION].head("t")
+    assert 0 < earliest < following == 8
+    assert refusals(desk.ask(frames.nack((0, earliest)))) == [([(0, earliest)], "evicted")]
+
+
+def test_a_malformed_body_is_counted_and_not_sent():
+    desk = Desk().open()
+    frame = Frame(frames.header(count=2, body=b"\x94\x92\xc1\xc1\xc0\xc0\xc0"))
+    taken = desk.core.take(SESSION, Delivery(frame, 0, 0, 2), now_ns=0, wall_ns=WALL_NS)
+    assert (taken, dict(desk.core.invalid), desk.sent()) == (False, {"body": 1}, [])
+
+
+def test_a_probe_is_echoed_for_its_session():
+    desk = Desk().open().open(session=7)
+    desk.give(0, 3)
+    desk.sent()
+    desk.ask(frames.probe(99, start="earliest"))
+    (echo,) = map(Frame, desk.sent())
+    heads = control.read_body(echo, control.Heads)
+    assert (echo.kind, echo.session) == (Kind.ECHO, 99)
+    assert heads == control.Heads("feed", [control.Head("t", 0, 3, 0)])
+
+
+def test_sessions_are_listed_page_by_page():
+    desk = Desk()
+    count = control.SESSIONS_PER_PAGE + 3
+    for session in range(count):
+        desk.core.open_session(session, f"p{session}", 1 + session % 3)
+    desk.core.set_path([1, 2, RELAY, 1])
+    found, at = [], 0
+    for _ in range(3):
+        (reply,) = desk.ask(wire.control_frame(Kind.SESSIONS_REQUEST, RELAY, sequence=at))
+        frame = Frame(reply)
+        body = control.read_body(frame, control.Sessions)
+        assert (frame.session, frame.sequence, body.path) == (RELAY, at, [RELAY, 1, 2])
+        found += body.sessions
+        at = body.following
+        if not at:
+            break
+    assert [(each.session, each.name, each.hops) for each in found] == [
+        (session, f"p{session}", 1 + session % 3) for session in range(count)
+    ]
+
+
+REQUESTS = {
+    "for a session that is unknown": (frames.nack((0, 1), session=99), "session"),
+    "for the sessions of another relay": (
+        wire.control_frame(Kind.SESSIONS_REQUEST, 99), "session",
+    ),
+    "not a frame": (b"\0p2", "truncated"),
+    "data": (frames.data([b"x"]), "kind"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("request_", "reason"), REQUESTS.values(), ids=REQUESTS)
+def test_requests_that_are_dropped(request_, reason):
+    desk = Desk().open()
+    assert desk.ask(request_) == []
+    assert desk.core.requests.frames_invalid == {reason: 1}
+
+
+def test_subscribers_of_several_sessions_count_once():
+    desk = Desk().open().open(session=7)
+    for session in (SESSION, 7):
+        desk.ask(frames.joined(1, session=session))
+    desk.ask(frames.joined(2, session=7))
+    assert len(desk.core.requests.subscribers) == 2
+
+
+def test_sessions_that_ended_are_forgotten_when_nothing_is_kept():
+    desk = Desk().open().open(session=7)
+    desk.give(0)
+    for served in desk.core.sessions.values():
+        served.is_live = False
+    desk.core.handle_timer(now_ns=0)
+    assert list(desk.core.sessions) == [SESSION]
+    assert desk.core.next(7, "t") is None
+
+
+def test_closing_says_the_last_heads_of_every_session():
+    desk = Desk().open().open(session=7)
+    desk.give(0, 3)
+    desk.sent()
+    desk.core.begin_close(now_ns=0)
+    desk.core.handle_timer(now_ns=0)
+    sent = [(frame.kind, frame.session, frame.flags) for frame in map(Frame, desk.sent())]
+    flags = wire.FLAG_CLOSING
+    assert {(Kind.WELCOME, SESSION, flags), (Kind.WELCOME, 7, flags)} <= set(sent)
+
+
+class TestWithALog:
+    @pytest.fixture
+    def store(self):
+        return import_log().MemoryStore()
+
+    def restart(self, desk, store, **options):
+        desk.core.memo.write()
+        store.kill()
+        return Desk(store=store, **options)
+
+    def test_serves_on_after_a_restart(self, store):
+        desk = Desk(store=store).open(hops=2)
+        sent = [desk.give(0, 3), desk.give(3, 2)]
+        again = self.restart(desk, store)
+        served = again.core.sessions[SESSION]
+        assert (served.name, served.hops, served.heads()) == ("feed", 2, {"t": (0, 5)})
+        assert again.core.id == desk.core.id
+        assert again.core.next(SESSION, "t") == 5
+        assert again.ask(frames.nack((0, 5))) == sent
+        assert again.core.requests.messages_repaired == {"buffer": 0, "log": 5}
+
+    def test_tells_losses_on_after_a_restart(self, store):
+        desk = Desk(store=store).open()
+        desk.give(0)
+        desk.lose(1, 4, "crash")
+        desk.give(4)
+        again = self.restart(desk, store)
+        assert refusals(again.ask(frames.nack((1, 4)))) == [([(1, 4)], "crash")]
+
+    def test_answers_from_the_log_what_the_buffer_forgot(self, store):
+        desk = Desk(store=store, replay=ReplayConfig(bytes_max=100)).open()
+        sent = [desk.give(sequence) for sequence in range(8)]
+        assert desk.ask(frames.nack((0, 8))) == sent
+
+    def test_lets_nothing_go_before_it_is_on_the_disk(self, store):
+        desk = Desk(store=store, fsync="always").open()
+        data = desk.give(0, 3)
+        assert (desk.sent(), desk.core.sessions[SESSION].head("t")) == ([], (0, 0))
+        desk.core.frames_synced(1)
+        assert (desk.sent(), desk.core.sessions[SESSION].head("t")) == ([data], (0, 3))
+
+    def test_a_damaged_memo_costs_the_names_only(self, store):
+        desk = Desk(store=store).open()
+        sent = desk.give(0)
+        desk.core.memo.write()
+        store.replace(NAME, b'{"version": 1, "sessions": 3}', durable=True)
+        store.kill()
+        again = Desk(store=store)
+        assert again.core.memo.is_damaged
+        assert again.core.sessions[SESSION].name == ""
+        assert again.ask(frames.nack((0, 1))) == [sent]

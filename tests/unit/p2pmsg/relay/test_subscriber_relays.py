@@ -1,0 +1,311 @@
+"""A subscriber with lines to relays, and with several routes to one session."""
+
+from random import Random
+
+import pytest
+
+from p2pmsg import control, wire
+from p2pmsg.wire import Frame, Kind
+from recovery import NackConfig
+from tests.unit.p2pmsg import frames
+from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, refused, welcome
+from tests.unit.p2pmsg.subscriber import Talk, data, head
+
+RELAY, OTHER = 0xAA, 0xBB
+
+
+def relay_welcome(relay=RELAY, *, recovery="memory://relay"):
+    return welcome(relay, name="relay", recovery=recovery, flags=wire.FLAG_RELAY)
+
+
+def sessions(*entries, relay=RELAY, path=None, page=0, following=0):
+    listed = [control.SessionEntry(session, "feed", hops) for session, hops in entries]
+    body = control.Sessions([relay] if path is None else path, listed, following)
+    return wire.control_frame(Kind.SESSIONS, relay, body, sequence=page)
+
+
+class Relayed(Talk):
+    """As `Talk`, with relays at some of the lines."""
+
+    def __init__(self, *, own=None, **options):
+        options.setdefault("nack", NackConfig(jitter=0.0))
+        super().__init__(**options)
+        self.core.relays.own = own
+
+    def requests(self):
+        """Take out the requests: (kind, whose, body)."""
+        bodies = {
+            Kind.PROBE: control.Probe, Kind.JOINED: control.Joined, Kind.NACK: control.Nack,
+            Kind.LEAVE: control.Joined,
+        }  # fmt: skip
+        found = []
+        while self.core.requests:
+            key, raw = self.core.requests.popleft()
+            frame = Frame(raw)
+            kind = Kind(frame.kind)
+            body = None if kind not in bodies else control.read_body(frame, bodies[kind])
+            found.append((kind.name, key, body))
+        return found
+
+    def nacks(self):
+        return [(key, body.ranges) for kind, key, body in self.requests() if kind == "NACK"]
+
+    def meet(self, relay=RELAY, *, line=0, served=((SESSION, 1),), heads=(), **options):
+        """Be welcomed by a relay, take its sessions, and echo their probes with these heads."""
+        self.hear(relay_welcome(relay), line=line)
+        self.reply(sessions(*served, relay=relay, **options), session=relay)
+        for kind, key, body in self.requests():
+            if kind == "PROBE" and key == relay:
+                self.hear(echo(body.probe, *heads), line=line)
+        return self
+
+    def two(self, **options):
+        """A publisher at line 0 and a relay at line 1 that has its session."""
+        self.__init__(lines=2, **options)
+        self.join(head(0))
+        self.meet(line=1, heads=[head(0)])
+        self.requests()
+        return self
+
+
+def test_a_relay_is_asked_for_its_sessions_and_each_is_probed():
+    talk = Relayed()
+    talk.hear(relay_welcome())
+    assert talk.requests() == [("SESSIONS_REQUEST", RELAY, None)]
+    talk.reply(sessions((SESSION, 1), (7, 2)), session=RELAY)
+    assert [(kind, key) for kind, key, _ in talk.requests()] == [("PROBE", RELAY)] * 2
+    assert ("connect", 0, RELAY) in talk.commanded()
+    assert set(talk.core.peers) == {SESSION, 7}
+
+
+def test_messages_over_a_relay_are_handed_on():
+    talk = Relayed().meet(heads=[head(2)])
+    talk.hear(data(2))
+    talk.hear(data(3, 2))
+    assert talk.read() == [("t", 2, 1), ("t", 3, 2)]
+    talk.pass_ms(30)
+    assert [(kind, key) for kind, key, _ in talk.requests()] == [("JOINED", RELAY)]
+
+
+def test_the_list_is_asked_for_until_it_comes():
+    talk = Relayed()
+    talk.hear(relay_welcome())
+    talk.pass_ms(350)
+    assert [key for kind, key, _ in talk.requests() if kind == "SESSIONS_REQUEST"] == [RELAY] * 4
+
+
+def test_pages_are_asked_for_at_once():
+    talk = Relayed()
+    talk.hear(relay_welcome())
+    talk.requests()
+    talk.reply(sessions((1, 1), following=1), session=RELAY)
+    _, raw = next((key, raw) for key, raw in talk.core.requests if Frame(raw).kind == 64)
+    assert Frame(raw).sequence == 1
+    talk.reply(sessions((2, 1), page=1), session=RELAY)
+    assert set(talk.core.peers) == {1, 2}
+
+
+def test_unknown_sessions_make_it_ask_again_but_not_all_the_time():
+    talk = Relayed().meet(heads=[head(0)])
+    talk.pass_ms(200)
+    talk.requests()
+    for _ in range(5):
+        talk.hear(data(0, session=99))
+        talk.hear(heartbeat(4, session=98))
+    talk.pass_ms(50)
+    asked = [kind for kind, _, _ in talk.requests() if kind == "SESSIONS_REQUEST"]
+    assert len(asked) == 1
+    assert not talk.core.lines[0].strange_ns
+
+
+def test_a_pulse_with_another_version_makes_it_ask():
+    talk = Relayed().meet(heads=[head(0)])
+    talk.pass_ms(200)
+    talk.requests()
+    body = control.Heartbeat(0, control.place_of("memory://relay"))
+    talk.hear(wire.control_frame(Kind.HEARTBEAT, RELAY, body, sequence=5))
+    talk.pass_ms(30)
+    assert "SESSIONS_REQUEST" in [kind for kind, _, _ in talk.requests()]
+
+
+def test_a_session_that_appears_later_is_taken_from_its_beginning():
+    talk = Relayed().meet(heads=[head(5)])
+    talk.pass_ms(1100)
+    talk.requests()
+    talk.reply(sessions((SESSION, 1), (7, 1)), session=RELAY)
+    probes = [body.start for kind, _, body in talk.requests() if kind == "PROBE"]
+    assert probes == ["earliest"]
+
+
+class TestTwoRoutes:
+    def test_duplicates_are_dropped(self):
+        talk = Relayed().two()
+        talk.hear(data(0), line=0)
+        talk.hear(data(0), line=1)
+        talk.hear(data(1), line=1)
+        talk.hear(data(1), line=0)
+        assert talk.read() == [("t", 0, 1), ("t", 1, 1)]
+
+    def test_the_publisher_is_asked_first(self):
+        talk = Relayed().two()
+        talk.hear(data(3), line=1)
+        talk.pass_ms(1)
+        assert talk.nacks() == [(SESSION, [(0, 3)])]
+
+    def test_the_relay_is_asked_when_the_publisher_gives_no_answer(self):
+        talk = Relayed().two()
+        talk.hear(data(3), line=1)
+        talk.pass_ms(400)
+        assert {key for key, _ in talk.nacks()} == {SESSION, RELAY}
+        talk.reply(data(0), session=RELAY)
+        talk.pass_ms(100)
+        assert {key for key, _ in talk.nacks()} == {RELAY}  # who answers is kept
+        stream = talk.core.peers[SESSION].streams["t"]
+        assert stream.relayed == 1
+
+    def test_a_new_welcome_makes_the_publisher_the_first_again(self):
+        talk = Relayed().two()
+        talk.hear(data(3), line=1)
+        talk.pass_ms(400)
+        talk.reply(data(0), session=RELAY)
+        talk.hear(welcome(), line=0)
+        talk.requests()
+        talk.pass_ms(100)
+        assert {key for key, _ in talk.nacks()} == {SESSION}
+
+    @pytest.mark.parametrize("reason", ["evicted", "crash", "timeout", "publisher_gone"])
+    def test_a_refusal_is_no_loss_while_another_may_have_it(self, reason):
+        talk = Relayed().two()
+        talk.hear(data(4), line=1)
+        talk.pass_ms(1)
+        talk.requests()
+        talk.reply(refused((0, 2), reason=reason))
+        assert talk.nacks() == [(RELAY, [(0, 2)])]  # at once
+        talk.pass_ms(25)
+        assert sorted(talk.nacks()) == sorted([(SESSION, [(2, 4)]), (RELAY, [(0, 2)])])
+        talk.reply(refused((0, 1)), session=RELAY)
+        assert talk.read() == [("t", 0, 1, reason)]  # the nearest route's reason
+        talk.reply(data(1, 3), session=RELAY)
+        assert talk.read() == [("t", 1, 3), ("t", 4, 1)]
+        assert all(not route.refused for route in talk.core.peers[SESSION].routes)
+
+    def test_what_a_heartbeat_says_is_evicted_may_be_elsewhere(self):
+        talk = Relayed().two()
+        talk.hear(heartbeat(10, earliest=8), line=0)
+        assert talk.read() == []
+        talk.pass_ms(1)
+        assert talk.nacks() == [(SESSION, [(0, 10)])]
+
+    def test_a_silent_line_does_not_count(self):
+        talk = Relayed().two(publisher_timeout_ms=500.0)
+        for at in range(12):  # the relay lives, the publisher's line is silent
+            talk.pass_ms(100)
+            talk.hear(data(at), line=1)
+        talk.read()
+        talk.hear(data(20), line=1)
+        talk.pass_ms(1)
+        talk.requests()
+        talk.reply(refused((12, 20)), session=RELAY)
+        assert talk.read() == [("t", 12, 20, "evicted"), ("t", 20, 1)]
+
+    def test_a_publisher_that_is_followed_by_another_lives_on_at_the_relay(self):
+        talk = Relayed().two()
+        talk.hear(data(2), line=1)
+        talk.hear(welcome(77), line=0)
+        peer = talk.core.peers[SESSION]
+        assert (peer.gone, peer.direct, [route.key for route in peer.routes]) == (
+            False, False, [RELAY],
+        )  # fmt: skip
+        talk.pass_ms(30)
+        assert (RELAY, [(0, 2)]) in talk.nacks()
+
+    def test_it_has_ended_when_the_relay_has_it_no_more(self):
+        talk = Relayed().two(publisher_timeout_ms=500.0)
+        talk.hear(data(2), line=1)
+        talk.hear(welcome(77), line=0)
+        for _ in range(20):
+            talk.pass_ms(100)
+            talk.reply(sessions(), session=RELAY)
+            talk.hear(heartbeat(0, session=77), line=0)
+        assert talk.core.peers[SESSION].gone
+        assert talk.read() == [("t", 0, 2, "publisher_gone"), ("t", 2, 1)]
+
+
+def test_a_relay_that_restarts_without_its_log_gets_its_routes_back():
+    talk = Relayed().meet(heads=[head(0)])
+    talk.hear(data(0))
+    talk.hear(data(3))
+    talk.read()
+    talk.meet(OTHER, heads=[head(4)])
+    peer = talk.core.peers[SESSION]
+    assert ([route.key for route in peer.routes], peer.gone) == ([OTHER], False)
+    assert ("disconnect", -1, RELAY) in talk.commanded()
+    talk.pass_ms(50)
+    assert (OTHER, [(1, 3)]) in talk.nacks()
+    talk.reply(data(1, 2), session=OTHER)
+    assert talk.read() == [("t", 1, 2), ("t", 3, 1)]
+
+
+def test_a_publisher_at_a_relays_place_takes_its_routes():
+    talk = Relayed().meet(heads=[head(0)])
+    talk.hear(data(2))
+    talk.hear(welcome(77))
+    assert talk.core.peers[SESSION].gone
+    assert talk.core.relays.upstreams == {}
+    assert talk.core.lines[0].session == 77
+
+
+def test_replies_are_taken_from_those_who_have_a_route_only():
+    talk = Relayed(lines=2).meet(heads=[head(0)])
+    talk.hear(data(2))
+    talk.reply(data(0), session=OTHER)
+    talk.reply(data(0), session=SESSION)
+    assert (talk.read(), talk.core.invalid["session"]) == ([], 2)
+
+
+LOOPS = {
+    "itself": [RELAY],
+    "each other": [OTHER, RELAY],
+    "three in a ring": [OTHER, 0xCC, RELAY],
+}
+
+
+class TestLoops:
+    @pytest.mark.parametrize("path", LOOPS.values(), ids=LOOPS)
+    def test_a_loop_is_refused(self, path):
+        talk = Relayed(own=RELAY)
+        relay = path[0]
+        talk.hear(relay_welcome(relay))
+        talk.reply(sessions((SESSION, 1), relay=relay, path=path), session=relay)
+        assert talk.core.relays.loops_refused >= 1
+        assert ("leave", 0, 0) in talk.commanded()
+        talk.hear(data(0))
+        assert (talk.core.peers, talk.core.relays.path_beyond()) == ({}, [])
+
+    def test_it_is_looked_at_again_later(self):
+        talk = Relayed(own=RELAY)
+        talk.hear(relay_welcome(OTHER))
+        talk.reply(sessions(relay=OTHER, path=[OTHER, RELAY]), session=OTHER)
+        talk.commanded()
+        talk.pass_ms(11_000)
+        assert ("reconnect", 0, 0) in talk.commanded()
+        talk.meet(OTHER, heads=[head(0)])
+        talk.hear(data(0))
+        assert talk.read() == [("t", 0, 1)]
+
+
+def test_garbage_from_a_relay_is_counted():
+    rng = Random(3)
+    talk = Relayed().meet(heads=[head(0)])
+    valid = [relay_welcome(), sessions((1, 1)), heartbeat(1, session=RELAY, topic="")]
+    for _ in range(2000):
+        raw = bytearray(rng.choice(valid))
+        for _ in range(rng.randrange(1, 4)):
+            raw[rng.randrange(len(raw))] = rng.randrange(256)
+        if rng.random() < 0.5:
+            talk.hear(bytes(raw))
+        else:
+            talk.reply(bytes(raw), session=RELAY)
+    assert talk.core.invalid
+    assert len(talk.core.peers) < 4096
+    assert frames
