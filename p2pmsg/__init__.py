@@ -73,7 +73,7 @@ from recovery import (
 from recovery.queue import BreakerConfig, QueueConfig
 
 if TYPE_CHECKING:
-    from recovery.log import LogConfig
+    from recovery.log import LogConfig, LogReader
 
 __all__ = [
     "Answers",
@@ -99,6 +99,7 @@ __all__ = [
     "LogCorruptError",
     "LogFailedError",
     "LogInUseError",
+    "LogReader",
     "LogSettings",
     "LogStats",
     "LossReason",
@@ -151,8 +152,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import what belongs to the log when it is first asked for: it needs an extra package."""
-    if name == "LogConfig":
+    if name in ("LogConfig", "LogReader"):
         from p2pmsg.publisher_log import import_log
 
-        return import_log().LogConfig
+        return getattr(import_log(), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

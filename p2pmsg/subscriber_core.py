@@ -20,6 +20,7 @@ from p2pmsg.subscriber_cursor import CursorDesk
 from p2pmsg.subscriber_lines import Command, Line, LineDesk
 from p2pmsg.subscriber_peer import Peer, Stream
 from p2pmsg.subscriber_relays import RelayDesk
+from p2pmsg.subscriber_room import Room
 from p2pmsg.subscriber_routes import RouteDesk
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, LatencyHistogram, Loss, ReceiverConfig
@@ -102,6 +103,7 @@ class SubscriberCore:
         self._troubled: dict[int, Stream] = {}
         self._stream_count = 0
         self._last: Stream | None = None
+        self.room = Room(config, self.receiver_config)
         self.next_check_ns = now_ns
         self.desk = LineDesk(self, subscriber, name)
         self.relays = RelayDesk(self, relay)
@@ -306,13 +308,6 @@ class SubscriberCore:
             if not peer.gone and (peer.gaps or not peer.joined)
         ]
 
-    def repaired_by_rung(self, repaired: int) -> dict[str, int]:
-        """Return how many messages were repaired, by who had them."""
-        parity = None if self.member is None else self.member.parity
-        if parity is None:
-            return {"buffer": repaired}
-        return {"buffer": repaired - parity.recovered, "parity": parity.recovered}
-
     def leave(self) -> None:
         """Tell all publishers and relays that this subscriber goes."""
         self.desk.leave()
@@ -326,7 +321,11 @@ class SubscriberCore:
                 self.member.ask(stream, now_ns=now_ns)
                 self._settle(stream)
                 continue
-            ranges = receiver.nacks_due(now_ns=now_ns)
+            ranges = receiver.nacks_due(
+                now_ns=now_ns,
+                window=self.room.window(),
+                crowded=self.room.is_crowded(self.bytes_held),
+            )
             if ranges and not stream.peer.gone:
                 self.routes.ask(stream, ranges, now_ns=now_ns)
             self._settle(stream)
@@ -349,6 +348,7 @@ class SubscriberCore:
 
     def _take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
         self._last = stream
+        self.room.note(frame)
         stream.receiver.receive(
             frame.sequence, frame.count, len(frame.data), frame, now_ns=now_ns, repaired=repaired
         )

@@ -17,18 +17,10 @@ from recovery.deadlines import DeadlineHeap
 from recovery.feedback import Feedback
 from recovery.loss import Loss, LossReason
 from recovery.nack_config import NackConfig
+from recovery.nack_gap import Gap
 from recovery.ranges import RangeSet
 
-
-class _Gap:
-    __slots__ = ("attempts", "detected_ns", "reason", "start", "stop")
-
-    def __init__(self, start: int, stop: int, detected_ns: int, reason: LossReason) -> None:
-        self.start = start
-        self.stop = stop
-        self.detected_ns = detected_ns
-        self.reason = reason
-        self.attempts = 0
+_LAPS_MAX = 50  # retries' time: the longest that a gap without room is not looked at
 
 
 class NackScheduler:
@@ -53,6 +45,7 @@ class NackScheduler:
     __slots__ = (
         "_backoff",
         "_config",
+        "_crowded",
         "_deadline_ns",
         "_delay_ns",
         "_due",
@@ -79,13 +72,14 @@ class NackScheduler:
         ceiling_ns = ms_to_ns(config.retry_ceiling_ms)
         self._backoff = Backoff(self._retry_ns, ceiling_ns, jitter=config.jitter, rng=rng)
         self._starts: list[int] = []
-        self._gaps: list[_Gap] = []
-        self._due: DeadlineHeap[_Gap] = DeadlineHeap()
-        self._expiry: DeadlineHeap[_Gap] = DeadlineHeap()
+        self._gaps: list[Gap] = []
+        self._due: DeadlineHeap[Gap] = DeadlineHeap()
+        self._expiry: DeadlineHeap[Gap] = DeadlineHeap()
         self._missing_count = 0
         self._quiet_until_ns = 0
         self._front_progress_ns: int | None = None
         self._front_start = -1
+        self._crowded = False
         self.gaps_refused = 0
         self.splits_refused = 0
         self.nacks = 0
@@ -125,7 +119,7 @@ class NackScheduler:
         if len(self._gaps) >= self._config.gaps_max:
             self.gaps_refused += 1
             return False
-        gap = _Gap(start, stop, now_ns, reason)
+        gap = Gap(start, stop, now_ns, reason)
         self._insert(low, gap, due_ns, self._expiry_ns(now_ns))
         self._missing_count += stop - start
         return True
@@ -149,6 +143,7 @@ class NackScheduler:
         if low == high:
             return []
         ages: list[int] = []
+        remains: list[Gap] = []
         retry_ns = self._retry_ns if self._feedback is None else self._feedback.retry_ns(0)
         due_ns = max(now_ns + retry_ns, self._quiet_until_ns)
         for gap in self._gaps[low:high]:
@@ -161,6 +156,9 @@ class NackScheduler:
                 self._expiry.set(rest, self._expiry_ns(now_ns))
         if low == 0:
             self._front_moved(now_ns)
+            if self._crowded and self._gaps and not remains:
+                self._gaps[0].attempts = 0
+                self._due.set(self._gaps[0], max(now_ns, self._quiet_until_ns))
         return ages
 
     def refuse(self, start: int, stop: int, reason: LossReason, *, now_ns: int) -> list[Loss]:
@@ -203,19 +201,50 @@ class NackScheduler:
             self._due.set(gap, max(due_ns or 0, self._quiet_until_ns))
             self._expiry.set(gap, self._quiet_until_ns + self._deadline_ns)
 
-    def due(self, *, now_ns: int, ranges_max: int = 64) -> list[tuple[int, int]]:
+    def due(
+        self,
+        *,
+        now_ns: int,
+        ranges_max: int = 64,
+        window: int | None = None,
+        crowded: bool = False,
+    ) -> list[tuple[int, int]]:
         """Return the ranges to ask for now, sorted, touching ones coalesced, and count the attempt.
 
         At most `ranges_max` gaps are taken at a time (default 64: the NACK fits one datagram);
         where more are due, `next_deadline_ns()` stays in the past and the next call gives more.
+
+        Answers for which there is no room are worse than none: what begins `window` sequences
+        behind the first gap waits for that to move. While it is `crowded` all but the first gap
+        wait, and each gap that becomes the first is asked for at once.
         """
-        by_attempt = self.due_by_attempt(now_ns=now_ns, ranges_max=ranges_max)
+        self._crowded = crowded
+        by_attempt = self.due_by_attempt(now_ns=now_ns, ranges_max=ranges_max, window=window)
         if len(by_attempt) == 1:
             return list(next(iter(by_attempt.values())))
         return list(RangeSet(pair for ranges in by_attempt.values() for pair in ranges))
 
+    def _hold_back(self, window: int, now_ns: int) -> None:
+        """Put off the gaps that are due and have no room yet; the farther, the longer."""
+        kept: list[Gap] = []
+        while (gap := self._due.pop_due(now_ns)) is not None:
+            laps = (gap.start - self._gaps[0].start) // window
+            if laps == 0 and self._crowded and gap is not self._gaps[0]:
+                laps = 1
+            if laps:
+                self._due.set(gap, now_ns + min(laps, _LAPS_MAX) * self._retry_ns)
+            else:
+                kept.append(gap)
+        for gap in kept:
+            self._due.set(gap, now_ns)
+
     def due_by_attempt(
-        self, *, now_ns: int, ranges_max: int = 64, front_only: bool = False
+        self,
+        *,
+        now_ns: int,
+        ranges_max: int = 64,
+        window: int | None = None,
+        front_only: bool = False,
     ) -> dict[int, RangeSet]:
         """Do as `due` does, and tell the ranges apart by which attempt it is, from 1 on.
 
@@ -232,6 +261,8 @@ class NackScheduler:
             if front.attempts:
                 front.attempts = 0
                 self._due.set(front, now_ns)
+        if window is not None:
+            self._hold_back(window, now_ns)
         while taken < ranges_max:
             gap = self._due.pop_due(now_ns)
             if gap is None:
@@ -261,7 +292,7 @@ class NackScheduler:
         """Give up the gaps whose attempts or time are used up; returns them as losses, sorted."""
         losses: list[Loss] = []
         # The front first: as long as it goes on, those behind it only wait for their turn.
-        expired: list[_Gap] = []
+        expired: list[Gap] = []
         while (gap := self._expiry.pop_due(now_ns)) is not None:
             expired.append(gap)
         for gap in sorted(expired, key=lambda gap: gap.start):
@@ -330,7 +361,7 @@ class NackScheduler:
         gap = self._gaps[low]
         return gap.start < start and stop < gap.stop
 
-    def _insert(self, index: int, gap: _Gap, due_ns: int | None, expiry_ns: int | None) -> None:
+    def _insert(self, index: int, gap: Gap, due_ns: int | None, expiry_ns: int | None) -> None:
         self._starts.insert(index, gap.start)
         self._gaps.insert(index, gap)
         if due_ns is not None:
@@ -338,7 +369,7 @@ class NackScheduler:
         if expiry_ns is not None:
             self._expiry.set(gap, expiry_ns)
 
-    def _delete(self, gap: _Gap) -> None:
+    def _delete(self, gap: Gap) -> None:
         index = bisect_left(self._starts, gap.start)
         del self._starts[index]
         del self._gaps[index]
@@ -346,7 +377,7 @@ class NackScheduler:
         self._expiry.discard(gap)
         self._missing_count -= gap.stop - gap.start
 
-    def _cut(self, gap: _Gap, start: int, stop: int) -> list[_Gap]:
+    def _cut(self, gap: Gap, start: int, stop: int) -> list[Gap]:
         """Take `[start, stop)` out of `gap`; returns what remains of it."""
         start, stop = max(start, gap.start), min(stop, gap.stop)
         if start == gap.start and stop == gap.stop:
@@ -360,7 +391,7 @@ class NackScheduler:
         if stop == gap.stop:
             gap.stop = start
             return [gap]
-        rest = _Gap(stop, gap.stop, gap.detected_ns, gap.reason)
+        rest = Gap(stop, gap.stop, gap.detected_ns, gap.reason)
         rest.attempts = gap.attempts
         gap.stop = start
         self._insert(index + 1, rest, self._due.get(gap), self._expiry.get(gap))
@@ -379,7 +410,7 @@ class NackScheduler:
         front.attempts = min(front.attempts, self._config.attempts_max - 1)
         self._expiry.set(front, self._expiry_ns(now_ns))
 
-    def _waits_its_turn(self, gap: _Gap, now_ns: int) -> int | None:
+    def _waits_its_turn(self, gap: Gap, now_ns: int) -> int | None:
         """Return until when progress in the first gap keeps this later one alive, if it does."""
         if self._front_progress_ns is None or gap is self._gaps[0]:
             return None

@@ -213,15 +213,17 @@ class StreamReceiver(Generic[T]):
         """Give up what has been missing for too long."""
         self._lose(self._nacks.expire(now_ns=now_ns))
 
-    def nacks_due(self, *, now_ns: int, ranges_max: int = 64) -> list[tuple[int, int]]:
+    def nacks_due(
+        self, *, now_ns: int, window: int | None = None, crowded: bool = False
+    ) -> list[tuple[int, int]]:
         """Return the ranges to ask for now; see `NackScheduler.due`."""
-        return self._nacks.due(now_ns=now_ns, ranges_max=ranges_max)
+        return self._nacks.due(now_ns=now_ns, window=window, crowded=crowded)
 
     def nacks_due_by_attempt(
-        self, *, now_ns: int, front_only: bool = False
+        self, *, now_ns: int, window: int | None = None, front_only: bool = False
     ) -> dict[int, RangeSet]:
         """Return the ranges to ask for now, by attempt; see `NackScheduler.due_by_attempt`."""
-        return self._nacks.due_by_attempt(now_ns=now_ns, front_only=front_only)
+        return self._nacks.due_by_attempt(now_ns=now_ns, window=window, front_only=front_only)
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` or `nacks_due` has something to do, or None."""

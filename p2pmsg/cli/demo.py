@@ -57,8 +57,8 @@ def add_parser(commands: Any) -> None:
         help="keep the publisher's log there, kill the publisher midway and start it again",
     )  # fmt: skip
     parser.add_argument(
-        "--transport", choices=TRANSPORTS, default="udp",
-        help="how the feed goes: udp, by multicast (default), or tcp",
+        "--transport", choices=TRANSPORTS,
+        help="how the feed goes: udp, by multicast (default), or tcp (default with --log)",
     )  # fmt: skip
     parser.add_argument("--no-spark", action="store_true", help="leave Spark out")
 
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress,
         with_spark=not arguments.no_spark,
         log=arguments.log,
-        transport=arguments.transport,
+        transport=arguments.transport or ("udp" if arguments.log is None else "tcp"),
         picture=picture,
     )
     if arguments.output:

@@ -34,7 +34,11 @@ def subscriber_stats(
     totals: Counter[str] = Counter(core.forgotten)
     for stream in streams:
         totals.update(stream.totals())
-    repaired = core.repaired_by_rung(totals["repaired"])
+    repaired = {"buffer": totals["repaired"]}
+    parity = None if core.member is None else core.member.parity
+    if parity is not None:
+        repaired["buffer"] -= parity.recovered
+        repaired["parity"] = parity.recovered
     if totals["relayed"]:
         repaired["relay"] = totals["relayed"]
     return SubscriberStats(
