@@ -58,6 +58,7 @@ class CursorFile:
                 self.cursor = Cursor()
                 self._replace()
                 return
+            store.sync_folder()  # the former process may have died between rename and this
             found = decode(data)
             self.cursor, self._numbers = found.cursor, found.numbers
             self._snapshot_bytes, self._bytes = found.snapshot_bytes, found.good_bytes

@@ -55,7 +55,8 @@ class MemoryCursorStore:
     def sync_folder(self) -> None:
         """Force the renaming to the disk."""
         self._step("sync_folder")
-        self.durable, self._renamed = self._renamed, None
+        if self._renamed is not None:
+            self.durable, self._renamed = self._renamed, None
 
     def append(self, data: bytes) -> None:
         """Write behind the file's end."""

@@ -132,5 +132,6 @@ def test_a_cursor_is_a_list_of_states(steps):
             assert memory == model.last
             assert disk == memory or model.doubtful
         store.failing = {} if step[0] != "fail" else store.failing
+    store.failing = {}
     store.kill()
     open_again(store, model, model.after_kill())
