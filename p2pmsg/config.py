@@ -1,6 +1,6 @@
 """Settings, with the reason for each default. Constructors take the few that most people set."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -137,4 +137,5 @@ class SubscriberConfig:
         of_kind("multicast", self.multicast, MulticastSubscriberConfig)
 
 
-OnGap = Literal["wait", "raise", "skip"] | Callable[..., object]
+GapMode = Literal["wait", "raise", "skip", "latest"] | Callable[..., object]
+OnGap = GapMode | Mapping[str, GapMode]

@@ -23,6 +23,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         sequence: 0-based number of the message within its stream.
         session: 64-bit id of the sequence space; (session, topic) names a stream.
         publisher: the publisher's name.
+        late: whether it comes out of its order, after it was skipped (`on_gap="skip"`).
 
     """
 
@@ -34,6 +35,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     sequence: int
     session: int
     publisher: str
+    late: bool = False
 
 
 class MessageBatch(Sequence[Message]):
@@ -51,6 +53,7 @@ class MessageBatch(Sequence[Message]):
         timestamps_ns: one timestamp a message, or None where all have `base_timestamp_ns`.
         keys: one key (or None) a message, or None where none has one.
         headers: one dict (or None) a message, or None where none has any.
+        late: whether they come out of their order, after they were skipped.
 
     """
 
@@ -58,6 +61,7 @@ class MessageBatch(Sequence[Message]):
         "base_timestamp_ns",
         "headers",
         "keys",
+        "late",
         "publisher",
         "sequence",
         "session",
@@ -87,6 +91,7 @@ class MessageBatch(Sequence[Message]):
         self.timestamps_ns = timestamps_ns
         self.keys = keys
         self.headers = headers
+        self.late = False
 
     def __len__(self) -> int:
         return len(self.values)
@@ -110,6 +115,7 @@ class MessageBatch(Sequence[Message]):
             range(sequence, sequence + len(self.values)),
             repeat(self.session),
             repeat(self.publisher),
+            *((repeat(True),) if self.late else ()),
         )
 
     @overload
@@ -135,6 +141,7 @@ class MessageBatch(Sequence[Message]):
             self.sequence + at,
             self.session,
             self.publisher,
+            self.late,
         )
 
     def part(self, start: int, stop: int) -> "MessageBatch":
@@ -146,7 +153,7 @@ class MessageBatch(Sequence[Message]):
             column[start:stop] if column is not None else None for column in columns
         )
         assert values is not None
-        return MessageBatch(
+        made = MessageBatch(
             self.topic,
             self.session,
             self.publisher,
@@ -157,6 +164,8 @@ class MessageBatch(Sequence[Message]):
             keys,  # type: ignore[arg-type]
             headers,  # type: ignore[arg-type]
         )
+        made.late = self.late
+        return made
 
     def __repr__(self) -> str:
         stop = self.sequence + len(self)

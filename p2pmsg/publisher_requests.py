@@ -169,6 +169,8 @@ class RequestDesk:
         ]
         for subscriber in silent:
             del self.subscribers[subscriber]
+            if self._core.group is not None:
+                self._core.group.window.forget(subscriber)
 
     def forget_completions(self) -> None:
         """Wait for every subscriber to say anew that it has everything."""
@@ -239,6 +241,8 @@ class RequestDesk:
     def _receive_leave(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         joined = control.read_body(frame, control.Joined)
         self.subscribers.pop(joined.subscriber, None)
+        if self._core.group is not None:
+            self._core.group.window.forget(joined.subscriber)
         self.scheduler.forget(requester)
 
     def _receive_nack(self, requester: bytes, frame: Frame, now_ns: int) -> None:

@@ -21,6 +21,8 @@ __all__ = [
 class StreamLedger:
     """The ledger of one stream at one subscriber: published = delivered + outstanding + lost.
 
+    Where only the newest value of each key is wanted (`on_gap="latest"`), conflated is added.
+
     Attributes:
         topic, session, publisher: which stream.
         start: the first sequence that this subscriber wants.
@@ -29,6 +31,7 @@ class StreamLedger:
         outstanding: messages that are missing, or wait for the application.
         lost: messages reported lost.
         committed: where a restart on the cursor goes on; None without one, or from the beginning.
+        conflated: messages in whose place the application got a newer one of the same key.
 
     """
 
@@ -41,6 +44,7 @@ class StreamLedger:
     outstanding: int
     lost: int
     committed: int | None = None
+    conflated: int = 0
 
     @property
     def published(self) -> int:
@@ -50,7 +54,7 @@ class StreamLedger:
     @property
     def balanced(self) -> bool:
         """Whether the equation holds; it always does."""
-        return self.published == self.delivered + self.outstanding + self.lost
+        return self.published == self.delivered + self.outstanding + self.lost + self.conflated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +141,7 @@ class SubscriberStats:
     """A subscriber's ledger and counters, over all streams since it was made.
 
     Attributes:
-        published, delivered, outstanding, lost: the sums of the ledgers of `streams`.
+        published, delivered, outstanding, lost, conflated: the sums of the ledgers of `streams`.
         repaired: messages that were missing and then repaired, by the rung that had them.
         duplicates: messages that came again and were dropped.
         late: messages that came after they had been reported lost, and were dropped.
@@ -174,6 +178,7 @@ class SubscriberStats:
     publishers: list[str]
     cursor: CursorStats | None = None
     lines: list[LineStats] = field(default_factory=list)
+    conflated: int = 0
 
     @property
     def balanced(self) -> bool:

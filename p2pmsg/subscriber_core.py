@@ -5,11 +5,13 @@ What the lines say of themselves goes to the `LineDesk`; here are the messages a
 
 from collections import Counter, deque
 from collections.abc import Collection
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.gap_policy import GapPolicy
 from p2pmsg.line_tally import LineTally
 from p2pmsg.message import Message
 from p2pmsg.multicast.subscriber_desk import GroupMember
@@ -67,12 +69,14 @@ class SubscriberCore:
         cursor: "CursorDesk | Resumption | None" = None,
         relay: int | None = None,
         datagram_lines: Collection[int] = (),
+        policy: GapPolicy | None = None,
     ) -> None:
         self.config = config
         self.topics = topics
         self.start = start
         self.ready: deque[tuple[Stream, Delivery[Frame] | Loss]] = deque()
         self.ready_bytes = 0
+        self.policy = policy or GapPolicy("wait")
         self.commands: deque[Command] = deque()
         self.requests: deque[tuple[int, bytes]] = deque()
         self.invalid: Counter[str] = Counter()
@@ -100,7 +104,7 @@ class SubscriberCore:
         self._last: Stream | None = None
         self.next_check_ns = now_ns
         self.desk = LineDesk(self, subscriber, name)
-        self.relays = RelayDesk(self, relay)
+        self.relays = RelayDesk(self, relay, now_ns)
         self.routes = RouteDesk(self)
         self.tally: LineTally | None = None
         if lines > 1:
@@ -256,10 +260,11 @@ class SubscriberCore:
         stream, output = self.ready.popleft()
         if isinstance(output, Delivery):
             self.ready_bytes -= len(output.item.data)
-            stream.given = output.sequence + output.count
+            if not output.late:
+                stream.given = output.sequence + output.count
             stream.given_messages += output.count
         else:
-            stream.given = output.stop
+            stream.given = max(output.stop, stream.position)
         return stream, output
 
     def handle_timer(self, *, now_ns: int) -> None:
@@ -300,6 +305,13 @@ class SubscriberCore:
             for session, peer in self.peers.items()
             if not peer.gone and (peer.gaps or not peer.joined)
         ]
+
+    def repaired_by_rung(self, repaired: int) -> dict[str, int]:
+        """Return how many messages were repaired, by who had them."""
+        parity = None if self.member is None else self.member.parity
+        if parity is None:
+            return {"buffer": repaired}
+        return {"buffer": repaired - parity.recovered, "parity": parity.recovered}
 
     def leave(self) -> None:
         """Tell all publishers and relays that this subscriber goes."""
@@ -355,8 +367,7 @@ class SubscriberCore:
                 stream.peer.gaps += 1
         elif self._troubled and self._troubled.pop(id(stream), None) is not None:
             stream.peer.gaps -= 1
-            if stream.peer.relayed:
-                self.routes.settled(stream)
+            self.routes.settled(stream)
         if stream.watched:
             for age_ns in receiver.drain_repair_ages():
                 self.repair_latency.record(age_ns)
@@ -369,7 +380,7 @@ class SubscriberCore:
         body = control.read_body(frame, control.Heartbeat)
         peer.heard_ns = now_ns
         stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
-        earliest = self.routes.earliest(peer, min(body.earliest, frame.sequence))
+        earliest = self.routes.earliest(peer, min(body.earliest, frame.sequence), now_ns)
         stream.receiver.observe_head(frame.sequence, now_ns=now_ns, earliest=earliest)
         self._settle(stream)
         return body.place
@@ -401,6 +412,8 @@ class SubscriberCore:
         config = self.receiver_config
         if self.member is not None and peer.feedback is not None:
             config = self.member.receiver_config
+        if self.policy.skips(topic):
+            config = replace(config, wait_for_repair=False)
         stream = Stream(peer, topic, config, self._rng)
         peer.streams[topic] = stream
         return stream

@@ -16,12 +16,13 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
     given: dict[int, tuple[int, int]] = {}
     core.ready_bytes = 0
     for stream, output in list(core.ready):
-        _, messages = given.get(id(stream), (0, stream.given_messages))
+        before, messages = given.get(id(stream), (stream.given or 0, stream.given_messages))
         if isinstance(output, Delivery):
             core.ready_bytes += len(output.item.data)
-            given[id(stream)] = (output.sequence + output.count, messages + output.count)
+            stop = output.sequence + output.count
+            given[id(stream)] = (max(stop, before), messages + output.count)
         else:
-            given[id(stream)] = (output.stop, messages)
+            given[id(stream)] = (max(output.stop, before), messages)
     core._last = None
     core._troubled.clear()
     core._stream_count = len(core.streams)

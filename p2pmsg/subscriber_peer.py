@@ -2,7 +2,7 @@
 
 from random import Random
 
-from p2pmsg.control import Welcome
+from p2pmsg.control import Heads, Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.stats import StreamLedger
 from p2pmsg.subscriber_routes import Route
@@ -29,6 +29,7 @@ class Peer:
         current: the route that is asked for what is missing; `tried_ns` since when it was without
             an answer.
         ending_ns: since when no route leads to it, while relays are asked whether they have it.
+        held: first echoes, by route, until the others have come; `held_ns` since when.
         late: its relay announced it when the others had been joined.
         blamed: what is missing will be lost as `publisher_gone`, for it is silent.
         gaps: how many of its streams miss something.
@@ -46,6 +47,8 @@ class Peer:
         "gaps",
         "gone",
         "heard_ns",
+        "held",
+        "held_ns",
         "joined",
         "keep_alive_ns",
         "late",
@@ -82,6 +85,8 @@ class Peer:
         self.current: Route | None = None
         self.tried_ns: int | None = None
         self.ending_ns: int | None = None
+        self.held: dict[int, Heads] = {}
+        self.held_ns = 0
         self.direct = self.late = False
         self.joined = self.closing = self.gone = self.told_complete = self.blamed = False
         self.gaps = 0
@@ -102,6 +107,7 @@ class Stream:
     """One stream at this subscriber.
 
     Attributes:
+        conflated: messages in whose place newer ones of the same key were given.
         given: up to where it was taken from the core, a message or a loss; None: from the start.
         given_messages: how many messages were.
         history: in a multicast, where it stood when it was joined.
@@ -113,6 +119,7 @@ class Stream:
     """
 
     __slots__ = (
+        "conflated",
         "given",
         "given_messages",
         "history",
@@ -134,6 +141,7 @@ class Stream:
         self.plain_prefix = stream_prefix(topic, peer.session, FLAG_PLAIN)
         self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng, peer.feedback)
         self.history = 0
+        self.conflated = 0
         self.given: int | None = None
         self.given_messages = self.relayed = 0
         self.malformed: list[Loss] = []
@@ -166,10 +174,11 @@ class Stream:
             publisher=self.peer.name,
             start=receiver.start,
             head=receiver.head,
-            delivered=receiver.handed - waiting - malformed,
+            delivered=receiver.handed - waiting - malformed - self.conflated,
             outstanding=receiver.missing + receiver.buffered + waiting,
             lost=receiver.lost + malformed,
             committed=committed,
+            conflated=self.conflated,
         )
 
     def losses(self) -> list[LossReport]:
@@ -191,4 +200,5 @@ class Stream:
             "duplicates": receiver.duplicates,
             "late": receiver.late,
             "nacks": receiver.nacks_sent,
+            "conflated": self.conflated,
         }

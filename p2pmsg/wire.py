@@ -54,6 +54,8 @@ class Kind(enum.IntEnum):
     """A part of a frame that is larger than a datagram; see `p2pmsg.multicast.datagram`."""
     MARK = 4
     """In a multicast: its sequence is how many bytes were sent before it."""
+    PARITY = 5
+    """In a multicast: what helps to work out lost frames; see `p2pmsg.multicast.parity`."""
     WELCOME = 16
     PROBE = 17
     ECHO = 18

@@ -10,16 +10,18 @@ from recovery.cursor import Cursor, CursorConfig, CursorFileError, CursorLockedE
 from recovery.cursor_file import CursorFile
 from recovery.cursor_memory import MemoryCursorStore
 from recovery.cursor_store import CursorFileStore, CursorStore
+from recovery.delivery import Delivery
 from recovery.errors import RecoveryError
 from recovery.feedback import Feedback, FeedbackConfig
 from recovery.group_repair import GroupRepair, GroupRepairConfig
 from recovery.heartbeat import HeartbeatConfig, HeartbeatSchedule
 from recovery.latency import LatencyHistogram
 from recovery.loss import Loss, LossReason
-from recovery.nack import NackConfig, NackScheduler
+from recovery.nack import NackScheduler
+from recovery.nack_config import NackConfig
 from recovery.ranges import RangeSet
 from recovery.reassembly import Reassembler, ReassemblyConfig
-from recovery.receiver import Delivery, StreamReceiver
+from recovery.receiver import StreamReceiver
 from recovery.receiver_config import ReceiverConfig
 from recovery.reorder import HeldFrame, InsertResult, ReorderBuffer
 from recovery.replay_buffer import Kept, ReplayBuffer, ReplayConfig

@@ -40,6 +40,14 @@ class TokenBucket:
         self._refill(now_ns)
         self._level -= amount * NS_PER_S
 
+    def try_take(self, amount: int, now_ns: int) -> bool:
+        """Take tokens if one at least is available; it is `available` and `take` in one."""
+        self._refill(now_ns)
+        if self._level < NS_PER_S:
+            return False
+        self._level -= amount * NS_PER_S
+        return True
+
     def ready_at_ns(self, now_ns: int) -> int:
         """Return when at least one token is available; `now_ns` if one is."""
         self._refill(now_ns)

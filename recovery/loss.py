@@ -103,6 +103,27 @@ class LossRanges:
         del self._starts[count:]
         del self._losses[count:]
 
+    def take(self, start: int, stop: int, reason: LossReason) -> list[tuple[int, int]]:
+        """Take out what of `[start, stop)` is held as lost for `reason`; returns it, in order."""
+        index = max(0, bisect_right(self._starts, start) - 1)
+        taken: list[tuple[int, int]] = []
+        while index < len(self._losses) and self._losses[index].start < stop:
+            loss = self._losses[index]
+            low, high = max(start, loss.start), min(stop, loss.stop)
+            if low >= high or loss.reason is not reason:
+                index += 1
+                continue
+            taken.append((low, high))
+            rest = [
+                Loss(first, last, reason)
+                for first, last in ((loss.start, low), (high, loss.stop))
+                if first < last
+            ]
+            self._losses[index : index + 1] = rest
+            self._starts[index : index + 1] = [part.start for part in rest]
+            index += len(rest)
+        return taken
+
     def overlap_count(self, start: int, stop: int) -> int:
         """Count the sequences of `[start, stop)` that are held as lost."""
         index = max(0, bisect_right(self._starts, start) - 1)

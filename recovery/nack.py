@@ -9,57 +9,15 @@ The life of a gap (RFC 5401 calls the question a NACK)::
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 from random import Random
 
-from recovery._checks import above, at_least, at_most, ms_to_ns
+from recovery._checks import ms_to_ns
 from recovery.backoff import Backoff
 from recovery.deadlines import DeadlineHeap
 from recovery.feedback import Feedback
 from recovery.loss import Loss, LossReason
+from recovery.nack_config import NackConfig
 from recovery.ranges import RangeSet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NackConfig:
-    """How a receiver asks for what is missing. Raises `ValueError` for a value out of limits."""
-
-    delay_ms: float = 0.0
-    """Wait before the first NACK, in ms. 0, because TCP does not reorder: a gap is a loss."""
-
-    retry_ms: float = 20.0
-    """Wait before the second NACK, in ms; it doubles with each one. 20 ms is twice the time for
-    which a publisher ignores repeated NACKs, so that a retry is never ignored."""
-
-    retry_ceiling_ms: float = 1000.0
-    """Longest wait between two NACKs of a gap, in ms. 1 s, the same as the rarest heartbeat: a
-    publisher that comes back is asked within a second."""
-
-    jitter: float = 0.1
-    """Largest part that is randomly taken off a wait, 0 to 1. A tenth is enough that receivers
-    which lost the same frame do not ask in step for long."""
-
-    attempts_max: int = 30
-    """NACKs for a gap without any progress before it is given up. 30 take some 25 s with the
-    other defaults, so that the deadline rules; it matters where the ceiling is low."""
-
-    deadline_ms: float = 10_000.0
-    """Time without any progress after which a gap is given up, in ms. 10 s outlast a restart of
-    the publisher and a TCP reconnection."""
-
-    gaps_max: int = 4096
-    """Bound on the number of gaps (not of messages) of a stream; what would pass it is not
-    recorded. 4096 gaps cost about 2 MiB, and are more than any repairable stream has."""
-
-    def __post_init__(self) -> None:
-        at_least("delay_ms", self.delay_ms, 0)
-        at_least("retry_ms", self.retry_ms, 0.001)
-        at_least("retry_ceiling_ms", self.retry_ceiling_ms, self.retry_ms)
-        at_least("jitter", self.jitter, 0)
-        at_most("jitter", self.jitter, 1)
-        at_least("attempts_max", self.attempts_max, 1)
-        above("deadline_ms", self.deadline_ms, 0)
-        at_least("gaps_max", self.gaps_max, 1)
 
 
 class _Gap:
@@ -101,6 +59,7 @@ class NackScheduler:
         "_expiry",
         "_feedback",
         "_front_progress_ns",
+        "_front_start",
         "_gaps",
         "_missing_count",
         "_quiet_until_ns",
@@ -126,6 +85,7 @@ class NackScheduler:
         self._missing_count = 0
         self._quiet_until_ns = 0
         self._front_progress_ns: int | None = None
+        self._front_start = -1
         self.gaps_refused = 0
         self.splits_refused = 0
         self.nacks = 0
@@ -254,14 +214,31 @@ class NackScheduler:
             return list(next(iter(by_attempt.values())))
         return list(RangeSet(pair for ranges in by_attempt.values() for pair in ranges))
 
-    def due_by_attempt(self, *, now_ns: int, ranges_max: int = 64) -> dict[int, RangeSet]:
-        """Do as `due` does, and tell the ranges apart by which attempt it is, from 1 on."""
+    def due_by_attempt(
+        self, *, now_ns: int, ranges_max: int = 64, front_only: bool = False
+    ) -> dict[int, RangeSet]:
+        """Do as `due` does, and tell the ranges apart by which attempt it is, from 1 on.
+
+        With `front_only`, for a receiver that has no room for more, only the first gap is asked
+        for; the others wait their turn. A gap that has just become the first starts afresh.
+        """
         found: dict[int, RangeSet] = {}
         taken = 0
+        if not self._gaps:
+            return found
+        front = self._gaps[0]
+        if self._feedback is not None and front.start != self._front_start:
+            self._front_start = front.start
+            if front.attempts:
+                front.attempts = 0
+                self._due.set(front, now_ns)
         while taken < ranges_max:
             gap = self._due.pop_due(now_ns)
             if gap is None:
                 break
+            if front_only and gap is not front:
+                self._due.set(gap, now_ns + self._retry_ns)
+                continue
             if gap.attempts >= self._config.attempts_max:
                 if self._waits_its_turn(gap, now_ns) is None:
                     continue  # its expiry is due, too

@@ -7,12 +7,13 @@ Every sequence from `start` to `head` is in exactly one of four places, at any m
 `missing` is what the `NackScheduler` asks for; `buffered` is what waits for something before it.
 """
 
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from random import Random
 from typing import Generic, TypeVar
 
 from recovery._checks import at_least
+from recovery.delivery import Delivery
 from recovery.errors import RecoveryError
 from recovery.feedback import Feedback
 from recovery.loss import Loss, LossRanges, LossReason
@@ -22,16 +23,6 @@ from recovery.receiver_config import ReceiverConfig
 from recovery.reorder import InsertResult, ReorderBuffer
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)  # not frozen: that would double the cost of making one
-class Delivery(Generic[T]):
-    """Hand on `count` messages of `item` after its first `skip`; the first is `sequence`."""
-
-    item: T
-    sequence: int
-    skip: int
-    count: int
 
 
 _AGES_MAX = 65_536
@@ -69,6 +60,7 @@ class StreamReceiver(Generic[T]):
         "_expected",
         "_head",
         "_head_early",
+        "_late",
         "_lost_ranges",
         "_nacks",
         "_pending_losses",
@@ -98,6 +90,7 @@ class StreamReceiver(Generic[T]):
             config.reorder_bytes_max, config.reorder_frames_max
         )
         self._slot: Delivery[T] | None = None  # the frame whose turn it is, outside the bounds
+        self._late: deque[Delivery[T]] = deque()
         self._pending_losses = LossRanges()
         self._lost_ranges = LossRanges()
         self._ages_ns: list[int] = []
@@ -208,6 +201,7 @@ class StreamReceiver(Generic[T]):
             return
         self._nacks.abandon(LossReason.TIMEOUT)
         self._slot, self._pending_losses = None, LossRanges()
+        self._late.clear()
         self._lost_ranges.forget_from(expected)
         head = max(self._head, expected)
         self._expected = self._head = expected
@@ -223,9 +217,11 @@ class StreamReceiver(Generic[T]):
         """Return the ranges to ask for now; see `NackScheduler.due`."""
         return self._nacks.due(now_ns=now_ns, ranges_max=ranges_max)
 
-    def nacks_due_by_attempt(self, *, now_ns: int) -> dict[int, RangeSet]:
+    def nacks_due_by_attempt(
+        self, *, now_ns: int, front_only: bool = False
+    ) -> dict[int, RangeSet]:
         """Return the ranges to ask for now, by attempt; see `NackScheduler.due_by_attempt`."""
-        return self._nacks.due_by_attempt(now_ns=now_ns)
+        return self._nacks.due_by_attempt(now_ns=now_ns, front_only=front_only)
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` or `nacks_due` has something to do, or None."""
@@ -234,6 +230,10 @@ class StreamReceiver(Generic[T]):
     def next_output(self) -> Delivery[T] | Loss | None:
         """Return what comes next in the order, or None while that is missing or unknown."""
         delivery = self._slot
+        if self._late:
+            late = self._late.popleft()
+            self.handed += late.count
+            return late
         if delivery is not None:
             self._slot = None
         else:
@@ -310,7 +310,8 @@ class StreamReceiver(Generic[T]):
         if self._start < 0:
             return 0
         slot = self._slot
-        return self._reorder.messages_held + (slot.count if slot is not None else 0)
+        late = sum(delivery.count for delivery in self._late)
+        return self._reorder.messages_held + (slot.count if slot is not None else 0) + late
 
     @property
     def bytes_held(self) -> int:
@@ -367,6 +368,10 @@ class StreamReceiver(Generic[T]):
             late = self._lost_ranges.overlap_count(known, stop)
             self.late += late
             self.duplicates += held_before - late
+            if late and not self._config.wait_for_repair:
+                for low, high in self._lost_ranges.take(known, stop, LossReason.SKIPPED):
+                    self.lost -= high - low
+                    self._late.append(Delivery(item, low, low - start, high - low, late=True))
 
     def _receive_above_head(self, start: int, stop: int, size: int, item: T, now_ns: int) -> None:
         if start > self._head and not self._miss(start, now_ns):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from recovery._checks import at_least
-from recovery.nack import NackConfig
+from recovery.nack_config import NackConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,15 +10,16 @@ from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.demo_report import choose_progress, render_report, summarize
 from p2pmsg.demo.bars import write_csv
 from p2pmsg.demo.plan import Source
-from p2pmsg.demo.run import run_demo
+from p2pmsg.demo.run import TRANSPORTS, run_demo
 from p2pmsg.publisher_log import import_log
 
 _TRADES = 200_000
 _DESCRIPTION = """\
 Play a market feed to two subscribers and into Spark.
 
-A publisher process plays trades and quotes. Two processes subscribe: fast, and slow, which reads
-slowly for a while and whose connection is cut every second. A Spark query makes one-second bars
+A publisher process plays trades and quotes over UDP multicast. Two processes subscribe: fast, and
+slow, which reads slowly for a while. The kernel drops 5 % of the datagrams of each. (Over TCP, by
+choice, slow's connection is cut every second instead.) A Spark query makes one-second bars
 (open, high, low, close, volume) of the trades. With a log, the publisher is killed midway and
 started again. At the end stand the ledger of each subscriber and
 the bars, compared with those computed straight from the input. Without Java it runs all but Spark.
@@ -27,6 +28,7 @@ examples:
   p2pmsg demo
   p2pmsg demo --input market.jsonl.gz --output bars.csv
   p2pmsg demo --no-spark --trades 20000 --json
+  p2pmsg demo --transport tcp
   p2pmsg demo --log var/demo
 """
 
@@ -54,6 +56,10 @@ def add_parser(commands: Any) -> None:
         "--log", metavar="DIR", type=_log_directory,
         help="keep the publisher's log there, kill the publisher midway and start it again",
     )  # fmt: skip
+    parser.add_argument(
+        "--transport", choices=TRANSPORTS, default="udp",
+        help="how the feed goes: udp, by multicast (default), or tcp",
+    )  # fmt: skip
     parser.add_argument("--no-spark", action="store_true", help="leave Spark out")
 
 
@@ -78,7 +84,12 @@ def run(arguments: argparse.Namespace) -> int:
         import_log()  # says what is missing
     picture = f"{arguments.output}.png" if arguments.output else None
     state = run_demo(
-        source, progress, with_spark=not arguments.no_spark, log=arguments.log, picture=picture
+        source,
+        progress,
+        with_spark=not arguments.no_spark,
+        log=arguments.log,
+        transport=arguments.transport,
+        picture=picture,
     )
     if arguments.output:
         write_csv(state.bars, arguments.output)

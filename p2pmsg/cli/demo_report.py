@@ -6,7 +6,7 @@ from typing import Any, TextIO
 from p2pmsg.cli.text import render_columns
 from p2pmsg.demo.bars import render_table
 from p2pmsg.demo.plan import Plan
-from p2pmsg.demo.run import CUT_EVERY_S, Progress, State
+from p2pmsg.demo.run import CUT_EVERY_S, LOSS, Progress, State
 
 _LINE_EVERY_S = 1.0
 
@@ -88,10 +88,11 @@ def describe(plan: Plan) -> str:
     what = " and ".join(f"{count:,} {topic}" for topic, count in sorted(plan.counts.items()))
     source = plan.source
     origin = f"of {source.path}" if source.path is not None else "of a random walk"
-    return (
-        f"playing {what} {origin} within {plan.seconds:.0f} s, so that the cuts strike meanwhile; "
-        f"slow's connection is cut every {CUT_EVERY_S:g} s"
-    )
+    if plan.endpoint.startswith("udp:"):
+        fault = f"the kernel drops {LOSS:.0%} of each subscriber's datagrams"
+    else:
+        fault = f"slow's connection is cut every {CUT_EVERY_S:g} s"
+    return f"playing {what} {origin} within {plan.seconds:.0f} s, so that faults strike; {fault}"
 
 
 def progress_line(state: State) -> str:
@@ -100,7 +101,7 @@ def progress_line(state: State) -> str:
     for name, tally in state.subscribers.items():
         counts = f"{tally.delivered:,} delivered, {tally.repaired:,} repaired, {tally.lost:,} lost"
         parts.append(f"{name} {counts}")
-    parts.append(f"{state.cuts} cuts")
+    parts.append(state.faults)
     rows = "" if state.spark_rows is None else f" {state.spark_rows:,} rows"
     if state.spark_behind is not None:
         rows += f", {state.spark_behind:,} behind"
@@ -111,7 +112,7 @@ def progress_line(state: State) -> str:
 def _live_table(state: State) -> Any:
     from rich.table import Table
 
-    table = Table(title=f"{state.seconds:.1f} s, {state.cuts} cuts", title_justify="left")
+    table = Table(title=f"{state.seconds:.1f} s, {state.faults}", title_justify="left")
     for title in ("", "messages", "of", "repaired", "lost"):
         table.add_column(title, justify="right" if title else "left")
     total = f"{state.total:,}"
@@ -143,7 +144,7 @@ def render_report(state: State) -> str:
     equal = "equal to" if state.bars_equal else "NOT EQUAL to"
     killed = f", the publisher killed and restarted {state.restarts} time" if state.restarts else ""
     lines = [
-        f"ledger after {state.seconds:.1f} s and {state.cuts} cuts{killed}:",
+        f"ledger after {state.seconds:.1f} s and {state.faults}{killed}:",
         render_columns(titles, rows, 1),
         spark,
         "",
@@ -166,6 +167,7 @@ def summarize(state: State) -> dict[str, Any]:
                 "lost": tally.lost,
                 "outstanding": tally.outstanding,
                 "duplicates": tally.duplicates,
+                "kernel_drops": tally.kernel_drops,
                 "balanced": tally.balanced,
             }
             for name, tally in state.subscribers.items()
@@ -175,6 +177,7 @@ def summarize(state: State) -> dict[str, Any]:
         "bars": len(state.bars),
         "bars_equal": state.bars_equal,
         "seconds": round(state.seconds, 3),
+        "transport": state.transport,
         "cuts": state.cuts,
         "restarts": state.restarts,
         "errors": state.errors,

@@ -43,7 +43,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         counts: how many messages each topic gets.
         seconds: how long the publisher takes for them.
         replay_bytes: what the publisher's buffer needs to hold all.
-        endpoint: where the publisher binds.
+        endpoint: where the publisher publishes.
         log: where the publisher keeps its log; None: it has none.
 
     """

@@ -1,6 +1,7 @@
 """The demo's coordinator: starts the processes, follows them, and judges what came out."""
 
 import signal
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -14,6 +15,9 @@ from p2pmsg.demo.subscribing import Role, Tally
 from p2pmsg.testing import TcpProxy
 
 CUT_EVERY_S = 1.0
+LOSS = 0.05
+"""Over UDP, the part of each subscriber's datagrams that the kernel drops."""
+TRANSPORTS = ("udp", "tcp")
 SPARK_MODULE = "spark_bridge.bars"
 SPARK_MISSING_STATUS = 3
 """How the Spark child says that Java or PySpark is missing."""
@@ -35,7 +39,8 @@ class State(msgspec.Struct, kw_only=True):
         total, published: messages of the feed; those published by now.
         seconds: since the start.
         subscribers: the ledger of each subscriber by now.
-        cuts: how often the slow subscriber's connection was cut.
+        transport: `udp` or `tcp`.
+        cuts: over TCP, how often the slow subscriber's connection was cut.
         restarts: how often the publisher was killed and started again on its log.
         spark: how Spark does, in words; `spark_rows` how many messages it read, None without it;
             `spark_behind` how many it was behind after its last batch.
@@ -50,6 +55,7 @@ class State(msgspec.Struct, kw_only=True):
     published: int = 0
     seconds: float = 0.0
     subscribers: dict[str, Tally] = {}
+    transport: str = "udp"
     cuts: int = 0
     restarts: int = 0
     spark: str = "not started"
@@ -60,6 +66,14 @@ class State(msgspec.Struct, kw_only=True):
     bars_equal: bool = False
     frames_shed: int = 0
     errors: list[str] = []
+
+    @property
+    def faults(self) -> str:
+        """What has gone wrong on the way so far, in words."""
+        if self.transport == "tcp":
+            return f"{self.cuts} cuts"
+        dropped = sum(tally.kernel_drops for tally in self.subscribers.values())
+        return f"{dropped:,} datagrams dropped by the kernel"
 
 
 class Progress(Protocol):
@@ -81,6 +95,7 @@ def run_demo(
     *,
     with_spark: bool = True,
     log: str | None = None,
+    transport: str = "udp",
     seconds: float = FEED_SECONDS,
     spark_module: str = SPARK_MODULE,
     picture: str | None = None,
@@ -94,6 +109,8 @@ def run_demo(
     """
     began_s = time.monotonic()
     plan, expected = make_plan(source, seconds, log)
+    if transport == "udp":
+        plan = msgspec.structs.replace(plan, endpoint=pick_group())
     if not plan.total:
         raise DemoError("the input has no events")
     progress.begin(plan)
@@ -117,7 +134,10 @@ class _Demo:
     ) -> None:
         self._children, self._plan, self._progress = children, plan, progress
         self._began_s = began_s
-        self._state = State(total=plan.total, expected=expected)
+        is_udp = plan.endpoint.startswith("udp:")
+        self._state = State(
+            total=plan.total, expected=expected, transport="udp" if is_udp else "tcp"
+        )
         self._publisher: Child | None = None
         self._spark: Child | None = None
         self._proxy: TcpProxy | None = None
@@ -133,10 +153,12 @@ class _Demo:
         self._publisher = self._start("publisher", "publishing", self._plan)
         self._follow(lambda: bool(self._endpoint))
         endpoint = self._endpoint
-        self._proxy = TcpProxy(endpoint)
-        self._start_subscribers(endpoint, self._proxy.endpoint)
+        if self._state.transport == "tcp":
+            self._proxy = TcpProxy(endpoint)
+        self._start_subscribers(endpoint, self._proxy.endpoint if self._proxy else endpoint)
         self._follow(lambda: self._joined)
-        self._proxy.cut_every(CUT_EVERY_S)
+        if self._proxy is not None:
+            self._proxy.cut_every(CUT_EVERY_S)
         if spark_module is None:
             self._state.spark = "left out"
         else:
@@ -145,7 +167,8 @@ class _Demo:
             self._follow(lambda: self._state.published >= self._plan.total * _KILL_AT)
             self._restart_publisher()
         self._follow(lambda: "slow" in self._done)
-        self._proxy.stop_cutting()
+        if self._proxy is not None:
+            self._proxy.stop_cutting()
         self._follow(lambda: len(self._done) == 2 and self._counts is not None)
         self._follow(lambda: self._spark is None or self._spark_bars is not None)
         self._state.seconds = time.monotonic() - self._began_s
@@ -173,9 +196,12 @@ class _Demo:
     def _start_subscribers(self, endpoint: str, proxied: str) -> None:
         counts = self._plan.counts
         self._state.subscribers = {"fast": Tally(), "slow": Tally()}
-        fast = Role(name="fast", endpoint=endpoint, counts=counts, makes_bars=True)
+        loss = LOSS if self._state.transport == "udp" else 0.0
+        fast = Role(name="fast", endpoint=endpoint, counts=counts, makes_bars=True, loss=loss)
         slow_seconds = self._plan.seconds * _SLOW_SHARE
-        slow = Role(name="slow", endpoint=proxied, counts=counts, slow_seconds=slow_seconds)
+        slow = Role(
+            name="slow", endpoint=proxied, counts=counts, slow_seconds=slow_seconds, loss=loss
+        )
         for role in (fast, slow):
             self._start(role.name, "subscribing", role)
 
@@ -307,6 +333,14 @@ class _Demo:
                 state.bars_equal = False
                 errors.append(f"the bars of {who} differ: {difference}")
         state.errors = errors
+
+
+def pick_group() -> str:
+    """Return a group on loopback at a port that is free now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return f"udp://239.255.77.77:{port}?interface=127.0.0.1&ttl=0"
 
 
 def ledger_errors(tally: Tally, published: int) -> list[str]:

@@ -15,6 +15,7 @@ from p2pmsg.errors import LossReport
 from p2pmsg.message import MessageBatch
 from p2pmsg.stats import SubscriberStats
 from p2pmsg.sync.subscriber import Subscriber
+from p2pmsg.testing.kernel_loss import lose_datagrams
 
 _SLOW_COUNT, _SLOW_PAUSE_S = 64, 0.02
 """The slow one takes so many messages and then rests: 3,200 a second at most."""
@@ -33,6 +34,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
         counts: how many messages each topic will have.
         slow_seconds: how long it reads slowly, from its first message on.
         makes_bars: whether it computes the bars of what it gets.
+        loss: part of its datagrams that the kernel drops.
 
     """
 
@@ -41,6 +43,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     slow_seconds: float = 0.0
     makes_bars: bool = False
+    loss: float = 0.0
 
 
 class Tally(msgspec.Struct, kw_only=True):
@@ -51,6 +54,7 @@ class Tally(msgspec.Struct, kw_only=True):
         dropped: messages that came twice over the wire and were dropped, as `stats()` has them.
         seen: messages that this process counted.
         duplicates, missing: messages that it got twice, or not at all, by their sequences.
+        kernel_drops: datagrams that the kernel dropped.
         balanced: whether published = delivered + outstanding + lost, stream by stream.
 
     """
@@ -64,6 +68,7 @@ class Tally(msgspec.Struct, kw_only=True):
     seen: int = 0
     duplicates: int = 0
     missing: int = 0
+    kernel_drops: int = 0
     balanced: bool = True
 
 
@@ -97,6 +102,7 @@ def make_tally(stats: SubscriberStats, check: SequenceCheck) -> Tally:
         seen=check.seen,
         duplicates=check.duplicates,
         missing=check.missing,
+        kernel_drops=sum(line.kernel_drops for line in stats.lines),
         balanced=stats.balanced,
     )
 
@@ -114,6 +120,8 @@ def main() -> None:
         on_gap=lost.append,
         receive_bytes=receive_bytes,
     ) as subscriber:
+        if role.loss:
+            lose_datagrams(subscriber, role.loss)
         emit("ready")
 
         def tell() -> None:

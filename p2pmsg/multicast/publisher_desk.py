@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from p2pmsg import control, wire
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.config import MulticastPublisherConfig
+from p2pmsg.multicast.parity import ParityMaker, overhead_bytes, require_codec
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import FlowWindow, GroupRepair
 
@@ -56,6 +57,7 @@ class GroupDesk:
         frames_repaired, messages_repaired, bytes_repaired: what was sent again.
         datagram_bytes: the size of a datagram.
         frame_bytes: how much of a datagram a frame may be.
+        parity: makes parity, by choice.
         announce_due_ns: when the session is to be announced.
 
     """
@@ -72,6 +74,11 @@ class GroupDesk:
         self.config = config
         self.datagram_bytes = datagram_bytes
         self.frame_bytes = datagram_bytes - datagram.TRAILER_BYTES
+        self.parity: ParityMaker | None = None
+        if config.fec_data:
+            require_codec(config.fec_parity)
+            self.parity = ParityMaker(core.session, config.fec_data, config.fec_parity)
+            self.frame_bytes = max(256, self.frame_bytes - overhead_bytes(config.fec_data))
         self.repair = GroupRepair(config.repair)
         self.window = FlowWindow(core.config.replay.bytes_max // _LAG_PART or 1)
         self.invalid: Counter[str] = Counter()
@@ -143,9 +150,17 @@ class GroupDesk:
         """Return when `next_repair` may have something, or None while nothing waits."""
         return self.repair.next_deadline_ns(now_ns=now_ns)
 
+    def with_parity(self, frame: bytes) -> list[bytes]:
+        """Return what goes into datagrams, and the parity that follows it."""
+        made = self.parts(frame)
+        if self.parity is not None and len(made) == 1:
+            for parity in self.parity.follow(frame):
+                made += self.parts(parity)
+        return made
+
     def parts(self, frame: bytes, flags: int = 0) -> list[bytes]:
         """Return what goes into datagrams: the frame itself, or its fragments."""
-        if len(frame) <= self.frame_bytes:
+        if len(frame) <= self.datagram_bytes - datagram.TRAILER_BYTES:
             return [datagram.with_flags(frame, add=flags) if flags else frame]
         return datagram.fragments(frame, self.datagram_bytes, flags)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from p2pmsg import control, wire
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.marks import Marks
+from p2pmsg.multicast.parity import ParityReader
 from p2pmsg.multicast.runs import take_run
 from p2pmsg.publisher_requests import matches
 from p2pmsg.subscriber_peer import Peer, Stream
@@ -49,6 +50,7 @@ class GroupMember:
         sources: where each session's datagrams come from: (line, address).
         rooms: how much each line's receive buffer holds, in bytes; 0: not known yet.
         reassembler: the parts of large frames.
+        parity: works out what was lost, once a publisher has sent parity.
         marks: which of the publishers' marks were come to.
         nacks_sent: NACKs sent by UDP.
         outgoing_dropped: datagrams not sent because too many waited.
@@ -70,6 +72,7 @@ class GroupMember:
         nack = replace(config.nack, delay_ms=config.multicast.reorder_ms)
         self.receiver_config: ReceiverConfig = replace(core.receiver_config, nack=nack)
         self.marks = Marks()
+        self.parity: ParityReader | None = None
         self._wanted: dict[bytes, bool] = {}
         self._timed: dict[int, tuple[Stream, int, int]] = {}
 
@@ -92,7 +95,7 @@ class GroupMember:
         at, end = 0, len(data)
         while at < end or not end:
             stream = core.last_stream
-            if stream is not None and not shed:
+            if stream is not None and not shed and self.parity is None:
                 after = take_run(core, line, stream, data, at, segment, now_ns=now_ns)
                 if after > at:
                     state.received += -(-(after - at) // segment)
@@ -153,7 +156,9 @@ class GroupMember:
     def ask(self, stream: Stream, *, now_ns: int) -> None:
         """Ask for what is due of a stream, by UDP or over the recovery channel."""
         peer = stream.peer
-        by_attempt = stream.receiver.nacks_due_by_attempt(now_ns=now_ns)
+        by_attempt = stream.receiver.nacks_due_by_attempt(
+            now_ns=now_ns, front_only=self._core.is_full
+        )
         if peer.gone or not by_attempt:
             return
         far: list[tuple[int, int]] = []
@@ -225,6 +230,8 @@ class GroupMember:
                 peer.heard_ns = now_ns
         elif kind == Kind.FRAGMENT:
             self._receive_part(line, Frame(data), address, now_ns, shed)
+        elif kind == Kind.PARITY:
+            self._receive_parity(line, Frame(data), now_ns)
         elif kind == Kind.MARK:
             self._receive_mark(line, Frame(data), address, now_ns)
         elif kind == Kind.DATA and flags & wire.FLAG_RETRANSMISSION:
@@ -234,7 +241,33 @@ class GroupMember:
                 session = int.from_bytes(data[zero + 7 : zero + 15], "big")
                 if session in self._core.peers or len(self.sources) < TOPICS_MAX:
                     self.sources[session] = (line, address)
+            if self.parity is not None and kind == Kind.DATA:
+                frame = Frame(data)
+                self.parity.note(frame.session, frame.topic, frame.sequence, data)
             self._core.receive_frame(line, data, now_ns=now_ns, shed=shed)
+
+    def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> None:
+        core = self._core
+        core.frames_received += 1
+        peer = core.peers.get(frame.session)
+        if peer is None or not peer.joined:
+            return
+        peer.heard_ns = core.lines[line].heard_ns = now_ns
+        if self.parity is None:
+            self.parity = ParityReader()
+        wait_ns = int(self._config.parity_wait_ms * _MS)
+        for stream in peer.streams.values():
+            stream.receiver.delay_nacks(wait_ns)
+        for data in self.parity.take(frame, self._wants):
+            again = Frame(data)
+            if again.session != frame.session or again.kind != Kind.DATA:
+                raise FrameError("parity")
+            found = peer.streams.get(again.topic)
+            if found is None:
+                core.receive_frame(line, data, now_ns=now_ns)
+            elif not found.receiver.has(again.sequence, again.count):
+                self.parity.recovered += again.count
+                core._take(found, again, now_ns, repaired=True)
 
     def _wants(self, topic: bytes) -> bool:
         wanted = self._wanted.get(topic)

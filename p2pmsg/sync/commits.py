@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Protocol
 
 from p2pmsg.config import at_least
+from p2pmsg.conflation import ConflatedBatch
 from p2pmsg.errors import ClosedError, ConfigError, CursorError, CursorInUseError
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.stats import CursorStats
@@ -126,7 +127,7 @@ class Commits:
         if stream not in touched or len(touched) != 1 or self._core.lone is not None:
             self.commit_returned(durable=durable)
             return
-        following = stream.position - source._values.__length_hint__()
+        following = self._returned(stream)
         with self.lock:
             try:
                 name = (stream.peer.session, stream.topic, following)
@@ -150,8 +151,11 @@ class Commits:
         of_kind = isinstance(message, Message | MessageBatch)
         if not of_kind:
             raise ConfigError("message", "a Message, a MessageBatch or None", message)
-        count = len(message) if isinstance(message, MessageBatch) else 1
-        following = message.sequence + count
+        if isinstance(message, ConflatedBatch):
+            following = message.sequences[-1] + 1
+        else:
+            count = len(message) if isinstance(message, MessageBatch) else 1
+            following = message.sequence + count
         with self.lock:
             self._check_open()
             peer = self._core.peers.get(message.session)
@@ -257,8 +261,11 @@ class Commits:
 
     def _returned(self, stream: Stream) -> int:
         """Return the sequence behind what was returned of a stream; the core's lock is held."""
-        left = self._source._values.__length_hint__() if stream is self._source._stream else 0
-        return stream.position - int(left)
+        source = self._source
+        left = int(source._values.__length_hint__()) if stream is source._stream else 0
+        if left and isinstance(source._batch, ConflatedBatch):
+            return source._batch.sequences[-left]  # it has holes
+        return stream.position - left
 
     def _held(self) -> tuple[Stream, int] | None:
         """Return the stream of what is in hand and its first sequence; the core's lock is held."""
@@ -269,6 +276,8 @@ class Commits:
         if hand is not None and hand[2] is values and (stream is None or left == total):
             return hand[0], hand[1]
         if stream is not None and left < total:
+            if isinstance(source._batch, ConflatedBatch):
+                return stream, source._batch.sequences[total - left - 1]
             return stream, stream.position - left - 1
         return None if lone is None else (lone, lone.position - 1)
 

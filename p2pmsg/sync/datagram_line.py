@@ -5,7 +5,7 @@ import select
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import transports
 from p2pmsg.line_tally import LineCount
@@ -112,7 +112,8 @@ class DatagramLine:
             return None
         data, segment, _ = received
         stream = self._core.last_stream
-        if segment == len(data) and stream is not None:
+        # With parity, every frame is to be remembered, which the core's way does.
+        if segment == len(data) and stream is not None and self._member.parity is None:
             raw = data.obj
             assert isinstance(raw, bytearray)
             if raw.startswith(stream.prefix):
@@ -147,6 +148,14 @@ class DatagramLine:
     ) -> None:
         """Give the core a train of datagrams; the lock is held."""
         self._member.receive(self._line, data, segment, address, now_ns=_now_ns(), shed=shed)
+
+
+def host_of(address: tuple[Any, ...]) -> str:
+    """Return the host of an address, for an endpoint: a link-local one needs its zone."""
+    host = str(address[0])
+    if len(address) == 4 and address[3] and "%" not in host:
+        return f"{host}%{address[3]}"
+    return host
 
 
 def line_stats(

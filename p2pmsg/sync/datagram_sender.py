@@ -1,11 +1,14 @@
 """The multicast publisher's way out: frames into trains of datagrams, at the right pace."""
 
+import select
 import time
 from collections import deque
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import transports
 from p2pmsg import wire
+from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.publisher_desk import GroupDesk
 from p2pmsg.publisher_core import PublisherCore
@@ -34,15 +37,26 @@ class DatagramSender:
 
     """
 
-    def __init__(self, core: PublisherCore, group: GroupDesk, udp: transports.UdpSender) -> None:
+    def __init__(
+        self,
+        core: PublisherCore,
+        group: GroupDesk,
+        udp: transports.UdpSender,
+        others: Sequence[transports.UdpSender] = (),
+    ) -> None:
         config = core.config.multicast
         self._core = core
         self._group = group
         self._udp = udp
-        self.socket = udp
+        self._others = list(others)
+        # One descriptor that tells of news at any of the sockets.
+        self._news = select.epoll()
+        for one in (udp, *others):
+            self._news.register(one.fileno(), select.EPOLLIN)
         self._bucket = TokenBucket(config.rate_limit_bytes_s, config.burst_bytes)
         self._flows = config.flow_control and core.config.on_full != "drop"
         self._frame_bytes = group.frame_bytes
+        self._datagram_bytes = group.datagram_bytes
         self._parts: deque[bytes] = deque()
         self._marked_ns = 0
         self.bytes_sent = self.datagrams_sent = self.waits = 0
@@ -54,20 +68,25 @@ class DatagramSender:
 
     def fileno(self) -> int:
         """Return the descriptor that news come by."""
-        return self._udp.fileno()
+        return self._news.fileno()
 
     def send(self, frame: bytes, *, wait_ms: int = 0) -> bool:
         """Send one frame alone; False: not now, by the pace or for want of room."""
-        if len(frame) > self._frame_bytes or self._parts or not self._may_send():
+        group, size = self._group, len(frame) + 4
+        if size > self._datagram_bytes or self._parts or group.parity is not None:
+            return False  # it goes the way of the outbox
+        if self._flows and group.window.room() <= 0 and not self._may_send():
             return False
-        code = datagram.checksum(frame)
-        sent = self._udp.send(frame + code.to_bytes(4, "big"))
+        if not self._bucket.try_take(size, _now_ns()):
+            return False
+        sealed = frame + datagram.checksum(frame).to_bytes(4, "big")
+        sent = self._udp.send(sealed)
         if sent:
-            size = len(frame) + 4
-            self._bucket.take(size, _now_ns())
+            for other in self._others:
+                other.send(sealed)
             self.bytes_sent += size
             self.datagrams_sent += 1
-            if self._group.window.sent(size + _DATAGRAM_COST_BYTES):
+            if group.window.sent(size + _DATAGRAM_COST_BYTES):
                 self._mark()
         return sent
 
@@ -81,7 +100,10 @@ class DatagramSender:
             self.receive_subscriptions()  # the caller keeps the driver from it
             if trains >= _SENT_AT_ONCE or not self._may_send(held=held):
                 return False
-            if not self._parts and len(outbox[0]) > self._frame_bytes:
+            if self._group.parity is not None:
+                while outbox and len(self._parts) < SEGMENTS_MAX:
+                    self._parts.extend(self._group.with_parity(outbox.popleft()))
+            elif not self._parts and len(outbox[0]) > self._frame_bytes:
                 self._parts.extend(self._group.parts(outbox.popleft()))
             if not self._send_train(self._parts or outbox):
                 return False
@@ -97,6 +119,9 @@ class DatagramSender:
             for frame in repair.frames:
                 sealed = datagram.seal(frame)
                 self._udp.send(sealed, repair.address)
+                if repair.address is None:
+                    for other in self._others:
+                        other.send(sealed)
                 self.bytes_sent += len(sealed)
                 self.datagrams_sent += 1
                 self._group.window.sent(len(sealed) + _DATAGRAM_COST_BYTES)
@@ -105,17 +130,20 @@ class DatagramSender:
 
     def receive_subscriptions(self) -> list[bytes]:
         """Take what receivers have sent; there are no subscriptions."""
-        for _ in range(_ANSWERS_PER_CALL):
-            answer = self._udp.receive()
-            if answer is None:
-                break
-            self._group.receive(*answer, now_ns=_now_ns())
+        for one in (self._udp, *self._others):
+            for _ in range(_ANSWERS_PER_CALL):
+                answer = one.receive()
+                if answer is None:
+                    break
+                self._group.receive(*answer, now_ns=_now_ns())
         self.send_repairs()
         return []
 
     def close(self, linger_ms: int = 0) -> None:
         """Close."""
-        self._udp.close()
+        self._news.close()
+        for one in (self._udp, *self._others):
+            one.close()
 
     def wait_ns(self) -> int:
         """Return how long until the pace lets something go, in ns."""
@@ -163,6 +191,8 @@ class DatagramSender:
                 break
         if not self._udp.send_train(pieces, segment):
             return False
+        for other in self._others:  # what has no room there is lost there, as on any line
+            other.send_train(pieces, segment)
         for _ in range(count):
             frames.popleft()
         self._bucket.take(total, _now_ns())
@@ -177,7 +207,8 @@ class DatagramSender:
             self._marked_ns = _now_ns()
             position = self._group.window.position
             frame = wire.control_frame(Kind.MARK, self._core.session, sequence=position)
-            self._udp.send(datagram.seal(frame))
+            for one in (self._udp, *self._others):
+                one.send(datagram.seal(frame))
 
 
 class DatagramOutgoing(Outgoing):
@@ -209,10 +240,17 @@ class DatagramOutgoing(Outgoing):
         return len(self._core.unsynced) < UNSYNCED_MAX
 
 
-def open_sender(
-    endpoint: transports.Endpoint, config: Any
-) -> tuple[transports.UdpSender, int]:
-    """Return the socket of a multicast publisher, and the size of its datagrams."""
+def open_senders(
+    endpoints: Sequence[transports.Endpoint], config: PublisherConfig
+) -> tuple[list[transports.UdpSender], int]:
+    """Return the sockets of a multicast publisher, and the size of its datagrams."""
     datagram.require_checksum()
-    udp = transports.UdpSender(endpoint)
-    return udp, min(udp.datagram_bytes, config.multicast.datagram_bytes or udp.datagram_bytes)
+    made: list[transports.UdpSender] = []
+    try:
+        made.extend(transports.UdpSender(endpoint) for endpoint in endpoints)
+    except BaseException:
+        for one in made:
+            one.close()
+        raise
+    size = min(one.datagram_bytes for one in made)
+    return made, min(size, config.multicast.datagram_bytes or size)

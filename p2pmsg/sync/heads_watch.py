@@ -186,7 +186,8 @@ class HeadsWatch:
             if now_ns >= peer.due_ns:
                 peer.ask(now_ns, floor_ns, ceiling_ns)
             for socket in peer.channel.sockets:
-                by_socket[socket] = peer
+                # The poller names sockets that are not ZeroMQ's by their descriptor.
+                by_socket[socket if isinstance(socket, zmq.Socket) else socket.fileno()] = peer
                 poller.register(socket, zmq.POLLIN)
         due_ns = min((peer.due_ns for peer in self._peers.values()), default=now_ns + _CEILING_NS)
         wait_ms = max(1, -((time.monotonic_ns() - due_ns) // MS))

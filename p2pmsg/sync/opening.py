@@ -1,8 +1,9 @@
 """Opening what a publisher is made of: its log, its sockets, its core."""
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
-from random import Random
+from random import SystemRandom
 from typing import TYPE_CHECKING
 
 import transports
@@ -11,28 +12,28 @@ from p2pmsg.errors import BindError, EndpointError
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_log import PublisherLog
 from p2pmsg.sync.outgoing import Outgoing
-from p2pmsg.sync.ways_out import Sender, open_way_out, recovery_beside
+from p2pmsg.sync.ways_out import Sender, open_way_out, parse_lines, recovery_beside
 
 if TYPE_CHECKING:
     from recovery.log import LogConfig
 
-_random = Random()
+_random = SystemRandom()  # a forked child would repeat what another one draws
 Opened = tuple[PublisherCore, Sender, transports.ZmqRecoveryServer, Outgoing]
 
 
 def open_publisher(
     name: str,
-    endpoint: str,
+    endpoint: str | Sequence[str],
     recovery_endpoint: str | None,
     config: PublisherConfig,
     log: "LogConfig | None",
 ) -> Opened:
     """Open all, or nothing; raises what `Publisher` says."""
     try:
-        at = transports.parse_endpoint(endpoint)
-        recovery_at = recovery_endpoint_of(at, recovery_endpoint)
+        places = parse_lines(endpoint)
+        recovery_at = recovery_endpoint_of(places[0], recovery_endpoint)
         with ExitStack() as undo:
-            opened = _open(name, at, recovery_at, config, log, undo)
+            opened = _open(name, places, recovery_at, config, log, undo)
             undo.pop_all()
             return opened
     except transports.EndpointError as error:
@@ -43,7 +44,7 @@ def open_publisher(
 
 def _open(
     name: str,
-    at: transports.Endpoint,
+    places: Sequence[transports.Endpoint],
     recovery_at: transports.Endpoint,
     config: PublisherConfig,
     log: "LogConfig | None",
@@ -67,7 +68,7 @@ def _open(
         now_ns=time.monotonic_ns(),
         log=kept,
     )
-    sender, outgoing = open_way_out(core, at)
+    sender, outgoing = open_way_out(core, places)
     return core, sender, server, outgoing
 
 

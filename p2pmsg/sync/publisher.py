@@ -38,7 +38,8 @@ class Publisher:
     Args:
         endpoint: where to bind: `tcp://HOST:PORT` (port 0 picks one), `ipc://PATH` or
             `inproc://NAME`; or where to send to: `udp://GROUP:PORT?interface=…&ttl=…&loopback=…`,
-            for a multicast group or one address.
+            for a multicast group or one address. Several of these are the A and B lines of one
+            stream: all goes to each.
         name: who publishes, for people; at most 255 bytes. Default: the endpoint.
         replay_bytes: bound of the replay buffer in bytes. Default 64 MiB.
         on_full: what happens when a subscriber's queue is full: `block` (default), `drop`, `raise`;
@@ -60,7 +61,7 @@ class Publisher:
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: str | Sequence[str],
         *,
         name: str | None = None,
         replay_bytes: int | None = None,

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from socket import socket as UdpSocket
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
@@ -12,6 +13,7 @@ import transports
 from p2pmsg import control, wire
 from p2pmsg.errors import ClosedError, EndpointError
 from p2pmsg.sync.range_relay import RelayList
+from p2pmsg.sync.welcome_line import WelcomeLine
 from p2pmsg.wire import Frame, FrameError, Kind
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class RangeChannel:
         self._relay_at: transports.Endpoint | None = None
         self.invalid = 0
         self.fetches: WeakValueDictionary[tuple[int, str], RangeFetch] = WeakValueDictionary()
-        self._line: transports.ZmqReceiver | None = None
+        self._line: transports.ZmqReceiver | WelcomeLine | None = None
         self._client: transports.ZmqRecoveryClient | None = None
         self._closed = False
 
@@ -78,8 +80,10 @@ class RangeChannel:
         """Return where to ask for ranges; a wildcard host stands for the publisher's host."""
         try:
             address = transports.parse_endpoint(text)
-            if address.is_wildcard and self.endpoint.scheme == "tcp":
-                address = address.with_host(self.endpoint.host)
+            if address.is_wildcard and self.endpoint.has_port:
+                line = self._line
+                host = line.host if isinstance(line, WelcomeLine) else self.endpoint.host
+                address = address.with_host(host)
             return address.require_connectable()
         except transports.EndpointError as error:
             raise EndpointError(error) from error
@@ -126,7 +130,7 @@ class RangeChannel:
             self.send(request)
 
     @property
-    def sockets(self) -> list["zmq.Socket[bytes]"]:
+    def sockets(self) -> list["zmq.Socket[bytes] | UdpSocket"]:
         """What may have something to read; for pollers."""
         return [each.socket for each in (self._line, self._client) if each is not None]
 
@@ -139,9 +143,12 @@ class RangeChannel:
     def listen(self, take: Callable[[Frame], None] | None = None) -> None:
         """Read WELCOMEs; each new connection to the endpoint gets one. `take` gets the rest."""
         if self._line is None:
-            self._line = transports.ZmqReceiver(
-                self.endpoint, context=transports.context(), queue_frames=_QUEUE_FRAMES
-            )
+            if self.endpoint.is_datagram:
+                self._line = WelcomeLine(self.endpoint)
+            else:
+                self._line = transports.ZmqReceiver(
+                    self.endpoint, context=transports.context(), queue_frames=_QUEUE_FRAMES
+                )
             self._line.subscribe(wire.control_prefix(Kind.WELCOME))
             self._line.connect()
         while (data := self._line.receive()) is not None:
@@ -191,8 +198,8 @@ class RangeChannel:
     def poll(self, until_ns: int) -> None:
         """Wait for a frame until that time, at least 1 ms."""
         poller = zmq.Poller()
-        for socket in self.sockets:
-            poller.register(socket, zmq.POLLIN)
+        for each in self.sockets:
+            poller.register(each, zmq.POLLIN)
         poller.poll(max(1, -((time.monotonic_ns() - until_ns) // MS)))
 
     def reconnect(self) -> None:

@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, Self
 
 import transports
 from p2pmsg.config import OnGap, SubscriberConfig
+from p2pmsg.conflation import ConflatedBatch, Folded, fold
 from p2pmsg.errors import ClosedError, ConfigError, LossReport, MessagesLostError
+from p2pmsg.gap_policy import GapPolicy
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.start import parse_start
 from p2pmsg.stats import SubscriberStats
@@ -40,7 +42,7 @@ _WAIT_MS = 1000
 _NOTHING: Iterator[Message] = iter(())
 _NO_VALUES: Iterator[Any] = iter([])
 _log = logging.getLogger("p2pmsg")
-_random = Random()
+_random = SystemRandom()  # a forked child would repeat what another one draws
 
 
 class Subscriber:
@@ -57,7 +59,11 @@ class Subscriber:
         on_gap: what to do about messages that are missing. `wait` (default): until they are
             repaired, or until `repair_timeout`, when their loss is logged and receiving goes on.
             `raise`: the same, but the loss is raised as `MessagesLostError`. A callable gets a
-            `LossReport` instead. `skip`: do not wait; with `start="latest"` and no cursor only.
+            `LossReport` instead. `skip`: do not wait, go on at once, and hand over what comes late
+            with `message.late` set; with `start="latest"` and no cursor only. `latest`: only the
+            newest value of each key matters, so a slow reader gets that one in place of the older
+            ones, which `stats()` counts as conflated. A dict gives policies by topic, or prefix
+            with a `*`.
         name: who subscribes, for people; at most 255 bytes.
         receive_bytes: bound on what waits for `receive`, in bytes. Default 16 MiB.
         repair_timeout: how long to wait for a repair without progress, in seconds. Default 10.
@@ -93,10 +99,9 @@ class Subscriber:
         commit: Commit = "explicit",
         config: SubscriberConfig | None = None,
     ) -> None:
-        if not callable(on_gap) and on_gap not in ("wait", "raise", "skip"):
-            raise ConfigError("on_gap", '"wait", "raise", "skip" or a callable', on_gap)
+        self._policy = GapPolicy(on_gap)
         first = parse_start(start)
-        if on_gap == "skip" and (first.kind != "latest" or cursor is not None):
+        if self._policy.any_skips and (first.kind != "latest" or cursor is not None):
             # What came before is a gap, and skipping is not to wait for gaps.
             raise ConfigError("start", '"latest", without a cursor, where on_gap is "skip"', start)
         settings = subscriber_config(config, receive_bytes, repair_timeout)
@@ -105,7 +110,6 @@ class Subscriber:
         places = check_endpoints(endpoints)
         names, name = check_topics(topics), check_name(name)
         desk = None if keeping is None else open_cursor(keeping, [*map(str, places)], names)
-        self._on_gap = on_gap
         self._core = SubscriberCore(
             topics=names,
             lines=len(places),
@@ -113,7 +117,8 @@ class Subscriber:
             subscriber=_random.getrandbits(64),
             name=name,
             config=settings,
-            wait_for_repair=on_gap != "skip",
+            wait_for_repair=True,
+            policy=self._policy,
             rng=Random(_random.getrandbits(64)),
             now_ns=time.monotonic_ns(),
             cursor=desk,
@@ -333,6 +338,8 @@ class Subscriber:
                     return True
                 if not core.ready or (commits is not None and commits.newcomers):
                     return False
+                if self._policy.any_conflates and self._policy.conflates(core.ready[0][0].topic):
+                    fold(core, core.ready[0][0])
                 stream, output = core.ready[0]
                 if commits is not None:
                     commits.touched.add(stream)
@@ -354,7 +361,11 @@ class Subscriber:
         batch: MessageBatch | None = None
         values: Iterator[Any]
         try:
-            if frame.count == 1:
+            if isinstance(frame, Folded):
+                batch = ConflatedBatch(frame.messages)
+                values = iter(batch.values)
+                active = batch.iterate(values)
+            elif frame.count == 1 and not output.late:
                 values = active = iter((read_single(stream, frame),))
             else:
                 batch = read(stream, output)
@@ -364,10 +375,13 @@ class Subscriber:
             core.invalid[str(error)] += 1
             return False
         size, stop = len(frame.data), output.sequence + output.count
+        if output.late:
+            stop = stream.given or stop
         given = stream.given_messages + output.count
         # No call in between, so that Ctrl-C comes before it all or behind it all.
         self._stream, self._batch, self._values, self._active = stream, batch, values, active
         stream.given, stream.given_messages = stop, given
+        stream.conflated += output.count - frame.count if isinstance(frame, Folded) else 0
         core.ready_bytes -= size
         core.ready.popleft()
         return True
@@ -387,11 +401,12 @@ class Subscriber:
 
     def _report(self, stream: Stream, loss: Loss) -> None:
         report = LossReport(stream.topic, stream.peer.session, stream.peer.name, loss)
-        if self._on_gap == "raise":
+        on_gap = self._policy.of(stream.topic)
+        if on_gap == "raise":
             raise MessagesLostError(report)
-        if callable(self._on_gap):
-            self._on_gap(report)
-        elif self._on_gap == "wait":
+        if callable(on_gap):
+            on_gap(report)
+        elif on_gap != "skip":
             _log.warning("%s", report)
 
     def _forget(self) -> None:

@@ -7,12 +7,13 @@ import time
 import zmq
 
 import transports
+from p2pmsg.conflation import make_room
 from p2pmsg.stats import LineStats
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_heal import heal
 from p2pmsg.subscriber_lines import Command
 from p2pmsg.sync.commits import Commits
-from p2pmsg.sync.datagram_line import DatagramLine, line_stats
+from p2pmsg.sync.datagram_line import DatagramLine, host_of, line_stats
 from p2pmsg.sync.mold_line import MoldClient, MoldLine
 
 _MS = 1_000_000
@@ -92,6 +93,9 @@ class SubscriberDriver:
             self._handle_timer(now_ns)
             deadline_ns = core.next_deadline_ns()
         wait_ms = max(0, min(wait_ms, _SLICE_MS, -((now_ns - deadline_ns) // _MS)))
+        if core.is_full and core.policy.any_conflates:
+            with self.lock:
+                make_room(core)
         if core.is_full:
             self._round_while_full(wait_ms)
             return
@@ -197,6 +201,8 @@ class SubscriberDriver:
             self._full_since_ns = now_ns
         stalls = [peer.stall_ms for peer in self._core.peers.values() if peer.stall_ms >= 0]
         shed = bool(stalls) and now_ns - self._full_since_ns > min(stalls) * _MS
+        # A multicast repairs over the lines, so they are read while it is repairs that lack.
+        shed |= self._core.member is not None and not self._core.ready
         if not self._take_all(lines=shed, shed=shed):
             time.sleep(min(wait_ms, 5) / 1000)
 
@@ -262,7 +268,7 @@ class SubscriberDriver:
         """Return the host that a publisher's wildcard stands for."""
         member = self._core.member
         if member is not None and command.session in member.sources:
-            return str(member.sources[command.session][1][0])
+            return host_of(member.sources[command.session][1])
         return self._endpoints[command.line].host
 
     def _send_requests(self) -> None:

@@ -52,6 +52,7 @@ def read(stream: Stream, delivery: Delivery[Frame]) -> MessageBatch:
         keys,
         headers,
     )
+    batch.late = delivery.late
     if delivery.count == frame.count:
         return batch
     return batch.part(delivery.skip, delivery.skip + delivery.count)

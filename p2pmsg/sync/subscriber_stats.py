@@ -34,7 +34,7 @@ def subscriber_stats(
     totals: Counter[str] = Counter(core.forgotten)
     for stream in streams:
         totals.update(stream.totals())
-    repaired = {"buffer": totals["repaired"]}
+    repaired = core.repaired_by_rung(totals["repaired"])
     if totals["relayed"]:
         repaired["relay"] = totals["relayed"]
     return SubscriberStats(
@@ -47,6 +47,7 @@ def subscriber_stats(
         late=totals["late"],
         losses=[loss for stream in streams for loss in stream.losses()],
         streams=ledgers,
+        conflated=totals["conflated"],
         repair_latency=core.repair_latency,
         nacks_sent=totals["nacks"],
         frames_received=core.frames_received,

@@ -1,10 +1,11 @@
-"""Testing with p2pmsg: a seeded network simulator, a manual clock, and a TCP proxy that misbehaves.
+"""Testing with p2pmsg: a network simulator, a manual clock, a TCP proxy, kernel drops.
 
 The simulator runs the very state machines that run over real sockets, with time and chance in
 hand: a failing run is named by its seed, and the seed brings it back.
 """
 
 from p2pmsg.testing.clock import ManualClock
+from p2pmsg.testing.kernel_loss import lose_datagrams
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.testing.proxy import TcpProxy
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
@@ -22,4 +23,5 @@ __all__ = [
     "SimulatedSubscriber",
     "Simulation",
     "TcpProxy",
+    "lose_datagrams",
 ]

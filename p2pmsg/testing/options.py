@@ -121,6 +121,9 @@ class NetworkOptions:
     """In a multicast, part of the datagrams that all subscribers lose, 0 to 1: what a link
     does that is common to them."""
 
+    parity: int = 0
+    """In a multicast, how many datagrams of parity follow four of data. 0: none."""
+
     heartbeats: bool = True
     """Whether publishers send heartbeats. Without, a lost tail of a stream goes unnoticed: that is
     what shows that the checks find something."""

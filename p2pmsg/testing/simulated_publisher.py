@@ -63,6 +63,9 @@ class SimulatedPublisher:
             if options.heartbeats
             else HeartbeatConfig(initial_ms=_NEVER_MS, ceiling_ms=_NEVER_MS),
         )
+        if options.parity:
+            multicast = replace(config.multicast, fec_data=4, fec_parity=options.parity)
+            self._config = replace(self._config, multicast=multicast)
         self._publishing = True
         self._wake_ns = 0
         self._evicted_before = False

@@ -259,7 +259,8 @@ class SimulatedSubscriber:
         if self._full_since_ns is None:
             self._full_since_ns = now_ns
         stalls = [peer.stall_ms for peer in core.peers.values() if peer.stall_ms >= 0]
-        if stalls and now_ns - self._full_since_ns > min(stalls) * MS:
+        late = bool(stalls) and now_ns - self._full_since_ns > min(stalls) * MS
+        if late or (core.member is not None and not core.ready):
             return self._take_all(core, now_ns, shed=True)
         return self._take_replies(core, now_ns)
 

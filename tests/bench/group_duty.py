@@ -24,6 +24,9 @@ class PacedSender:
         self._end = kind(wire, port)
         self._link = LossyLink(self._end.publisher, link_loss) if link_loss else None
 
+    def ready(self) -> None:
+        pass
+
     def wait_ready(self, count: int) -> None:
         self._end.wait_ready(count)
 
@@ -115,6 +118,7 @@ def measure_latency(ours: bool, wire: Wire, port: int, seconds: float) -> float:
     receiver = GroupReceiver if ours else RawUdpReceiver
     with Children() as children:
         one = children.start(PacedSender, sender, wire, port)
+        one.call("ready")
         options = (0.0,) if ours else ()
         two = children.start(PacedReceiver, receiver, wire, port, *options)
         one.begin("wait_ready", 1)

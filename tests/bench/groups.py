@@ -11,10 +11,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from p2pmsg.testing.kernel_loss import lose_datagrams
 from tests.bench.loads import TrialError
 from tests.bench.ours import READY_SECONDS, REPLAY_BYTES, TIMEOUT_SECONDS, TOPIC
 from tests.bench.peers import TIMEOUT_MS
-from tests.integration.loss import lose_datagrams
 
 SENDER_ADDRESS, RECEIVER_ADDRESS = "10.77.0.1", "10.77.0.2"
 WINDOW_COUNT = 2048

@@ -34,6 +34,7 @@ def test_it_shows_sessions_topics_and_rates(place, tmp_path):
         row = eventually(rows)[-1]
         listening.interrupt()
         assert listening.wait() == 130
+        listening.process.stdin.close()
     assert row["publisher"] == "feed"
     assert row["session"] == f"{publisher.session:016x}"
     assert row["missing"] == 0

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.integration.peers import eventually
+from tests.integration.test_udp_multicast import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -114,3 +115,19 @@ def test_scatter_gather(tmp_path):
     assert "2 of 3 answered in time, the best ask is 61680.5" in shown
     assert f"no answer from ipc://{tmp_path}/exchange-2" in shown
     assert "LookupError: NOTHING is not traded here" in shown
+
+
+def test_market_feed():
+    ended = subprocess.run(
+        [
+            sys.executable,
+            EXAMPLES / "market_feed.py",
+            f"udp://239.255.1.1:{free_port()}?interface=127.0.0.1",
+        ],
+        capture_output=True,
+        timeout=60,
+        text=True,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("20000 of 20000 delivered, 0 lost") == 2

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import gc
 import os
+import signal
 import threading
 import time
 import warnings
@@ -226,3 +227,22 @@ def test_a_publisher_closes_while_its_subscriber_reads_on(make_publisher, make_s
     publisher.close()
     assert publisher.stats().undelivered == 0
     check_exact(collector.wait_for(100_000))
+
+
+def test_forked_children_have_ids_of_their_own(make_publisher):
+    """Two subscribers with one id would count as one."""
+    publisher = make_publisher()
+    children = []
+    for _ in range(2):
+        child = os.fork()
+        if child == 0:
+            with p2pmsg.Subscriber(publisher.endpoint):
+                time.sleep(20)
+            os._exit(0)
+        children.append(child)
+    try:
+        publisher.wait_for_subscribers(2, timeout=10)
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)

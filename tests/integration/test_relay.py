@@ -111,6 +111,8 @@ def test_what_the_publisher_has_forgotten_comes_from_the_relay(
     assert take(subscriber, 20_000) == list(range(20_000))
     stats = balanced(subscriber, 20_000)
     assert stats.repaired["relay"] > 10_000
+    earliest = make_subscriber([publisher.endpoint, relay.endpoint], start="earliest")
+    assert take(earliest, 20_000) == list(range(20_000))
 
 
 def test_relays_stand_one_behind_another(make_publisher, make_relay, make_subscriber):

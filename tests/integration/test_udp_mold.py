@@ -12,7 +12,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg.mold import codec
-from tests.integration.loss import lose, lose_datagrams
+from p2pmsg.testing.kernel_loss import lose, lose_datagrams
 from tests.integration.peers import ROOT, check_ledger, eventually, take
 from tests.integration.test_udp_multicast import free_port
 

@@ -9,11 +9,8 @@ from dataclasses import replace
 import pytest
 
 import p2pmsg
-from p2pmsg import wire
-from p2pmsg.control import Nack
-from p2pmsg.multicast import datagram
+from p2pmsg.testing.kernel_loss import lose, lose_datagrams
 from recovery import GroupRepairConfig
-from tests.integration.loss import lose_datagrams
 from tests.integration.peers import check_exact, check_ledger, eventually, take, take_all
 
 GROUP = "udp://239.255.8.{}:{}?interface=127.0.0.1"
@@ -270,87 +267,27 @@ def test_the_second_of_two_lines_fills_in_for_the_first(
     check_ledger(subscriber)
 
 
-def sealed(frame):
-    return datagram.seal(frame)
-
-
-class TestHostile:
-    """What a stranger may send to the group, and to the publisher."""
-
-    @pytest.fixture
-    def pair(self, make_publisher, make_subscriber, endpoint):
-        publisher = make_publisher(endpoint)
-        return publisher, make_subscriber(endpoint, joins=publisher)
-
-    @pytest.fixture
-    def stranger(self, opened, endpoint):
-        from transports import UdpSender
-
-        sender = UdpSender(endpoint)
-        opened.callback(sender.close)
-        return sender
-
-    def check_flow(self, pair, label):
-        publisher, subscriber = pair
-        publisher.publish("t", label)
-        assert subscriber.receive(5).value == label
-        check_ledger(subscriber)
-
-    def test_datagrams_of_every_length(self, pair, stranger):
-        rng = random.Random(7)
-        lengths = [*range(0, 1500, 7), *range(1500, 65_507, 1009), 65_506, 65_507]
-        for length in lengths:
-            stranger.send(rng.randbytes(length))
-            if not length % 50:
-                self.check_flow(pair, length)
-        self.check_flow(pair, "end")
-        eventually(lambda: sum(pair[1].stats().frames_invalid.values()) == len(lengths))
-
-    def test_damaged_forged_and_replayed_datagrams(self, pair, stranger):
-        publisher, subscriber = pair
-        self.check_flow(pair, "begin")
-        frame = publisher._core.replay.frames("t", 0, 1, 1)[0].frame
-        stranger.send(frame + b"\0\0\0\0")
-        wrong = bytearray(sealed(frame))
-        wrong[-6] ^= 1
-        stranger.send(bytes(wrong))
-        for _ in range(10):
-            stranger.send(sealed(frame))  # an old one again
-        forged = wire.stream_prefix("t", 12345) + wire.REST.pack(0, 1, 6, 0)
-        stranger.send(sealed(forged + b"\x94\x91\x01\xc0\xc0\xc0"))
-        self.check_flow(pair, "end")
-        eventually(lambda: subscriber.stats().frames_invalid.get("session"))
-        stats = subscriber.stats()
-        assert stats.frames_invalid == {"crc": 2, "session": 1}
-        assert stats.duplicates == 10
-
-    def test_a_nack_for_everything_is_answered_within_the_budget(self, pair, opened):
-        publisher, _ = pair
-        publisher.publish_many("t", [bytes(1000)] * 20_000)
-        body = Nack("t", [(0, 2**62)])
-        nack = sealed(wire.control_frame(wire.Kind.NACK, publisher.session, body))
-        one = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        address = publisher._sender._udp.local_address
-        began = time.monotonic()
-        for _ in range(200):
-            one.sendto(nack, address)
+def test_a_publisher_feeds_two_groups_and_one_of_them_may_go_dark(
+    make_publisher, make_subscriber
+):
+    lines = [GROUP.format(next(_group), free_port()) for _ in "ab"]
+    publisher = make_publisher(lines)
+    both = make_subscriber(lines, joins=publisher)
+    only_b = make_subscriber(lines[1], joins=publisher)
+    publisher.publish_many("t", list(range(500)))
+    take(both, 500)
+    lose(both._driver._receivers[0].sockets[0], 1.0)  # A is dead for one of them
+    lose_datagrams(only_b, 0.2)
+    for number in range(500, 2000):
+        publisher.publish("t", number)
+        if not number % 50:
             time.sleep(0.001)
-        config = GroupRepairConfig()
-        seconds = time.monotonic() - began
-        limit = config.requester.budget_burst_bytes + seconds * config.requester.budget_bytes_s
-        assert publisher.stats().multicast.bytes_repaired <= limit + 100_000
-
-    def test_garbage_to_the_publisher_is_counted(self, pair, opened):
-        publisher, _ = pair
-        one = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        address = publisher._sender._udp.local_address
-        for length in range(0, 1000, 50):
-            one.sendto(random.randbytes(length), address)
-        other = sealed(wire.control_frame(wire.Kind.NACK, 1, Nack("t", [(0, 1)])))
-        one.sendto(other, address)
-        eventually(lambda: publisher.stats().multicast.invalid.get("session"))
-        assert sum(publisher.stats().multicast.invalid.values()) == 21
-        self.check_flow(pair, "still there")
+    assert values_of(take(both, 1500)) == list(range(500, 2000))
+    assert values_of(take(only_b, 2000)) == list(range(2000))
+    first, second = both.stats().lines
+    assert second.first >= 1500 - 12
+    assert first.first + second.first >= 2000
+    assert sum(both.stats().repaired.values()) == 0
 
 
 def test_errors_name_what_is_wrong(endpoint):
@@ -360,6 +297,10 @@ def test_errors_name_what_is_wrong(endpoint):
         p2pmsg.Publisher("udp://*:5000")
     with pytest.raises(p2pmsg.BindError):
         p2pmsg.Subscriber("udp://192.0.2.7:5000")
+    with pytest.raises(p2pmsg.ConfigError, match="several of udp"):
+        p2pmsg.Publisher(["udp://239.1.1.1:5000", "tcp://127.0.0.1:0"])
+    with pytest.raises(p2pmsg.ConfigError, match="an endpoint"):
+        p2pmsg.Publisher([])
     with pytest.raises(p2pmsg.EndpointError, match="unknown option"):
         p2pmsg.Subscriber("udp://239.1.1.1:5000?mtu=9000")
 
@@ -370,3 +311,61 @@ def test_messages_check_exactly(make_publisher, make_subscriber, endpoint):
     for number in range(1000):
         publisher.publish("trades", number)
     check_exact(take(subscriber, 1000))
+
+
+@pytest.mark.parametrize("extra", [1, 3])
+def test_parity_spares_questions(make_publisher, make_subscriber, endpoint, extra):
+    multicast = p2pmsg.MulticastPublisherConfig(fec_data=8, fec_parity=extra)
+    publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))
+    patient = p2pmsg.MulticastSubscriberConfig(parity_wait_ms=100)
+    subscriber = make_subscriber(
+        endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=patient)
+    )
+    publisher.publish_many("t", list(range(5000)))
+    take(subscriber, 5000)
+    lose_datagrams(subscriber, 0.03)
+    for number in range(3000):
+        publisher.publish("t", number)
+        if not number % 20:
+            time.sleep(0.0005)
+    assert values_of(take(subscriber, 3000)) == list(range(3000))
+    stats = check_ledger(subscriber, lost=0)
+    assert stats.repaired["parity"] > 0
+    assert stats.repaired["parity"] > stats.repaired["buffer"]
+
+
+def test_who_leaves_is_waited_for_no_more(make_publisher, make_subscriber, endpoint):
+    publisher = make_publisher(endpoint, stall_ms=20_000)
+    stays = make_subscriber(endpoint, joins=publisher)
+    leaves = make_subscriber(endpoint, joins=publisher)
+    values = [bytes(1000)] * 2000
+
+    def send(readers):
+        sending = threading.Thread(target=publisher.publish_many, args=("t", values))
+        sending.start()
+        reading = [threading.Thread(target=take, args=(one, len(values))) for one in readers]
+        for one in reading:
+            one.start()
+        for one in (sending, *reading):
+            one.join()
+
+    for _ in range(6):
+        send([stays, leaves])
+    eventually(lambda: publisher.stats().multicast.receivers_waited_for == 2)
+    leaves.close()
+    eventually(lambda: publisher.stats().multicast.receivers_waited_for == 1)
+    began = time.monotonic()
+    for _ in range(20):
+        send([stays])
+    assert time.monotonic() - began < 15
+    assert publisher.stats().frames_shed == 0
+
+
+def test_exact_ranges_are_read_of_a_multicast_publisher_too(make_publisher, endpoint):
+    """As Spark's tasks do: the group says who is there, TCP carries the ranges."""
+    publisher = make_publisher(endpoint)
+    publisher.publish_many("t", list(range(1000)))
+    with p2pmsg.RangeReader(endpoint) as reader:
+        assert reader.heads(timeout=5).streams["t"].next == 1000
+        batches = list(reader.fetch("t", 100, 900, timeout=5))
+    assert [value for batch in batches for value in batch.values] == list(range(100, 900))

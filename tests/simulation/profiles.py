@@ -127,6 +127,8 @@ MULTICAST = {
     "everything, logs and cursors": Profile(
         {**GROUP, **EVERYTHING, "log": True, "cursor": True, "system_crashes": 0.3}, publishers=2
     ),
+    "parity": Profile({**GROUP, "loss": 0.05, "parity": 2}),
+    "parity, everything": Profile({**GROUP, **EVERYTHING, "parity": 1}),
 }
 
 

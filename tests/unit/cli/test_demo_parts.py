@@ -149,7 +149,7 @@ def test_progress_is_a_line_a_second():
     assert "within 6 s" in lines[0]
     assert len(lines) == 3
     assert "published 10" in lines[1]
-    assert "2 cuts" in lines[1]
+    assert "0 datagrams dropped by the kernel" in lines[1]
 
 
 def test_with_json_nothing_is_shown_where_nobody_looks(capsys):

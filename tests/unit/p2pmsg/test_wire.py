@@ -88,7 +88,7 @@ MALFORMED = {
     "another magic": (header(magic=b"P2"), "magic"),
     "another version": (header(version=2), "version"),
     "kind 0": (header(kind=0), "kind"),
-    "kind 5, which is free": (header(kind=5), "kind"),
+    "kind 6, which is free": (header(kind=6), "kind"),
     "kind 255": (header(kind=255), "kind"),
     "compressed, which is for later": (header(compression=1), "compression"),
     "a body cut short": (header()[:-1], "length"),

@@ -9,6 +9,9 @@ import ctypes
 import socket
 import struct
 
+from p2pmsg.sync.datagram_line import DatagramLine
+from p2pmsg.sync.subscriber import Subscriber
+
 _SO_ATTACH_FILTER = 26
 _SO_DETACH_FILTER = 27
 _LOAD, _JUMP_GE, _RETURN = 0x20, 0x35, 0x06
@@ -38,12 +41,8 @@ def lose(one: socket.socket, part: float) -> None:
     one.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
-def sockets_of(subscriber) -> list[socket.socket]:
-    """Return the UDP sockets that a subscriber's datagrams come to."""
-    return [line._udp.socket for line in subscriber._driver._receivers]
-
-
-def lose_datagrams(subscriber, part: float) -> None:
-    """Let the kernel drop part of a subscriber's datagrams."""
-    for one in sockets_of(subscriber):
-        lose(one, part)
+def lose_datagrams(subscriber: Subscriber, part: float) -> None:
+    """Let the kernel drop `part` (0 to 1) of a subscriber's datagrams; 0: none any more."""
+    for line in subscriber._driver._receivers:
+        if isinstance(line, DatagramLine):
+            lose(line.sockets[0], part)

@@ -1,0 +1,58 @@
+"""A market feed over UDP multicast: one publisher, two subscribers, datagrams lost on the way.
+
+Run it: `python examples/market_feed.py [ENDPOINT]`. The kernel drops a tenth of each subscriber's
+datagrams; what is missing is asked for and repaired, so that both get every trade, in order.
+"""
+
+import multiprocessing
+import sys
+
+import p2pmsg
+from p2pmsg.testing import lose_datagrams
+
+COUNT = 20_000
+LOSS = 0.1
+
+
+def publish(endpoint: str) -> None:
+    """Publish trades in bursts, as markets do."""
+    with p2pmsg.Publisher(endpoint, name="market") as publisher:
+        publisher.wait_for_subscribers(2, timeout=10.0)
+        for start in range(0, COUNT, 100):
+            prices = [60_000 + (number * 7919) % 500 for number in range(start, start + 100)]
+            publisher.publish_many("trades", prices, keys=["BTCUSDT"] * len(prices))
+    stats = publisher.stats().multicast
+    print(f"publisher: {stats.nacks} NACKs, {stats.messages_repaired} messages sent again")
+
+
+def subscribe(name: str, endpoint: str) -> None:
+    """Follow the feed, and tell how it went."""
+    with p2pmsg.Subscriber(endpoint, topics=["trades"], name=name) as subscriber:
+        lose_datagrams(subscriber, LOSS)
+        volume = 0
+        for message in subscriber:
+            volume += message.value
+            if message.sequence == COUNT - 1:
+                break
+        stats = subscriber.stats()
+    line = stats.lines[0]
+    print(
+        f"{name}: {stats.delivered} of {stats.published} delivered, {stats.lost} lost, "
+        f"{sum(stats.repaired.values())} repaired; {line.kernel_drops} drops by the kernel",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    place = sys.argv[1] if len(sys.argv) > 1 else "udp://239.255.1.1:5560?interface=127.0.0.1"
+    context = multiprocessing.get_context("spawn")
+    readers = [
+        context.Process(target=subscribe, args=(name, place), daemon=True)
+        for name in ("desk", "archive")
+    ]
+    for reader in readers:
+        reader.start()
+    publish(place)
+    for reader in readers:
+        reader.join()
+    sys.exit(max(reader.exitcode or 0 for reader in readers))

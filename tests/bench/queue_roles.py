@@ -1,0 +1,268 @@
+"""What the work queue's benchmark runs in its processes: pushers and pullers, ours and others'."""
+
+import os
+import time
+from typing import Any
+
+import zmq
+
+from tests.bench.loads import LOADS, TrialError
+
+LOOPBACK = "tcp://127.0.0.1:0"
+WORKERS = 2
+IN_FLIGHT = 100_000
+PREFETCH = 8192
+BATCH = 100
+STOP = b"stop"
+
+
+# ------------------------------------------------------------------------------------ contenders
+
+
+class OursQueue:
+    """p2pmsg's pusher and puller."""
+
+    name = "p2pmsg"
+
+    def source(self) -> "OursSource":
+        return OursSource()
+
+    def sink(self, endpoint: str) -> "OursSink":
+        return OursSink(endpoint)
+
+
+class OursSource:
+    def __init__(self) -> None:
+        import p2pmsg
+
+        self.pusher = p2pmsg.Pusher(LOOPBACK, in_flight_max=IN_FLIGHT)
+        self.endpoint = self.pusher.endpoint
+
+    def wait(self, count: int) -> None:
+        deadline = time.monotonic() + 10
+        while len(self.pusher.stats().workers) < count:
+            if time.monotonic() > deadline:
+                raise TrialError("the workers did not come")
+            time.sleep(0.005)
+
+    def send(self, values: list[bytes]) -> None:
+        push = self.pusher.push
+        for value in values:
+            push(value)
+
+    def finish(self) -> None:
+        self.pusher.drain(timeout=30)
+
+    def stop(self, workers: int) -> None:
+        for _ in range(workers):
+            self.pusher.push(STOP)
+            self.pusher.drain(timeout=5)
+
+    def close(self) -> None:
+        self.pusher.close(timeout=0)
+
+
+class OursSink:
+    def __init__(self, endpoint: str) -> None:
+        import p2pmsg
+
+        self.puller = p2pmsg.Puller(endpoint, prefetch=PREFETCH)
+
+    def work(self) -> tuple[int, int]:
+        """Do jobs until told to stop: how many, and the sum of their numbers."""
+        count = total = 0
+        for job in self.puller:
+            with job:
+                value = job.value
+                if value == STOP:
+                    break
+                count += 1
+                total += len(value)
+        # A worker that stopped takes no further job.
+        self.puller.close()
+        return count, total
+
+    def close(self) -> None:
+        self.puller.close()
+
+
+class RawQueue:
+    """pyzmq's PUSH and PULL, one frame a job, no acknowledgement."""
+
+    name = "raw pyzmq"
+
+    def source(self) -> "RawSource":
+        return RawSource()
+
+    def sink(self, endpoint: str) -> "RawSink":
+        return RawSink(endpoint)
+
+
+class RawSource:
+    def __init__(self) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.PUSH)
+        port = self.socket.bind_to_random_port("tcp://127.0.0.1")
+        self.endpoint = f"tcp://127.0.0.1:{port}"
+
+    def wait(self, count: int) -> None:
+        time.sleep(0.3)
+
+    def send(self, values: list[bytes]) -> None:
+        send = self.socket.send
+        for value in values:
+            send(value)
+
+    def finish(self) -> None:
+        pass
+
+    def stop(self, workers: int) -> None:
+        for _ in range(workers):
+            self.socket.send(STOP)
+
+    def close(self) -> None:
+        self.socket.close(linger=1000)
+        self.context.term()
+
+
+class RawSink:
+    def __init__(self, endpoint: str) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.PULL)
+        self.socket.connect(endpoint)
+
+    def work(self) -> tuple[int, int]:
+        recv = self.socket.recv
+        count = total = 0
+        while True:
+            value = recv()
+            if value == STOP:
+                return count, total
+            count += 1
+            total += len(value)
+
+    def close(self) -> None:
+        self.socket.close(linger=0)
+        self.context.term()
+
+
+class RedisQueue:
+    """Redis lists: RPUSH in pipelines; LMOVE to the worker's own list, LREM when done."""
+
+    name = "Redis"
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def source(self) -> "RedisSource":
+        return RedisSource(self.path)
+
+    def sink(self, endpoint: str) -> "RedisSink":
+        return RedisSink(self.path)
+
+
+class RedisSource:
+    def __init__(self, path: str) -> None:
+        import redis
+
+        self.redis: Any = redis.Redis(unix_socket_path=path)
+        self.redis.flushall()
+        self.endpoint = path
+
+    def wait(self, count: int) -> None:
+        pass
+
+    def send(self, values: list[bytes]) -> None:
+        for at in range(0, len(values), BATCH):
+            pipe = self.redis.pipeline(transaction=False)
+            for value in values[at : at + BATCH]:
+                pipe.rpush("jobs", value)
+            pipe.execute()
+
+    def finish(self) -> None:
+        pass
+
+    def stop(self, workers: int) -> None:
+        for _ in range(workers):
+            self.redis.rpush("stop", STOP)
+
+    def close(self) -> None:
+        self.redis.close()
+
+
+class RedisSink:
+    def __init__(self, path: str) -> None:
+        import redis
+
+        self.redis: Any = redis.Redis(unix_socket_path=path)
+        self.own = f"working-{os.getpid()}"
+
+    def work(self) -> tuple[int, int]:
+        count = total = 0
+        while True:
+            pipe = self.redis.pipeline(transaction=False)
+            for _ in range(BATCH):
+                pipe.lmove("jobs", self.own, "LEFT", "RIGHT")
+            values = [value for value in pipe.execute() if value is not None]
+            if not values:
+                if self.redis.lpop("stop"):
+                    return count, total
+                time.sleep(0.001)
+                continue
+            pipe = self.redis.pipeline(transaction=False)
+            for value in values:
+                count += 1
+                total += len(value)
+                pipe.lrem(self.own, 1, value)
+            pipe.execute()
+
+    def close(self) -> None:
+        self.redis.close()
+
+
+# -------------------------------------------------------------------------------------- roles
+
+
+class SourceRole:
+    """Pushes stretches of the ring of small values."""
+
+    def __init__(self, contender: Any) -> None:
+        self.ring = LOADS["small"]().ring
+        self.source = contender.source()
+
+    def endpoint(self) -> str:
+        return self.source.endpoint
+
+    def wait(self, count: int) -> None:
+        self.source.wait(count)
+
+    def send(self, count: int) -> int:
+        rounds, rest = divmod(count, len(self.ring))
+        first_ns = time.monotonic_ns()
+        for _ in range(rounds):
+            self.source.send(self.ring)
+        if rest:
+            self.source.send(self.ring[:rest])
+        self.source.finish()
+        self.source.stop(WORKERS)
+        return first_ns
+
+    def close(self) -> None:
+        self.source.close()
+
+
+class SinkRole:
+    """Does jobs until told to stop."""
+
+    def __init__(self, contender: Any, endpoint: str) -> None:
+        self.sink = contender.sink(endpoint)
+
+    def ready(self) -> None:
+        pass
+
+    def work(self) -> tuple[int, int, int]:
+        count, total = self.sink.work()
+        return count, total, time.monotonic_ns()
+
+    def close(self) -> None:
+        self.sink.close()

@@ -1,0 +1,159 @@
+"""Two network namespaces joined by veth: nftables drops, a partition that heals, a crash.
+
+They need root (`unshare`, `ip`, `nft`); without it, `tests/integration/test_udp_multicast.py` has
+the socket filter, which needs no privilege.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from tests.bench.groups import RECEIVER_ADDRESS, SENDER_ADDRESS, Namespaces
+from tests.integration.peers import ROOT
+
+TOOLS = ("unshare", "nsenter", "ip", "nft")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or any(shutil.which(tool) is None for tool in TOOLS),
+    reason=f"needs root and {', '.join(TOOLS)}",
+)
+COUNT = 20_000
+PLACE = "udp://239.255.12.1:5600?interface={}"
+
+PUBLISHER = """
+    import sys, time, p2pmsg
+    with p2pmsg.Publisher(sys.argv[1], name="feed") as publisher:
+        publisher.wait_for_subscribers(1, 20)
+        for start in range(0, {count}, 100):
+            publisher.publish_many("t", list(range(start, start + 100)))
+            if start == {count} // 2:
+                print("half", flush=True)
+            time.sleep(0.004)
+        sys.stdin.readline()
+"""
+SUBSCRIBER = """
+    import sys, json, time, p2pmsg
+    with p2pmsg.Subscriber(sys.argv[1], name="desk", repair_timeout=float(sys.argv[2])) as sub:
+        got, idle = [], time.monotonic()
+        while len(got) < {count} and time.monotonic() - idle < float(sys.argv[3]):
+            try:
+                got += sub.receive_many(timeout=0.1).values
+                idle = time.monotonic()
+            except TimeoutError:
+                pass
+        stats = sub.stats()
+        print(json.dumps([got == list(range(len(got))), len(got), stats.balanced, stats.lost,
+                          sum(stats.repaired.values()), stats.outstanding,
+                          sorted({{loss.reason for loss in stats.losses}})]), flush=True)
+"""
+
+
+@pytest.fixture
+def wire():
+    with Namespaces() as made:
+        if not made.sender_pid:
+            pytest.skip("no namespaces here")
+        yield made
+
+
+def inside(pid, *command, **options):
+    return subprocess.Popen(["nsenter", "-t", str(pid), "-n", *command], **options)
+
+
+def python(pid, program, *arguments):
+    text = textwrap.dedent(program.format(count=COUNT))
+    return inside(
+        pid, sys.executable, "-c", text, *arguments,
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def filter_datagrams(pid, rule):
+    """Let nftables drop what comes in; an empty rule takes it off."""
+    lines = ["flush ruleset"]
+    if rule:
+        lines += [
+            "table inet loss {",
+            "chain input { type filter hook input priority 0;",
+            f"{rule}",
+            "}",
+            "}",
+        ]
+    done = inside(pid, "nft", "-f", "-", stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _, said = done.communicate("\n".join(lines) + "\n", timeout=10)
+    if done.returncode:
+        pytest.skip(f"nftables cannot do that here: {said.strip()}")
+
+
+def start(wire, *, repair_timeout=10.0, idle=15.0, places=None):
+    ours, theirs = places or (PLACE.format(SENDER_ADDRESS), PLACE.format(RECEIVER_ADDRESS))
+    publisher = python(wire.sender_pid, PUBLISHER, ours)
+    subscriber = python(wire.receiver_pid, SUBSCRIBER, theirs, str(repair_timeout), str(idle))
+    return publisher, subscriber
+
+
+def end(publisher, subscriber, timeout=50):
+    import json
+
+    try:
+        output, _ = subscriber.communicate(timeout=timeout)
+        return json.loads(output)
+    finally:
+        for one in (publisher, subscriber):
+            one.kill()
+            one.communicate()
+
+
+@pytest.mark.parametrize("percent", [1, 20, 50])
+def test_random_drops_on_the_network_lose_nothing(wire, percent):
+    rule = f"udp dport 5600 numgen random mod 100 < {percent} drop"
+    filter_datagrams(wire.receiver_pid, rule)
+    in_order, got, balanced, lost, repaired, outstanding, _ = end(*start(wire))
+    assert (in_order, got, balanced, lost, outstanding) == (True, COUNT, True, 0, 0)
+    assert repaired > 0
+
+
+def test_ipv6_groups_work_alike(wire):
+    for pid, name, address in (
+        (wire.sender_pid, "va", "fd77::1"),
+        (wire.receiver_pid, "vb", "fd77::2"),
+    ):
+        added = inside(pid, "ip", "addr", "add", f"{address}/64", "dev", name, "nodad")
+        if added.wait(10):
+            pytest.skip("no IPv6 here")
+    filter_datagrams(wire.receiver_pid, "udp dport 5600 numgen random mod 100 < 5 drop")
+    place = "udp://[ff15::77]:5600?interface={}"
+    in_order, got, balanced, lost, repaired, _, _ = end(
+        *start(wire, places=(place.format("va"), place.format("vb")))
+    )
+    assert (in_order, got, balanced, lost) == (True, COUNT, True, 0)
+    assert repaired > 0
+
+
+def test_a_partition_heals(wire):
+    publisher, subscriber = start(wire)
+    assert publisher.stdout.readline() == "half\n"
+    filter_datagrams(wire.receiver_pid, "drop")
+    time.sleep(1.5)
+    filter_datagrams(wire.receiver_pid, "")
+    in_order, got, balanced, lost, _, _, _ = end(publisher, subscriber)
+    assert (in_order, got, balanced, lost) == (True, COUNT, True, 0)
+
+
+def test_what_a_killed_publisher_owed_is_reported(wire):
+    publisher, subscriber = start(wire, repair_timeout=1.0, idle=4.0)
+    assert publisher.stdout.readline() == "half\n"
+    filter_datagrams(wire.receiver_pid, "drop")
+    time.sleep(0.1)
+    publisher.send_signal(signal.SIGKILL)
+    filter_datagrams(wire.receiver_pid, "")
+    in_order, got, balanced, lost, _, outstanding, _ = end(publisher, subscriber)
+    assert in_order
+    assert 0 < got < COUNT
+    assert balanced
+    assert (lost, outstanding) == (0, 0)  # of what it never heard of, nothing can be said

@@ -1,0 +1,124 @@
+"""Repairs to a group: once for all, again only for who has waited in vain, and within rates."""
+
+import pytest
+
+from recovery import GroupRepair, GroupRepairConfig, RetransmitConfig
+
+MS = 1_000_000
+A, B, C = b"a", b"b", b"c"
+
+
+def drain(repair, now_ns, size=100):
+    """Answer all that may be answered now; returns the ranges."""
+    found = []
+    while (job := repair.next_job(now_ns=now_ns)) is not None:
+        found.append(job[2:])
+        repair.sent(*job, size, now_ns=now_ns)
+    return found
+
+
+def test_a_range_that_several_ask_for_is_sent_once():
+    repair = GroupRepair(GroupRepairConfig())
+    for requester in (A, B, C):
+        assert repair.request(requester, "s", [(10, 20)], now_ns=0) == []
+    assert drain(repair, 0) == [(10, 20)]
+    assert repair.messages_lingering == 20
+
+
+def test_only_what_nobody_has_asked_for_is_added():
+    repair = GroupRepair(GroupRepairConfig())
+    repair.request(A, "s", [(0, 10)], now_ns=0)
+    repair.request(B, "s", [(5, 15)], now_ns=0)
+    assert sorted(drain(repair, 0)) == [(0, 10), (10, 15)]
+
+
+def test_should_not_repair_again_while_it_lingers():
+    repair = GroupRepair(GroupRepairConfig(linger_ms=10))
+    repair.request(A, "s", [(0, 10)], now_ns=0)
+    assert drain(repair, 0) == [(0, 10)]
+    repair.request(B, "s", [(0, 10)], now_ns=9 * MS)
+    assert drain(repair, 9 * MS) == []
+    repair.request(B, "s", [(0, 10)], now_ns=10 * MS)
+    assert drain(repair, 10 * MS) == [(0, 10)]
+
+
+def test_should_repair_again_for_who_has_waited_in_vain():
+    repair = GroupRepair(GroupRepairConfig(linger_ms=10))
+    repair.request(A, "s", [(0, 10)], now_ns=0)
+    drain(repair, 0)
+    repair.request(A, "s", [(0, 10)], attempt=2, now_ns=3 * MS)
+    assert drain(repair, 3 * MS) == [(0, 10)]
+    repair.request(B, "s", [(0, 10)], attempt=2, now_ns=4 * MS)  # the second one is on its way
+    assert drain(repair, 4 * MS) == []
+    repair.request(B, "s", [(0, 10)], attempt=3, now_ns=8 * MS)
+    assert drain(repair, 8 * MS) == [(0, 10)]
+
+
+def test_streams_do_not_mix():
+    repair = GroupRepair(GroupRepairConfig())
+    repair.request(A, "s", [(0, 10)], now_ns=0)
+    repair.request(A, "t", [(0, 10)], now_ns=0)
+    assert len(drain(repair, 0)) == 2
+
+
+def test_all_repairs_together_keep_to_the_rate():
+    repair = GroupRepair(GroupRepairConfig(rate_bytes_s=1000, burst_bytes=500))
+    for number in range(100):
+        repair.request(A, "s", [(number, number + 1)], now_ns=0)
+    repair.request(A, "s", [(200, 201)], now_ns=0)
+
+    def one_by_one(now_ns):
+        count = 0
+        while (job := repair.next_job(now_ns=now_ns)) is not None:
+            requester, stream, start, _ = job
+            repair.sent(requester, stream, start, start + 1, 100, now_ns=now_ns)
+            count += 1
+        return count
+
+    assert one_by_one(0) == 5
+    due_ns = repair.next_deadline_ns(now_ns=0)
+    assert 0 < due_ns <= 100 * MS
+    assert one_by_one(1000 * MS) == 5  # the burst bounds it
+    assert repair.repairs_throttled == 2
+
+
+def test_one_requester_keeps_to_its_budget_and_the_others_have_theirs():
+    budget = RetransmitConfig(linger_ms=0, budget_bytes_s=1000, budget_burst_bytes=300)
+    repair = GroupRepair(GroupRepairConfig(requester=budget))
+    for number in range(0, 100, 2):
+        repair.request(A, "s", [(number, number + 1)], now_ns=0)
+    assert len(drain(repair, 0)) == 3
+    repair.request(B, "s", [(500, 501)], now_ns=0)
+    assert drain(repair, 0) == [(500, 501)]
+
+
+def test_a_lone_requester_is_served_alone_by_choice_until_another_one_asks():
+    repair = GroupRepair(GroupRepairConfig(unicast=True, linger_ms=10))
+    repair.request(A, "s", [(0, 10)], now_ns=0)
+    assert repair.is_lone("s", 0, 10, A)
+    drain(repair, 0)
+    repair.request(B, "s", [(0, 10)], attempt=2, now_ns=MS)
+    assert not repair.is_lone("s", 0, 10, B)
+    assert not GroupRepair(GroupRepairConfig()).is_lone("s", 0, 10, A)
+
+
+def test_what_is_not_kept_can_be_asked_for_again():
+    repair = GroupRepair(GroupRepairConfig())
+    repair.request(A, "s", [(0, 10)], now_ns=0)
+    repair.drop_range(A, "s", 0, 10)
+    assert repair.next_deadline_ns(now_ns=0) is None
+    repair.request(B, "s", [(0, 10)], now_ns=0)
+    assert drain(repair, 0) == [(0, 10)]
+
+
+def test_a_refused_range_is_named_and_not_remembered():
+    few = RetransmitConfig(linger_ms=0, ranges_max=1)
+    repair = GroupRepair(GroupRepairConfig(requester=few))
+    assert repair.request(A, "s", [(0, 1), (5, 6)], now_ns=0) == [(5, 6)]
+    assert repair.request(B, "s", [(5, 6)], now_ns=0) == []
+
+
+@pytest.mark.parametrize("options", [{"linger_ms": -1}, {"rate_bytes_s": 0}, {"burst_bytes": 0}])
+def test_what_is_out_of_limits_is_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        GroupRepairConfig(**options)

@@ -1,0 +1,66 @@
+"""How far a multicast sender may be ahead."""
+
+from recovery import FlowWindow
+
+
+def test_without_receivers_there_is_always_room():
+    window = FlowWindow(1000)
+    window.sent(10**12)
+    assert window.room() > 10**12
+
+
+def test_the_slowest_receiver_bounds_it():
+    window = FlowWindow(10**9)
+    window.sent(500)
+    window.acknowledge(1, 500, 500, 1000)
+    window.acknowledge(2, 200, 200, 1000)
+    assert window.room() == 700
+    window.sent(700)
+    assert window.room() == 0
+    window.acknowledge(2, 1200, 1200, 1000)
+    assert window.room() == 300  # the first one's turn
+
+
+def test_who_has_read_but_misses_something_bounds_it_by_the_lag():
+    window = FlowWindow(lag_bytes_max=600)
+    window.sent(1000)
+    window.acknowledge(1, 1000, 500, 10_000)
+    assert window.room() == 100
+
+
+def test_what_is_old_news_or_nonsense_changes_nothing():
+    window = FlowWindow(10**9)
+    window.sent(1000)
+    window.acknowledge(1, 800, 800, 500)
+    window.acknowledge(1, 300, 300, 500)
+    assert window.room() == 300
+    for position, complete, room in ((2000, 0, 5), (-1, -1, 5), (500, 600, 5), (500, 500, 0)):
+        window.acknowledge(9, position, complete, room)
+    assert window.receivers == 1
+
+
+def test_the_slow_are_shed_and_come_back():
+    window = FlowWindow(10**9)
+    window.acknowledge(1, 0, 0, 1000)
+    window.acknowledge(2, 0, 0, 5000)
+    window.sent(1000)
+    assert window.room() == 0
+    assert window.shed_slowest() == [1]
+    assert window.room() == 4000
+    window.acknowledge(1, 900, 900, 1000)
+    assert window.room() == 900
+
+
+def test_marks_are_due_four_times_a_window():
+    window = FlowWindow(10**9)
+    window.acknowledge(1, 0, 0, 4000)
+    assert [window.sent(500) for _ in range(6)] == [False, True] * 3
+
+
+def test_receivers_are_bounded():
+    window = FlowWindow(10**9)
+    for receiver in range(100):
+        window.acknowledge(receiver, 0, 0, 1000)
+    assert window.receivers == 64
+    window.forget(0)
+    assert window.receivers == 63
