@@ -217,7 +217,7 @@ class LineDesk:
         self.take_heads(peer, heads, now_ns)
         # Last, so that an exception before it leads to another probe.
         peer.joined, peer.probe = True, None
-        if core.cursor is None or not first:
+        if core.cursor is None or not first or peer not in core.cursor.newcomers:
             self._send_joined(peer, now_ns)
         else:  # it has joined once the cursor says so: see `CursorDesk.record`
             peer.keep_alive_ns = _NEVER_NS
