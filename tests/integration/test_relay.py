@@ -1,6 +1,7 @@
 """Relays over real sockets: they serve on what their publishers have left behind."""
 
 import logging
+import random
 import shutil
 import signal
 import socket
@@ -8,9 +9,10 @@ import time
 from datetime import UTC, datetime
 
 import pytest
+import zmq
 
 import p2pmsg
-from p2pmsg import LogConfig, PublisherConfig, Relay
+from p2pmsg import LogConfig, PublisherConfig, Relay, wire
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.test_udp_multicast import free_port
 
@@ -294,6 +296,42 @@ def test_a_durable_subscriber_goes_on_at_a_relay(
     second = make_subscriber(places, cursor=cursor)
     assert take(second, 900) == list(range(600, 1500))
     assert second.stats().lost == 0
+
+
+def test_a_slow_subscriber_of_a_relay_does_not_hold_up_the_others(
+    make_publisher, make_relay, make_subscriber
+):
+    publisher = make_publisher(config=SMALL)
+    relay = make_relay(publisher.endpoint, stall_ms=50)
+    small = p2pmsg.SubscriberConfig(receive_bytes=2**20)
+    slow = make_subscriber(relay.endpoint, start="earliest", config=small)
+    quick = make_subscriber(relay.endpoint, start="earliest")
+    publisher.publish("t", b"x" * 1000)
+    relay.wait_for_subscribers(2, timeout=10)
+    publisher.publish_many("t", [b"x" * 1000] * 19_999)
+    assert take(quick, 20_000) == list(range(20_000))
+    assert take(slow, 20_000) == list(range(20_000))
+    balanced(slow, 20_000)
+
+
+def test_garbage_does_not_stop_a_relay(make_publisher, make_relay, make_subscriber):
+    publisher = make_publisher()
+    relay = make_relay(publisher.endpoint)
+    publisher.publish_many("t", list(range(100)))
+    has(relay, 100)
+    rng = random.Random(5)
+    whole = wire.control_frame(wire.Kind.SESSIONS_REQUEST, relay.stats().relay)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.connect(relay.recovery_endpoint)
+        for _ in range(2000):
+            raw = bytearray(whole) if rng.random() < 0.7 else bytearray(rng.randbytes(60))
+            raw[rng.randrange(len(raw))] = rng.randrange(256)
+            dealer.send(bytes(raw))
+        dealer.send_multipart([b"a", b"b", whole])
+        eventually(lambda: sum(relay.stats().frames_invalid.values()) > 500)
+        dealer.close(linger=0)
+    subscriber = make_subscriber(relay.endpoint, start="earliest")
+    assert take(subscriber, 100) == list(range(100))
 
 
 def test_closing_waits_for_those_who_miss_something(make_publisher, make_relay, make_subscriber):
