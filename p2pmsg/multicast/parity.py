@@ -164,7 +164,7 @@ class ParityReader:
     """Works out what a subscriber has lost, from what it has and the parity that comes.
 
     Attributes:
-        recovered: messages that were worked out.
+        recovered: messages that were missing and were worked out.
 
     """
 

@@ -266,8 +266,10 @@ class GroupMember:
             if found is None:
                 core.receive_frame(line, data, now_ns=now_ns)
             elif not found.receiver.has(again.sequence, again.count):
-                self.parity.recovered += again.count
+                before = found.receiver.repaired
                 core._take(found, again, now_ns, repaired=True)
+                # What nobody knew to be missing yet has simply come.
+                self.parity.recovered += found.receiver.repaired - before
 
     def _wants(self, topic: bytes) -> bool:
         wanted = self._wanted.get(topic)

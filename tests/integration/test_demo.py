@@ -64,6 +64,20 @@ def test_the_demo_without_spark(tmp_path, transport):
     assert read_csv(bars_file) == expected
 
 
+@pytest.mark.parametrize("transport", ["udp", "tcp"])
+def test_the_publisher_is_killed_and_goes_on_from_its_log(tmp_path, transport):
+    ended = run(
+        "demo", "--no-spark", "--trades", "6000", "--json", "--log", str(tmp_path / "log"),
+        "--transport", transport,
+        timeout=60,
+    )  # fmt: skip
+
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads(ended.stdout)
+    assert_good(summary, 6000)
+    assert summary["restarts"] == 1
+
+
 def test_the_demo_shows_progress_the_ledger_and_the_bars():
     ended = run("demo", "--no-spark", "--trades", "2000")
 

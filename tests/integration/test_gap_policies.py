@@ -128,3 +128,32 @@ def test_what_is_no_policy_is_refused(on_gap, message):
         p2pmsg.Subscriber("tcp://127.0.0.1:5", on_gap=on_gap)
     with pytest.raises(p2pmsg.ConfigError, match="start"):
         p2pmsg.Subscriber("tcp://127.0.0.1:5", on_gap={"a": "skip"}, start="earliest")
+
+
+def test_latest_with_a_cursor_comes_again_from_the_oldest_that_was_not_returned(
+    make_publisher, tmp_path
+):
+    publisher = make_publisher("tcp://127.0.0.1:0")
+    options = {"start": "earliest", "on_gap": "latest", "cursor": tmp_path / "a.cursor"}
+    with p2pmsg.Subscriber(publisher.endpoint, **options) as subscriber:
+        publisher.wait_for_subscribers(1, timeout=5)
+        publisher.publish_many("t", range(300), keys=["a"] * 100 + ["b"] * 100 + ["c"] * 100)
+        publisher.publish_many("t", range(300, 400), keys=["a"] * 100)
+        eventually(lambda: subscriber.stats().outstanding == 400)
+        assert [subscriber.receive(5).sequence for _ in range(2)] == [199, 299]
+        subscriber.commit()
+        stats = subscriber.stats()
+        assert (stats.delivered, stats.conflated, stats.outstanding) == (2, 397, 1)
+        assert stats.streams[0].committed == 399
+        assert stats.balanced
+    with p2pmsg.Subscriber(publisher.endpoint, **options) as subscriber:
+        batch = subscriber.receive_many(timeout=5)
+        assert [(message.key, message.sequence) for message in batch] == [("a", 399)]
+        subscriber.commit(batch)
+        assert subscriber.stats().streams[0].committed == 400
+
+
+@pytest.mark.parametrize("on_gap", ["skip", {"quotes*": "skip"}], ids=["all", "a topic"])
+def test_skip_with_a_cursor_is_refused(tmp_path, on_gap):
+    with pytest.raises(p2pmsg.ConfigError, match="without a cursor"):
+        p2pmsg.Subscriber("tcp://127.0.0.1:1", on_gap=on_gap, cursor=tmp_path / "a.cursor")

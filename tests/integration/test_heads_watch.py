@@ -7,6 +7,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg import HeadsWatch
+from tests.integration.test_udp_multicast import GROUP, free_port
 
 
 def wait_until(condition, seconds=10.0):
@@ -130,3 +131,14 @@ def test_fetches_of_several_topics_under_way_on_one_reader():
             for topic in "cab":
                 values = [value for batch in fetches[topic] for value in batch.values]
                 assert values == [f"{topic}{at}" for at in range(20_000)]
+
+
+def test_a_multicast_publisher_is_asked_and_its_heartbeats_are_heard():
+    place = GROUP.format(210, free_port())
+    with p2pmsg.Publisher(place) as publisher:
+        publisher.publish("t", 1)
+        with HeadsWatch([place], topics=["t"], refresh=30.0) as watch:
+            assert watch.wait_until_asked(10)
+            publisher.publish("t", 2)
+            wait_until(lambda: next_of(watch, place) == 2)
+            assert watch.is_reachable(place)

@@ -10,8 +10,8 @@ import pytest
 
 import p2pmsg
 from p2pmsg import LogConfig, LogFailedError
+from p2pmsg.testing import lose_datagrams
 from tests.integration.cursors import committed
-from tests.integration.loss import lose_datagrams
 from tests.integration.peers import TOPIC, check_ledger, eventually, take, take_all
 from tests.integration.peers import check_exact as check_sequences
 
