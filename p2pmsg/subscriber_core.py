@@ -106,7 +106,7 @@ class SubscriberCore:
         self.room = Room(config, self.receiver_config)
         self.next_check_ns = now_ns
         self.desk = LineDesk(self, subscriber, name)
-        self.relays = RelayDesk(self, relay)
+        self.relays = RelayDesk(self, relay, now_ns)
         self.routes = RouteDesk(self)
         self.tally: LineTally | None = None
         if lines > 1:
@@ -367,8 +367,7 @@ class SubscriberCore:
                 stream.peer.gaps += 1
         elif self._troubled and self._troubled.pop(id(stream), None) is not None:
             stream.peer.gaps -= 1
-            if stream.peer.relayed:
-                self.routes.settled(stream)
+            self.routes.settled(stream)
         if stream.watched:
             for age_ns in receiver.drain_repair_ages():
                 self.repair_latency.record(age_ns)
@@ -381,7 +380,7 @@ class SubscriberCore:
         body = control.read_body(frame, control.Heartbeat)
         peer.heard_ns = now_ns
         stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
-        earliest = self.routes.earliest(peer, min(body.earliest, frame.sequence))
+        earliest = self.routes.earliest(peer, min(body.earliest, frame.sequence), now_ns)
         stream.receiver.observe_head(frame.sequence, now_ns=now_ns, earliest=earliest)
         self._settle(stream)
         return body.place

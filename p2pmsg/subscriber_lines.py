@@ -202,7 +202,10 @@ class LineDesk:
             if found is not None:
                 core.relays.receive_echo(*found, control.read_body(frame, control.Heads), now_ns)
             return found is not None  # who takes all topics gets the others' echoes, too
-        heads = control.read_body(frame, control.Heads)
+        body = control.read_body(frame, control.Heads)
+        heads = core.relays.hold(peer, peer.session, body, now_ns)
+        if heads is None:
+            return True
         core.commands.append(
             Command(
                 "unsubscribe",
@@ -214,7 +217,7 @@ class LineDesk:
         self.take_heads(peer, heads, now_ns)
         # Last, so that an exception before it leads to another probe.
         peer.joined, peer.probe = True, None
-        if core.cursor is None or not first:
+        if core.cursor is None or not first or peer not in core.cursor.newcomers:
             self._send_joined(peer, now_ns)
         else:  # it has joined once the cursor says so: see `CursorDesk.record`
             peer.keep_alive_ns = _NEVER_NS
@@ -238,7 +241,7 @@ class LineDesk:
                 start = head.start if first else core._start_of_new()
                 stream.history = head.next
                 core.begin(stream, start, now_ns=now_ns)
-            earliest = core.routes.earliest(peer, min(head.earliest, head.next))
+            earliest = core.routes.earliest(peer, min(head.earliest, head.next), now_ns)
             stream.receiver.observe_head(head.next, now_ns=now_ns, earliest=earliest)
             core._settle(stream)
         listed = {head.topic for head in heads.streams}

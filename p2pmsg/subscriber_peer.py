@@ -2,7 +2,7 @@
 
 from random import Random
 
-from p2pmsg.control import Welcome
+from p2pmsg.control import Heads, Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.stats import StreamLedger
 from p2pmsg.subscriber_routes import Route
@@ -29,6 +29,7 @@ class Peer:
         current: the route that is asked for what is missing; `tried_ns` since when it was without
             an answer.
         ending_ns: since when no route leads to it, while relays are asked whether they have it.
+        held: first echoes, by route, until the others have come; `held_ns` since when.
         late: its relay announced it when the others had been joined.
         blamed: what is missing will be lost as `publisher_gone`, for it is silent.
         gaps: how many of its streams miss something.
@@ -46,6 +47,8 @@ class Peer:
         "gaps",
         "gone",
         "heard_ns",
+        "held",
+        "held_ns",
         "joined",
         "keep_alive_ns",
         "late",
@@ -82,6 +85,8 @@ class Peer:
         self.current: Route | None = None
         self.tried_ns: int | None = None
         self.ending_ns: int | None = None
+        self.held: dict[int, Heads] = {}
+        self.held_ns = 0
         self.direct = self.late = False
         self.joined = self.closing = self.gone = self.told_complete = self.blamed = False
         self.gaps = 0

@@ -17,6 +17,7 @@ from p2pmsg.start import Start
 from p2pmsg.subscriber_lines import PROBE_RETRY_NS, Command
 from p2pmsg.subscriber_peer import Peer
 from p2pmsg.subscriber_routes import Route
+from p2pmsg.subscriber_upstream import HOLD_NS, SETTLE_NS, Upstream, merge_heads
 from p2pmsg.wire import Frame, FrameError, Kind
 
 if TYPE_CHECKING:
@@ -31,31 +32,6 @@ REFUSED_NS: Final = 5000 * _MS
 a ring come back at once."""
 
 
-class Upstream:
-    """A relay that is at the other end of lines.
-
-    Attributes:
-        path: the relays behind it, itself included.
-        version: counts its changes; what its last pulse said.
-        listed_ns: when its list last had come whole; `complete` whether it has at all.
-
-    """
-
-    def __init__(self, relay: int, welcome: control.Welcome) -> None:
-        self.id = relay
-        self.name = welcome.name
-        self.recovery = welcome.recovery
-        self.stall_ms = welcome.stall_ms
-        self.lines: list[int] = []
-        self.path: list[int] = []
-        self.due_ns = 0
-        self.asked_ns: int | None = None
-        self.page = 0
-        self.version = -1
-        self.answered_ns = self.listed_ns = 0
-        self.complete = False
-
-
 class RelayDesk:
     """Keeps routes by relays; part of `SubscriberCore`.
 
@@ -66,13 +42,50 @@ class RelayDesk:
 
     """
 
-    def __init__(self, core: "SubscriberCore", own: int | None) -> None:
+    def __init__(self, core: "SubscriberCore", own: int | None, now_ns: int) -> None:
         self._core = core
         self.own = own
         self.upstreams: dict[int, Upstream] = {}
         self.loops_refused = 0
+        self._born_ns = now_ns
         self._timeout_ns = int(core.config.publisher_timeout_ms * _MS)
         self._keep_alive_ns = int(core.config.keep_alive_ms * _MS)
+
+    def unsettled(self, now_ns: int) -> bool:
+        """Whether another line may yet turn out to be a route to a session that is known.
+
+        For a moment after the start a line may not have said who is there, and a relay has its
+        list to send; a publisher that is away is not waited for.
+        """
+        lines = self._core.lines
+        if len(lines) < 2:
+            return False
+        if now_ns - self._born_ns > SETTLE_NS:
+            return any(
+                not up.complete and up.met_ns > now_ns - SETTLE_NS for up in self.upstreams.values()
+            )
+        return any(line.key is None for line in lines) or any(
+            not up.complete for up in self.upstreams.values()
+        )
+
+    def hold(self, peer: Peer, key: int, heads: control.Heads, now_ns: int) -> control.Heads | None:
+        """Return where to begin a session whose first echoes these are; None: wait for more.
+
+        Who starts at `earliest`, or at a time, begins where the route does that reaches back
+        farthest; so all routes are heard, for a moment. The probe is repeated meanwhile.
+        """
+        core = self._core
+        if peer.joined or len(core.lines) < 2 or core.start.kind not in ("earliest", "time"):
+            return heads
+        if not peer.held:
+            peer.held_ns = now_ns
+        peer.held[key] = heads
+        waits = self.unsettled(now_ns) or any(r.key not in peer.held for r in peer.routes)
+        if waits and now_ns - peer.held_ns < HOLD_NS:
+            return None
+        merged = merge_heads(list(peer.held.values()))
+        peer.held = {}
+        return merged
 
     @property
     def waiting(self) -> list[int]:
@@ -82,10 +95,6 @@ class RelayDesk:
     def path_beyond(self) -> list[int]:
         """Return all relays from which anything comes."""
         return [relay for up in self.upstreams.values() for relay in (up.id, *up.path)]
-
-    def is_relay(self, key: int) -> bool:
-        """Whether a recovery channel belongs to a relay."""
-        return key in self.upstreams
 
     def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
         """Take what a new connection to a relay begins with, or what a closing relay sends."""
@@ -105,7 +114,7 @@ class RelayDesk:
                 core.desk.end_peer(core.peers[former], now_ns)
         up = self.upstreams.get(relay)
         if up is None:
-            up = self.upstreams[relay] = Upstream(relay, welcome)
+            up = self.upstreams[relay] = Upstream(relay, welcome, now_ns)
             core.commands.append(Command("connect", line, relay, welcome.recovery))
         elif up.recovery != welcome.recovery:
             core.commands.append(Command("disconnect", session=relay))
@@ -314,7 +323,10 @@ class RelayDesk:
 
     def receive_echo(self, peer: Peer, route: Route, heads: control.Heads, now_ns: int) -> None:
         """Take an echo over a relay's line."""
-        self._core.desk.take_heads(peer, heads, now_ns)
+        held = self.hold(peer, route.key, heads, now_ns)
+        if held is None:
+            return
+        self._core.desk.take_heads(peer, held, now_ns)
         self._forget_probe(route)
         route.joined = peer.joined = True
         route.keep_alive_ns = now_ns

@@ -132,7 +132,7 @@ class RouteDesk:
         peer, topic = stream.peer, stream.topic
         routes = self._in_turn(peer, now_ns)
         plan, refused = assign(routes, topic, ranges)
-        if refused:
+        if refused and not self._core.relays.unsettled(now_ns):
             self._lose(stream, refused, now_ns)
         for route, wanted in plan:
             for at in range(0, len(wanted), control.RANGES_MAX):
@@ -182,7 +182,8 @@ class RouteDesk:
         self, stream: "Stream", route: Route, ranges: Ranges, reason: LossReason, now_ns: int
     ) -> None:
         peer, topic = stream.peer, stream.topic
-        if len({other.key for other in self._live(peer)} - {route.key}) == 0:
+        others = {other.key for other in self._live(peer)} - {route.key}
+        if not others and not self._core.relays.unsettled(now_ns):
             for start, stop in ranges:
                 stream.receiver.refuse(start, stop, reason, now_ns=now_ns)
             return
@@ -200,12 +201,13 @@ class RouteDesk:
         for route in stream.peer.routes:
             route.refused.pop(stream.topic, None)
 
-    def earliest(self, peer: "Peer", earliest: int) -> int | None:
+    def earliest(self, peer: "Peer", earliest: int, now_ns: int) -> int | None:
         """Return what is evicted everywhere if it is below `earliest` at one route; None: nothing.
 
         Another route may keep more; it says so itself when it is asked.
         """
-        return earliest if len(peer.routes) < 2 else None
+        several = len(peer.routes) > 1 or self._core.relays.unsettled(now_ns)
+        return None if several else earliest
 
     def _in_turn(self, peer: "Peer", now_ns: int) -> list[Route]:
         """Return the routes to ask, the best first."""

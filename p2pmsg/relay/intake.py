@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from p2pmsg.subscriber_peer import Peer, Stream
 
 
-_LOOK_NS = 20_000_000
+_LOOK_NS = 50_000_000
 """How often is looked for sessions that have nothing to say."""
 
 

@@ -27,7 +27,7 @@ class Subscribers:
     def known(self) -> dict[int, KnownSubscriber]:
         """Return them by their ids."""
         found: dict[int, KnownSubscriber] = {}
-        for served in self._relay.sessions.values():
+        for served in list(self._relay.sessions.values()):
             found.update(served.requests.subscribers)
         return found
 
@@ -141,7 +141,7 @@ class RelayRequests:
 
     def expire(self, *, now_ns: int) -> None:
         """Forget subscribers that have not been heard of."""
-        for served in self._relay.sessions.values():
+        for served in list(self._relay.sessions.values()):
             served.requests.expire(now_ns=now_ns)
 
     def forget(self, desk: RequestDesk) -> None:
@@ -150,7 +150,7 @@ class RelayRequests:
 
     def forget_completions(self) -> None:
         """Wait for every subscriber to say anew that it has everything."""
-        for served in self._relay.sessions.values():
+        for served in list(self._relay.sessions.values()):
             served.requests.forget_completions()
 
     @property
@@ -159,8 +159,8 @@ class RelayRequests:
         return len(
             {
                 subscriber
-                for served in self._relay.sessions.values()
-                for subscriber, known in served.requests.subscribers.items()
+                for served in list(self._relay.sessions.values())
+                for subscriber, known in list(served.requests.subscribers.items())
                 if not known.complete
             }
         )
@@ -169,7 +169,7 @@ class RelayRequests:
     def messages_repaired(self) -> dict[str, int]:
         """Messages that were asked for and sent again, by the rung that had them."""
         total = {"buffer": 0, "log": 0}
-        for served in self._relay.sessions.values():
+        for served in list(self._relay.sessions.values()):
             for rung, count in served.requests.messages_repaired.items():
                 total[rung] += count
         return total
@@ -178,6 +178,6 @@ class RelayRequests:
     def frames_invalid(self) -> dict[str, int]:
         """Malformed or unexpected requests by reason, those of all sessions included."""
         total = Counter(self.invalid)
-        for served in self._relay.sessions.values():
+        for served in list(self._relay.sessions.values()):
             total.update(served.requests.invalid)
         return dict(total)

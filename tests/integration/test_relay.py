@@ -1,6 +1,7 @@
 """Relays over real sockets: they serve on what their publishers have left behind."""
 
 import logging
+import random
 import shutil
 import signal
 import socket
@@ -8,10 +9,12 @@ import time
 from datetime import UTC, datetime
 
 import pytest
+import zmq
 
 import p2pmsg
-from p2pmsg import LogConfig, PublisherConfig, Relay
+from p2pmsg import LogConfig, PublisherConfig, Relay, wire
 from tests.integration.peers import LOOPBACK, eventually
+from tests.integration.test_udp_multicast import free_port
 
 pytest.importorskip("recovery.log")
 
@@ -111,13 +114,17 @@ def test_what_the_publisher_has_forgotten_comes_from_the_relay(
     assert take(subscriber, 20_000) == list(range(20_000))
     stats = balanced(subscriber, 20_000)
     assert stats.repaired["relay"] > 10_000
+    earliest = make_subscriber([publisher.endpoint, relay.endpoint], start="earliest")
+    assert take(earliest, 20_000) == list(range(20_000))
 
 
 def test_relays_stand_one_behind_another(make_publisher, make_relay, make_subscriber):
     publisher = make_publisher(name="feed")
     first = make_relay(publisher.endpoint, name="first")
     second = make_relay(first.endpoint, name="second")
+    publisher.wait_for_subscribers(1, timeout=10)
     publisher.publish("t", "early")
+    first.wait_for_subscribers(1, timeout=10)
     second.wait_for_streams(1, timeout=10)
     subscriber = make_subscriber(second.endpoint, start="earliest")
     assert subscriber.receive(10).value == "early"
@@ -251,6 +258,80 @@ def test_a_relay_without_a_log_that_is_restarted_costs_nothing_while_its_publish
     make_relay(publisher.endpoint, endpoint)
     assert take(subscriber, 1000) == list(range(1000, 2000))
     balanced(subscriber, 2000)
+
+
+def test_a_multicast_is_relayed_over_tcp(make_publisher, make_relay, make_subscriber):
+    pytest.importorskip("google_crc32c")
+    publisher = make_publisher(f"udp://239.255.12.1:{free_port()}?interface=127.0.0.1")
+    relay = make_relay(publisher.endpoint)
+    publisher.wait_for_subscribers(1, timeout=10)
+    publisher.publish_many("t", list(range(5000)))
+    has(relay, 5000)
+    subscriber = make_subscriber(relay.endpoint, start="earliest")
+    assert take(subscriber, 5000) == list(range(5000))
+    publisher.publish("t", "large" * 10_000)
+    assert subscriber.receive(10).value == "large" * 10_000
+    publisher.close(timeout=0.0)
+    late = make_subscriber(relay.endpoint, start="earliest")
+    assert [late.receive(10).value for _ in range(5000)] == list(range(5000))
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_a_durable_subscriber_goes_on_at_a_relay(
+    tmp_path, make_publisher, make_relay, make_subscriber, both
+):
+    publisher = make_publisher(name="feed")
+    relay = make_relay(publisher.endpoint)
+    publisher.publish_many("t", list(range(1000)))
+    has(relay, 1000)
+    places = [publisher.endpoint, relay.endpoint] if both else relay.endpoint
+    cursor = tmp_path / "cursor"
+    first = make_subscriber(places, start="earliest", cursor=cursor)
+    assert take(first, 600) == list(range(600))
+    first.commit()
+    first.close()
+    publisher.publish_many("t", list(range(1000, 1500)))
+    has(relay, 1500)
+    publisher.close(timeout=0.0)
+    second = make_subscriber(places, cursor=cursor)
+    assert take(second, 900) == list(range(600, 1500))
+    assert second.stats().lost == 0
+
+
+def test_a_slow_subscriber_of_a_relay_does_not_hold_up_the_others(
+    make_publisher, make_relay, make_subscriber
+):
+    publisher = make_publisher(config=SMALL)
+    relay = make_relay(publisher.endpoint, stall_ms=50)
+    small = p2pmsg.SubscriberConfig(receive_bytes=2**20)
+    slow = make_subscriber(relay.endpoint, start="earliest", config=small)
+    quick = make_subscriber(relay.endpoint, start="earliest")
+    publisher.publish("t", b"x" * 1000)
+    relay.wait_for_subscribers(2, timeout=10)
+    publisher.publish_many("t", [b"x" * 1000] * 19_999)
+    assert take(quick, 20_000) == list(range(20_000))
+    assert take(slow, 20_000) == list(range(20_000))
+    balanced(slow, 20_000)
+
+
+def test_garbage_does_not_stop_a_relay(make_publisher, make_relay, make_subscriber):
+    publisher = make_publisher()
+    relay = make_relay(publisher.endpoint)
+    publisher.publish_many("t", list(range(100)))
+    has(relay, 100)
+    rng = random.Random(5)
+    whole = wire.control_frame(wire.Kind.SESSIONS_REQUEST, relay.stats().relay)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.connect(relay.recovery_endpoint)
+        for _ in range(2000):
+            raw = bytearray(whole) if rng.random() < 0.7 else bytearray(rng.randbytes(60))
+            raw[rng.randrange(len(raw))] = rng.randrange(256)
+            dealer.send(bytes(raw))
+        dealer.send_multipart([b"a", b"b", whole])
+        eventually(lambda: sum(relay.stats().frames_invalid.values()) > 500)
+        dealer.close(linger=0)
+    subscriber = make_subscriber(relay.endpoint, start="earliest")
+    assert take(subscriber, 100) == list(range(100))
 
 
 def test_closing_waits_for_those_who_miss_something(make_publisher, make_relay, make_subscriber):

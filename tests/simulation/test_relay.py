@@ -96,3 +96,16 @@ def test_the_promise_holds_with_relays(shape):
         if not shape.gone and not shape.publisher_restarts:
             assert not simulation.lost, (seed, simulation.lost)
     assert delivered > 20 * SEEDS
+
+
+def test_it_is_quiet_once_all_is_well():
+    simulation = build(SHAPES["publisher and relay"], 1)
+    simulation.heal()
+    assert simulation.settle(60_000)
+    simulation.run(500)
+    before = simulation.frames_sent
+    simulation.run(5000)
+    noise = {kind: n - before.get(kind, 0) for kind, n in simulation.frames_sent.items()}
+    loud = {kind: count for kind, count in noise.items() if count}
+    assert set(loud) <= {"HEARTBEAT", "JOINED", "SESSIONS_REQUEST", "SESSIONS"}
+    assert loud["SESSIONS"] <= 2 * 6  # two subscribers, once a second

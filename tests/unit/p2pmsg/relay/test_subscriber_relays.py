@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from p2pmsg import control, wire
+from p2pmsg.subscriber_heal import heal
 from p2pmsg.wire import Frame, Kind
 from recovery import NackConfig
 from tests.unit.p2pmsg import frames
@@ -292,6 +293,46 @@ class TestLoops:
         talk.meet(OTHER, heads=[head(0)])
         talk.hear(data(0))
         assert talk.read() == [("t", 0, 1)]
+
+
+def test_after_an_interrupt_relays_are_asked_anew():
+    talk = Relayed().meet(heads=[head(0)])
+    talk.hear(data(0))
+    talk.read()
+    talk.hear(data(3))
+    talk.commanded()
+    talk.requests()
+    heal(talk.core, now_ns=talk.now_ns)
+    assert ("connect", 0, RELAY) in talk.commanded()
+    talk.pass_ms(1)
+    kinds = [kind for kind, key, _ in talk.requests() if key == RELAY]
+    assert {"SESSIONS_REQUEST", "PROBE", "NACK"} <= set(kinds)
+    talk.reply(data(1, 3), session=RELAY)
+    assert talk.read() == [("t", 1, 3)]
+
+
+def test_who_starts_at_the_earliest_begins_where_any_route_does():
+    talk = Relayed(lines=2, start="earliest")
+    talk.hear(welcome(), line=0)
+    talk.hear(echo(talk.probe().probe, head(9, earliest=6, start=6)), line=0)
+    assert not talk.core.peers[SESSION].joined  # the other line may have more
+    talk.meet(line=1, heads=[head(8, earliest=2, start=2)])
+    assert talk.core.peers[SESSION].joined
+    talk.pass_ms(1)
+    assert {(key, *ranges[0]) for key, ranges in talk.nacks()} == {(SESSION, 2, 9)}
+
+
+def test_a_line_that_is_away_is_not_waited_for():
+    talk = Relayed(lines=2, start="earliest")
+    talk.hear(welcome(), line=0)
+    talk.pass_ms(300)
+    for _ in range(4):
+        for kind, _, body in talk.requests():
+            if kind == "PROBE":
+                talk.hear(echo(body.probe, head(9, earliest=6, start=6)), line=0)
+        talk.pass_ms(100)
+    peer = talk.core.peers[SESSION]
+    assert (peer.joined, peer.streams["t"].receiver.start) == (True, 6)
 
 
 def test_garbage_from_a_relay_is_counted():

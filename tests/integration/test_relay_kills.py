@@ -1,0 +1,46 @@
+"""Publisher and relay are killed in turn, on their logs; the relay's subscriber misses nothing."""
+
+import random
+import signal
+
+import pytest
+
+from tests.integration.test_relay import free_place
+
+pytest.importorskip("recovery.log")
+
+ROUNDS = 12
+
+
+def test_nothing_is_missing_whoever_is_killed(tmp_path, make_child, make_subscriber):
+    rng = random.Random(7)
+    at, place = free_place(), free_place()
+
+    def publisher():
+        child = make_child(
+            "publish_logged", at, str(tmp_path / "feed"), "interval", module="logged_children"
+        )
+        child.line()
+        return child
+
+    def relay():
+        child = make_child("relay", at, place, str(tmp_path / "relay"), module="relay_children")
+        child.line()
+        return child
+
+    children = {publisher: publisher(), relay: relay()}
+    subscriber = make_subscriber(place, start=0)
+    expected = 0
+    for _ in range(ROUNDS):
+        for _ in range(rng.randrange(200, 2000)):
+            assert subscriber.receive(30).sequence == expected
+            expected += 1
+        who = rng.choice([publisher, relay])
+        children[who].signal(signal.SIGKILL)
+        children[who].wait()
+        children[who] = who()
+    for _ in range(2000):
+        assert subscriber.receive(30).sequence == expected
+        expected += 1
+    stats = subscriber.stats()
+    assert (stats.lost, stats.balanced) == (0, True)
