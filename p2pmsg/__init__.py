@@ -4,6 +4,9 @@ Each message that a publisher accepted is, at every subscriber, delivered once a
 reported lost with its exact range and reason.
 """
 
+from importlib import import_module
+from typing import Any
+
 from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.errors import (
     BindError,
@@ -30,6 +33,16 @@ from recovery import (
     ReplayConfig,
     RetransmitConfig,
 )
+
+_ROOMS = ("metrics", "statsd")
+
+
+def __getattr__(name: str) -> Any:
+    """Import `p2pmsg.metrics` and `p2pmsg.statsd` when they are first named."""
+    if name in _ROOMS:
+        return import_module(f"p2pmsg.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "BindError",
