@@ -4,6 +4,7 @@ Each message that a publisher accepted is, at every subscriber, delivered once a
 reported lost with its exact range and reason.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg.config import PublisherConfig, SubscriberConfig
@@ -151,7 +152,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what belongs to the log when it is first asked for: it needs an extra package."""
+    """Import what needs extra packages when it is first named: the log, metrics, StatsD."""
+    if name in ("metrics", "statsd"):
+        return import_module(f"p2pmsg.{name}")
     if name in ("LogConfig", "LogReader"):
         from p2pmsg.publisher_log import import_log
 

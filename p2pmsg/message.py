@@ -212,6 +212,7 @@ class FixedBatch(MessageBatch):
         self.timestamps_ns = timestamps_ns
         self.keys = keys
         self.headers = headers
+        self.late = False
         self._unpacked: list[Any] | None = None
 
     @property

@@ -118,7 +118,7 @@ class Client:
             ten messages a second. 0 sends each call by itself.
         name: of the publisher, for people. Default: the endpoint.
         config: of the publisher. What its replay buffer keeps is how long a collector may be away:
-            by default 64 MiB, more than a day of 100 counters.
+            by default 64 MiB, most of an hour of 100 counters that change all the time.
         log: of the publisher, so that what was sent survives the client too. Default: none.
 
     Raises:

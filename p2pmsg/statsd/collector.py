@@ -62,8 +62,8 @@ class Collector:
             restart begins with what the clients' replay buffers hold.
         reuse_port: whether several collectors may listen at one UDP port; the kernel spreads the
             senders over them. Default False.
-        receive_buffer_bytes: what the kernel is asked to keep of each socket. Default 8 MiB: half a
-            second at 40,000 datagrams a second.
+        receive_buffer_bytes: what the kernel is asked to keep of each socket. Default 8 MiB: some
+            7,000 datagrams of a kilobyte, as the kernel counts.
         config: all settings of the aggregation; the arguments above go before it.
 
     Raises:

@@ -76,7 +76,9 @@ def test_who_comes_late_gets_all_from_earliest_while_pub_lingers(start, endpoint
 
     assert (earliest.returncode, earliest.stdout) == (0, b"a\nb\nc\n")
     table = earliest.stderr.decode().splitlines()
-    assert table[1].split() == ["t", endpoint, "3", "3", "0", "0"]
+    topic, publisher, *counts = table[1].split()
+    assert (topic, counts) == ("t", ["3", "3", "0", "0"])
+    assert endpoint.startswith(publisher)  # a name is cut at 80 columns
     assert sequence.stdout == b"b\nc\n"
     pub.interrupt()
     assert pub.wait() == 130

@@ -242,7 +242,7 @@ def test_a_publisher_that_restarts_is_taken_up_from_its_first_message(spark, tmp
         (["tcp://h:1"], {"startingOffsets": "newest"}, "'startingOffsets'.*not 'newest'"),
         (["tcp://h:1"], {"failOnDataLoss": "1"}, "'failOnDataLoss'.*true or false, not '1'"),
         (["tcp://h:1"], {"maxPartitions": "0"}, "'maxPartitions'.*from 1 to 10000, not '0'"),
-        (["udp://h:1"], {}, "'peers'.*'udp://h:1'"),
+        (["http://h:1"], {}, "'peers'.*'http://h:1'"),
         (["tcp://h:1", ""], {}, "'peers'.*separated by commas"),
     ],
 )

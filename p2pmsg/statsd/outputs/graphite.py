@@ -31,7 +31,7 @@ class GraphiteOutput:
         protocol: `plaintext` (default) or `pickle`.
         names: how paths are made. Default: statsd's.
         buffer_bytes: what is kept while carbon is away; beyond it the oldest is dropped and
-            counted. Default 64 MiB: an hour of 2,000 metrics every 10 s.
+            counted. Default 64 MiB: an hour and more of 2,000 metrics every 10 s.
 
     Raises:
         ConfigError: an argument is out of its limits.

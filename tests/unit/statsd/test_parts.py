@@ -1,5 +1,8 @@
 """The parts of the collector, one by one."""
 
+import subprocess
+import sys
+
 import pytest
 
 import p2pmsg
@@ -218,3 +221,23 @@ def test_a_line_that_is_too_long_is_skipped_to_its_end():
 )
 def test_a_place_is_written_as_it_was_read(text):
     assert str(parse_listen(text)) == text
+
+
+# ------------------------------------------------------------------------------------- the rooms
+
+
+def test_importing_p2pmsg_is_enough_and_brings_no_numpy():
+    script = (
+        "import sys, p2pmsg; assert p2pmsg.metrics.Client and p2pmsg.statsd.parse_line;"
+        "assert 'numpy' not in sys.modules; assert p2pmsg.statsd.Collector;"
+        "assert 'numpy' in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", p2pmsg.statsd.__all__)
+def test_every_name_of_the_room_is_there(name):
+    assert getattr(p2pmsg.statsd, name)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        p2pmsg.statsd.nothing  # noqa: B018
