@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from functools import partial
 
 import pytest
 
@@ -15,7 +16,7 @@ import spark_bridge
 from tests.spark.conftest import ROOT, why_not
 from tests.spark.streams import sealed
 
-pytest.importorskip("pyspark")
+pyspark = pytest.importorskip("pyspark")
 NO_SPARK = why_not()
 needs_spark = pytest.mark.skipif(NO_SPARK is not None, reason=str(NO_SPARK))
 
@@ -35,7 +36,14 @@ class Builder:
         return self._options
 
 
+@pytest.fixture
+def no_defaults(monkeypatch):
+    """A SparkConf as in a new process: a session that runs here has told its JVM its settings."""
+    monkeypatch.setattr(pyspark, "SparkConf", partial(pyspark.SparkConf, loadDefaults=False))
+
+
 @needs_spark
+@pytest.mark.usefixtures("no_defaults")
 def test_configure_sets_what_was_measured_and_nothing_that_the_user_has_set(monkeypatch):
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     options = spark_bridge.configure(Builder(spark_master="local[2]")).options
@@ -51,6 +59,7 @@ def test_configure_sets_what_was_measured_and_nothing_that_the_user_has_set(monk
 
 
 @needs_spark
+@pytest.mark.usefixtures("no_defaults")
 @pytest.mark.parametrize("master", ["spark://h:7077", "yarn", "local-cluster[2,1,1024]"])
 def test_configure_leaves_a_clusters_shuffle_and_python_alone(master, monkeypatch):
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
