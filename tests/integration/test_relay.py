@@ -75,6 +75,7 @@ def test_a_relay_alone_serves_when_its_publisher_is_gone_for_good(
         (int(session), "feed"),
     }
     balanced(subscriber, 5000)
+    relay.wait_for_subscribers(1, timeout=10)
     assert relay.stats().subscribers == 1
 
 
