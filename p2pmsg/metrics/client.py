@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from p2pmsg.config import PublisherConfig, at_least
 from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError
@@ -19,6 +18,7 @@ from p2pmsg.metrics.gathering import (
     make_key,
 )
 from p2pmsg.statsd.listen import parse_listen
+from p2pmsg.sync.closing import ClosesItself
 from p2pmsg.sync.publisher import Publisher
 
 TOPIC = "metrics.deltas"
@@ -94,7 +94,7 @@ class _Plain:
         self._socket.close()
 
 
-class Client:
+class Client(ClosesItself):
     """Counts, measures and sends what came together every `interval_ms`.
 
     With `tcp://` or `ipc://` it publishes deltas with sequences: a collector that was told
@@ -261,17 +261,6 @@ class Client:
             self._thread.join()
         self.flush()
         self._sink.close(timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close(timeout=0.2 if isinstance(error, KeyboardInterrupt) else 5.0)
 
     def __repr__(self) -> str:
         return f"<metrics.Client {'closed' if self._closed.is_set() else self.endpoint}>"

@@ -4,8 +4,7 @@ import logging
 import os
 import secrets
 import time
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import transports
 from p2pmsg.batch import PACKING_ERRORS, packing_error
@@ -23,6 +22,7 @@ from p2pmsg.queue.pusher_input import bind, config_of, job_of, restore
 from p2pmsg.queue.pusher_io import PusherIO
 from p2pmsg.queue.pusher_stats import pusher_stats
 from p2pmsg.queue.stats import PusherStats
+from p2pmsg.sync.closing import ClosesItself
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.settings import check_name
@@ -36,7 +36,7 @@ _log = logging.getLogger("p2pmsg")
 LogChoice = str | os.PathLike[str] | LogSettings | None
 
 
-class Pusher:
+class Pusher(ClosesItself):
     """Gives each job to one of many workers, and keeps it until one of them has done it.
 
     It binds; pullers connect, and come and go as they like. At least once: a job whose worker dies
@@ -63,6 +63,8 @@ class Pusher:
         LogInUseError, OSError: the log cannot be used.
 
     """
+
+    _patience_s = None
 
     def __init__(
         self,
@@ -262,18 +264,6 @@ class Pusher:
         left = self._store.in_flight
         if left and self._journal is None:
             _log.warning("%d jobs were not done at close, and are lost", left)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # Who presses Ctrl-C wants to go.
-        self.close(timeout=0.2 if isinstance(error, KeyboardInterrupt) else None)
 
     def __repr__(self) -> str:
         return f"<Pusher {self._name!r} {'closed' if self._closed else self.endpoint}>"

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from p2pmsg.errors import ClosedError, ConfigError
 from p2pmsg.metrics.state_file import StateFile
@@ -30,6 +29,7 @@ from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.outputs.stream import StreamOutput
 from p2pmsg.statsd.stats import CollectorStats, collector_stats
 from p2pmsg.statsd.values import Binned
+from p2pmsg.sync.closing import ClosesItself
 from p2pmsg.sync.publisher import Publisher
 
 _log = logging.getLogger("p2pmsg")
@@ -38,7 +38,7 @@ _DRAIN_S = 0.5
 _TICK_S = 0.2
 
 
-class Collector:
+class Collector(ClosesItself):
     """Takes in StatsD and DogStatsD, adds it up, and hands it out every interval.
 
     ::
@@ -71,6 +71,8 @@ class Collector:
         BindError: a socket could not be bound.
 
     """
+
+    _hurried_s = 0.5
 
     def __init__(
         self,
@@ -193,17 +195,6 @@ class Collector:
                 _log.exception("statsd: the output %s could not be closed", output.name)
         if self._publisher is not None:
             self._publisher.close(max(0.0, deadline - time.monotonic()))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close(timeout=0.5 if isinstance(error, KeyboardInterrupt) else 5.0)
 
     def __repr__(self) -> str:
         return f"<Collector {'closed' if self._closed else ', '.join(self.endpoints)}>"

@@ -3,13 +3,13 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from p2pmsg.config import OnFull, PublisherConfig
 from p2pmsg.errors import ClosedError, LogFailedError
 from p2pmsg.stats import PublisherStats
 from p2pmsg.sync.bulk import Bulk
+from p2pmsg.sync.closing import ClosesItself
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.opening import open_publisher
@@ -29,7 +29,7 @@ _log = logging.getLogger("p2pmsg")
 R = TypeVar("R")
 
 
-class Publisher:
+class Publisher(ClosesItself):
     """Sends messages to every subscriber, and keeps them for those who missed some.
 
     It binds; subscribers connect. `publish` may be called from several threads. A background thread
@@ -291,18 +291,6 @@ class Publisher:
             _log.warning("%d subscribers had not got everything at close", self._undelivered)
         if unlogged:
             raise LogFailedError(f"{unlogged} messages could not be written, and were not sent")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # Who presses Ctrl-C wants to go: what is gathered is sent, but repairs are not waited for.
-        self.close(timeout=0.2 if isinstance(error, KeyboardInterrupt) else 5.0)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.endpoint

@@ -6,8 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from random import Random
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig
@@ -19,6 +18,7 @@ from p2pmsg.relay.memo import RelayMemo
 from p2pmsg.relay.stats import RelayStats
 from p2pmsg.start import Start
 from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.sync.closing import ClosesItself
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.lines import open_lines
@@ -42,7 +42,7 @@ _log = logging.getLogger("p2pmsg")
 _random = Random()
 
 
-class Relay:
+class Relay(ClosesItself):
     """Receives streams and serves them on, under their own sessions and sequences.
 
     Whoever subscribes to it gets what the publishers publish, and asks it for what it missed. Its
@@ -283,18 +283,6 @@ class Relay:
             self._core.memo.write()
         if self._core.log is not None:
             self._core.log.close(time.time_ns())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # Who presses Ctrl-C wants to go: repairs are not waited for.
-        self.close(timeout=0.2 if isinstance(error, KeyboardInterrupt) else 5.0)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.endpoint
