@@ -8,13 +8,13 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_log import PublisherLog, import_log
 from p2pmsg.testing.network import MS, FaultyNetwork
+from p2pmsg.testing.serving import send_replies, take_requests
 from p2pmsg.testing.simulated_group import GroupSending
 from p2pmsg.testing.witness import Accepted, Book
 from recovery import HeartbeatConfig, StallConfig, StallGuard
-from transports import MemoryRecoveryServer, MemorySender, PeerUnreachableError
+from transports import MemoryRecoveryServer, MemorySender
 
 _OUTBOX_MAX = 64
-_REPLIES_PER_ROUND = 64
 _RETRY_NS = 2 * MS
 _NEVER_MS = 1e9
 LOG_SEGMENT_BYTES = 64 * 1024
@@ -326,25 +326,10 @@ class SimulatedPublisher:
         return on_full == "raise" or (on_full == "block" and self._guard.blocked(now_ns=now_ns) > 0)
 
     def _serve(self, core: PublisherCore, now_ns: int) -> None:
-        requests = core.requests
-        while (request := self._server.receive()) is not None:
-            core.receive_request(*request, now_ns=now_ns)
+        take_requests(self._server, core.requests, now_ns=now_ns)
         if self._group is not None:
             self._group.serve(now_ns)
-        for _ in range(_REPLIES_PER_ROUND):
-            reply = requests.next_reply(now_ns=now_ns)
-            if reply is None:
-                break
-            if reply.is_in_log and not requests.read(reply):
-                requests.refuse(reply)
-                continue
-            try:
-                if self._server.reply(reply.requester, reply.frame):
-                    requests.reply_sent(reply, now_ns=now_ns)
-                else:
-                    requests.reply_blocked(reply, now_ns=now_ns)
-            except PeerUnreachableError:
-                requests.requester_gone(reply)
+        send_replies(self._server, core.requests, now_ns=now_ns)
 
     def _schedule(self) -> None:
         core, now_ns = self.core, self._network.clock.now_ns

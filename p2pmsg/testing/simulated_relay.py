@@ -12,16 +12,16 @@ from p2pmsg.relay.intake import Intake, Resumption
 from p2pmsg.relay.memo import RelayMemo
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
+from p2pmsg.testing.serving import send_replies, take_requests
 from p2pmsg.testing.simulated_publisher import LOG_SEGMENT_BYTES, WALL_NS, SimulatedPublisher
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from p2pmsg.testing.witness import Book
 from recovery import StallConfig, StallGuard
-from transports import MemoryRecoveryServer, MemorySender, PeerUnreachableError
+from transports import MemoryRecoveryServer, MemorySender
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_REPLIES_PER_ROUND = 64
 _RETRY_NS = 2_000_000
 _TRANSFER_MAX = 64
 
@@ -182,23 +182,8 @@ class SimulatedRelay(SimulatedSubscriber):
             relay.outbox.popleft()
 
     def _serve(self, relay: RelayCore, now_ns: int) -> None:
-        requests = relay.requests
-        while (request := self._server.receive()) is not None:
-            requests.receive(*request, now_ns=now_ns)
-        for _ in range(_REPLIES_PER_ROUND):
-            reply = requests.next_reply(now_ns=now_ns)
-            if reply is None:
-                break
-            if reply.is_in_log and not requests.read(reply):
-                requests.refuse(reply)
-                continue
-            try:
-                if self._server.reply(reply.requester, reply.frame):
-                    requests.reply_sent(reply, now_ns=now_ns)
-                else:
-                    requests.reply_blocked(reply, now_ns=now_ns)
-            except PeerUnreachableError:
-                requests.requester_gone(reply)
+        take_requests(self._server, relay.requests, now_ns=now_ns)
+        send_replies(self._server, relay.requests, now_ns=now_ns)
 
     def _serve_later(self, relay: RelayCore) -> None:
         now_ns = self._network.clock.now_ns
