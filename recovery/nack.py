@@ -219,24 +219,12 @@ class NackScheduler:
         wait, and each gap that becomes the first is asked for at once.
         """
         self._crowded = crowded
-        by_attempt = self.due_by_attempt(now_ns=now_ns, ranges_max=ranges_max, window=window)
+        by_attempt = self.due_by_attempt(
+            now_ns=now_ns, ranges_max=ranges_max, window=window, crowded=crowded
+        )
         if len(by_attempt) == 1:
             return list(next(iter(by_attempt.values())))
         return list(RangeSet(pair for ranges in by_attempt.values() for pair in ranges))
-
-    def _hold_back(self, window: int, now_ns: int) -> None:
-        """Put off the gaps that are due and have no room yet; the farther, the longer."""
-        kept: list[Gap] = []
-        while (gap := self._due.pop_due(now_ns)) is not None:
-            laps = (gap.start - self._gaps[0].start) // window
-            if laps == 0 and self._crowded and gap is not self._gaps[0]:
-                laps = 1
-            if laps:
-                self._due.set(gap, now_ns + min(laps, _LAPS_MAX) * self._retry_ns)
-            else:
-                kept.append(gap)
-        for gap in kept:
-            self._due.set(gap, now_ns)
 
     def due_by_attempt(
         self,
@@ -244,12 +232,11 @@ class NackScheduler:
         now_ns: int,
         ranges_max: int = 64,
         window: int | None = None,
-        front_only: bool = False,
+        crowded: bool = False,
     ) -> dict[int, RangeSet]:
         """Do as `due` does, and tell the ranges apart by which attempt it is, from 1 on.
 
-        With `front_only`, for a receiver that has no room for more, only the first gap is asked
-        for; the others wait their turn. A gap that has just become the first starts afresh.
+        With feedback a gap that has just become the first starts afresh.
         """
         found: dict[int, RangeSet] = {}
         taken = 0
@@ -261,14 +248,13 @@ class NackScheduler:
             if front.attempts:
                 front.attempts = 0
                 self._due.set(front, now_ns)
-        if window is not None:
-            self._hold_back(window, now_ns)
         while taken < ranges_max:
             gap = self._due.pop_due(now_ns)
             if gap is None:
                 break
-            if front_only and gap is not front:
-                self._due.set(gap, now_ns + self._retry_ns)
+            laps = 0 if window is None else (gap.start - front.start) // window
+            if laps or (crowded and gap is not front):
+                self._due.set(gap, now_ns + min(max(laps, 1), _LAPS_MAX) * self._retry_ns)
                 continue
             if gap.attempts >= self._config.attempts_max:
                 if self._waits_its_turn(gap, now_ns) is None:

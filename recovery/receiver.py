@@ -220,10 +220,10 @@ class StreamReceiver(Generic[T]):
         return self._nacks.due(now_ns=now_ns, window=window, crowded=crowded)
 
     def nacks_due_by_attempt(
-        self, *, now_ns: int, window: int | None = None, front_only: bool = False
+        self, *, now_ns: int, window: int | None = None, crowded: bool = False
     ) -> dict[int, RangeSet]:
         """Return the ranges to ask for now, by attempt; see `NackScheduler.due_by_attempt`."""
-        return self._nacks.due_by_attempt(now_ns=now_ns, window=window, front_only=front_only)
+        return self._nacks.due_by_attempt(now_ns=now_ns, window=window, crowded=crowded)
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` or `nacks_due` has something to do, or None."""

@@ -157,7 +157,7 @@ class GroupMember:
         """Ask for what is due of a stream, by UDP or over the recovery channel."""
         peer = stream.peer
         by_attempt = stream.receiver.nacks_due_by_attempt(
-            now_ns=now_ns, window=self._core.room.window(), front_only=self._core.is_full
+            now_ns=now_ns, window=self._core.room.window(), crowded=self._core.is_full
         )
         if peer.gone or not by_attempt:
             return
