@@ -14,6 +14,7 @@ It behaves as the ZeroMQ sockets do, so far as the protocols above can tell:
 - Subscriptions take effect at once, which ZeroMQ's do not; delay `connect()` to delay them.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
@@ -189,7 +190,7 @@ class MemoryServer(MemorySocket):
             self._network.unbind(self)
 
 
-class MemoryClient(MemorySocket):
+class MemoryClient(MemorySocket, ABC):
     """A socket that connects.
 
     Attributes:
@@ -223,10 +224,10 @@ class MemoryClient(MemorySocket):
             self.disconnect()
             self.closed = True
 
+    @abstractmethod
     def join(self, server: Any) -> None:
         """Take up a connection; called by the network."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cut(self) -> None:
         """Give up the connection, if there is one; called by the network."""
-        raise NotImplementedError

@@ -104,11 +104,6 @@ class UdpSender:
         return str(self._endpoint)
 
     @property
-    def place_address(self) -> Address:
-        """Where it sends to, looked up."""
-        return self._address
-
-    @property
     def local_address(self) -> Address:
         """Where its datagrams come from, and answers go to."""
         address: Address = self.socket.getsockname()

@@ -6,7 +6,7 @@ import zmq
 
 from transports.context import Context
 from transports.endpoint import Endpoint
-from transports.zmq_recovery import ZmqRecoveryClient, ZmqRecoveryServer
+from transports.zmq_recovery import ZmqRecoveryClient, ZmqRecoveryServer, skip_parts
 from transports.zmq_socket import FRAME_BYTES_MAX, SILENCE_MS
 
 QUEUE_FRAMES: Final = 100_000
@@ -81,8 +81,7 @@ class ZmqQueueServer(ZmqRecoveryServer):
         except zmq.ZMQError as error:
             raise self._error(error) from error
         self.malformed += 1
-        while socket.get(zmq.RCVMORE):
-            socket.recv(_NOBLOCK)
+        skip_parts(socket)
         return None
 
     def close(self, linger_ms: int = 0) -> None:
@@ -143,8 +142,7 @@ class ZmqQueueClient(ZmqRecoveryClient):
         except zmq.ZMQError as error:
             raise self._error(error) from error
         self.malformed += 1
-        while self.socket.get(zmq.RCVMORE):
-            self.socket.recv(_NOBLOCK)
+        skip_parts(self.socket)
         return None
 
 

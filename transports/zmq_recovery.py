@@ -82,7 +82,7 @@ class ZmqRecoveryServer(ZmqSocket):
                 if not self.socket.get(zmq.RCVMORE):
                     return requester, frame
                 self.malformed += 1
-                _skip_parts(self.socket)
+                skip_parts(self.socket)
         except zmq.Again:
             return None
         except zmq.ZMQError as error:
@@ -185,14 +185,14 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
                 if not self.socket.get(zmq.RCVMORE):
                     return frame
                 self.malformed += 1
-                _skip_parts(self.socket)
+                skip_parts(self.socket)
         except zmq.Again:
             return None
         except zmq.ZMQError as error:
             raise self._error(error) from error
 
 
-def _skip_parts(socket: zmq.Socket[bytes]) -> None:
+def skip_parts(socket: zmq.Socket[bytes]) -> None:
     """Throw away the rest of a message; ZeroMQ has all parts of it there, or none."""
     while socket.get(zmq.RCVMORE):
         socket.recv(_NOBLOCK)

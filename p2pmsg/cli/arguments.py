@@ -100,6 +100,19 @@ def add_commands(parser: Parser, adders: Sequence[Callable[[Any], None]]) -> Non
     parser.set_defaults(run=None, group=parser, incomplete=text)
 
 
+def add_publisher(parser: Parser, wait_option: str) -> None:
+    """Add what commands that publish share: whom to wait for, how long, and the name."""
+    parser.add_argument(
+        wait_option, metavar="N", type=count(0), default=1,
+        help="wait for so many subscribers first (default 1; 0: do not wait)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--timeout", metavar="S", type=seconds,
+        help="give up when they have not come after so many seconds (default: never)",
+    )  # fmt: skip
+    parser.add_argument("--name", help="the publisher's name (default: the endpoint)")
+
+
 def one_line(text: str) -> str:
     """Return `text` without line breaks and other control characters."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -61,15 +61,7 @@ def add_parser(commands: Any) -> None:
         "--pause-max", metavar="S", type=kinds.seconds, default=math.inf,
         help="shorten each pause to so many seconds, such as a night (default: as it was)",
     )  # fmt: skip
-    parser.add_argument(
-        "--wait-for", metavar="N", type=kinds.count(0), default=1,
-        help="wait for so many subscribers first (default 1; 0: do not wait)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--timeout", metavar="S", type=kinds.seconds,
-        help="give up when they have not come after so many seconds (default: never)",
-    )  # fmt: skip
-    parser.add_argument("--name", help="the publisher's name (default: the endpoint)")
+    kinds.add_publisher(parser, "--wait-for")
     parser.add_argument(
         "--close-timeout", metavar="S", type=kinds.seconds, default=60.0,
         help="at the end, wait so many seconds at most until all have everything (default 60)",

@@ -44,15 +44,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--key-field", metavar="FIELD", help="take the key from this field of each JSON object"
     )
-    parser.add_argument(
-        "--wait", metavar="N", type=kinds.count(0), default=1,
-        help="wait for so many subscribers first (default 1; 0: do not wait)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--timeout", metavar="S", type=kinds.seconds,
-        help="give up when they have not come after so many seconds (default: never)",
-    )  # fmt: skip
-    parser.add_argument("--name", help="the publisher's name (default: the endpoint)")
+    kinds.add_publisher(parser, "--wait")
     parser.add_argument(
         "--linger", metavar="S", type=kinds.seconds, default=0.0,
         help="stay so many seconds after the last line, for those who come late (default 0)",

@@ -23,7 +23,7 @@ from p2pmsg.wire import HEADER, Frame, FrameError, Kind
 
 try:
     from crc32c import crc32c as _crc32c
-except ImportError:  # pragma: no cover - the extra `udp` brings it
+except ImportError:  # the extra `udp` brings it; see `require_checksum`
     _crc32c = None  # type: ignore[assignment]
 
 TRAILER_BYTES: Final = 4

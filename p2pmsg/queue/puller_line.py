@@ -97,10 +97,6 @@ class PullerLine:
         job._begun_ns = self.now_ns
         return job
 
-    def leased(self, *, now_ns: int) -> bool:
-        """Whether what this worker has is still its own."""
-        return now_ns < self._lease_ns
-
     def ack(self, job: Job) -> bool:
         """Note that a job is done."""
         if job._state != HELD:

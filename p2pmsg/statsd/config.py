@@ -8,10 +8,6 @@ from typing import Any
 from p2pmsg.config import at_least, check, of_kind, whole
 from p2pmsg.statsd.dialect import STRICT, Dialect
 
-TIMER_FIELDS = (
-    "count", "count_ps", "sum", "sum_squares", "mean", "median", "std", "upper", "lower",
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateConfig:

@@ -104,12 +104,6 @@ class Values:
             )
         return np.concatenate(self._rows), np.concatenate(self._values), weights
 
-    def take_row(self, row: int) -> Floats:
-        """Return the values of one row, in the order in which they came."""
-        rows, values, _ = self.columns()
-        found: Floats = values[rows == row]
-        return found
-
     def drop_row(self, row: int) -> None:
         """Forget the values of one row."""
         rows, values, weights = self.columns()

@@ -85,11 +85,6 @@ class ExclusiveLock:
             self.busy = self.depth > 0 or not self.has_gil
             self.unlock()
 
-    @property
-    def is_mine(self) -> bool:
-        """Whether this thread has the lock."""
-        return self.depth > 0 and self._lock._is_owned()  # type: ignore[attr-defined]
-
     def __enter__(self) -> None:
         self.acquire()
 
