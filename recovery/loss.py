@@ -103,22 +103,28 @@ class LossRanges:
         del self._starts[count:]
         del self._losses[count:]
 
-    def take(self, start: int, stop: int, reason: LossReason) -> list[tuple[int, int]]:
-        """Take out what of `[start, stop)` is held as lost for `reason`; returns it, in order."""
+    def take(
+        self, start: int, stop: int, reason: LossReason, ranges_max: int
+    ) -> list[tuple[int, int]]:
+        """Take out what of `[start, stop)` is held as lost for `reason`; returns it, in order.
+
+        What would cut a range in two is left where more than `ranges_max` would be held then.
+        """
         index = max(0, bisect_right(self._starts, start) - 1)
         taken: list[tuple[int, int]] = []
         while index < len(self._losses) and self._losses[index].start < stop:
             loss = self._losses[index]
             low, high = max(start, loss.start), min(stop, loss.stop)
-            if low >= high or loss.reason is not reason:
-                index += 1
-                continue
-            taken.append((low, high))
             rest = [
                 Loss(first, last, reason)
                 for first, last in ((loss.start, low), (high, loss.stop))
                 if first < last
             ]
+            grows = len(rest) == 2 and len(self._losses) >= ranges_max
+            if low >= high or loss.reason is not reason or grows:
+                index += 1
+                continue
+            taken.append((low, high))
             self._losses[index : index + 1] = rest
             self._starts[index : index + 1] = [part.start for part in rest]
             index += len(rest)

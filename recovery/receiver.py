@@ -43,7 +43,8 @@ class StreamReceiver(Generic[T]):
         handed: messages handed on by `next_output`.
         lost: messages reported lost, since the moment that is decided.
         duplicates: messages received again, partial overlaps included.
-        late: messages that arrived after they had been reported lost; dropped.
+        late: messages that arrived after they had been decided to be lost; dropped, or without
+            `wait_for_repair` handed on as late where there is room.
         early: messages below `start`; dropped.
         repaired: messages that were missing and then arrived with `repaired=True`.
         reordered: messages that were missing and then arrived on their own.
@@ -61,6 +62,7 @@ class StreamReceiver(Generic[T]):
         "_head",
         "_head_early",
         "_late",
+        "_late_max",
         "_lost_ranges",
         "_nacks",
         "_pending_losses",
@@ -91,6 +93,7 @@ class StreamReceiver(Generic[T]):
         )
         self._slot: Delivery[T] | None = None  # the frame whose turn it is, outside the bounds
         self._late: deque[Delivery[T]] = deque()
+        self._late_max = 0 if config.wait_for_repair else max(1, config.reorder_frames_max)
         self._pending_losses = LossRanges()
         self._lost_ranges = LossRanges()
         self._ages_ns: list[int] = []
@@ -201,7 +204,9 @@ class StreamReceiver(Generic[T]):
             return
         self._nacks.abandon(LossReason.TIMEOUT)
         self._slot, self._pending_losses = None, LossRanges()
-        self._late.clear()
+        while self._late:  # told to be lost, and so they stay
+            late = self._late.popleft()
+            self._note_lost(Loss(late.sequence, late.sequence + late.count, LossReason.SKIPPED))
         self._lost_ranges.forget_from(expected)
         head = max(self._head, expected)
         self._expected = self._head = expected
@@ -233,9 +238,10 @@ class StreamReceiver(Generic[T]):
         """Return what comes next in the order, or None while that is missing or unknown."""
         delivery = self._slot
         if self._late:
-            late = self._late.popleft()
-            self.handed += late.count
-            return late
+            late = self._late[0]
+            if late.sequence + late.count <= self._expected:  # else its loss has yet to be told
+                self.handed += late.count
+                return self._late.popleft()
         if delivery is not None:
             self._slot = None
         else:
@@ -370,8 +376,10 @@ class StreamReceiver(Generic[T]):
             late = self._lost_ranges.overlap_count(known, stop)
             self.late += late
             self.duplicates += held_before - late
-            if late and not self._config.wait_for_repair:
-                for low, high in self._lost_ranges.take(known, stop, LossReason.SKIPPED):
+            if late and len(self._late) < self._late_max:
+                for low, high in self._lost_ranges.take(
+                    known, stop, LossReason.SKIPPED, self._config.losses_max
+                ):
                     self.lost -= high - low
                     self._late.append(Delivery(item, low, low - start, high - low, late=True))
 
@@ -414,7 +422,10 @@ class StreamReceiver(Generic[T]):
             self.lost += loss.count
             merge = len(self._pending_losses) >= self._config.losses_max
             self._pending_losses.add(loss, merge_reasons=merge)
-            self._lost_ranges.add(loss)
-            if len(self._lost_ranges) > self._config.losses_max:
-                self._lost_ranges.forget_first()
-                self.lost_ranges_forgotten += 1
+            self._note_lost(loss)
+
+    def _note_lost(self, loss: Loss) -> None:
+        self._lost_ranges.add(loss)
+        if len(self._lost_ranges) > self._config.losses_max:
+            self._lost_ranges.forget_first()
+            self.lost_ranges_forgotten += 1

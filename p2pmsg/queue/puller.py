@@ -287,7 +287,7 @@ class Puller:
         for line in self._lines:
             line.flush(now_ns=now_ns)
         self._work(now_ns)
-        return any(line.unsettled and line.joined for line in self._lines)
+        return any(line.unsettled for line in self._lines)
 
     def _close_all(self) -> None:
         now_ns = _monotonic_ns()

@@ -149,8 +149,11 @@ class PullerLine:
 
     @property
     def unsettled(self) -> bool:
-        """Whether the pusher does not know yet what became of some jobs."""
-        return bool(self.unsent or self._unconfirmed)
+        """Whether the pusher does not know yet what became of some jobs.
+
+        Also while it asks who this is, which it does more than once where hellos had piled up.
+        """
+        return bool(self._acked or self._refusals or self._unconfirmed)
 
     # -------------------------------------------------------------------------------- frames in
 

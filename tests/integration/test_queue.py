@@ -6,6 +6,8 @@ import time
 import pytest
 
 import p2pmsg
+from p2pmsg.queue.frames import Hello
+from p2pmsg.wire import Kind, control_frame
 from tests.integration.commands import eventually
 
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -230,6 +232,24 @@ def test_a_puller_that_closes_gives_everything_back(make_pusher, make_puller):
     puller = make_puller(pusher.endpoint)
 
     assert sorted(take(puller) for _ in range(8)) == list(range(8))
+
+
+def test_a_puller_that_is_asked_again_who_it_is_still_tells_what_it_did(make_pusher, make_puller):
+    pusher = make_pusher()
+    for _ in range(10):
+        puller = make_puller(pusher.endpoint)
+        pusher.push(b"a")
+        job = puller.receive(timeout=5)
+        line = puller._lines[0]
+        # As from a hello that had waited for the connection: the pusher asks who this is.
+        hello = Hello("", "", 0, 0, 1, 0, 0, [], [])
+        line.outbox.append(control_frame(Kind.QUEUE_HELLO, line.id, hello, timestamp_ns=0))
+        job.ack()
+        puller.close()
+        pusher.drain(timeout=5)
+
+    assert pusher.stats().done == 10
+    assert pusher.stats().delivered == 10
 
 
 def test_a_job_that_hangs_is_given_to_another(make_pusher, make_puller):

@@ -55,6 +55,8 @@ class Run:
         self.position = start
         self.outcome: dict[int, str] = {}
         self.arrived: set[int] = set()
+        # One late frame may fill as many ranges as there are.
+        self.late_max = max(1, config.reorder_frames_max) + config.losses_max
 
     def put(self, start: int, count: int, repaired: bool = False) -> None:
         item = range(start, start + count)
@@ -114,6 +116,9 @@ class Run:
             self.took(output)
 
     def took(self, output: Delivery[range] | Loss) -> None:
+        if isinstance(output, Delivery) and output.late:
+            self.took_late(output)
+            return
         if isinstance(output, Loss):
             assert output.start == self.position
             sequences, outcome = range(output.start, output.stop), "lost"
@@ -129,6 +134,17 @@ class Run:
             self.outcome[sequence] = outcome
         self.position = sequences[-1] + 1
 
+    def took_late(self, output: Delivery[range]) -> None:
+        """What was told to be lost comes after all, once, where nobody waited for it."""
+        assert not self.config.wait_for_repair
+        sequences = output.item[output.skip : output.skip + output.count]
+        assert len(sequences) == output.count > 0
+        assert sequences[0] == output.sequence
+        for sequence in sequences:
+            assert self.outcome[sequence] == "lost"
+            assert sequence in self.arrived
+            self.outcome[sequence] = "delivered"
+
     def check(self) -> None:
         receiver = self.receiver
         ledger = receiver.handed + receiver.lost + receiver.missing + receiver.buffered
@@ -140,7 +156,9 @@ class Run:
         assert receiver.expected == (self.position if receiver.started else 0)
         outcomes = list(self.outcome.values())
         assert receiver.handed == outcomes.count("delivered")
-        assert receiver.lost >= outcomes.count("lost")
+        late = sum(delivery.count for delivery in receiver._late)
+        assert receiver.lost + late >= outcomes.count("lost")
+        assert len(receiver._late) <= self.late_max
         assert (receiver.next_deadline_ns() is None) == (receiver.missing == 0)
         if not self.config.wait_for_repair:
             assert receiver.missing == 0
