@@ -7,7 +7,6 @@ Every sequence from `start` to `head` is in exactly one of four places, at any m
 `missing` is what the `NackScheduler` asks for; `buffered` is what waits for something before it.
 """
 
-from collections import deque
 from collections.abc import Iterable
 from random import Random
 from typing import Generic, TypeVar
@@ -17,6 +16,7 @@ from recovery.delivery import Delivery
 from recovery.errors import RecoveryError
 from recovery.feedback import Feedback
 from recovery.loss import Loss, LossRanges, LossReason
+from recovery.lost_record import LostRecord
 from recovery.nack import NackScheduler
 from recovery.ranges import RangeSet
 from recovery.receiver_config import ReceiverConfig
@@ -50,7 +50,6 @@ class StreamReceiver(Generic[T]):
         reordered: messages that were missing and then arrived on their own.
         overflowed: frames, or parts of them, dropped because a bound was met.
         heads_refused: times that a higher head was ignored because `gaps_max` was met.
-        lost_ranges_forgotten: losses that `lost_ranges` had to forget.
         ages_forgotten: repair ages that were dropped because nobody drained them.
 
     """
@@ -61,9 +60,7 @@ class StreamReceiver(Generic[T]):
         "_expected",
         "_head",
         "_head_early",
-        "_late",
-        "_late_max",
-        "_lost_ranges",
+        "_lost",
         "_nacks",
         "_pending_losses",
         "_reorder",
@@ -76,7 +73,6 @@ class StreamReceiver(Generic[T]):
         "heads_refused",
         "late",
         "lost",
-        "lost_ranges_forgotten",
         "overflowed",
         "reordered",
         "repaired",
@@ -92,16 +88,15 @@ class StreamReceiver(Generic[T]):
             config.reorder_bytes_max, config.reorder_frames_max
         )
         self._slot: Delivery[T] | None = None  # the frame whose turn it is, outside the bounds
-        self._late: deque[Delivery[T]] = deque()
-        self._late_max = 0 if config.wait_for_repair else max(1, config.reorder_frames_max)
         self._pending_losses = LossRanges()
-        self._lost_ranges = LossRanges()
+        late_max = 0 if config.wait_for_repair else max(1, config.reorder_frames_max)
+        self._lost: LostRecord[T] = LostRecord(config.losses_max, late_max)
         self._ages_ns: list[int] = []
         self._start = self._expected = self._head = -1  # -1: not started, matches no frame
         self._head_early = -1
         self.handed = self.lost = self.duplicates = self.late = self.early = 0
         self.repaired = self.reordered = self.overflowed = self.heads_refused = 0
-        self.lost_ranges_forgotten = self.ages_forgotten = 0
+        self.ages_forgotten = 0
 
     def start_at(self, sequence: int, *, now_ns: int) -> None:
         """Want messages from `sequence` on; frames that came before this call are put in place.
@@ -204,10 +199,7 @@ class StreamReceiver(Generic[T]):
             return
         self._nacks.abandon(LossReason.TIMEOUT)
         self._slot, self._pending_losses = None, LossRanges()
-        while self._late:  # told to be lost, and so they stay
-            late = self._late.popleft()
-            self._note_lost(Loss(late.sequence, late.sequence + late.count, LossReason.SKIPPED))
-        self._lost_ranges.forget_from(expected)
+        self._lost.rewind(expected)
         head = max(self._head, expected)
         self._expected = self._head = expected
         self.handed, self.lost = handed, expected - self._start - handed
@@ -237,11 +229,9 @@ class StreamReceiver(Generic[T]):
     def next_output(self) -> Delivery[T] | Loss | None:
         """Return what comes next in the order, or None while that is missing or unknown."""
         delivery = self._slot
-        if self._late:
-            late = self._late[0]
-            if late.sequence + late.count <= self._expected:  # else its loss has yet to be told
-                self.handed += late.count
-                return self._late.popleft()
+        if self._lost.late_frames and (late := self._lost.pop_late(self._expected)) is not None:
+            self.handed += late.count
+            return late
         if delivery is not None:
             self._slot = None
         else:
@@ -318,8 +308,8 @@ class StreamReceiver(Generic[T]):
         if self._start < 0:
             return 0
         slot = self._slot
-        late = sum(delivery.count for delivery in self._late)
-        return self._reorder.messages_held + (slot.count if slot is not None else 0) + late
+        in_slot = slot.count if slot is not None else 0
+        return self._reorder.messages_held + in_slot + self._lost.late_count
 
     @property
     def bytes_held(self) -> int:
@@ -339,7 +329,12 @@ class StreamReceiver(Generic[T]):
     @property
     def lost_ranges(self) -> list[Loss]:
         """What was lost, sorted, coalesced by reason; the lowest are forgotten at `losses_max`."""
-        return list(self._lost_ranges)
+        return list(self._lost)
+
+    @property
+    def lost_ranges_forgotten(self) -> int:
+        """Losses that `lost_ranges` had to forget."""
+        return self._lost.forgotten
 
     def _hold_early(self, start: int, stop: int, size: int, item: T) -> None:
         result = self._reorder.insert(start, stop, size, (start, item))
@@ -373,15 +368,11 @@ class StreamReceiver(Generic[T]):
             else:
                 self.reordered += piece_stop - piece_start
         if held_before:
-            late = self._lost_ranges.overlap_count(known, stop)
+            late = self._lost.count(known, stop)
             self.late += late
             self.duplicates += held_before - late
-            if late and len(self._late) < self._late_max:
-                for low, high in self._lost_ranges.take(
-                    known, stop, LossReason.SKIPPED, self._config.losses_max
-                ):
-                    self.lost -= high - low
-                    self._late.append(Delivery(item, low, low - start, high - low, late=True))
+            if late:
+                self.lost -= self._lost.came_late(known, stop, start, item)
 
     def _receive_above_head(self, start: int, stop: int, size: int, item: T, now_ns: int) -> None:
         if start > self._head and not self._miss(start, now_ns):
@@ -422,10 +413,4 @@ class StreamReceiver(Generic[T]):
             self.lost += loss.count
             merge = len(self._pending_losses) >= self._config.losses_max
             self._pending_losses.add(loss, merge_reasons=merge)
-            self._note_lost(loss)
-
-    def _note_lost(self, loss: Loss) -> None:
-        self._lost_ranges.add(loss)
-        if len(self._lost_ranges) > self._config.losses_max:
-            self._lost_ranges.forget_first()
-            self.lost_ranges_forgotten += 1
+            self._lost.add(loss)

@@ -156,9 +156,8 @@ class Run:
         assert receiver.expected == (self.position if receiver.started else 0)
         outcomes = list(self.outcome.values())
         assert receiver.handed == outcomes.count("delivered")
-        late = sum(delivery.count for delivery in receiver._late)
-        assert receiver.lost + late >= outcomes.count("lost")
-        assert len(receiver._late) <= self.late_max
+        assert receiver.lost + receiver._lost.late_count >= outcomes.count("lost")
+        assert receiver._lost.late_frames <= self.late_max
         assert (receiver.next_deadline_ns() is None) == (receiver.missing == 0)
         if not self.config.wait_for_repair:
             assert receiver.missing == 0
