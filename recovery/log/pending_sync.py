@@ -1,5 +1,6 @@
 """Forcing a log to the disk, while it is written to."""
 
+from recovery.log.page_cache import Stretch
 from recovery.log.store import LogStore
 
 
@@ -10,17 +11,24 @@ class PendingSync:
         byte_count: how much it brings to the disk.
         names: of which files.
         names_changed: whether it brings the directory there, too.
+        unneeded: what need not be kept in memory then.
         error: what went wrong, after `wait`.
 
     """
 
     def __init__(
-        self, store: LogStore, byte_count: int, names: list[str], names_changed: bool
+        self,
+        store: LogStore,
+        byte_count: int,
+        names: list[str],
+        names_changed: bool,
+        unneeded: list[Stretch],
     ) -> None:
         self._store = store
         self.names = names
         self.names_changed = names_changed
         self.byte_count = byte_count
+        self.unneeded = unneeded
         self.error: OSError | None = None
 
     def wait(self) -> None:
@@ -30,8 +38,22 @@ class PendingSync:
                 self._sync(name)
             if self.names_changed:
                 self._store.sync_directory()
+            for stretch in self.unneeded:
+                self._uncache(stretch)
         except OSError as error:
             self.error = error
+
+    def _uncache(self, stretch: Stretch) -> None:
+        try:
+            file = self._store.open(stretch.name)
+        except OSError:
+            return  # deleted by retention, or another time
+        try:
+            file.uncache(stretch.start, stretch.stop)
+        except OSError:
+            pass  # it was but advice
+        finally:
+            file.close()
 
     def _sync(self, name: str) -> None:
         try:

@@ -35,6 +35,9 @@ class LogFile(Protocol):
     def sync(self) -> None:
         """Force what was written to the disk; an error where the file has been deleted."""
 
+    def uncache(self, start: int, stop: int) -> None:
+        """Let the system forget `[start, stop)`, which is on the disk, until somebody reads it."""
+
     def truncate(self, byte_count: int) -> None:
         """Cut the file."""
 
@@ -119,6 +122,10 @@ class _File:
         if os.fstat(self._fd).st_nlink == 0:
             raise FileNotFoundError(2, "the file was deleted")
 
+    def uncache(self, start: int, stop: int) -> None:
+        if _fadvise is not None:
+            _fadvise(self._fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+
     def truncate(self, byte_count: int) -> None:
         os.ftruncate(self._fd, byte_count)
 
@@ -157,6 +164,7 @@ def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
 
 
 _fallocate = _find_fallocate()
+_fadvise = getattr(os, "posix_fadvise", None)  # macOS has none
 _open_files: WeakSet[_File] = WeakSet()
 
 

@@ -15,6 +15,7 @@ from recovery.log.format import (
 from recovery.log.index import Key, SegmentIndex, StreamIndex, encode_index, index_name
 from recovery.log.marks import Marks
 from recovery.log.opening import open_log
+from recovery.log.page_cache import PageCache
 from recovery.log.pending_sync import PendingSync
 from recovery.log.reader import LogReader
 from recovery.log.retention import Retention
@@ -55,6 +56,7 @@ class LogWriter:
         self._names_changed = False
         self._is_abandoned = self._is_closed = self._is_failed = self._must_cut = False
         self._segment_bytes = config.segment_bytes
+        self._page_cache = PageCache(config.cache_bytes)
         try:
             self._store.lock()
         except OSError as error:
@@ -225,7 +227,8 @@ class LogWriter:
             self._marks.renew(self._segment)
         byte_count = self.unsynced_bytes - self._doubtful_bytes
         names = [segment.name for segment in self._dirty]
-        pending = PendingSync(self._store, byte_count, names, self._names_changed)
+        unneeded = self._page_cache.due(self._dirty)
+        pending = PendingSync(self._store, byte_count, names, self._names_changed, unneeded)
         self._names_changed = False
         # What is appended from here on is dirty again.
         self._dirty = []
