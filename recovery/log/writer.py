@@ -59,18 +59,15 @@ class LogWriter:
         self._page_cache = PageCache(config.cache_bytes)
         try:
             self._store.lock()
-        except OSError as error:
-            raise LogWriteError(f"the log {config.directory} cannot be opened", error) from error
-        try:
-            self._open(session, now_ns)
-        except OSError as error:
-            self._store.unlock()
-            if isinstance(error, LogWriteError):
+            try:
+                self._open(session, now_ns)
+            except BaseException:
+                self._store.unlock()
                 raise
-            raise LogWriteError(f"the log {config.directory} cannot be opened", error) from error
-        except BaseException:
-            self._store.unlock()
+        except LogWriteError:
             raise
+        except OSError as error:
+            raise LogWriteError(f"the log {config.directory} cannot be opened", error) from error
 
     def _open(self, session: int, now_ns: int) -> None:
         self._state, self._catalog, self.opened = open_log(self._store, self._config, session)

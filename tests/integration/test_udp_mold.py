@@ -172,7 +172,8 @@ def test_two_lines_of_a_feed_fill_in_for_one_another(make_feed, make_subscriber,
             time.sleep(0.001)
     assert [message.value for message in take(subscriber, 2000)] == values
     lines = subscriber.stats().lines
-    assert all(line.first and line.second and line.missing for line in lines)
+    assert all(line.first and line.missing for line in lines), lines
+    assert any(line.second for line in lines), lines  # one may be ahead all the time
 
 
 def test_a_feed_goes_on_as_a_stream_of_its_own(

@@ -260,7 +260,8 @@ def test_the_second_of_two_lines_fills_in_for_the_first(
             time.sleep(0.001)
     assert values_of(take(subscriber, 2000)) == list(range(2000))
     lines = subscriber.stats().lines
-    assert all(line.first > 0 and line.second > 0 and line.missing > 0 for line in lines)
+    assert all(line.first > 0 and line.missing > 0 for line in lines), lines
+    assert any(line.second > 0 for line in lines), lines  # one may be ahead all the time
     assert lines[0].first + lines[1].first <= 2000
     # Asked for is what both lost: one in a hundred, where a single line loses one in ten.
     assert sum(subscriber.stats().repaired.values()) < sum(line.missing for line in lines)
