@@ -29,6 +29,12 @@ def run(*arguments, stdin=b"", timeout=DEADLINE_S, env=None):
     )
 
 
+def complaints(errors):
+    """Return the errors without what they say of waiting, which they do on a slow machine."""
+    text = errors if isinstance(errors, str) else errors.decode()
+    return "".join(line for line in text.splitlines(True) if ": waiting for " not in line)
+
+
 class Command:
     """A running command; its output goes to files, so that it never waits for a reader."""
 
@@ -59,6 +65,9 @@ class Command:
 
     def errors(self):
         return self.err.read_text()
+
+    def complaints(self):
+        return complaints(self.errors())
 
     def processes(self):
         """Return the ids of all processes that come of this command and still live."""

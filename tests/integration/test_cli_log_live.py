@@ -235,7 +235,7 @@ def test_replay_of_hours_takes_a_moment_if_told_to(tmp_path, endpoint, make_subs
         subscriber = make_subscriber(endpoint)
         replay = start("log", "replay", log.path, endpoint, *options)
         assert [subscriber.receive(20).value for _ in range(5)] == list(range(5))
-        assert (replay.wait(), replay.errors()) == (0, "")
+        assert (replay.wait(), replay.complaints()) == (0, "")
         subscriber.close()
 
 
@@ -246,7 +246,7 @@ def test_replay_ends_by_ctrl_c_in_the_middle(segmented, endpoint, start, make_su
     replay.process.send_signal(signal.SIGINT)
 
     assert replay.wait(5) == 130
-    assert (replay.output(), replay.errors()) == (b"", "")
+    assert (replay.output(), replay.complaints()) == (b"", "")
 
 
 def test_capacity_answers():
