@@ -13,6 +13,7 @@ from p2pmsg.publisher_log import PublisherLog
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.sync.datagram_sender import DatagramSender
 from p2pmsg.sync.exclusive import ExclusiveLock
+from p2pmsg.sync.news import News
 from p2pmsg.sync.outgoing import Outgoing
 
 _MS = 1_000_000
@@ -62,7 +63,7 @@ class PublisherDriver:
         self._ears, self._mouth = socket.socketpair()
         self._ears.setblocking(False)
         self._mouth.setblocking(False)
-        self._changed = threading.Condition()
+        self._changed = News()
         self._thread = threading.Thread(target=self._run, name="p2pmsg-publisher", daemon=True)
 
     def start(self) -> None:
@@ -76,8 +77,7 @@ class PublisherDriver:
         self._thread.join(5.0)
         self._ears.close()
         self._mouth.close()
-        with self._changed:
-            self._changed.notify_all()
+        self._changed.tell()
 
     def wake(self) -> None:
         """Let the thread look at what is due now."""
@@ -91,23 +91,21 @@ class PublisherDriver:
     def wait_for_subscribers(self, count: int, timeout: float | None) -> bool:
         """Wait until so many have confirmed; False when the time is up or the thread ended."""
         subscribers = self._core.requests.subscribers
-        with self._changed:
-            self._changed.wait_for(
-                lambda: len(subscribers) >= count or self._stopping or self._core.closing, timeout
-            )
+        self._changed.wait_for(
+            lambda: len(subscribers) >= count or self._stopping or self._core.closing, timeout
+        )
         return len(subscribers) >= count
 
     def wait_for_completion(self, timeout: float) -> bool:
         """Wait until everything has left and every subscriber says that it has everything."""
         self._wake()
         core = self._core
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: (
-                    not (core.requests.incomplete or core.outbox or core.unsynced) or self._stopping
-                ),
-                timeout,
-            )
+        return self._changed.wait_for(
+            lambda: (
+                not (core.requests.incomplete or core.outbox or core.unsynced) or self._stopping
+            ),
+            timeout,
+        )
 
     def _wake(self) -> None:
         try:
@@ -200,8 +198,7 @@ class PublisherDriver:
         with self._lock:
             self._outgoing.send_now()
         if self._core.closing or self._joined_changed():
-            with self._changed:
-                self._changed.notify_all()
+            self._changed.tell()
 
     def _sync(self, log: PublisherLog) -> None:
         """Bring the log to the disk where that is due; one fsync for all frames that wait."""
