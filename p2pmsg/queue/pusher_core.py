@@ -204,7 +204,8 @@ class PusherCore:
             self._processes[worker.id] = (hello.host, hello.pid, hello.started)
             if not known:
                 self._serials[worker.id] = hello.confirmed
-                for delivery, sequence in hello.claims:
+                # The latest first: of a job that it had before, it may not know what became.
+                for delivery, sequence in sorted(hello.claims, reverse=True):
                     self.queue.adopt(worker, delivery, sequence, now_ns=now_ns)
                 self.queue.store.unclaimed(worker.id, now_ns=now_ns)
             gone = self.queue.reconcile(worker, hello.held, now_ns=now_ns)
