@@ -303,7 +303,7 @@ class PullerLine:
         self._drop_ready()
         self.flush(now_ns=now_ns)
         self.leaving = True
-        if self.joined:
+        if self._session:  # also while it is asked who it is
             self._send(Kind.QUEUE_LEAVE, None, now_ns)
         self.joined = False
 

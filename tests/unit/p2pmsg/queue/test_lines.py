@@ -1,9 +1,12 @@
 """A puller's line and a pusher's core, without a wire between them."""
 
+import pytest
+
 from p2pmsg.queue.journal import JournalState
 from p2pmsg.queue.puller_line import Process, PullerLine
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.pusher_input import restore
+from p2pmsg.wire import Kind, control_frame
 from recovery.queue import DeadJob, JobQueue, Lot, QueueConfig, QueuedJob
 
 MS = 1_000_000
@@ -50,6 +53,48 @@ def test_what_was_acknowledged_is_told_even_if_the_pusher_asks_again_who_this_is
     assert not line.unsettled
     assert pusher.queue.store.in_flight == 0
     assert pusher.queue.store.done == 1
+
+
+@pytest.mark.parametrize("connection", [b"a", b"b"], ids=["the same", "a new one"])
+def test_a_worker_that_leaves_while_it_is_asked_who_it_is_is_gone(connection):
+    pusher = make_pusher()
+    line = PullerLine(1, "worker", 4, Process(), now_ns=0)
+    line.handle_timer(now_ns=0)
+    hello = line.outbox[0]
+    for _ in range(2):
+        while line.outbox:
+            pusher.receive(b"a", line.outbox.popleft(), now_ns=0)
+        while pusher.outbox:
+            line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    pusher.queue.store.push_lot(Lot(0, b"\xc0", [1], 0))
+    pusher.handle_timer(now_ns=0)
+    if connection != b"a":
+        pusher.unreachable(b"a", now_ns=0)
+    pusher.receive(connection, hello, now_ns=0)
+    while pusher.outbox:
+        line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    assert not line.joined
+    line.leave(now_ns=0)
+    while line.outbox:
+        pusher.receive(connection, line.outbox.popleft(), now_ns=0)
+
+    assert not pusher.queue.workers
+    assert pusher.queue.store.lanes.count == 1
+    assert pusher.queue.lost == 0
+
+
+def test_a_stranger_cannot_send_a_worker_away():
+    pusher = make_pusher()
+    line = PullerLine(1, "worker", 4, Process(), now_ns=0)
+    line.handle_timer(now_ns=0)
+    for _ in range(2):
+        while line.outbox:
+            pusher.receive(b"a", line.outbox.popleft(), now_ns=0)
+        while pusher.outbox:
+            line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    pusher.receive(b"stranger", control_frame(Kind.QUEUE_LEAVE, 1, None), now_ns=0)
+
+    assert 1 in pusher.queue.workers
 
 
 def test_a_frame_that_is_sent_twice_is_taken_once():
