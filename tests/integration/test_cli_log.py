@@ -265,7 +265,10 @@ def test_replay_ends_by_a_signal_between_two_messages(log, start, endpoint, how,
     replay.process.send_signal(number)
 
     assert replay.wait(5) == status
-    assert (replay.output(), replay.errors()) == (b"", "")
+    # On a busy machine the subscriber is waited for, and that is said.
+    waited = f"p2pmsg log replay: waiting for 1 subscriber at {endpoint}\n"
+    assert replay.output() == b""
+    assert replay.errors() in ("", waited)
 
 
 def test_replay_draws_a_bar_on_a_terminal(log, opened, endpoint, start):
