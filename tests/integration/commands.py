@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,12 @@ def run(*arguments, stdin=b"", timeout=DEADLINE_S, env=None):
     return subprocess.run(
         [*P2PMSG, *arguments], input=stdin, capture_output=True, timeout=timeout, env=env
     )
+
+
+def without_waiting(errors):
+    """Leave out that subscribers are waited for, which is said where they take half a second."""
+    text = errors.decode() if isinstance(errors, bytes) else errors
+    return re.sub(r"p2pmsg [a-z ]+: waiting for \d+ subscribers? at \S+\n", "", text)
 
 
 class Command:
