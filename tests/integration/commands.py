@@ -6,22 +6,16 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
+
+from tests.integration.peers import eventually
+
+__all__ = ["DEADLINE_S", "P2PMSG", "Command", "command", "eventually", "run", "without_waiting"]
 
 P2PMSG = [sys.executable, "-m", "p2pmsg"]
 DEADLINE_S = 30.0
 _MARK = "P2PMSG_TEST_MARK"
-
-
-def eventually(condition, deadline_s=DEADLINE_S):
-    """Return the first true value of `condition`; fail if there is none in time."""
-    deadline = time.monotonic() + deadline_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.005)
-    return value
 
 
 def run(*arguments, stdin=b"", timeout=DEADLINE_S, env=None):

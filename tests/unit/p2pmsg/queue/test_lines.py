@@ -2,6 +2,7 @@
 
 import pytest
 
+from p2pmsg.queue.frames import Hello
 from p2pmsg.queue.journal import JournalState
 from p2pmsg.queue.puller_line import Process, PullerLine
 from p2pmsg.queue.pusher_core import PusherCore
@@ -15,6 +16,19 @@ MS = 1_000_000
 def make_pusher() -> PusherCore:
     queue = JobQueue(QueueConfig(), wall_offset_ns=0, first_delivery=1, records=False)
     return PusherCore(queue, name="jobs", session=7, incarnation=1)
+
+
+def joined(pusher: PusherCore) -> PullerLine:
+    """Return a worker that the pusher took on, over the connection `a`."""
+    line = PullerLine(1, "worker", 4, Process(), now_ns=0)
+    line.handle_timer(now_ns=0)
+    for _ in range(2):
+        while line.outbox:
+            pusher.receive(b"a", line.outbox.popleft(), now_ns=0)
+        while pusher.outbox:
+            line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    assert line.joined
+    return line
 
 
 def test_what_was_acknowledged_is_told_even_if_the_pusher_asks_again_who_this_is():
@@ -58,14 +72,8 @@ def test_what_was_acknowledged_is_told_even_if_the_pusher_asks_again_who_this_is
 @pytest.mark.parametrize("connection", [b"a", b"b"], ids=["the same", "a new one"])
 def test_a_worker_that_leaves_while_it_is_asked_who_it_is_is_gone(connection):
     pusher = make_pusher()
-    line = PullerLine(1, "worker", 4, Process(), now_ns=0)
-    line.handle_timer(now_ns=0)
-    hello = line.outbox[0]
-    for _ in range(2):
-        while line.outbox:
-            pusher.receive(b"a", line.outbox.popleft(), now_ns=0)
-        while pusher.outbox:
-            line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    line = joined(pusher)
+    hello = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], []))
     pusher.queue.store.push_lot(Lot(0, b"\xc0", [1], 0))
     pusher.handle_timer(now_ns=0)
     if connection != b"a":
@@ -85,13 +93,7 @@ def test_a_worker_that_leaves_while_it_is_asked_who_it_is_is_gone(connection):
 
 def test_a_stranger_cannot_send_a_worker_away():
     pusher = make_pusher()
-    line = PullerLine(1, "worker", 4, Process(), now_ns=0)
-    line.handle_timer(now_ns=0)
-    for _ in range(2):
-        while line.outbox:
-            pusher.receive(b"a", line.outbox.popleft(), now_ns=0)
-        while pusher.outbox:
-            line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    joined(pusher)
     pusher.receive(b"stranger", control_frame(Kind.QUEUE_LEAVE, 1, None), now_ns=0)
 
     assert 1 in pusher.queue.workers
@@ -100,13 +102,7 @@ def test_a_stranger_cannot_send_a_worker_away():
 def test_a_frame_that_is_sent_twice_is_taken_once():
     """A pusher may send one again that Ctrl-C interrupted right behind the sending."""
     pusher = make_pusher()
-    line = PullerLine(1, "worker", 4, Process(), now_ns=0)
-    line.handle_timer(now_ns=0)
-    for _ in range(2):
-        while line.outbox:
-            pusher.receive(b"a", line.outbox.popleft(), now_ns=0)
-        while pusher.outbox:
-            line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    line = joined(pusher)
     pusher.queue.store.push_lot(Lot(0, b"\xc0\xc0", [1, 2], 0))
     pusher.handle_timer(now_ns=0)
     ((_, frame),) = pusher.outbox
