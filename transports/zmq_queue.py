@@ -7,7 +7,7 @@ import zmq
 from transports.context import Context
 from transports.endpoint import Endpoint
 from transports.zmq_recovery import ZmqRecoveryClient, ZmqRecoveryServer, skip_parts
-from transports.zmq_socket import FRAME_BYTES_MAX, SILENCE_MS
+from transports.zmq_socket import FRAME_BYTES_MAX
 
 QUEUE_FRAMES: Final = 100_000
 """Above what a worker may have in hand: credit is the bound, and a frame has a job at least."""
@@ -33,17 +33,11 @@ class ZmqQueueServer(ZmqRecoveryServer):
         endpoint: str | Endpoint,
         *,
         context: Context,
-        queue_frames: int = QUEUE_FRAMES,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        silence_ms: int = SILENCE_MS,
     ) -> None:
         """Bind; see `ZmqRecoveryServer`."""
         super().__init__(
-            endpoint,
-            context=context,
-            queue_frames=queue_frames,
-            frame_bytes_max=frame_bytes_max,
-            silence_ms=silence_ms,
+            endpoint, context=context, queue_frames=QUEUE_FRAMES, frame_bytes_max=frame_bytes_max
         )
         self._receive_timeout_ms = -1
         self._monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
@@ -106,17 +100,11 @@ class ZmqQueueClient(ZmqRecoveryClient):
         endpoint: str | Endpoint,
         *,
         context: Context,
-        queue_frames: int = QUEUE_FRAMES,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        silence_ms: int = SILENCE_MS,
     ) -> None:
         """Make the socket, unconnected; see `ZmqRecoveryClient`."""
         super().__init__(
-            endpoint,
-            context=context,
-            queue_frames=queue_frames,
-            frame_bytes_max=frame_bytes_max,
-            silence_ms=silence_ms,
+            endpoint, context=context, queue_frames=QUEUE_FRAMES, frame_bytes_max=frame_bytes_max
         )
         self.fd = int(self.socket.get(zmq.FD))
         self._receive_timeout_ms = -1

@@ -21,6 +21,8 @@ examples:
   p2pmsg dead-letters show jobs.log 17
   p2pmsg dead-letters retry tcp://127.0.0.1:5557 17 18
   p2pmsg dead-letters purge jobs.log --all
+
+Exit status 1: a sequence that was named is no dead letter.
 """
 _REASON_CHARACTERS = 60
 
@@ -34,8 +36,8 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument("where", metavar="WHERE", help="a pusher's endpoint, or a log's directory")
     parser.add_argument(
-        "sequences", metavar="SEQUENCE", nargs="*", type=kinds.count(0, 2**63 - 1),
-        help="which of them",
+        "sequences", metavar="SEQUENCE", nargs="*", default=[],
+        type=kinds.count(0, 2**63 - 1), help="which of them",
     )  # fmt: skip
     parser.add_argument("--all", action="store_true", help="all of them")
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
@@ -61,12 +63,22 @@ def run(arguments: argparse.Namespace) -> int:
             count = box.act(action, chosen, arguments.all)
             done = "made jobs again" if action == "retry" else "thrown away"
             print(f"{count} {done}")
-            return 0 if arguments.all or count == len(set(chosen)) else 1
+            return _tell_missing(len(set(chosen)) - count)
         letters = [each for each in box.list() if not chosen or each.sequence in chosen]
     finally:
         box.close()
-    _print(letters, action, arguments.json)
-    return 0 if len(letters) >= len(set(chosen)) else 1
+    if letters:
+        _print(letters, action, arguments.json)
+    return _tell_missing(len(set(chosen)) - len(letters))
+
+
+def _tell_missing(count: int) -> int:
+    """Say how many of those that were named are no dead letters; return the exit status."""
+    if count <= 0:
+        return 0
+    what = "is no dead letter" if count == 1 else "are no dead letters"
+    print(f"p2pmsg dead-letters: {count} of these sequences {what}", file=sys.stderr)
+    return 1
 
 
 def _print(letters: list[DeadLetter], action: str, as_json: bool) -> None:
@@ -75,7 +87,7 @@ def _print(letters: list[DeadLetter], action: str, as_json: bool) -> None:
             print(to_json(_fields(letter)))
     elif action == "show":
         print("\n\n".join(map(_page, letters)))
-    elif letters:
+    else:
         titles = ("dead since", "why", "key", "reason", "sequence", "deliveries")
         rows = [
             (_time(each.dead_ns), each.why, each.key or "-", _short(each.reason), each.sequence,

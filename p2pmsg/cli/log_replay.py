@@ -4,6 +4,7 @@ import argparse
 import math
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from p2pmsg.cli import arguments as kinds
@@ -18,6 +19,7 @@ from p2pmsg.cli.log_access import (
 )
 from p2pmsg.cli.log_progress import Bar, Pace
 from p2pmsg.cli.log_text import rate_text
+from p2pmsg.cli.waiting import wait_for_subscribers
 from p2pmsg.config import PublisherConfig
 from p2pmsg.message import MessageBatch
 from p2pmsg.sync.publisher import Publisher
@@ -80,7 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             if arguments.endpoint != publisher.endpoint:
                 note("replay", f"listening at {publisher.endpoint}")
-            _wait(publisher, arguments.wait_for, arguments.timeout)
+            wait_for_subscribers(
+                publisher, arguments.wait_for, arguments.timeout, partial(note, "replay")
+            )
             replay.run()
         except KeyboardInterrupt:
             close_timeout = min(close_timeout, 0.2)
@@ -91,26 +95,6 @@ def run(arguments: argparse.Namespace) -> int:
     print(replay.summary())
     # The library's own warning has said already how many did not get everything.
     return 1 if not reading.is_whole or publisher.stats().undelivered else 0
-
-
-def _wait(publisher: Publisher, wanted: int, timeout: float | None) -> None:
-    """Wait for subscribers; say so where they are not there already."""
-    if not wanted:
-        return
-    brief = 0.5 if timeout is None else min(0.5, timeout)
-    try:
-        publisher.wait_for_subscribers(wanted, timeout=brief)
-        return
-    except TimeoutError:
-        if timeout is None or timeout > brief:
-            plural = "s" * (wanted > 1)
-            note("replay", f"waiting for {wanted} subscriber{plural} at {publisher.endpoint}")
-    try:
-        rest = None if timeout is None else timeout - brief
-        publisher.wait_for_subscribers(wanted, timeout=rest)
-    except TimeoutError:
-        there = publisher.stats().subscribers
-        raise TimeoutError(f"{there} of {wanted} subscribers came within {timeout:g} s") from None
 
 
 class _Replay:

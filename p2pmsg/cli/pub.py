@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from p2pmsg.cli import arguments as kinds
+from p2pmsg.cli.waiting import wait_for_subscribers
 from p2pmsg.errors import MessageError, P2PError
 from p2pmsg.sync.publisher import Publisher
 
@@ -62,8 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         _note(f"listening at {publisher.endpoint}")
     close_timeout = arguments.close_timeout
     try:
-        if arguments.wait:
-            _wait(publisher, arguments.wait, arguments.timeout)
+        wait_for_subscribers(publisher, arguments.wait, arguments.timeout, _note)
         read = reader(arguments.json, arguments.key_field)
         has_json = arguments.json or arguments.key_field is not None
         for number, line in lines(sys.stdin.buffer):
@@ -84,24 +84,6 @@ def run(arguments: argparse.Namespace) -> int:
         publisher.close(timeout=close_timeout)
     # The library's own warning has said already how many did not get everything.
     return 1 if publisher.stats().undelivered else 0
-
-
-def _wait(publisher: Publisher, wanted: int, timeout: float | None) -> None:
-    try:
-        publisher.wait_for_subscribers(
-            wanted, timeout=0.5 if timeout is None else min(0.5, timeout)
-        )
-    except TimeoutError:
-        if timeout is not None and timeout <= 0.5:
-            raise
-        _note(f"waiting for {wanted} subscriber{'s' * (wanted > 1)} at {publisher.endpoint}")
-        try:
-            publisher.wait_for_subscribers(
-                wanted, timeout=None if timeout is None else timeout - 0.5
-            )
-        except TimeoutError:
-            there = publisher.stats().subscribers
-            raise TimeoutError(f"{there} of {wanted} subscribers came within {timeout} s") from None
 
 
 def _note(text: str) -> None:

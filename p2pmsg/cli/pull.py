@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 from typing import Any
@@ -57,6 +58,8 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Pull."""
     command: list[str] = arguments.rest
+    if command and shutil.which(command[0]) is None:
+        raise kinds.UsageError(f"there is no command {command[0]!r} that can be run")
     taken = 0
     to_terminal = kinds.is_terminal(sys.stdout)
     with Puller(arguments.endpoints, prefetch=arguments.prefetch, name=arguments.name) as puller:

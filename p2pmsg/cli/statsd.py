@@ -114,10 +114,11 @@ def run(arguments: argparse.Namespace) -> int:
         delete_sets=idle,
         delete_gauges=idle,
     )
+    outputs = _outputs(arguments)
     collector = Collector(
         arguments.listen,
         publish=arguments.publish,
-        outputs=_outputs(arguments),
+        outputs=outputs,
         management=arguments.management,
         exact=arguments.exact,
         state=arguments.state,
@@ -130,6 +131,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         while collector.stats().error is None:
             time.sleep(_SLICE_S)
+            is_unread = all(getattr(output, "is_unread", False) for output in outputs)
+            if is_unread and not arguments.publish:
+                raise BrokenPipeError  # nobody reads the only output
     finally:
         collector.close(timeout=2.0)
         if arguments.stats:

@@ -1,5 +1,6 @@
 """Dead letters from outside their pusher: of one that runs, or of a log at rest."""
 
+import math
 import secrets
 import time
 from collections.abc import Sequence
@@ -8,10 +9,11 @@ from typing import Any, Final, Protocol
 
 import transports
 from p2pmsg.errors import EndpointError
-from p2pmsg.queue import frames
+from p2pmsg.queue import frames, process_id
 from p2pmsg.queue.dead_letters import DeadLetter, dead_job_of, letter_of
 from p2pmsg.queue.journal import JournalState, change_record
-from p2pmsg.queue.journal_file import FileJournal, LogSettings, read_log
+from p2pmsg.queue.journal_file import FileJournal, LogSettings
+from p2pmsg.queue.journal_reading import read_log
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 from recovery.queue import Dropped, Retried
 
@@ -104,7 +106,9 @@ class LogBox:
         """`retry` or `purge` some, or all, at its pusher's next start; return how many."""
         read_log(self._directory)  # there is a log at all
         state = JournalState()
-        journal = FileJournal(LogSettings(directory=self._directory), state)
+        settings = LogSettings(directory=self._directory)
+        boot = process_id.boot_id()
+        journal = FileJournal(settings, state, boot=boot, dedup_window_ms=math.inf)
         try:
             chosen = sorted(state.dead) if everything else sequences
             count = 0

@@ -26,7 +26,7 @@ from recovery.queue import (
     Retried,
 )
 
-HEAD, PUSH, DONE, FAILED, DEAD, DROPPED, GIVEN, SEEN, RETRIED = range(1, 10)
+HEAD, PUSH, DONE, FAILED, DEAD, DROPPED, GIVEN, SEEN, RETRIED, MARKS, CLOSED = range(1, 12)
 _encode: Final = encoder.encode
 _decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
 Process = tuple[str, int, int]
@@ -41,6 +41,9 @@ class Journal(Protocol):
 
     def tick(self) -> None:
         """Do what is due by its rule of when to sync."""
+
+    def allow_deliveries(self, stop: int) -> None:
+        """Make sure that no later run uses a delivery number below `stop`, or `stop` itself."""
 
     def sync(self) -> None:
         """Have what was appended outlive the operating system, too."""
@@ -86,9 +89,27 @@ def dead_record(dead: DeadJob) -> bytes:
     return _encode((DEAD, push_record(dead.job), dead.why, dead.at_ns, *_fate(dead.job)))
 
 
-def head_record(session: int, next_sequence: int) -> bytes:
-    """Return the record with which a segment begins."""
-    return _encode((HEAD, session, next_sequence))
+def head_record(session: int, next_sequence: int, boot: str, is_synced: bool) -> bytes:
+    """Return the record with which a segment begins.
+
+    Args:
+        session: the queue's id.
+        next_sequence: the first sequence that was never used.
+        boot: tells one start of the operating system from another.
+        is_synced: whether each record is on the disk before anybody learns of it.
+
+    """
+    return _encode((HEAD, session, next_sequence, boot, is_synced))
+
+
+def marks_record(sequence: int, delivery: int) -> bytes:
+    """Return the record of numbers below which all may be in use; see `journal_marks`."""
+    return _encode((MARKS, sequence, delivery))
+
+
+def closed_record() -> bytes:
+    """Return the record with which a run ends that was not cut short."""
+    return _encode((CLOSED,))
 
 
 def seen_record(message_id: str, sequence: int, pushed_ns: int) -> bytes:
@@ -109,19 +130,27 @@ class JournalState:
 
     Attributes:
         session: the queue's id; None while no record was applied.
+        boot: under which start of the operating system the last run was.
+        is_synced: whether its records were on the disk before anybody learned of them.
+        is_closed: whether it was not cut short.
+        has_crashed: whether the operating system was, so that the last records may be missing;
+            `Marks` finds out.
         next_sequence: the first sequence that was never used.
+        mark: no sequence at or beyond it was used, whatever is missing.
         open: jobs that are neither done nor dead, by sequence.
         dead: dead letters by sequence.
         holders: who was last given an open job with a key: (worker, delivery), by sequence.
         processes: of the workers in `holders`, as far as known, by worker.
         seen: message ids, with sequence and time (ns since the epoch).
-        deliveries: beyond the highest delivery number that was written down.
+        deliveries: no delivery number at or beyond it was used, whatever is missing.
 
     """
 
     def __init__(self) -> None:
         self.session: int | None = None
-        self.next_sequence = 0
+        self.boot = ""
+        self.is_synced = self.is_closed = self.has_crashed = False
+        self.next_sequence = self.mark = 0
         self.open: dict[int, QueuedJob] = {}
         self.dead: dict[int, DeadJob] = {}
         self.holders: dict[int, tuple[int, int]] = {}
@@ -135,6 +164,7 @@ class JournalState:
         try:
             fields = _decode(record)
             _APPLY[fields[0]](self, *fields[1:])
+            self.is_closed = fields[0] == CLOSED
         except (msgspec.MsgspecError, LookupError, TypeError, AssertionError) as error:
             raise ValueError(f"not a record of a queue: {error}") from error
 
@@ -144,9 +174,16 @@ class JournalState:
             holder = self.holders.get(sequence)
             yield self.open[sequence], holder[0] if holder is not None else None
 
-    def _head(self, session: int, next_sequence: int) -> None:
-        self.session = session
+    def _head(self, session: int, next_sequence: int, boot: str, is_synced: bool) -> None:
+        self.session, self.boot, self.is_synced = session, boot, is_synced
         self.next_sequence = max(self.next_sequence, next_sequence)
+
+    def _marks(self, sequence: int, delivery: int) -> None:
+        self.mark = max(self.mark, sequence)
+        self.deliveries = max(self.deliveries, delivery)
+
+    def _closed(self) -> None:
+        """Nothing came behind it."""
 
     def _push(self, sequence: int, pushed_ns: int, key: str | None, *rest: Any) -> None:
         if sequence in self.open or sequence in self.dead:
@@ -241,4 +278,6 @@ _APPLY: Final[dict[int, Any]] = {
     GIVEN: JournalState._given,
     SEEN: JournalState._seen,
     RETRIED: JournalState._retried,
+    MARKS: JournalState._marks,
+    CLOSED: JournalState._closed,
 }

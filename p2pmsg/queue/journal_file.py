@@ -1,18 +1,15 @@
 """A queue's log on disk: segments of records, of which the oldest is emptied into the newest.
 
-A record is its length and CRC-32 (4 bytes each, network byte order) and a msgpack array; see
-`journal`. A segment has a name with a number that only grows. What is of use in the oldest one is
-copied behind the newest before it is deleted, so the log takes about twice what it has to keep, and
-no copy is ever long.
+What is of use in the oldest one is copied behind the newest before it is deleted, so the log takes
+about twice what it has to keep, and no copy is ever long. `journal` has the records,
+`journal_reading` the files' format.
 """
 
 import fcntl
 import logging
 import os
 import secrets
-import struct
 import time
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +18,19 @@ from typing import Any, Final, Literal
 import msgspec
 
 from p2pmsg.config import at_least, check, whole
-from p2pmsg.errors import LogCorruptError, LogInUseError
+from p2pmsg.errors import LogInUseError
 from p2pmsg.queue import journal as records
 from p2pmsg.queue.journal import JournalState
+from p2pmsg.queue.journal_marks import Marks
+from p2pmsg.queue.journal_reading import (
+    apply_segment,
+    packed,
+    read_records,
+    segment_number,
+    segment_path,
+    segments,
+)
 
-_HEADER: Final = struct.Struct("!II")
 _decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
 _log = logging.getLogger("p2pmsg")
 
@@ -39,16 +44,14 @@ class LogSettings:
 
     fsync: Literal["interval", "always", "never"] = "interval"
     """When what was written is forced to the disk. A killed process loses nothing with any of them;
-    this is about the operating system. `always` takes as long as the disk does, for each job."""
+    this is about the operating system. `always` takes as long as the disk does, for each job;
+    `never` leaves it to the system, but for a segment that is full."""
 
     fsync_interval_ms: float = 100.0
     """How much of the last pushes a crash of the operating system may cost."""
 
     segment_bytes: int = 16 * 2**20
     """Size of a segment. 16 MiB are copied in some 50 ms at worst."""
-
-    dedup_window_ms: float = 600_000.0
-    """How long the `message_id` of a job that is done is kept."""
 
     def __post_init__(self) -> None:
         check("log", self.directory, bool(os.fspath(self.directory)), "a directory")
@@ -76,6 +79,12 @@ def log_settings(log: Any) -> LogSettings | None:
 class FileJournal:
     """An open log; `state` gets what it has.
 
+    Args:
+        settings: how it is kept.
+        state: empty.
+        boot: tells one start of the operating system from another; empty where it is not known.
+        dedup_window_ms: how long the `message_id` of a job that is done is kept.
+
     Raises:
         LogInUseError: another process has it open.
         LogCorruptError: a segment other than the last has a record that is none.
@@ -83,8 +92,12 @@ class FileJournal:
 
     """
 
-    def __init__(self, settings: LogSettings, state: JournalState) -> None:
+    def __init__(
+        self, settings: LogSettings, state: JournalState, *, boot: str, dedup_window_ms: float
+    ) -> None:
         self._settings = settings
+        self._dedup_window_ms = dedup_window_ms
+        self._boot = boot
         self._folder = Path(settings.directory)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lock_fd = _lock(self._folder)
@@ -94,31 +107,44 @@ class FileJournal:
             self._dead: set[int] = set()
             self._live_bytes = 0
             self._segments: list[tuple[Path, int]] = []
+            self._number = self._size = 0
+            self._path = self._folder
             self._unsynced = False
             self._synced_at = time.monotonic()
             self._replay(state)
+            self._marks = Marks(state, boot)
+            self._tell_crash(state)
             if state.session is None:
                 state.session = secrets.randbits(64)
             self._session = state.session
-            self._next_sequence = state.next_sequence
+            self._next_sequence, self._next_delivery = state.next_sequence, state.deliveries
             self._learn(state)
             self._begin_segment()
+            self._renew_marks()
         except BaseException:
-            self.close()
+            self._let_go()
             raise
 
     def append(self, record: bytes) -> None:
         """Write a record; `OSError` where that fails, and then nothing of it is left."""
-        self._write(record)
-        self._note(record)
         if self._size >= self._settings.segment_bytes:
             self._roll()
+        self._allow()
+        self._write(record)
+        self._note(record)
+
+    def allow_deliveries(self, stop: int) -> None:
+        """Make sure that no later run uses a delivery number below `stop`, or `stop` itself."""
+        self._next_delivery = stop
+        self._allow()
 
     def tick(self) -> None:
         """Force to the disk what waits for it longer than `fsync_interval_ms`."""
         if self._unsynced and self._settings.fsync == "interval":
             waited_ms = (time.monotonic() - self._synced_at) * 1000
             if waited_ms >= self._settings.fsync_interval_ms:
+                if self._marks.is_low(self._next_sequence, self._next_delivery):
+                    self._renew_marks()
                 self.sync()
 
     def sync(self) -> None:
@@ -130,14 +156,26 @@ class FileJournal:
 
     def close(self) -> None:
         """Let go of the log; it may be called again."""
-        if self._fd >= 0:
-            if self._settings.fsync != "never":
-                self.sync()
-            os.close(self._fd)
-            self._fd = -1
+        try:
+            if self._fd >= 0:
+                self._write(records.closed_record())
+                if self._settings.fsync != "never":
+                    self.sync()
+        finally:
+            self._let_go()
+
+    def forget(self) -> None:
+        """Close the files and nothing else, as a forked child does: the log is its parent's."""
+        for fd in (self._fd, self._lock_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._lock_fd = -1
+
+    def _let_go(self) -> None:
         if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+            # A child that was forked just now may not have closed its own copy yet.
+            fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
+        self.forget()
 
     @property
     def size(self) -> int:
@@ -149,23 +187,27 @@ class FileJournal:
     def _replay(self, state: JournalState) -> None:
         paths = segments(self._folder)
         for path in paths:
-            good = 0
             data = path.read_bytes()
-            for record, end in read_records(data):
-                try:
-                    state.apply(record)
-                except ValueError as error:
-                    raise LogCorruptError(str(path), good, str(error)) from error
-                good = end
+            good = apply_segment(state, path, data, is_last=path == paths[-1])
             if good < len(data):
-                if path != paths[-1]:
-                    raise LogCorruptError(str(path), good, "a record is cut off or damaged")
                 _log.warning(
                     "%s: %d bytes that were not written to the end are cut off",
                     path, len(data) - good,
                 )  # fmt: skip
                 os.truncate(path, good)
             self._segments.append((path, good))
+        if paths:
+            self._number = segment_number(paths[-1])
+            _sync_path(paths[-1])  # an earlier run's last records, or what is cut off now
+
+    def _tell_crash(self, state: JournalState) -> None:
+        if state.has_crashed:
+            start, stop = self._marks.skipped or (state.next_sequence, state.next_sequence)
+            _log.warning(
+                "%s: the operating system crashed, and what was pushed or done right before may be "
+                "missing: sequences %d to %d are left out, so that none is used twice",
+                self._folder, start, stop - 1,
+            )  # fmt: skip
 
     def _learn(self, state: JournalState) -> None:
         """Note what is of use, so that compaction knows; sizes are about right."""
@@ -176,18 +218,31 @@ class FileJournal:
             self._dead.add(sequence)
 
     def _begin_segment(self) -> None:
-        last = _number(self._segments[-1][0]) if self._segments else 0
-        self._path = self._folder / f"queue-{last + 1:012d}.log"
+        """Go on in a new segment; where that fails, the former one stays what it is."""
+        former_fd, former_size, self._number = self._fd, self._size, self._number + 1
+        path = segment_path(self._folder, self._number)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._fd = os.open(self._path, flags, 0o644)
-        self._size = 0
-        _sync_folder(self._folder)
-        self._write(records.head_record(self._session, self._next_sequence))
+        self._fd, self._size = os.open(path, flags, 0o644), 0
+        is_synced = self._settings.fsync == "always"
+        head = records.head_record(self._session, self._next_sequence, self._boot, is_synced)
+        try:
+            self._write(head)
+            self._write(records.marks_record(self._marks.sequence, self._marks.delivery))
+            _sync_path(self._folder)
+        except BaseException:
+            os.close(self._fd)
+            self._fd, self._size = former_fd, former_size
+            path.unlink(missing_ok=True)
+            raise
+        if former_fd >= 0:
+            os.close(former_fd)
+            self._segments.append((self._path, former_size))
+        self._path = path
 
     # -------------------------------------------------------------------------------- writing
 
     def _write(self, record: bytes) -> None:
-        data = _HEADER.pack(len(record), zlib.crc32(record)) + record
+        data = packed(record)
         before = self._size
         try:
             written = os.write(self._fd, data)
@@ -195,11 +250,22 @@ class FileJournal:
                 written += os.write(self._fd, data[written:])
             if self._settings.fsync == "always":
                 os.fdatasync(self._fd)
-        except OSError:
+        except BaseException:  # also Ctrl-C: nobody learns that this record was written
             os.ftruncate(self._fd, before)
             raise
         self._size = before + len(data)
         self._unsynced = self._settings.fsync != "always"
+
+    def _allow(self) -> None:
+        if not self._marks.allow(self._next_sequence, self._next_delivery):
+            self._renew_marks()
+
+    def _renew_marks(self) -> None:
+        """Reserve numbers, on the disk whatever `fsync` says."""
+        marks = self._marks.beyond(self._next_sequence, self._next_delivery)
+        self._write(records.marks_record(*marks))
+        self.sync()
+        self._marks.set(marks)
 
     def _note(self, record: bytes) -> None:
         """Keep account of what is of use."""
@@ -230,11 +296,7 @@ class FileJournal:
 
     def _roll(self) -> None:
         """Go on in a new segment, and empty old ones where too much in them is of no use."""
-        if self._settings.fsync != "never":
-            self.sync()
-        os.close(self._fd)
-        self._fd = -1
-        self._segments.append((self._path, self._size))
+        self.sync()  # whatever `fsync` says: only the last segment may lack its tail
         self._begin_segment()
         limit = 2 * self._live_bytes + 2 * self._settings.segment_bytes
         while self._segments and self.size > limit:
@@ -245,9 +307,9 @@ class FileJournal:
         for record, _ in read_records(path.read_bytes()):
             for copy in self._of_use(record):
                 self._write(copy)
-        if self._settings.fsync != "never":
-            os.fdatasync(self._fd)
+        self.sync()  # whatever `fsync` says: these records were on the disk before
         path.unlink()
+        _sync_path(self._folder)
         del self._segments[0]
 
     def _of_use(self, record: bytes) -> Iterator[bytes]:
@@ -280,60 +342,7 @@ class FileJournal:
                 yield records.given_record(fields[1], fields[2], open_ones, process)
 
     def _in_window(self, pushed_ns: int) -> bool:
-        return time.time_ns() - pushed_ns < self._settings.dedup_window_ms * 1e6
-
-
-def read_log(directory: str | os.PathLike[str]) -> JournalState:
-    """Return what a log says, without opening it for writing; its pusher may be at work.
-
-    Raises:
-        LogCorruptError: a record is damaged.
-        OSError: there is no such directory.
-
-    """
-    folder = Path(directory)
-    state = JournalState()
-    paths = segments(folder)
-    if not paths:
-        raise FileNotFoundError(f"there is no queue's log in {str(folder)!r}")
-    for path in paths:
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            continue  # emptied just now: what it had comes again further on
-        good = 0
-        for record, end in read_records(data):
-            try:
-                state.apply(record)
-            except ValueError as error:
-                raise LogCorruptError(str(path), good, str(error)) from error
-            good = end
-        if good < len(data) and path != paths[-1]:
-            raise LogCorruptError(str(path), good, "a record is cut off or damaged")
-    return state
-
-
-def read_records(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """Return the records up to the first that is cut off or damaged, each with where it ends."""
-    at = 0
-    while at + _HEADER.size <= len(data):
-        length, crc = _HEADER.unpack_from(data, at)
-        start = at + _HEADER.size
-        record = data[start : start + length]
-        if not length or len(record) < length or zlib.crc32(record) != crc:
-            return
-        at = start + length
-        yield record, at
-
-
-def segments(folder: Path) -> list[Path]:
-    """Return the segments of a log, oldest first."""
-    found = [path for path in folder.glob("queue-*.log") if path.stem[6:].isdecimal()]
-    return sorted(found, key=_number)
-
-
-def _number(path: Path) -> int:
-    return int(path.stem[6:])
+        return time.time_ns() - pushed_ns < self._dedup_window_ms * 1e6
 
 
 def _lock(folder: Path) -> int:
@@ -346,8 +355,9 @@ def _lock(folder: Path) -> int:
     return fd
 
 
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def _sync_path(path: Path) -> None:
+    """Force a file, or the names in a folder, to the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -24,9 +24,17 @@ def host() -> str:
 
     Containers share their machine's boot id, and not its process ids: hence the name space, too.
     """
+    boot = boot_id()
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}" if boot else ""
+    except OSError:
+        return ""
+
+
+def boot_id() -> str:
+    """Return what is another one after each start of the operating system; empty where unknown."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
 

@@ -5,8 +5,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import transports
 from p2pmsg.config import at_least, of_kind
@@ -17,6 +16,7 @@ from p2pmsg.queue.job import Job
 from p2pmsg.queue.process_id import this_process, worker_name
 from p2pmsg.queue.puller_line import PullerLine
 from p2pmsg.queue.stats import PullerStats, merge_counts
+from p2pmsg.sync.closing import ClosesAtOnce
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.settings import check_endpoints, check_name
@@ -27,7 +27,7 @@ _FRAMES_PER_ROUND: Final = 64
 _monotonic_ns = time.monotonic_ns
 
 
-class Puller:
+class Puller(ClosesAtOnce):
     """Takes jobs from pushers, one after the other.
 
     ::
@@ -183,17 +183,6 @@ class Puller:
             self._unusable = "it is closed"
             self._driver.stop()
             self._lock.run(self._close_all)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Puller {self._name!r}{' closed' if self._closed else ''}>"

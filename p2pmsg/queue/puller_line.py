@@ -73,7 +73,7 @@ class PullerLine:
         self._lease_ns = 0
         self._beat_ns = self._idle_beat_ns = round(BEAT_MS * _MS)
         self._beat_due_ns = now_ns
-        self._serial = self._confirmed = 0
+        self._serial = self._confirmed = self._next_delivery = 0
         self._acked: list[Job] = []
         self.acks_waiting = self._acked.__len__
         self._refusals: list[tuple[Job, Refusal]] = []
@@ -184,6 +184,9 @@ class PullerLine:
             raise FrameError("session")
         values, sequences, details, confirmed, delivered_ns = frames.read_jobs(frame)
         count = frame.count
+        if frame.sequence < self._next_delivery:
+            raise FrameError("delivery")  # a pusher that Ctrl-C struck while it sent says it twice
+        self._next_delivery = frame.sequence + count
         origin = Origin(self, frame.session, frame.base_timestamp_ns, delivered_ns)
         each: Iterable[int] = (
             sequences if isinstance(sequences, list) else range(sequences, sequences + count)
@@ -300,7 +303,7 @@ class PullerLine:
         self._drop_ready()
         self.flush(now_ns=now_ns)
         self.leaving = True
-        if self.joined:
+        if self._session:  # also while it is asked who it is
             self._send(Kind.QUEUE_LEAVE, None, now_ns)
         self.joined = False
 
@@ -374,7 +377,7 @@ class PullerLine:
         self._unconfirmed.clear()
         self._acked.clear()
         self._refusals.clear()
-        self._lease_ns = 0
+        self._lease_ns = self._next_delivery = 0
         self._confirmed = self._serial
 
     def _time_out(self, now_ns: int) -> None:

@@ -86,7 +86,11 @@ class Pusher(ClosesItself):
         self._duplicates = 0
         settings = log_settings(log)
         state = JournalState()
-        self._journal = FileJournal(settings, state) if settings is not None else None
+        self._journal: FileJournal | None = None
+        if settings is not None:
+            window_ms = self._config.queue.dedup_window_ms
+            boot = process_id.boot_id()
+            self._journal = FileJournal(settings, state, boot=boot, dedup_window_ms=window_ms)
         try:
             self._server = bind(endpoint)
             self._start(state)
@@ -99,7 +103,7 @@ class Pusher(ClosesItself):
 
     def _start(self, state: JournalState) -> None:
         now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
-        # Beyond any delivery number of an earlier run: none of those makes a million a millisecond.
+        # Beyond any delivery number of an earlier run.
         incarnation = max(wall_ns, state.deliveries)
         queue = JobQueue(
             self._config.queue,
@@ -305,7 +309,12 @@ class Pusher(ClosesItself):
         gather = self._gather
         sequence = job.sequence = gather.next
         if self._journal is not None:
-            self._journal.append(push_record(job))
+            gather.next = sequence + 1  # first, so that after Ctrl-C no other job gets it
+            try:
+                self._journal.append(push_record(job))
+            except OSError:
+                gather.next = sequence
+                raise
         gather.next = sequence + 1
         plain = job.key is None and job.message_id is None and job.headers is None
         if plain and not job.due_ns and not job.priority:
@@ -403,3 +412,5 @@ class Pusher(ClosesItself):
         """In a forked child: nothing of this is the child's."""
         self._closed = True
         self._unusable = "it belongs to the parent process"
+        if self._journal is not None:
+            self._journal.forget()

@@ -204,7 +204,8 @@ class PusherCore:
             self._processes[worker.id] = (hello.host, hello.pid, hello.started)
             if not known:
                 self._serials[worker.id] = hello.confirmed
-                for delivery, sequence in hello.claims:
+                # The latest first: of a job that it had before, it may not know what became.
+                for delivery, sequence in sorted(hello.claims, reverse=True):
                     self.queue.adopt(worker, delivery, sequence, now_ns=now_ns)
                 self.queue.store.unclaimed(worker.id, now_ns=now_ns)
             gone = self.queue.reconcile(worker, hello.held, now_ns=now_ns)
@@ -215,8 +216,10 @@ class PusherCore:
         self._send(peer, Kind.QUEUE_WELCOME, welcome, timestamp_ns=frame.base_timestamp_ns)
 
     def _receive_leave(self, peer: Peer, frame: Frame, now_ns: int) -> None:
-        worker = self._worker_of(peer, frame)
-        if worker is not None:
+        # Also from one that was asked who it is, or came over a new connection: it knows its id,
+        # which is random, and does not stay to tell.
+        worker = self.queue.workers.get(frame.session)
+        if worker is not None and self._by_worker.get(worker.id) in (peer, None):
             self.queue.leave(worker.id, now_ns=now_ns)
             self._forget_worker(worker.id)
 

@@ -89,14 +89,23 @@ def restore(core: PusherCore, state: JournalState, *, now_ns: int) -> int:
     """Take over what an earlier run left in the log; returns how many jobs."""
     store = core.queue.store
     count = 0
+    if state.has_crashed:
+        # Who was given what right before it is not known.
+        store.close_keys(now_ns=now_ns)
+        state.holders.clear()
     for job, holder in state.jobs():
         store.restore(job, holder, now_ns=now_ns)
         count += 1
     holders = {holder for holder, _ in state.holders.values()}
     core.expect({w: state.processes[w] for w in holders if w in state.processes})
-    for dead in state.dead.values():
-        store.dead.add(dead)
-    for message_id, (sequence, pushed_ns) in state.seen.items():
+    for dead in sorted(state.dead.values(), key=lambda dead: dead.at_ns):
+        store.restore_dead(dead)
+    for message_id, (sequence, pushed_ns) in _by_time(state.seen):
         age_ns = max(0, store.wall_ns(now_ns) - pushed_ns)
         store.dedup.add(message_id, sequence, now_ns=now_ns - age_ns)
     return count
+
+
+def _by_time(seen: dict[str, tuple[int, int]]) -> list[tuple[str, tuple[int, int]]]:
+    """Sort message ids as they are forgotten; in the log, copies come late."""
+    return sorted(seen.items(), key=lambda item: item[1][1])

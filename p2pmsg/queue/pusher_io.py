@@ -1,6 +1,7 @@
 """A pusher's I/O: sockets and journal around the core. Every call is made under the lock."""
 
 import logging
+import time
 from typing import Final
 
 import transports
@@ -12,6 +13,8 @@ _MS: Final = 1_000_000
 _ROUNDS_MAX: Final = 16
 _FRAMES_PER_ROUND: Final = 256
 _NOBODY: Final = ("", 0, 0)
+_FAILING_S: Final = 0.01
+"""Between two tries to write to a log that cannot be written."""
 _QUIET_NS: Final = 250 * _MS
 """A worker that has jobs says every 100 ms that it lives. After so long it is looked for."""
 _log = logging.getLogger("p2pmsg")
@@ -45,6 +48,9 @@ class PusherIO:
         """Do all there is to do; False where there may be more at once."""
         core, server = self.core, self._server
         for _ in range(_ROUNDS_MAX):
+            if self._journal_fails and not self.record():
+                time.sleep(_FAILING_S)  # what came is left where it is, and would wake us at once
+                return True
             came = 0
             while came < _FRAMES_PER_ROUND and (found := server.receive()) is not None:
                 came += 1
@@ -52,11 +58,10 @@ class PusherIO:
             if server.broke() or now_ns >= self._look_due_ns:
                 self._look_for_workers(now_ns)
             core.handle_timer(now_ns=now_ns)
-            self.record()
+            if not self.record():
+                return True
             sent = self._send(now_ns)
             if not came and not sent:
-                if self.journal is not None:
-                    self.journal.tick()
                 self._say_whether_open()
                 return True
         return False
@@ -68,26 +73,36 @@ class PusherIO:
         due_ns = self.core.next_deadline_ns(now_ns=now_ns)
         return 1000.0 if due_ns is None else max(0.0, (due_ns - now_ns) / _MS)
 
-    def record(self) -> None:
-        """Write down what became of jobs, before anybody is told."""
+    def record(self) -> bool:
+        """Write down what became of jobs, before anybody is told; False where that fails."""
+        journal = self.journal
+        if journal is None:
+            return True
         changes = self.core.queue.store.changes
-        if not changes or self.journal is None:
-            return
         written = 0
         try:
             for change in changes:
                 process = _NOBODY
                 if isinstance(change, Given):
                     process = self.core.process_of(change.worker)
-                self.journal.append(change_record(change, process))
+                journal.append(change_record(change, process))
                 written += 1
+            journal.allow_deliveries(self.core.queue.next_delivery)
+            journal.tick()
         except OSError as error:
             if not self._journal_fails:
-                _log.error("the queue's log cannot be written, it is tried again: %s", error)
+                _log.error(
+                    "the queue's log cannot be written, and nothing is handed out until it can: %s",
+                    error,
+                )
             self._journal_fails = True
         else:
+            if self._journal_fails:
+                _log.warning("the queue's log can be written again")
             self._journal_fails = False
-        del changes[:written]
+        finally:
+            del changes[:written]
+        return not self._journal_fails
 
     def _send(self, now_ns: int) -> bool:
         """Send what is in the outbox; whether anything was."""

@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import transports
 from p2pmsg.batch import PACKING_ERRORS, check_size, packing_error
@@ -16,6 +15,7 @@ from p2pmsg.errors import ClosedError, NoHandlerError, RemoteError, RequestError
 from p2pmsg.publisher_stream import check_topic
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
+from p2pmsg.sync.closing import ClosesAtOnce
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.wire import Frame, FrameError, Kind, encoder
 
@@ -36,7 +36,7 @@ class Answers:
     """Endpoints that did not answer in time."""
 
 
-class Requester:
+class Requester(ClosesAtOnce):
     """Asks responders, and waits for the answer. Several threads may use it.
 
     Args:
@@ -162,17 +162,6 @@ class Requester:
                 for client in clients:
                     client.close()
             self._all.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Requester{' closed' if self._closed else ''} of {len(self._endpoints)}>"

@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import transports
@@ -18,6 +17,7 @@ from p2pmsg.publisher_stream import check_topic
 from p2pmsg.requests import frames
 from p2pmsg.requests.cache import ReplyCache, Request
 from p2pmsg.requests.frames import Status
+from p2pmsg.sync.closing import ClosesAtOnce
 from p2pmsg.wire import Frame, FrameError, Kind, encoder
 
 _WAIT_MS: Final = 50
@@ -27,7 +27,7 @@ Handler = Callable[[Any], Any]
 H = TypeVar("H", bound=Handler)
 
 
-class Responder:
+class Responder(ClosesAtOnce):
     """Answers requests: what a topic's handler returns is the reply.
 
     ::
@@ -158,14 +158,6 @@ class Responder:
     def __enter__(self) -> Self:
         self.start()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Responder {'closed' if self._closed else self.endpoint}>"

@@ -1,8 +1,27 @@
-"""What the peers that are used in a `with` block share: how they end with it."""
+"""What is used in a `with` block shares how it ends with it."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, ClassVar, Self
+
+
+class ClosesAtOnce(ABC):
+    """Closes at the end of its `with` block, which takes no time to speak of."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 class ClosesItself(ABC):

@@ -12,8 +12,7 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import zmq
 
@@ -21,6 +20,7 @@ from p2pmsg import control, wire
 from p2pmsg.config import at_least
 from p2pmsg.errors import ClosedError, P2PError
 from p2pmsg.publisher_stream import check_topic
+from p2pmsg.sync.closing import ClosesAtOnce
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.range_channel import MS, RangeChannel
 from p2pmsg.sync.reader import Heads, StreamHead, heads_of
@@ -40,7 +40,7 @@ _FRAMES_MAX: Final = 1000
 _log: Final = logging.getLogger("p2pmsg")
 
 
-class HeadsWatch:
+class HeadsWatch(ClosesAtOnce):
     """Keeps the heads of the publishers at several endpoints, without receiving their messages.
 
     Its methods may be called from any thread, and none of them waits for a publisher but
@@ -113,17 +113,6 @@ class HeadsWatch:
         self._thread.join()
         os.close(self._wake_read)
         os.close(self._wake_write)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _forget(self) -> None:
         self._closed = True

@@ -6,14 +6,14 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import transports
 from p2pmsg.errors import BindError, ClosedError, ConfigError, EndpointError
 from p2pmsg.mold import codec
 from p2pmsg.mold.publisher_core import History, MoldPublisherCore
 from p2pmsg.settings_checks import check, whole
+from p2pmsg.sync.closing import ClosesAtOnce
 from p2pmsg.sync.forks import close_in_children
 from recovery import HeartbeatConfig, ReplayConfig, RetransmitConfig, TokenBucket
 from transports.endpoint_options import request_address
@@ -48,7 +48,7 @@ class MoldPublisherStats:
     requests_invalid: dict[str, int]
 
 
-class MoldPublisher:
+class MoldPublisher(ClosesAtOnce):
     """Publishes a MoldUDP64 feed, and serves what its receivers missed.
 
     Any receiver of the standard can read it. The messages are bytes, numbered from 1 on. A thread
@@ -181,17 +181,6 @@ class MoldPublisher:
             one.close()
 
     _stopping = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _bind_server(self, endpoint: transports.Endpoint) -> socket.socket:
         host, port = request_address(endpoint.option("request", "0.0.0.0:0"))

@@ -9,8 +9,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from p2pmsg import control, wire
 from p2pmsg.config import at_least
@@ -18,6 +17,7 @@ from p2pmsg.errors import ConfigError, LossReport, MessageError
 from p2pmsg.frames import typed_decode
 from p2pmsg.message import MessageBatch
 from p2pmsg.publisher_stream import check_topic
+from p2pmsg.sync.closing import ClosesAtOnce
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.range_channel import MS, SILENCE_NS, Presence, RangeChannel
 from p2pmsg.sync.range_fetch import RangeFetch
@@ -62,7 +62,7 @@ class Heads:
     """By topic."""
 
 
-class RangeReader:
+class RangeReader(ClosesAtOnce):
     """Reads exact ranges of the streams of the publisher at one endpoint.
 
     It belongs to one thread at a time. Several `fetch` of different topics may be under way: each
@@ -256,17 +256,6 @@ class RangeReader:
     def close(self) -> None:
         """Close the sockets; a second call does nothing."""
         self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<RangeReader {self._channel.endpoint}>"

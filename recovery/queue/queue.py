@@ -97,7 +97,7 @@ class JobQueue:
         """Let a worker keep a job that it was given before a restart; False where it cannot."""
         if delivery >= self.next_delivery:
             return False
-        job = self.store.claim(sequence)
+        job = self.store.claim(sequence, worker.id)
         if job is None:
             return False
         job.deliveries += 1

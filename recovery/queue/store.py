@@ -86,7 +86,7 @@ class JobStore:
         self.dedup = DedupWindow(config.dedup_window_ms, config.dedup_ids_max)
         self.changes: list[Change] = []
         self.in_flight = 0
-        self.bytes = 0
+        self.bytes = self._keys_open_ns = 0
         self.opens_ns = 0
         self.pushed = self.done = self.failed = self.died = self.retried = 0
         self._delayed: list[tuple[int, int, QueuedJob]] = []
@@ -112,10 +112,18 @@ class JobStore:
             self.dedup.add(job.message_id, job.sequence, now_ns=now_ns)
         if job.key is not None and not self.gates.enter(job):
             return
-        if job.due_ns and self._mono(job.due_ns) > now_ns:
-            heappush(self._delayed, (self._mono(job.due_ns), job.sequence, job))
+        due_ns = self._due_ns(job)
+        if due_ns > now_ns:
+            heappush(self._delayed, (due_ns, job.sequence, job))
         else:
             self.lanes.append(job)
+
+    def close_keys(self, *, now_ns: int) -> None:
+        """Hand out nothing that has a key for `ack_timeout_ms`: workers may have anything in hand.
+
+        For a restart that does not know what was given out before, or even pushed.
+        """
+        self._keys_open_ns = now_ns + ms_to_ns(self._config.ack_timeout_ms)
 
     def restore(self, job: QueuedJob, holder: int | None, *, now_ns: int) -> None:
         """Take over a job of before a restart, lowest sequence first.
@@ -134,10 +142,21 @@ class JobStore:
         self._restored[job.sequence] = (holder, job)
         heappush(self._restored_due, (due_ns, job.sequence))
 
-    def claim(self, sequence: int) -> QueuedJob | None:
-        """Give a restored job to the worker who has it in hand; None where it waits no longer."""
-        found = self._restored.pop(sequence, None)
-        return found[1] if found is not None else None
+    def restore_dead(self, dead: DeadJob) -> None:
+        """Take over a dead letter of before a restart, oldest first."""
+        self._keep_dead(dead)
+
+    def claim(self, sequence: int, worker: int) -> QueuedJob | None:
+        """Give a restored job to a worker who says it has it in hand; None where it cannot be.
+
+        With a key, it is whose is known to be: that of another, who had it before, may be out of
+        date, and the next job of the key must not be let go by it.
+        """
+        holder, job = self._restored.get(sequence, (None, None))
+        if job is None or (job.key is not None and holder != worker):
+            return None
+        del self._restored[sequence]
+        return job
 
     def unclaimed(self, holder: int, *, now_ns: int) -> None:
         """Let go of restored jobs that `holder` does not have, or no longer."""
@@ -280,13 +299,16 @@ class JobStore:
 
     # -------------------------------------------------------------------------------- private
 
-    def _mono(self, wall_ns: int) -> int:
-        return wall_ns - self._wall_offset_ns
+    def _due_ns(self, job: QueuedJob) -> int:
+        """Return when a job may be handed out, by the monotonic clock."""
+        due_ns = job.due_ns - self._wall_offset_ns if job.due_ns else 0
+        return max(due_ns, self._keys_open_ns) if job.key is not None else due_ns
 
     def _admit(self, job: QueuedJob, now_ns: int) -> None:
         """Put a job where it waits, once its key lets it through."""
-        if job.due_ns and self._mono(job.due_ns) > now_ns:
-            heappush(self._delayed, (self._mono(job.due_ns), job.sequence, job))
+        due_ns = self._due_ns(job)
+        if due_ns > now_ns:
+            heappush(self._delayed, (due_ns, job.sequence, job))
         elif job.suspect:
             heappush(self._suspects, (-job.priority, job.sequence, job))
         else:
@@ -305,11 +327,15 @@ class JobStore:
         self.died += 1
         self.bytes -= job.size
         dead = DeadJob(job, why, self.wall_ns(now_ns))
-        gone = self.dead.add(dead)
         if self.records:
             self.changes.append(Died(dead))
-            self.changes.extend(Dropped(other.job.sequence) for other in gone)
+        self._keep_dead(dead)
         self._leave_gate(job, now_ns)
+
+    def _keep_dead(self, dead: DeadJob) -> None:
+        gone = self.dead.add(dead)
+        if self.records:
+            self.changes.extend(Dropped(other.job.sequence) for other in gone)
 
     def _leave_gate(self, job: QueuedJob, now_ns: int) -> None:
         if job.key is not None:

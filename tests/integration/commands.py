@@ -2,25 +2,20 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
+
+from tests.integration.peers import eventually
+
+__all__ = ["DEADLINE_S", "P2PMSG", "Command", "command", "eventually", "run", "without_waiting"]
 
 P2PMSG = [sys.executable, "-m", "p2pmsg"]
 DEADLINE_S = 30.0
 _MARK = "P2PMSG_TEST_MARK"
-
-
-def eventually(condition, deadline_s=DEADLINE_S):
-    """Return the first true value of `condition`; fail if there is none in time."""
-    deadline = time.monotonic() + deadline_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.005)
-    return value
 
 
 def run(*arguments, stdin=b"", timeout=DEADLINE_S, env=None):
@@ -29,10 +24,10 @@ def run(*arguments, stdin=b"", timeout=DEADLINE_S, env=None):
     )
 
 
-def complaints(errors):
-    """Return the errors without what they say of waiting, which they do on a slow machine."""
-    text = errors if isinstance(errors, str) else errors.decode()
-    return "".join(line for line in text.splitlines(True) if ": waiting for " not in line)
+def without_waiting(errors):
+    """Leave out that subscribers are waited for, which is said where they take half a second."""
+    text = errors.decode() if isinstance(errors, bytes) else errors
+    return re.sub(r"p2pmsg [a-z ]+: waiting for \d+ subscribers? at \S+\n", "", text)
 
 
 class Command:
@@ -65,9 +60,6 @@ class Command:
 
     def errors(self):
         return self.err.read_text()
-
-    def complaints(self):
-        return complaints(self.errors())
 
     def processes(self):
         """Return the ids of all processes that come of this command and still live."""

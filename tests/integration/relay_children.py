@@ -2,7 +2,7 @@
 
 import sys
 
-from p2pmsg import LogConfig, Publisher, Relay
+from p2pmsg import LogConfig, NackConfig, Publisher, Relay, SubscriberConfig
 
 TOPIC = "t"
 
@@ -27,7 +27,11 @@ def publish(endpoint, directory, count):
 
 def relay(upstream, endpoint, directory):
     """Relay on a log until killed."""
-    with Relay(upstream, endpoint, name="relay", log=LogConfig(directory)) as served:
+    nack = NackConfig(deadline_ms=30_000, attempts_max=1000)
+    with Relay(
+        upstream, endpoint, name="relay", log=LogConfig(directory),
+        intake=SubscriberConfig(nack=nack),
+    ) as served:  # fmt: skip
         say(served.endpoint)
         sys.stdin.readline()
 

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 
-from p2pmsg import metrics
+from p2pmsg import LogConfig, metrics
 from p2pmsg.statsd import Collector
 
 
@@ -33,6 +33,17 @@ def count(endpoint, messages):
             if number % 20 == 0:
                 time.sleep(0.001)
         say(done=True)
+        sys.stdin.readline()
+
+
+def count_with_log(endpoint, log, first, stop):
+    """Count numbers once each by a client with a log, and say before and behind each; then stay."""
+    with metrics.Client(endpoint, interval_ms=0, log=LogConfig(log)) as client:
+        say(endpoint=client.endpoint)
+        for number in range(int(first), int(stop)):
+            say(begun=number)
+            client.increment(f"n{number}")
+            say(done=number)
         sys.stdin.readline()
 
 

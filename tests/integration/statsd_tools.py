@@ -113,7 +113,7 @@ class Carbon:
             made.close()
 
     def paths(self):
-        lines = self.data.decode().splitlines()
+        lines = self.data[: self.data.rfind(b"\n") + 1].decode().splitlines()
         return {path: float(value) for path, value, _ in map(str.split, lines)}
 
 

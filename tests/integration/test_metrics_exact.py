@@ -164,6 +164,63 @@ def test_a_client_that_was_killed_is_counted_as_far_as_it_came(tmp_path):
     assert sum(range(hits - 1)) <= counters["child.sum"] <= sum(range(hits))
 
 
+class LoggedClient:
+    """A client with a log in a process of its own, that is killed and started again."""
+
+    def __init__(self, log):
+        self.place, self.log = LOOPBACK, str(log)
+        self.begun, self.done = set(), set()
+
+    @contextlib.contextmanager
+    def counting(self, count):
+        """Count so many numbers more, then stay as long as the block takes, and be killed."""
+        first = max(self.begun, default=-1) + 1
+        span = (str(first), str(first + count))
+        with child("count_with_log", self.place, self.log, *span) as process:
+            self.place = say_until(process, lambda told: "endpoint" in told)["endpoint"]
+            yield process
+            process.send_signal(signal.SIGKILL)
+            for line in process.stdout:
+                if line.endswith("}\n"):
+                    self._note(json.loads(line))
+
+    def follow(self, process, number):
+        """Read what it says until it has counted so many in all."""
+        while len(self.done) < number:
+            self._note(say_until(process, bool))
+
+    def _note(self, told):
+        self.begun |= {told["begun"]} if "begun" in told else set()
+        self.done |= {told["done"]} if "done" in told else set()
+
+    def has_arrived(self, totals):
+        """Whether all that was accepted is in the totals, and nothing twice."""
+        assert set(totals.counters.values()) <= {1}
+        numbers = {int(key[1:]) for key in totals.counters}
+        assert numbers <= self.begun
+        return self.done <= numbers
+
+
+@pytest.mark.parametrize("collector_is", ["there", "late"])
+def test_what_a_client_with_a_log_accepted_arrives_once_however_often_it_is_killed(
+    tmp_path, opened, collector_is
+):
+    client = LoggedClient(tmp_path / "log")
+    with client.counting(10_000) as process:
+        client.follow(process, 50)
+    proxy = opened.enter_context(TcpProxy(client.place, frame_loss=LOSS, seed=5))
+    with contextlib.ExitStack() as stack:
+        for number in range(5):
+            if number == (0 if collector_is == "there" else 4):
+                collector, _ = stack.enter_context(collecting(exact=proxy.endpoint))
+            with client.counting(10_000) as process:
+                client.follow(process, len(client.done) + 50)
+        with client.counting(0):
+            until(lambda: client.has_arrived(collector.totals()), 30)
+        assert collector.totals().is_exact
+    assert len(client.done) >= 300
+
+
 def test_gauges_and_totals_stand_as_they_were_after_a_restart(tmp_path):
     with metrics.Client(LOOPBACK, interval_ms=0) as client:
         client.gauge("g", 5)

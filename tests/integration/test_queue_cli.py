@@ -89,6 +89,20 @@ def test_dead_letters_of_a_log(tmp_path, place):
         pusher.drain(timeout=5)
 
 
+def test_dead_letters_that_are_not_there(tmp_path, place):
+    log = str(tmp_path / "log")
+    p2pmsg.Pusher(place, log=log).close()
+
+    assert run("dead-letters", "ls", log).returncode == 0
+    for action in ("show", "retry", "purge"):
+        everything = run("dead-letters", action, log, "--all")
+        assert (everything.returncode, everything.stderr) == (0, b"")
+        assert everything.stdout.strip() in (b"", b"0 made jobs again", b"0 thrown away")
+        ended = run("dead-letters", action, log, "3", "4")
+        assert ended.returncode == 1
+        assert ended.stderr == b"p2pmsg dead-letters: 2 of these sequences are no dead letters\n"
+
+
 def test_requests(place):
     with p2pmsg.Responder(place, {"square": lambda n: n * n, "fail": lambda n: 1 / 0}):
         assert run("request", place, "square", "12", "--json").stdout == b"144\n"
@@ -105,6 +119,8 @@ WRONG = {
     "push to a wildcard of pull": (["pull", "tcp://*:5557"], "wildcard"),
     "priority": (["push", "ipc://x", "--priority", "10"], "at most 9"),
     "prefetch": (["pull", "ipc://x", "--prefetch", "0"], "at least 1"),
+    "command": (["pull", "ipc://x", "--", "/no/such"], "no command '/no/such'"),
+    "where": (["dead-letters", "ls"], "required: WHERE\n"),
     "action": (["dead-letters", "frobnicate", "x"], "invalid choice"),
     "no sequences": (["dead-letters", "retry", "x"], "needs sequences, or --all"),
     "both": (["dead-letters", "purge", "x", "1", "--all"], "needs sequences, or --all"),

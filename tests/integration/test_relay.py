@@ -234,7 +234,9 @@ def test_a_relay_is_killed_and_goes_on_on_its_log(
     if not with_publisher:
         publisher.close(timeout=0.0)
     relay = make_relay(publisher.endpoint, endpoint, log=LogConfig(tmp_path))
-    assert relay.stats().streams == {(publisher.session, "t"): (0, 4000)}
+    earliest, following = relay.stats().streams[publisher.session, "t"]
+    assert earliest == 0
+    assert following in ((4000, 6000) if with_publisher else (4000,))
     late = make_subscriber(endpoint, start="earliest")
     assert take(late, 4000) == list(range(4000))
     assert late.stats().publishers == [publisher.name]

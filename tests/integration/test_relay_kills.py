@@ -5,10 +5,13 @@ import signal
 
 import pytest
 
+from p2pmsg import NackConfig, SubscriberConfig
 from tests.integration.test_relay import free_place
 
 pytest.importorskip("recovery.log")
 
+PATIENT = SubscriberConfig(nack=NackConfig(deadline_ms=60_000, attempts_max=1000))
+"""On a busy machine the next one is killed before the one that was killed has caught up."""
 ROUNDS = 12
 
 
@@ -29,7 +32,7 @@ def test_nothing_is_missing_whoever_is_killed(tmp_path, make_child, make_subscri
         return child
 
     children = {publisher: publisher(), relay: relay()}
-    subscriber = make_subscriber(place, start=0)
+    subscriber = make_subscriber(place, start=0, config=PATIENT)
     expected = 0
     for _ in range(ROUNDS):
         for _ in range(rng.randrange(200, 2000)):

@@ -1,6 +1,7 @@
 """`p2pmsg statsd` as a user runs it: wrong arguments, Ctrl-C, SIGTERM, SIGKILL."""
 
 import json
+import os
 import signal
 import socket
 import time
@@ -8,7 +9,7 @@ import time
 import pytest
 
 import p2pmsg
-from tests.integration.commands import Command, eventually, run
+from tests.integration.commands import Command, command, eventually, run
 from tests.integration.statsd_tools import Carbon, address, open_client
 
 ANYWHERE = ("--listen", "udp://127.0.0.1:0")
@@ -19,16 +20,16 @@ def start(tmp_path):
     running = []
 
     def start(*arguments):
-        command = Command(tmp_path, "statsd", *arguments)
-        running.append(command)
-        line = eventually(lambda: next(iter(command.errors().splitlines()), None))
-        return command, line.partition(": ")[2].split(", ")
+        started = Command(tmp_path, "statsd", *arguments)
+        running.append(started)
+        line = eventually(lambda: next(iter(started.errors().splitlines()), None))
+        return started, line.partition(": ")[2].split(", ")
 
     yield start
-    for command in running:
-        command.process.kill()
-        command.process.wait()
-        command.process.stdin.close()
+    for started in running:
+        started.process.kill()
+        started.process.wait()
+        started.process.stdin.close()
 
 
 def send(place, *packets):
@@ -48,9 +49,8 @@ def test_what_was_gathered_is_flushed_when_it_is_told_to_end(start, number):
     command.process.send_signal(number)
 
     assert command.wait() == {signal.SIGTERM: 143, signal.SIGINT: 130}[number]
-    time.sleep(0.2)
+    eventually(lambda: carbon.paths().get("stats_counts.a") == 500)
     carbon.close()
-    assert carbon.paths()["stats_counts.a"] == 500
     errors = command.errors()
     assert "501 metrics in 501 packets" in errors
     assert "1 bad lines: 1 no_type" in errors
@@ -75,6 +75,25 @@ def test_after_sigkill_the_next_one_takes_over(start, tmp_path):
     }  # fmt: skip
     second.interrupt()
     assert second.wait() == 130
+
+
+@pytest.mark.parametrize("others", [(), ("--console", "--publish", "tcp://127.0.0.1:0")])
+def test_a_table_that_nobody_reads_any_more_ends_the_command_only_where_it_is_all(
+    tmp_path, others
+):
+    reader, writer = os.pipe()
+    arguments = ("statsd", *ANYWHERE, "--interval", "0.2", *others)
+    with command(tmp_path, *arguments, stdout=writer) as started:
+        os.close(writer)
+        assert b"metrics at" in os.read(reader, 4096)
+        os.close(reader)
+        if others:
+            time.sleep(0.6)
+            started.interrupt()
+            assert started.wait() == 130
+        else:
+            assert started.wait() == 141
+        assert started.errors().count("\n") == 1
 
 
 def test_the_live_table_and_the_management_port(start):

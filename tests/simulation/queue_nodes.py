@@ -8,6 +8,8 @@ from p2pmsg.queue.puller_line import Process, PullerLine
 from p2pmsg.wire import Kind, control_frame
 
 MS = 1_000_000
+_NO_SEQUENCE = 2**62
+"""What a liar says that it did: what it says it has after a pusher's restart has to be believed."""
 
 
 class Connection:
@@ -72,7 +74,7 @@ class WorkerNode:
         self.life += 1
         self.pid = self.number * 1000 + self.life
         world.alive_processes.add(self.pid)
-        host = "here" if self.number % 2 else ""
+        host = f"here {world.pusher.disk.boots}" if self.number % 2 else ""
         self.line = PullerLine(
             self.pid, f"w{self.pid}", world.profile.prefetch, Process(host, self.pid, 1),
             now_ns=world.now,
@@ -213,7 +215,7 @@ class WorkerNode:
         if number == 3:
             others = target.line.open if target.line is not None and target is not self else ()
             for delivery in others:
-                self.line._acked.append(Job(0, delivery, job.sequence, None, None))
+                self.line._acked.append(Job(0, delivery, _NO_SEQUENCE, None, None))
             return
         if number == 0:
             frame = rng.randbytes(rng.randrange(80))
@@ -241,6 +243,13 @@ class WorkerNode:
         self.life += 1
         world.alive_processes.discard(self.pid)
         world.after(world.rng.uniform(20, 400), self.start)
+
+    def end_with_machine(self):
+        """The pusher's machine ended, and this is on it, as every other worker is."""
+        if self.line is not None and self.number % 2:
+            self._end_process()
+            if self.connection is not None:
+                self.connection.cut()
 
     def cuts(self):
         if self.line is not None and self.connection is not None:

@@ -8,15 +8,16 @@ import heapq
 import random
 from dataclasses import dataclass
 
-from p2pmsg.queue.journal import JournalState, change_record, head_record, push_record
+from p2pmsg.queue.journal import JournalState, change_record, push_record
 from p2pmsg.queue.pusher_core import PusherCore
+from p2pmsg.queue.pusher_input import restore
 from recovery.queue import BreakerConfig, Given, JobQueue, Lot, QueueConfig, QueuedJob
+from tests.simulation.queue_disk import Disk
 from tests.simulation.queue_history import History
 from tests.simulation.queue_nodes import WorkerNode
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000 * 10**9
-SESSION = 77
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Profile:
     stops: int = 0
     leaves: int = 0
     pusher_crashes: int = 0
+    system_crashes: int = 0
+    synced: bool = False
 
 
 class World:
@@ -95,11 +98,13 @@ class World:
         self.at(busy_ms * MS + 1, self.pusher.end_pushes)
         for node in self.workers:
             self.after(rng.uniform(0, 100), node.start)
-        for what in ("cuts", "stalls", "stops", "leaves", "pusher_crashes"):
+        for what in ("cuts", "stalls", "stops", "leaves", "pusher_crashes", "system_crashes"):
             for _ in range(getattr(profile, what)):
                 at_ms = rng.uniform(50, busy_ms * 1.5)
                 if what == "pusher_crashes":
                     self.after(at_ms, self.pusher.crash)
+                elif what == "system_crashes":
+                    self.after(at_ms, self.pusher.system_crash)
                 else:
                     self.after(at_ms, getattr(rng.choice(self.workers), what))
         self.after(4000, self._heal)
@@ -113,14 +118,13 @@ class Pusher:
 
     def __init__(self, world):
         self.world = world
-        self.journal = [head_record(SESSION, 0)]
-        self.sequence = 0
+        self.disk = Disk(world.rng, is_synced=world.profile.synced)
         self.pushes_ended = False
-        self.deliveries = 1
         self.connections = {}
         self._timer_ns = None
         self.generation = 0
-        self._start(JournalState())
+        self._start()
+        self._sync()
 
     @property
     def finished(self):
@@ -134,28 +138,31 @@ class Pusher:
             "workers": [(w.id, w.hand.count, w.cut_ns) for w in self.queue.workers.values()],
         }  # fmt: skip
 
-    def _start(self, state):
+    def _start(self):
         self.alive = True
         world = self.world
+        state = self.disk.open()
+        self.sequence = state.next_sequence
+        # The clock helps in reality; here only the marks keep delivery numbers apart.
+        first_delivery = state.deliveries + 1
         self.queue = JobQueue(
-            world.config, wall_offset_ns=WALL_NS, first_delivery=self.deliveries, records=True
+            world.config, wall_offset_ns=WALL_NS, first_delivery=first_delivery, records=True
         )
         self.core = PusherCore(
-            self.queue, name="pusher", session=SESSION, incarnation=self.deliveries,
+            self.queue, name="pusher", session=state.session, incarnation=first_delivery,
             job_timeout_ms=400, is_gone=self._is_gone,
         )  # fmt: skip
-        for job, holder in state.jobs():
-            self.queue.store.restore(job, holder, now_ns=world.now)
-        holders = {holder for holder, _ in state.holders.values()}
-        self.core.expect({w: state.processes[w] for w in holders})
-        for dead in state.dead.values():
-            self.queue.store.dead.add(dead)
-        for name, (sequence, _) in state.seen.items():
-            self.queue.store.dedup.add(name, sequence, now_ns=world.now)
+        restore(self.core, state, now_ns=world.now)
+
+    def _sync(self):
+        if self.alive:
+            self.disk.sync()
+        if not self.finished:
+            self.world.after(100, self._sync)
 
     def _is_gone(self, host, pid, started):
         # Half of the machines are not this one.
-        return host == "here" and pid not in self.world.alive_processes
+        return host == f"here {self.disk.boots}" and pid not in self.world.alive_processes
 
     def push(self, number):
         if not self.alive:
@@ -174,7 +181,7 @@ class Pusher:
             ends = [sum(map(len, payloads[: n + 1])) for n in range(count)]
             for n, payload in enumerate(payloads):
                 job = QueuedJob(sequence + n, payload, pushed_ns)
-                self.journal.append(push_record(job))
+                self.disk.append(push_record(job), sequence + n)
                 world.history.pushed(sequence + n, None)
             store.push_lot(Lot(sequence, b"".join(payloads), ends, pushed_ns))
             self.sequence += count
@@ -189,7 +196,7 @@ class Pusher:
                 sequence, _value(sequence), pushed_ns, key, rng.choice((0, 0, 9)), message_id,
                 None, due_ns,
             )  # fmt: skip
-            self.journal.append(push_record(job))
+            self.disk.append(push_record(job), sequence)
             world.history.pushed(sequence, key)
             store.push(job, now_ns=world.now)
             self.sequence += 1
@@ -214,8 +221,9 @@ class Pusher:
         changes = self.queue.store.changes
         for change in changes:
             process = self.core.process_of(change.worker) if isinstance(change, Given) else None
-            self.journal.append(change_record(change, process or ("", 0, 0)))
+            self.disk.append(change_record(change, process or ("", 0, 0)))
         changes.clear()
+        self.disk.allow_deliveries(self.queue.next_delivery)
         while self.core.outbox:
             identity, frame = self.core.outbox.popleft()
             connection = self.connections.get(identity)
@@ -237,17 +245,23 @@ class Pusher:
         self.alive = False
         self.generation += 1
         self._timer_ns = None
-        self.deliveries = self.queue.next_delivery + 1000
         for connection in list(self.connections.values()):
             connection.cut(tell_pusher=False)
         self.connections.clear()
         self.world.after(self.world.rng.uniform(20, 300), self._restart)
 
+    def system_crash(self):
+        """End the pusher's machine, and the workers on it; what was not synced is gone."""
+        if self.alive:
+            self.crash()
+            for lost in self.disk.crash():
+                self.world.history.lost(lost)
+            self.world.history.rewound(self.queue.next_delivery)
+            for node in self.world.workers:
+                node.end_with_machine()
+
     def _restart(self):
-        state = JournalState()
-        for record in self.journal:
-            state.apply(record)
-        self._start(state)
+        self._start()
         self.service()
         for node in self.world.workers:
             node.pusher_is_back()
@@ -255,7 +269,7 @@ class Pusher:
     def check(self):
         """Nothing is left over, in memory and in the journal."""
         state = JournalState()
-        for record in self.journal:
+        for record in self.disk.records:
             state.apply(record)
         store = self.queue.store
         assert store.in_flight == 0
@@ -264,7 +278,7 @@ class Pusher:
         assert not len(store.gates)
         assert not store.gates.waiting
         assert state.dead.keys() == {dead.job.sequence for dead in store.dead.list()}
-        self.world.history.check(set(state.dead), self.sequence)
+        self.world.history.check(set(state.dead))
 
 
 def _value(sequence):

@@ -19,6 +19,9 @@ class ConsoleOutput:
         rows_max: how many metrics are shown. Default 40.
         idle: whether metrics that had nothing are shown too. Default False.
 
+    Attributes:
+        is_unread: whether nobody reads any more what is shown, as behind `| head`.
+
     """
 
     name = "console"
@@ -27,7 +30,13 @@ class ConsoleOutput:
         from rich.console import Console
         from rich.live import Live
 
-        self._console = Console(file=file, highlight=False)
+        class PatientConsole(Console):
+            def on_broken_pipe(self) -> None:
+                """Let it be told; rich would end the program."""
+                raise BrokenPipeError
+
+        self.is_unread = False
+        self._console = PatientConsole(file=file, highlight=False)
         self._rows_max, self._idle = rows_max, idle
         self._rows: list[Row] = []
         self._left_out = 0
@@ -63,6 +72,12 @@ class ConsoleOutput:
         if self._left_out:
             table.caption = f"{self._left_out} more"
         self._flushes += 1
+        try:
+            self._show(table)
+        except BrokenPipeError:
+            self.is_unread = True
+
+    def _show(self, table: Any) -> None:
         if self._live is not None:
             self._live.update(table, refresh=True)
         else:
@@ -74,7 +89,7 @@ class ConsoleOutput:
 
     def close(self, timeout: float) -> None:
         """Leave the last table."""
-        if self._live is not None:
+        if self._live is not None and not self.is_unread:
             self._live.stop()
 
 

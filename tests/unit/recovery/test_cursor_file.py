@@ -1,6 +1,7 @@
 """Joins and commits, on a disk that fails and in a thread that Ctrl-C may strike anywhere."""
 
 import errno
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -175,17 +176,23 @@ FILES = {recovery.cursor_file.__file__, recovery.cursor_store.__file__}
 
 
 class Strike:
-    """Raises KeyboardInterrupt before the n-th line that is run in the cursor's files."""
+    """Raises KeyboardInterrupt before the n-th line that is run in the cursor's files.
+
+    The block ends with it; `struck` says whether there were so many lines.
+    """
 
     def __init__(self, number):
-        self.left = number
+        self.number = self.left = number
+        self.struck = False
 
     def __enter__(self):
         self.before = sys.gettrace()
         sys.settrace(self.trace)
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
         sys.settrace(self.before)
+        self.struck = kind is KeyboardInterrupt
+        return self.struck
 
     def trace(self, frame, event, _):
         if frame.f_code.co_filename not in FILES:
@@ -195,6 +202,16 @@ class Strike:
             if self.left == 0:
                 raise KeyboardInterrupt
         return self.trace
+
+
+def strikes(more_than):
+    """Return what strikes before the first line, the second, and so on until there are no more."""
+    for number in itertools.count(1):
+        strike = Strike(number)
+        yield strike
+        if not strike.struck:
+            assert number > more_than
+            return
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -223,70 +240,50 @@ def places(request, tmp_path):
 
 def test_ctrl_c_leaves_the_old_or_the_new_commit(places):
     make, content = places
-    number, struck = 0, True
-    while struck:
-        number += 1
+    for strike in strikes(more_than=30):
         store = make()
         file = CursorFile(store, CONFIG)
         file.join(1, ALL, {"a": 5}, [])
-        struck = False
-        try:
-            with Strike(number):
-                file.advance([(1, "a", 7), (1, "b", 1)], durable=True)
-        except KeyboardInterrupt:
-            struck = True
+        with strike:
+            file.advance([(1, "a", 7), (1, "b", 1)], durable=True)
         old, new = {(1, "a"): 5}, {(1, "a"): 7, (1, "b"): 1}
-        assert content(store) in ((old, new) if struck else (new,)), number
+        assert content(store) in ((old, new) if strike.struck else (new,)), strike.number
         file.advance([(1, "a", 8), (1, "b", 2)], durable=True)
-        assert content(store) == {(1, "a"): 8, (1, "b"): 2}, number
+        assert content(store) == {(1, "a"): 8, (1, "b"): 2}, strike.number
         file.close()
-    assert number > 30
 
 
 def test_ctrl_c_in_what_follows_a_failure_does_no_harm(places):
     make, content = places
-    number, struck = 0, True
-    while struck:
-        number += 1
+    for last in strikes(more_than=40):
         store = make()
         file = CursorFile(store, CONFIG)
         file.join(1, ALL, {"a": 5}, [])
-        for turn in range(3):  # the second one mends what the first one left, and so on
-            struck = False
-            try:
-                with Strike(number if turn else 20):
-                    file.advance([(1, "a", 7 + turn)], durable=True)
-            except KeyboardInterrupt:
-                struck = True
-        assert 5 <= content(store)[1, "a"] <= 9, number
+        # The second one mends what the first one left, and so on.
+        for value, strike in enumerate((Strike(20), Strike(last.number), last), 7):
+            with strike:
+                file.advance([(1, "a", value)], durable=True)
+        assert 5 <= content(store)[1, "a"] <= 9, last.number
         file.advance([(1, "a", 10)], durable=True)
-        assert content(store) == {(1, "a"): 10}, number
+        assert content(store) == {(1, "a"): 10}, last.number
         file.close()
-    assert number > 40
 
 
 def test_ctrl_c_in_a_join_loses_no_session(places):
     make, content = places
-    number, struck = 0, True
-    while struck:
-        number += 1
+    for strike in strikes(more_than=20):
         store = make()
         file = CursorFile(store, CONFIG)
         file.join(1, ("a",), {"a": 5}, [])
         file.join(2, ALL, {"c": 1}, [])
-        struck = False
-        try:
-            with Strike(number):
-                file.join(1, ("b",), {"b": 7}, ["there"])
-        except KeyboardInterrupt:
-            struck = True
-        assert (1, "a") in streams(file), number
-        assert (1, "a") in content(store), number
+        with strike:
+            file.join(1, ("b",), {"b": 7}, ["there"])
+        assert (1, "a") in streams(file), strike.number
+        assert (1, "a") in content(store), strike.number
         file.join(1, ("b",), {"b": 7}, ["there"])
         assert list(file.cursor.sessions) == [2, 1]
-        assert content(store) == {(1, "a"): 5, (1, "b"): 7, (2, "c"): 1}, number
+        assert content(store) == {(1, "a"): 5, (1, "b"): 7, (2, "c"): 1}, strike.number
         file.close()
-    assert number > 20
 
 
 def test_the_session_joined_longest_ago_is_forgotten_first(store):

@@ -1,12 +1,16 @@
 """The queue's log: what is written is known again, whatever was cut off or compacted."""
 
+import os
 import random
+from pathlib import Path
 
 import pytest
 
 from p2pmsg.errors import ConfigError, LogCorruptError, LogInUseError
 from p2pmsg.queue.journal import JournalState, change_record, push_record
-from p2pmsg.queue.journal_file import FileJournal, LogSettings, log_settings, read_log, segments
+from p2pmsg.queue.journal_file import FileJournal, LogSettings, log_settings
+from p2pmsg.queue.journal_marks import RESERVE, Marks
+from p2pmsg.queue.journal_reading import read_log, segments
 from recovery.queue import DeadJob, Died, Done, Dropped, Failed, Failure, Given, QueuedJob, Retried
 
 
@@ -14,9 +18,17 @@ def job(sequence, **fields):
     return QueuedJob(sequence, b"\x01" * 50, 1000 + sequence, **fields)
 
 
-def opened(folder, **settings):
+def opened(folder, boot="boot 1", dedup_window_ms=1e13, **settings):
     state = JournalState()
-    return FileJournal(LogSettings(directory=folder, **settings), state), state
+    chosen = LogSettings(directory=folder, **settings)
+    return FileJournal(chosen, state, boot=boot, dedup_window_ms=dedup_window_ms), state
+
+
+def reopened(folder, boot):
+    """Return what the next run begins with."""
+    journal, state = opened(folder, boot)
+    journal.forget()
+    return state
 
 
 def failed(sequence, deliveries, reason="no"):
@@ -67,7 +79,7 @@ def test_a_torn_tail_is_cut_off(tmp_path, caplog, damage):
     journal, _ = opened(tmp_path)
     for sequence in range(10):
         journal.append(push_record(job(sequence)))
-    journal.close()
+    journal.forget()
     path = segments(tmp_path)[-1]
     data = path.read_bytes()
     torn = {"cut": data[:-7], "garbage": data + b"\0\0\0\x09rubbish", "bit": flip(data, -3)}
@@ -111,7 +123,7 @@ def test_one_process_has_it_open(tmp_path):
 def test_compaction_changes_nothing_that_is_known(tmp_path, seed):
     """Random histories, in small segments, against a state that saw every record once."""
     rng = random.Random(seed)
-    journal, state = opened(tmp_path, segment_bytes=4096, fsync="never", dedup_window_ms=1e13)
+    journal, state = opened(tmp_path, segment_bytes=4096, fsync="never")
     naive = JournalState()
     sizes = []
 
@@ -146,9 +158,7 @@ def test_compaction_changes_nothing_that_is_known(tmp_path, seed):
             write(change_record(Given(rng.randrange(3), [sequence], number), ("h", 1, 2)))
         if rng.random() < 0.005:
             journal.close()
-            journal, state = opened(
-                tmp_path, segment_bytes=4096, fsync="never", dedup_window_ms=1e13
-            )
+            journal, state = opened(tmp_path, segment_bytes=4096, fsync="never")
     journal.close()
 
     state = read_log(tmp_path)
@@ -172,6 +182,164 @@ def test_what_is_done_takes_no_room_for_long(tmp_path):
         journal.append(change_record(Done(sequence, sequence + 1)))
         assert journal.size < 20_000
     journal.close()
+
+
+class SystemCrash:
+    """Keeps what is on the disk: of each file what was there when it was synced."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder = folder
+        self.synced = {}
+        for name in ("fsync", "fdatasync"):
+            monkeypatch.setattr(os, name, self._synced(getattr(os, name)))
+
+    def _synced(self, sync):
+        def synced(fd):
+            sync(fd)
+            path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+            if path.is_file():
+                self.synced[path] = path.read_bytes()
+
+        return synced
+
+    def strike(self, journal):
+        """End the process without its leave, and lose what was not synced."""
+        journal.forget()
+        for path in segments(self.folder):
+            path.write_bytes(self.synced.get(path, b""))
+
+
+@pytest.fixture
+def crash(tmp_path, monkeypatch):
+    return SystemCrash(tmp_path, monkeypatch)
+
+
+def push(journal, state, count, **fields):
+    """Push as a pusher does; return the sequences."""
+    sequences = range(state.next_sequence, state.next_sequence + count)
+    for sequence in sequences:
+        journal.append(push_record(job(sequence, **fields)))
+    state.next_sequence = sequences.stop
+    return sequences
+
+
+def test_no_number_is_used_again_after_a_crash_of_the_system(tmp_path, crash, caplog):
+    used, given = set(), set()
+    for run in range(4):
+        journal, state = opened(tmp_path, boot=f"boot {run}", fsync_interval_ms=1e9)
+        assert state.has_crashed == (run > 0)
+        kept = push(journal, state, 3)
+        journal.sync()
+        lost = push(journal, state, 3)
+        assert not used & {*kept, *lost}
+        used |= {*kept, *lost}
+        delivery = state.deliveries
+        assert delivery not in given
+        journal.allow_deliveries(delivery + 1)
+        journal.append(change_record(Given(1, [lost[0]], delivery), ("h", 1, 2)))
+        given.add(delivery)
+        crash.strike(journal)
+
+    assert caplog.text.count("the operating system crashed") == 3
+    assert f"sequences 3 to {RESERVE - 1} are left out" in caplog.text
+    state = read_log(tmp_path)
+    assert set(state.open) < used
+    assert len(state.open) == 12  # those that were synced
+
+
+@pytest.mark.parametrize("fsync", ["interval", "never"])
+def test_marks_are_renewed_before_they_are_used_up(tmp_path, crash, monkeypatch, fsync):
+    monkeypatch.setattr(Marks.__init__, "__defaults__", (10,))
+    journal, state = opened(tmp_path, fsync=fsync, fsync_interval_ms=1e9)
+    used = push(journal, state, 1234)
+    journal.allow_deliveries(5678)
+    crash.strike(journal)
+
+    state = reopened(tmp_path, "boot 2")
+    assert used.stop <= state.next_sequence <= used.stop + 10
+    assert 5678 < state.deliveries <= 5678 + 10
+
+
+ENDS = {
+    "closed": lambda journal: journal.close(),
+    "killed": lambda journal: journal.forget(),
+}
+
+
+@pytest.mark.parametrize(
+    ("end", "boot", "fsync", "skips"),
+    [
+        ("closed", "boot 2", "interval", False),
+        ("killed", "boot 1", "interval", False),
+        ("killed", "boot 2", "interval", True),
+        ("killed", "", "interval", True),
+        ("killed", "boot 2", "always", False),
+        ("killed", "boot 2", "never", True),
+    ],
+)
+def test_sequences_are_skipped_only_where_some_may_be_lost(tmp_path, end, boot, fsync, skips):
+    journal, state = opened(tmp_path, fsync=fsync)
+    push(journal, state, 3)
+    ENDS[end](journal)
+
+    journal, state = opened(tmp_path, boot=boot)
+    assert state.next_sequence == (RESERVE if skips else 3)
+    assert state.has_crashed == skips
+    push(journal, state, 1)
+    journal.close()
+    assert reopened(tmp_path, "boot 9").next_sequence == (RESERVE if skips else 3) + 1
+
+
+def test_a_tail_that_was_cut_off_stays_cut_off(tmp_path, crash):
+    """The next run's segment is behind it: what came again there would be damage in the midst."""
+    journal, state = opened(tmp_path)
+    push(journal, state, 3)
+    journal.forget()
+    path = segments(tmp_path)[-1]
+    path.write_bytes(path.read_bytes()[:-7])
+    crash.synced[path] = path.read_bytes()
+
+    journal, _ = opened(tmp_path)
+    crash.strike(journal)
+    assert reopened(tmp_path, "boot 2").open.keys() == {0, 1}
+
+
+def test_a_full_segment_is_on_the_disk_before_the_next_begins(tmp_path, crash):
+    journal, state = opened(tmp_path, segment_bytes=4096, fsync="never")
+    push(journal, state, 500)
+    assert len(segments(tmp_path)) > 3
+    crash.strike(journal)
+
+    state = reopened(tmp_path, "boot 2")
+    assert state.open.keys() == set(range(len(state.open)))
+    assert len(state.open) > 400
+
+
+def test_what_is_copied_is_on_the_disk_before_its_segment_is_deleted(tmp_path, crash):
+    journal, state = opened(tmp_path, segment_bytes=4096, fsync="never")
+    push(journal, state, 3)
+    for _ in range(2000):
+        (sequence,) = push(journal, state, 1)
+        journal.append(change_record(Done(sequence, sequence + 1)))
+    assert segments(tmp_path)[0].name != "queue-000000000001.log"
+    crash.strike(journal)
+
+    assert {0, 1, 2} <= reopened(tmp_path, "boot 2").open.keys()
+
+
+def test_a_segment_that_cannot_be_begun_leaves_the_former_one(tmp_path, monkeypatch):
+    journal, state = opened(tmp_path, segment_bytes=4096)
+    push(journal, state, 60)
+    before = segments(tmp_path)
+    (tmp_path / f"queue-{len(before) + 1:012d}.log").mkdir()  # its name is taken
+    with pytest.raises(FileExistsError):
+        push(journal, state, 100)
+    (tmp_path / f"queue-{len(before) + 1:012d}.log").rmdir()
+    known = read_log(tmp_path).open.keys()
+    state.next_sequence = max(known) + 1
+    push(journal, state, 100)
+    journal.close()
+    assert read_log(tmp_path).open.keys() == set(range(max(known) + 101))
 
 
 BAD = {

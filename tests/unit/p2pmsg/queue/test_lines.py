@@ -1,8 +1,14 @@
 """A puller's line and a pusher's core, without a wire between them."""
 
+import pytest
+
+from p2pmsg.queue.frames import Hello
+from p2pmsg.queue.journal import JournalState
 from p2pmsg.queue.puller_line import Process, PullerLine
 from p2pmsg.queue.pusher_core import PusherCore
-from recovery.queue import JobQueue, Lot, QueueConfig
+from p2pmsg.queue.pusher_input import restore
+from p2pmsg.wire import Kind, control_frame
+from recovery.queue import DeadJob, JobQueue, Lot, QueueConfig, QueuedJob
 
 MS = 1_000_000
 
@@ -10,6 +16,19 @@ MS = 1_000_000
 def make_pusher() -> PusherCore:
     queue = JobQueue(QueueConfig(), wall_offset_ns=0, first_delivery=1, records=False)
     return PusherCore(queue, name="jobs", session=7, incarnation=1)
+
+
+def joined(pusher: PusherCore) -> PullerLine:
+    """Return a worker that the pusher took on, over the connection `a`."""
+    line = PullerLine(1, "worker", 4, Process(), now_ns=0)
+    line.handle_timer(now_ns=0)
+    for _ in range(2):
+        while line.outbox:
+            pusher.receive(b"a", line.outbox.popleft(), now_ns=0)
+        while pusher.outbox:
+            line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    assert line.joined
+    return line
 
 
 def test_what_was_acknowledged_is_told_even_if_the_pusher_asks_again_who_this_is():
@@ -48,3 +67,61 @@ def test_what_was_acknowledged_is_told_even_if_the_pusher_asks_again_who_this_is
     assert not line.unsettled
     assert pusher.queue.store.in_flight == 0
     assert pusher.queue.store.done == 1
+
+
+@pytest.mark.parametrize("connection", [b"a", b"b"], ids=["the same", "a new one"])
+def test_a_worker_that_leaves_while_it_is_asked_who_it_is_is_gone(connection):
+    pusher = make_pusher()
+    line = joined(pusher)
+    hello = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], []))
+    pusher.queue.store.push_lot(Lot(0, b"\xc0", [1], 0))
+    pusher.handle_timer(now_ns=0)
+    if connection != b"a":
+        pusher.unreachable(b"a", now_ns=0)
+    pusher.receive(connection, hello, now_ns=0)
+    while pusher.outbox:
+        line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    assert not line.joined
+    line.leave(now_ns=0)
+    while line.outbox:
+        pusher.receive(connection, line.outbox.popleft(), now_ns=0)
+
+    assert not pusher.queue.workers
+    assert pusher.queue.store.lanes.count == 1
+    assert pusher.queue.lost == 0
+
+
+def test_a_stranger_cannot_send_a_worker_away():
+    pusher = make_pusher()
+    joined(pusher)
+    pusher.receive(b"stranger", control_frame(Kind.QUEUE_LEAVE, 1, None), now_ns=0)
+
+    assert 1 in pusher.queue.workers
+
+
+def test_a_frame_that_is_sent_twice_is_taken_once():
+    """A pusher may send one again that Ctrl-C interrupted right behind the sending."""
+    pusher = make_pusher()
+    line = joined(pusher)
+    pusher.queue.store.push_lot(Lot(0, b"\xc0\xc0", [1, 2], 0))
+    pusher.handle_timer(now_ns=0)
+    ((_, frame),) = pusher.outbox
+    line.receive(frame, now_ns=0)
+    line.receive(frame, now_ns=0)
+
+    assert [job.sequence for job in line.ready] == [0, 1]
+    assert line.received == 2
+    assert line.invalid == {"delivery": 1}
+
+
+def test_message_ids_and_dead_letters_are_taken_over_by_their_age():
+    """In a log, copies come late; what is forgotten first must be the oldest all the same."""
+    state = JournalState()
+    state.seen = {"young": (2, 90 * MS), "old": (1, 10 * MS)}
+    state.dead = {n: DeadJob(QueuedJob(n, b"", 1), "discarded", at) for n, at in ((0, 9), (1, 3))}
+    pusher = make_pusher()
+    restore(pusher, state, now_ns=100 * MS)
+    store = pusher.queue.store
+
+    assert [name for name, _, _ in store.dedup.items()] == ["old", "young"]
+    assert [dead.job.sequence for dead in store.dead.list()] == [1, 0]

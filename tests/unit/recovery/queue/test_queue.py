@@ -5,7 +5,9 @@ import pytest
 from recovery.queue import (
     BreakerConfig,
     BreakerState,
+    DeadJob,
     DedupWindow,
+    Dropped,
     JobQueue,
     Lot,
     QueueConfig,
@@ -169,6 +171,56 @@ def test_a_broken_connection_has_a_grace_and_keyed_jobs_longer():
     assert len(machine.workers) == 1
     machine.ack(other, 2, 3, now_ns=1000 * MS)
     assert all_taken(machine, 1000 * MS) == [b"01"]
+
+
+def restored(*jobs, **settings):
+    """Return a queue after a restart: jobs with whose they were."""
+    machine = queue(**settings)
+    for each, holder in jobs:
+        machine.store.restore(each, holder, now_ns=0)
+    return machine
+
+
+def test_a_job_with_a_key_is_claimed_by_its_last_worker_only():
+    """One who had it before may have done it; its answer would let the key's next job go."""
+    machine = restored((job(0, key="k"), 2), (job(1), None))
+    machine.next_delivery = 100
+    former, last = (machine.join(number, "w", 16, now_ns=0) for number in (1, 2))
+
+    assert not machine.adopt(former, 10, 0, now_ns=1)
+    assert machine.adopt(last, 20, 0, now_ns=1)
+    assert not machine.adopt(last, 20, 0, now_ns=1)
+    # Whose a job without a key was is not written down, and nothing hangs on it.
+    assert machine.adopt(former, 11, 1, now_ns=1)
+    assert not machine.adopt(former, 100, 1, now_ns=1)
+
+
+def test_keys_wait_for_whoever_may_have_them_after_a_crash_of_the_system():
+    machine = queue(ack_timeout_ms=1000, grace_ms=100)
+    machine.store.close_keys(now_ns=0)
+    machine.store.restore(job(0, key="a"), None, now_ns=0)
+    machine.store.restore(job(1), None, now_ns=0)
+    machine.store.push(job(2, key="b"), now_ns=0)
+    machine.store.push(job(3), now_ns=0)
+    worker = machine.join(1, "w", 16, now_ns=0)
+
+    def later(ms):
+        machine.heard(worker, now_ns=ms * MS)
+        machine.handle_timer(now_ns=ms * MS)
+        return sorted(all_taken(machine, ms * MS))
+
+    assert later(100) == [b"01", b"03"]
+    assert later(999) == []
+    assert later(1000) == [b"00", b"02"]
+
+
+def test_dead_letters_beyond_the_bound_are_dropped_at_a_restart_too():
+    machine = JobQueue(QueueConfig(dead_letters_max=2), records=True)
+    for number in range(3):
+        machine.store.restore_dead(DeadJob(job(number), "discarded", number))
+
+    assert [dead.job.sequence for dead in machine.store.dead.list()] == [1, 2]
+    assert machine.store.changes == [Dropped(0)]
 
 
 def test_the_breaker_stops_everything_and_tries_one():
