@@ -21,6 +21,10 @@ _SILENT_NS: Final = 2000 * MS
 """A publisher that was silent for so long is no longer reachable, and is connected to anew."""
 _ALONE_NS: Final = 100 * MS
 """How often is looked after a peer that cannot be asked yet."""
+_LIST_NS: Final = 1000 * MS
+"""How often a relay is asked for its sessions, whatever its pulse says."""
+_LIST_AGAIN_NS: Final = 50 * MS
+"""And after a pulse that says that there is another list: an older one may be on its way."""
 _FRAMES_MAX: Final = 1000
 
 
@@ -58,6 +62,7 @@ class HeadsPeer:
         self._probe = None if topics is None else control.Probe(0, topics, "latest")
         self._request = 0
         self._relay_version = -1
+        self._list_due_ns = 0
         self._changed = False
         self._now_ns = self._floor_ns = 0
         self._heard_ns = self._connected_ns = time.monotonic_ns()
@@ -93,6 +98,9 @@ class HeadsPeer:
             if now_ns - self._connected_ns > _SILENT_NS:
                 self._connected_ns = now_ns
                 channel.reconnect()
+        if channel.relay is not None and now_ns >= self._list_due_ns:
+            self._list_due_ns = now_ns + _LIST_NS
+            channel.relay.begin()
         channel.ask_sessions()
         self._note_presences()
         for session, question in self._questions.items():
@@ -127,6 +135,8 @@ class HeadsPeer:
     def _plan(self, now_ns: int) -> None:
         relay = self.channel.relay
         due_ns = [question.due_ns for question in self._questions.values()]
+        if relay is not None:
+            due_ns.append(self._list_due_ns)
         if not due_ns or not (relay is None or relay.is_complete):
             due_ns.append(now_ns + _ALONE_NS)
         self.due_ns = min(due_ns)
@@ -182,6 +192,7 @@ class HeadsPeer:
             self._heard()
             if frame.sequence != self._relay_version:
                 self._relay_version = frame.sequence
+                self._list_due_ns = self._now_ns + _LIST_AGAIN_NS
                 relay.begin()
             return
         heads, question = self.heads.get(frame.session), self._questions.get(frame.session)
