@@ -4,7 +4,7 @@ Heartbeats have one schedule a stream, and stand in the order in which they are 
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
@@ -23,6 +23,7 @@ class BeatDesk:
 
     Attributes:
         sent: how many went out.
+        sooner: called when the next heartbeat is due sooner than it was: data has ended a silence.
 
     """
 
@@ -31,6 +32,7 @@ class BeatDesk:
         self._heap: list[tuple[int, str, PublisherStream]] = []
         self._closing_due_ns = 0
         self.sent = 0
+        self.sooner: Callable[[], None] | None = None
 
     def put_off(self, stream: PublisherStream, now_ns: int) -> None:
         """Note that data of `stream` went out: its heartbeat is due a while after."""
@@ -38,6 +40,8 @@ class BeatDesk:
         heartbeat.data_sent(now_ns=now_ns)
         if stream.beat_ns > heartbeat.next_deadline_ns():
             self._schedule(stream)
+            if self.sooner is not None:
+                self.sooner()
 
     def handle_timer(self, streams: Sequence[PublisherStream], *, now_ns: int) -> None:
         """Send what is due; while the publisher closes, all heads again and again."""

@@ -11,9 +11,10 @@ from spark_bridge import offsets
 from spark_bridge.errors import PeerUnavailableError
 from spark_bridge.heads import ask_once
 from spark_bridge.logs import log_ranges
-from spark_bridge.offsets import PeerView, Range
+from spark_bridge.offsets import Range
 from spark_bridge.options import SourceOptions
 from spark_bridge.partitions import TASK_ROWS_MIN, RangesPartition
+from spark_bridge.places import PeerView, Places
 from spark_bridge.schema import Layout
 from spark_bridge.selection import Selection
 from spark_bridge.starting import end_of, start_of
@@ -45,13 +46,16 @@ def fix_ends(options: SourceOptions) -> FixedEnds:
     if options.path:
         return FixedEnds(tuple(log_ranges(options)))
     heads = ask_once(options.peers, _ASK_SECONDS)
-    views = {endpoint: PeerView(each) for endpoint, each in heads.items()}
+    views = {
+        endpoint: PeerView({each.session: each for each in found})
+        for endpoint, found in heads.items()
+    }
     selection = Selection.of(options)
     start = offsets.first(views, selection, start_of(options, "earliest"))
     end = offsets.first(views, selection, end_of(options))
-    ranges = []
+    ranges, places = [], Places(views)
     for wanted in offsets.ranges(start, end):
-        place = offsets.find_place(views, wanted.endpoint, wanted.session)
+        place = places.find(wanted.endpoint, wanted.session, wanted.topic, wanted.start)
         assert place is not None
         ranges.append(offsets.located(wanted, place))
     silent = tuple(peer for peer in options.peers if peer not in heads)

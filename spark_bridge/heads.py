@@ -3,20 +3,26 @@
 import logging
 import os
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import p2pmsg
 from spark_bridge.errors import OptionError
-from spark_bridge.offsets import PeerView
 from spark_bridge.options import SourceOptions, read_peers_file
+from spark_bridge.places import NO_TOPICS, PeerView
 from spark_bridge.selection import Selection
 
 _FIRST_WAIT_SECONDS: Final = 2.0
 """How long the first look waits for peers; who has not answered by then joins later."""
 _REREAD_SECONDS: Final = 1.0
-_FORMER_MAX: Final = 8
+_FORMER_MAX: Final = 256
+"""Sessions of an endpoint that have ended, and of which is remembered how far they went."""
 _THREADS_MAX: Final = 32
+_PAUSE_SECONDS: Final = 0.05
+_GRACE_SECONDS: Final = 5.0
+"""How long a session may be missing at a relay before it has ended: one that was started again
+takes up its upstreams one after the other."""
 _log: Final = logging.getLogger("spark_bridge")
 
 
@@ -34,6 +40,7 @@ class PeersWatch:
         self._changed_at = _changed_at(self._file)
         self._reread_at = 0.0
         self._views: dict[str, PeerView] = {peer: PeerView() for peer in options.peers}
+        self._missing: dict[tuple[str, int], float] = {}
         self._warned: set[str] = set()
         self._fresh = True
         self._watch = p2pmsg.HeadsWatch(
@@ -41,34 +48,66 @@ class PeersWatch:
         )
 
     def views(self) -> dict[str, PeerView]:
-        """Return what is known of each peer; it waits for those that have never been asked only."""
+        """Return what is known of each peer; the same dict as before where that has not changed.
+
+        It waits for those that have never been asked only.
+        """
         self._reread()
         if self._fresh:
             self._fresh = False
             self._watch.wait_until_asked(_FIRST_WAIT_SECONDS)
-        self._views = {
-            endpoint: self._view(endpoint, heads) for endpoint, heads in self._watch.heads().items()
+        views = {
+            endpoint: self._view(endpoint, found)
+            for endpoint, found in self._watch.sessions().items()
         }
+        known = self._views
+        if len(views) != len(known) or any(known.get(each) is not views[each] for each in views):
+            self._views = views
         return self._views
 
     def close(self) -> None:
         """Close the sockets."""
         self._watch.close()
 
-    def _view(self, endpoint: str, heads: p2pmsg.Heads | None) -> PeerView:
+    def _view(self, endpoint: str, found: tuple[p2pmsg.Heads, ...] | None) -> PeerView:
         view = self._views.get(endpoint, PeerView())
         reachable = self._watch.is_reachable(endpoint)
         self._tell(endpoint, reachable)
-        if heads is view.heads and reachable == view.reachable:
+        sessions = view.sessions if found is None else {heads.session: heads for heads in found}
+        is_relay = self._watch.is_relay(endpoint)
+        if is_relay:
+            sessions = self._with_missing(endpoint, view, dict(sessions))
+        if view.reachable == reachable and _same(view.sessions, sessions):
             return view
-        former, born = view.former, view.born
-        if heads is not None and view.heads is not None:
-            if heads.session == view.heads.session:
-                born = born | (heads.streams.keys() - view.heads.streams.keys())
+        gone = tuple(heads for session, heads in view.sessions.items() if session not in sessions)
+        for heads in gone:
+            what = "is no longer at the relay" if is_relay else "has restarted"
+            _log.warning(
+                "publisher %r at %s %s (session %016x)",
+                heads.publisher, endpoint, what, heads.session,
+            )  # fmt: skip
+        born = {
+            session: view.born.get(session, NO_TOPICS)
+            | (heads.streams.keys() - view.sessions[session].streams.keys())
+            for session, heads in sessions.items()
+            if session in view.sessions
+        }
+        former = tuple(heads for heads in view.former if heads.session not in sessions)
+        return PeerView(sessions, (*former, *gone)[-_FORMER_MAX:], born, reachable, is_relay)
+
+    def _with_missing(
+        self, endpoint: str, view: PeerView, sessions: dict[int, p2pmsg.Heads]
+    ) -> dict[int, p2pmsg.Heads]:
+        """Return a relay's sessions with those that it has not had for a short time only."""
+        now = time.monotonic()
+        for session, heads in view.sessions.items():
+            if session in sessions:
+                self._missing.pop((endpoint, session), None)
+            elif now - self._missing.setdefault((endpoint, session), now) < _GRACE_SECONDS:
+                sessions[session] = heads
             else:
-                _log.warning("publisher %r at %s has restarted", heads.publisher, endpoint)
-                former, born = (*former, view.heads)[-_FORMER_MAX:], frozenset()
-        return PeerView(heads, former, born, reachable)
+                del self._missing[endpoint, session]
+        return sessions
 
     def _tell(self, endpoint: str, reachable: bool) -> None:
         if reachable and endpoint in self._warned:
@@ -95,25 +134,43 @@ class PeersWatch:
             return
         if peers:
             self._watch.set_endpoints(peers)
+            self._missing.clear()
 
 
 def ask_once(
     peers: tuple[str, ...], timeout: float, *, time_ns: int | None = None
-) -> dict[str, p2pmsg.Heads]:
-    """Return the heads of those peers that answer in time."""
+) -> dict[str, tuple[p2pmsg.Heads, ...]]:
+    """Return the heads of all sessions at those peers that answer in time."""
+    deadline = time.monotonic() + timeout
 
-    def ask(peer: str) -> p2pmsg.Heads | None:
+    def ask(peer: str) -> tuple[p2pmsg.Heads, ...]:
         with p2pmsg.RangeReader(peer, timeout=timeout) as reader:
             try:
-                return reader.heads(time_ns=time_ns)
+                while not (entries := reader.sessions(_left(deadline))):
+                    time.sleep(_PAUSE_SECONDS)  # a relay that has just started
+                return tuple(
+                    reader.heads(_left(deadline), time_ns=time_ns, session=entry.session)
+                    for entry in entries
+                )
             except TimeoutError:
-                return None
+                return ()
 
     if not peers:
         return {}
     with ThreadPoolExecutor(min(_THREADS_MAX, len(peers))) as pool:
         found = dict(zip(peers, pool.map(ask, peers), strict=True))
-    return {peer: heads for peer, heads in found.items() if heads is not None}
+    return {peer: heads for peer, heads in found.items() if heads}
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return max(left, 0.001)
+
+
+def _same(before: Mapping[int, p2pmsg.Heads], now: Mapping[int, p2pmsg.Heads]) -> bool:
+    return before.keys() == now.keys() and all(before[session] is now[session] for session in now)
 
 
 def _changed_at(path: str | None) -> tuple[int, int] | None:

@@ -15,11 +15,12 @@ and its first messages are read by the next batch. So where it starts is in Spar
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import p2pmsg
 from spark_bridge.errors import BridgeError
+from spark_bridge.places import NO_TOPICS, PeerView, Place, Places
 from spark_bridge.selection import Selection
 
 Positions = dict[str, dict[int, dict[str, int]]]
@@ -61,26 +62,6 @@ class Range:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PeerView:
-    """What is known of one endpoint: who is there, and where ended sessions stood last."""
-
-    heads: p2pmsg.Heads | None = None
-    former: tuple[p2pmsg.Heads, ...] = ()
-    born: frozenset[str] = field(default_factory=frozenset)
-    """Topics that came up while this session was being watched: nothing of them is old."""
-    reachable: bool = True
-
-    def of_session(self, session: int) -> p2pmsg.Heads | None:
-        """Return the last heads of a session that was here."""
-        known = (*self.former, *((self.heads,) if self.heads else ()))
-        return next((heads for heads in known if heads.session == session), None)
-
-    def ended(self, session: int) -> bool:
-        """Whether another session is here now."""
-        return self.heads is not None and self.heads.session != session
-
-
 def to_json(positions: Positions, pin: str | None = None) -> dict[str, Any]:
     """Return what Spark keeps."""
     peers = {
@@ -120,13 +101,12 @@ Start = Callable[[str, str, p2pmsg.Heads], int]
 
 def first(views: Mapping[str, PeerView], selection: Selection, start: Start) -> Positions:
     """Return where a new query starts. A peer that is not reachable is left out: it joins later."""
-    positions: Positions = {}
-    for endpoint, heads in _homes(views).items():
-        pinned = {
+    positions: Positions = {endpoint: {} for endpoint, view in views.items() if view.sessions}
+    for endpoint, heads in Places(views).homes():
+        positions[endpoint][heads.session] = {
             topic: start(endpoint, topic, heads) for topic in selection.topics_of(endpoint, heads)
         }
-        positions[endpoint] = {heads.session: pinned}
-    return positions
+    return {endpoint: sessions for endpoint, sessions in positions.items() if sessions}
 
 
 def earliest(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
@@ -146,49 +126,45 @@ def advance(
 ) -> Positions:
     """Return how far one can read now; never behind `before`.
 
-    - A peer without an answer keeps its position.
-    - A peer that joins is pinned at the earliest that it keeps, as Kafka's new partitions are.
+    - A session that nobody can be asked about keeps its position.
+    - A session that another endpoint has, too, is read as if it were there once, and goes on there
+      when its own endpoint is away.
+    - A peer that joins is pinned at the earliest that it keeps, as Kafka's new partitions are; and
+      so is a publisher that is new at a relay.
     - A topic that was not subscribed to before is pinned in the same way, and one that is new at 0.
-    - A new session is pinned at 0, and the old one is brought to the last head known of it, so that
-      what it still owed is a range that fails or is skipped. Then it is forgotten.
-    - A session that another endpoint has, too, is read as if it were there once.
+    - A publisher that has begun anew is pinned at 0, and its old session, where nobody keeps it, is
+      brought to the last head known of it, so that what it still owed is a range that fails or is
+      skipped. Then it is forgotten.
     """
+    places = Places(views)
+    read_at = {session: endpoint for endpoint, known in before.items() for session in known}
     after: Positions = {}
-    homes = _homes(views, before)
-    for endpoint in {**before, **views}:
-        view = views.get(endpoint)
-        sessions = before.get(endpoint)
-        heads = homes.get(endpoint)
-        if view is None or view.heads is None or (heads is None and not sessions):
-            if sessions is not None:
-                after[endpoint] = sessions
-        elif sessions is None:
-            assert heads is not None
-            after[endpoint] = {
-                heads.session: {
-                    topic: earliest(endpoint, topic, heads)
-                    for topic in selection.topics_of(endpoint, heads)
-                }
-            }
-        else:
-            after[endpoint] = _advance_peer(endpoint, sessions, view, heads, views, selection)
+    for endpoint, known in before.items():
+        view, moved = views.get(endpoint, PeerView()), after.setdefault(endpoint, {})
+        for session, positions in known.items():
+            place = places.where(endpoint, session)
+            if place is not None:
+                born = views[place.endpoint].born.get(session, NO_TOPICS)
+                moved[session] = _moved(positions, endpoint, place.heads, selection, born)
+            elif not view.has_ended(session):
+                moved[session] = positions
+            else:
+                final = _final(positions, endpoint, view.of_session(session), selection)
+                if final != positions:
+                    moved[session] = final
+    names: set[str] | None = None
+    for endpoint, heads in places.homes(read_at):
+        if heads.session in read_at:
+            continue
+        if names is None:
+            names = places.names(read_at)
+        start = earliest
+        if _begins_anew(heads, views[endpoint], before.get(endpoint), names):
+            start = _nothing_is_old
+        after.setdefault(endpoint, {})[heads.session] = {
+            topic: start(endpoint, topic, heads) for topic in selection.topics_of(endpoint, heads)
+        }
     return after
-
-
-def _homes(
-    views: Mapping[str, PeerView], positions: Positions | None = None
-) -> dict[str, p2pmsg.Heads]:
-    """Return who is to be read where: each session at one endpoint, where it was read before."""
-    at = {
-        session: endpoint
-        for endpoint, sessions in (positions or {}).items()
-        for session in sessions
-    }
-    homes: dict[str, p2pmsg.Heads] = {}
-    for endpoint, view in sorted(views.items()):
-        if view.heads is not None and at.setdefault(view.heads.session, endpoint) == endpoint:
-            homes[endpoint] = view.heads
-    return homes
 
 
 def ranges(start: Positions, end: Positions) -> list[Range]:
@@ -204,7 +180,7 @@ def ranges(start: Positions, end: Positions) -> list[Range]:
     return found
 
 
-def located(wanted: Range, place: "Place") -> Range:
+def located(wanted: Range, place: Place) -> Range:
     """Return `wanted` with the publisher's name and where to ask."""
     return replace(
         wanted,
@@ -217,35 +193,6 @@ def located(wanted: Range, place: "Place") -> Range:
 def named(wanted: Range, heads: p2pmsg.Heads | None) -> Range:
     """Return `wanted` with the name of its publisher, where that is known."""
     return wanted if heads is None else replace(wanted, publisher=heads.publisher)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a session can be asked for ranges; sure if it is known to be there now."""
-
-    endpoint: str
-    heads: p2pmsg.Heads
-    is_sure: bool
-
-
-def find_place(views: Mapping[str, PeerView], home: str, session: int) -> Place | None:
-    """Return the best place to fetch a session's messages from; None where it has ended.
-
-    The peer itself, if it is there; another that has the session, too; else the peer again, which
-    may come back. A peer of which nothing is known, is where the range says.
-    """
-    def rank(endpoint: str) -> tuple[bool, bool]:
-        return not views[endpoint].reachable, endpoint != home
-
-    for endpoint in sorted(views, key=rank):
-        heads = views[endpoint].heads
-        if heads is not None and heads.session == session:
-            return Place(endpoint, heads, views[endpoint].reachable)
-    view = views.get(home, PeerView())
-    if view.ended(session):
-        return None
-    unknown = p2pmsg.Heads(publisher="", session=session, recovery_endpoint="", streams={})
-    return Place(home, view.of_session(session) or unknown, is_sure=False)
 
 
 def pack(
@@ -272,42 +219,52 @@ def pack(
     return packed
 
 
-def _advance_peer(
+def _begins_anew(
+    heads: p2pmsg.Heads, view: PeerView, known: Mapping[int, Any] | None, names: set[str]
+) -> bool:
+    """Whether a session that was not there before belongs to a publisher that was.
+
+    At a publisher's endpoint it does. At a relay, if its name is that of a session that was read,
+    or if there was one of which nobody knows the name any more.
+    """
+    if known is None or not view.is_relay:
+        return known is not None
+    return heads.publisher in names or any(view.of_session(session) is None for session in known)
+
+
+def _nothing_is_old(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
+    return 0
+
+
+def _moved(
+    positions: dict[str, int],
     endpoint: str,
-    sessions: dict[int, dict[str, int]],
-    view: PeerView,
-    heads: p2pmsg.Heads | None,
-    views: Mapping[str, PeerView],
+    heads: p2pmsg.Heads,
     selection: Selection,
-) -> dict[int, dict[str, int]]:
-    after: dict[int, dict[str, int]] = {}
-    for session, positions in sessions.items():
-        if heads is not None and session == heads.session:
-            continue
-        elsewhere = find_place(views, endpoint, session)
-        last = view.of_session(session) if elsewhere is None else elsewhere.heads
-        final = {
-            topic: _next(last, topic, position)
-            if last is not None and topic in selection.topics_of(endpoint, last)
-            else position
-            for topic, position in positions.items()
-        }
-        if final != positions or elsewhere is not None:
-            after[session] = final
-    if heads is None:
-        return after
-    # Topics that are no longer subscribed to keep their place.
-    known = sessions.get(heads.session)
-    moved = dict(known or {})
+    born: frozenset[str],
+) -> dict[str, int]:
+    """Return how far a session can be read. Topics no longer subscribed to keep their place."""
+    moved = dict(positions)
     for topic in selection.topics_of(endpoint, heads):
-        if known is None or (topic not in known and topic in view.born):
-            moved[topic] = 0
-        elif topic in known:
-            moved[topic] = _next(heads, topic, known[topic])
+        if topic in moved:
+            moved[topic] = _next(heads, topic, moved[topic])
         else:
-            moved[topic] = earliest(endpoint, topic, heads)
-    after[heads.session] = moved
-    return after
+            moved[topic] = 0 if topic in born else earliest(endpoint, topic, heads)
+    return moved
+
+
+def _final(
+    positions: dict[str, int],
+    endpoint: str,
+    last: p2pmsg.Heads | None,
+    selection: Selection,
+) -> dict[str, int]:
+    """Return how far a session that has ended is known to have gone."""
+    topics = () if last is None else selection.topics_of(endpoint, last)
+    return {
+        topic: _next(last, topic, position) if topic in topics else position
+        for topic, position in positions.items()
+    }
 
 
 def _next(heads: p2pmsg.Heads | None, topic: str, position: int) -> int:

@@ -24,9 +24,10 @@ from spark_bridge.batch import FixedEnds, P2pmsgBatchReader, fix_ends
 from spark_bridge.errors import DataLossError
 from spark_bridge.heads import PeersWatch
 from spark_bridge.limits import limit as limited
-from spark_bridge.offsets import PeerView, Range
+from spark_bridge.offsets import Range
 from spark_bridge.options import SourceOptions, check_use, parse_options
 from spark_bridge.partitions import TASK_ROWS_MIN, RangesPartition
+from spark_bridge.places import PeerView, Places
 from spark_bridge.schema import Layout, spark_schema
 from spark_bridge.selection import Selection
 from spark_bridge.sink import P2pmsgBatchWriter, P2pmsgStreamWriter
@@ -98,6 +99,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._first: dict[str, Any] | None = None
         self._first_returned = False
         self._frozen: dict[str, PeerView] | None = None
+        self._nothing_new: tuple[dict[str, PeerView], dict[str, Any]] | None = None
         self._lock = threading.Lock()
         self._skipped = 0
 
@@ -129,11 +131,18 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         if start.get("pin") == self._pin and not self._first_returned:
             self._first_returned = True
             return start
+        views = self._frozen or self._views()
+        known = self._nothing_new
+        if known is not None and known[0] is views and known[1] == start:
+            return start
         before = offsets.from_json(start)
-        after = offsets.advance(before, self._frozen or self._views(), self._selection)
+        after = offsets.advance(before, views, self._selection)
         if isinstance(limit, ReadMaxRows):
             after = limited(before, after, limit.max_rows)
-        return start if after == before else offsets.to_json(after)
+        if after == before:
+            self._nothing_new = views, start
+            return start
+        return offsets.to_json(after)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the peers' heads, for the query's progress reports."""
@@ -179,12 +188,12 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     def _locate(self, wanted: list[Range]) -> list[Range]:
         """Return `wanted` with where to ask; what is known to be gone is lost here already."""
-        views = self._views()
+        places = Places(self._views())
         located = []
         for each in wanted:
-            place = offsets.find_place(views, each.endpoint, each.session)
+            place = places.find(each.endpoint, each.session, each.topic, each.start)
             if place is None:
-                former = views[each.endpoint].of_session(each.session)
+                former = places.views[each.endpoint].of_session(each.session)
                 self._lose(offsets.named(each, former), "publisher_gone")
                 continue
             each = offsets.located(each, place)

@@ -45,11 +45,15 @@ def _at_offsets(
 
 
 def _at_time(options: SourceOptions, time_ns: int) -> offsets.Start:
-    heads_at = ask_once(options.peers, _ASK_SECONDS, time_ns=time_ns)
+    heads_at = {
+        (endpoint, heads.session): heads
+        for endpoint, found in ask_once(options.peers, _ASK_SECONDS, time_ns=time_ns).items()
+        for heads in found
+    }
 
     def start(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
-        asked = heads_at.get(endpoint)
-        if asked is None or asked.session != heads.session:
+        asked = heads_at.get((endpoint, heads.session))
+        if asked is None:
             return offsets.earliest(endpoint, topic, heads)
         stream = asked.streams.get(topic)
         if stream is None:

@@ -64,6 +64,8 @@ class PublisherDriver:
         self._ears.setblocking(False)
         self._mouth.setblocking(False)
         self._changed = News()
+        if isinstance(core, PublisherCore):
+            core.beats.sooner = self._wake_sleeper
         self._thread = threading.Thread(target=self._run, name="p2pmsg-publisher", daemon=True)
 
     def start(self) -> None:
@@ -106,6 +108,10 @@ class PublisherDriver:
             ),
             timeout,
         )
+
+    def _wake_sleeper(self) -> None:
+        if not self.ticking:
+            self._wake()
 
     def _wake(self) -> None:
         try:

@@ -12,7 +12,7 @@ import zmq
 import transports
 from p2pmsg import control, wire
 from p2pmsg.errors import ClosedError, EndpointError
-from p2pmsg.sync.range_relay import RelayList
+from p2pmsg.sync.range_relay import RelayList, SessionEntry
 from p2pmsg.sync.welcome_line import WelcomeLine
 from p2pmsg.wire import Frame, FrameError, Kind
 
@@ -23,6 +23,8 @@ MS: Final = 1_000_000
 SILENCE_NS: Final = 200 * MS
 """After so long without an answer one looks whether another session is at the endpoint."""
 _QUEUE_FRAMES: Final = 64
+
+PeerSocket = zmq.Socket[bytes] | UdpSocket
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class RangeChannel:
         self.relay: RelayList | None = None
         self.wanted: int | None = None
         self._relay_at: transports.Endpoint | None = None
+        self._served: tuple[dict[int, SessionEntry], dict[int, Presence]] = {}, {}
         self.invalid = 0
         self.fetches: WeakValueDictionary[tuple[int, str], RangeFetch] = WeakValueDictionary()
         self._line: transports.ZmqReceiver | WelcomeLine | None = None
@@ -123,6 +126,20 @@ class RangeChannel:
         if entry is not None:
             self.publisher = Presence(entry.session, entry.publisher, self._relay_at)
 
+    def presences(self) -> dict[int, Presence]:
+        """Return who can be asked here, by session: all that a relay serves, or a publisher."""
+        relay = self.relay
+        if relay is None or self._relay_at is None:
+            return {} if self.publisher is None else {self.publisher.session: self.publisher}
+        if self._served[0] is not relay.sessions:
+            at = self._relay_at
+            served = {
+                entry.session: Presence(entry.session, entry.publisher, at)
+                for entry in relay.sessions.values()
+            }
+            self._served = relay.sessions, served
+        return self._served[1]
+
     def ask_sessions(self) -> None:
         """Ask a relay for its sessions, if that is due."""
         request = None if self.relay is None else self.relay.request()
@@ -130,7 +147,7 @@ class RangeChannel:
             self.send(request)
 
     @property
-    def sockets(self) -> list["zmq.Socket[bytes] | UdpSocket"]:
+    def sockets(self) -> list[PeerSocket]:
         """What may have something to read; for pollers."""
         return [each.socket for each in (self._line, self._client) if each is not None]
 
@@ -185,12 +202,11 @@ class RangeChannel:
         while (data := self._client.receive()) is not None and self.relay is not None:
             try:
                 frame = Frame(data)
-                if frame.kind == Kind.SESSIONS:
-                    self.relay.take(frame)
-                    self._settle()
-                    self.ask_sessions()
-                elif self.publisher is not None:
+                if frame.kind != Kind.SESSIONS:
                     break
+                self.relay.take(frame)
+                self._settle()
+                self.ask_sessions()
             except FrameError:
                 self.invalid += 1
         return data

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import lru_cache
 from random import Random
 from typing import Final
 
@@ -20,7 +21,18 @@ _WINDOW_COUNT: Final = 1024
 _WINDOW_COUNT_MAX: Final = 131_072
 _RECONNECT_NS: Final = 2000 * MS
 _PAUSE_NS: Final = 10 * MS
+_ABSENT_NS: Final = 2000 * MS
+"""How long a session may be missing at a relay: one that was started again finds its upstreams one
+after the other."""
 _random: Final = Random()
+
+
+@lru_cache(16)
+def _config(limit_ns: int) -> ReceiverConfig:
+    """Return how a range is received; checking it each time took a quarter of a small fetch."""
+    # The deadline ends it, whatever the number of attempts.
+    nack = NackConfig(deadline_ms=limit_ns / MS, attempts_max=1_000_000, retry_ceiling_ms=500.0)
+    return ReceiverConfig(nack=nack)
 
 
 class RangeFetch(Iterator[MessageBatch | LossReport]):
@@ -46,11 +58,10 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         peer = channel.publisher
         self._name = peer.name if peer is not None and peer.session == session else ""
         now_ns = time.monotonic_ns()
-        # The deadline ends it, whatever the number of attempts.
-        nack = NackConfig(deadline_ms=limit_ns / MS, attempts_max=1_000_000, retry_ceiling_ms=500.0)
-        self._receiver: StreamReceiver[Frame] = StreamReceiver(ReceiverConfig(nack=nack), _random)
+        self._receiver: StreamReceiver[Frame] = StreamReceiver(_config(limit_ns), _random)
         self._receiver.start_at(start, now_ns=now_ns)
         self._heard_ns = self._reconnected_ns = self._left_ns = now_ns
+        self._absent_ns: int | None = None
         self._waiting: Delivery[Frame] | Loss | None = None
         self._decode = decode
         self._fixed = fixed
@@ -186,11 +197,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
                 channel.reconnect()
         peer = channel.publisher
         relay = channel.relay
-        if relay is not None and relay.is_complete:
-            is_there = self._session in relay.sessions
-        else:
-            is_there = peer is None or peer.session == self._session
-        if not is_there:
+        if not self._may_be_there(now_ns):
             self._give_up(LossReason.PUBLISHER_GONE)
             return
         if peer is not None:
@@ -199,3 +206,16 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         self._ask(now_ns, again=peer is not None or relay is not None)
         deadline_ns = receiver.next_deadline_ns() or now_ns
         channel.poll(min(max(deadline_ns, now_ns + MS), now_ns + SILENCE_NS // 2))
+
+    def _may_be_there(self, now_ns: int) -> bool:
+        """Whether the session has not ended, as far as is known of who is at the endpoint."""
+        peer, relay = self._channel.publisher, self._channel.relay
+        if relay is None:
+            return peer is None or peer.session == self._session
+        if relay.is_complete and self._session in relay.sessions:
+            self._absent_ns = None
+        elif relay.is_complete:
+            if self._absent_ns is None:
+                self._absent_ns = now_ns
+            relay.begin()
+        return self._absent_ns is None or now_ns - self._absent_ns < _ABSENT_NS

@@ -111,12 +111,19 @@ class RangeReader(ClosesAtOnce):
         """The publisher's endpoint."""
         return str(self._channel.endpoint)
 
-    def heads(self, timeout: float | None = None, *, time_ns: int | None = None) -> Heads:
+    def heads(
+        self,
+        timeout: float | None = None,
+        *,
+        time_ns: int | None = None,
+        session: int | None = None,
+    ) -> Heads:
         """Return where the publisher's streams stand now.
 
         Args:
             timeout: in seconds. Default: the reader's.
             time_ns: fill in `StreamHead.first_at`, too, for this time in ns since the epoch.
+            session: at a relay, whose. Default: the reader's.
 
         Raises:
             ConfigError: a relay is there that serves several sessions, and none was named.
@@ -126,6 +133,8 @@ class RangeReader(ClosesAtOnce):
         """
         channel = self._channel
         channel.check_open()
+        if session is not None:
+            channel.choose(session)
         body = None if time_ns is None else control.Probe(0, ["*"], "time", int(time_ns))
         begun_ns = time.monotonic_ns()
         deadline_ns = begun_ns + self._limit_ns(timeout)
@@ -272,7 +281,8 @@ class RangeReader(ClosesAtOnce):
     def _take_heads(self, *, with_time: bool) -> Heads | None:
         while (data := self._channel.receive()) is not None:
             peer = self._channel.publisher
-            assert peer is not None
+            if peer is None:
+                continue  # a relay's answer for a session that is not asked for any more
             try:
                 frame = Frame(data)
                 if frame.kind != Kind.HEADS or frame.sequence != self._requests:

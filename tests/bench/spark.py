@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.bench.harness import Children, Plan, compare, say
+from tests.bench.crowd import Crowd
+from tests.bench.harness import Child, Children, Plan, compare, gather, say
 from tests.bench.loads import TrialError
 from tests.bench.report import Goal, Row
 
@@ -23,6 +24,7 @@ RUNS_MAX = 5
 WARM_UPS = 2
 TICK_SECONDS = 0.01
 PEERS = 100
+PEERS_EACH = 10
 
 
 def _goal(what: str, bound: float, aim: float, unit: str = "rows/s", *, low: bool = False) -> Goal:
@@ -242,26 +244,31 @@ class Bench:
             )
 
     def trigger(self) -> Row:
-        from tests.bench.spark_roles import Crowd
+        """As many messages a round from many peers as from one.
 
+        Each process has ten publishers: all of them in one would wait for one another, since one
+        interpreter lock serves them, and a hundred processes would wait for the cores, which
+        belongs to a hundred machines as little.
+        """
         with Children() as children:
-            crowds = [children.start(Crowd, count) for count in (PEERS, 1)]
-            many, one = (
-                self._trigger(crowd, crowd.call("endpoints")) for crowd in crowds
-            )  # fmt: skip
+            crowd = [children.start(Crowd, PEERS_EACH) for _ in range(PEERS // PEERS_EACH)]
+            many, one = self._trigger(crowd), self._trigger([children.start(Crowd, 1)])
             return self.compared(TRIGGER, many, one, f"{PEERS} messages each time")
 
-    def _trigger(self, crowd: Any, endpoints: list[str]) -> Callable[[], float]:
+    def _trigger(self, crowd: list[Child]) -> Callable[[], float]:
+        endpoints = [endpoint for each in crowd for endpoint in each.call("endpoints")]
         frame = self.ours(endpoints, startingOffsets="latest").load()
 
         def measure() -> float:
             writer = frame.writeStream.format("noop")
             query = writer.option("checkpointLocation", self.checkpoint()).start()
-            end = time.monotonic() + self.seconds
             while not query.recentProgress:
                 time.sleep(0.02)
+            end = time.monotonic() + self.seconds
             while time.monotonic() < end:
-                crowd.call("publish", PEERS)
+                for each in crowd:
+                    each.begin("publish", PEERS // len(crowd))
+                gather(crowd)
                 time.sleep(0.1)
             took = [
                 each["durationMs"]["triggerExecution"]

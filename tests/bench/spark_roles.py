@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from datetime import datetime
-from itertools import cycle, islice
+from itertools import cycle
 from typing import Any
 
 import msgspec
@@ -89,29 +89,6 @@ class Feed:
     def close(self) -> None:
         self._running = False
         self._publisher.close(0)
-
-
-class Crowd:
-    """Many publishers in one process."""
-
-    def __init__(self, count: int) -> None:
-        self._publishers = [
-            p2pmsg.Publisher("tcp://127.0.0.1:0", name=f"p{at}") for at in range(count)
-        ]
-
-    def endpoints(self) -> list[str]:
-        return [publisher.endpoint for publisher in self._publishers]
-
-    def publish(self, count: int) -> None:
-        """Publish `count` messages, from all in turn."""
-        for publisher in islice(cycle(self._publishers), count):
-            publisher.publish("t", b"x")
-        for publisher in self._publishers:
-            publisher.flush()
-
-    def close(self) -> None:
-        for publisher in self._publishers:
-            publisher.close(0)
 
 
 class ZmqFeed:

@@ -55,6 +55,16 @@ def test_heartbeats_tell_of_news_between_two_questions():
                 wait_until(lambda n=count: next_of(watch, publisher.endpoint) == n, 2.0)
 
 
+def test_a_message_that_ends_a_silence_is_told_of_soon():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
+        driver = publisher._driver
+        publisher.publish("t", 1)
+        wait_until(lambda: driver._wait_ms() > 300)  # heartbeats are that rare by now
+        publisher.publish("t", 2)
+        wait_until(lambda: publisher.stats().heartbeats_sent > 0)
+        assert driver._wait_ms() <= 20
+
+
 def test_all_topics_where_none_is_named():
     with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
         with HeadsWatch([publisher.endpoint]) as watch:

@@ -7,7 +7,8 @@ import pytest
 import p2pmsg
 import spark_bridge
 from spark_bridge import offsets
-from spark_bridge.offsets import PeerView, Range
+from spark_bridge.offsets import Range
+from spark_bridge.places import PeerView
 from spark_bridge.selection import Selection
 
 A, B = "tcp://a:1", "tcp://b:1"
@@ -23,7 +24,7 @@ def heads(session, **streams):
 
 
 def view(session, former=(), **streams):
-    return PeerView(heads(session, **streams), tuple(former))
+    return PeerView({session: heads(session, **streams)}, tuple(former))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import p2pmsg
 from spark_bridge import offsets, starting
 from spark_bridge.errors import OptionError
 from spark_bridge.limits import limit
-from spark_bridge.offsets import PeerView, find_place
 from spark_bridge.options import check_use, parse_options
 from spark_bridge.selection import Selection
 from spark_bridge.sink_options import is_sink, parse_sink_options
@@ -160,47 +159,6 @@ def test_where_a_stream_starts(starting, expected):
     assert first == {A: {1: {"t": expected}}}
 
 
-def test_a_topic_that_comes_up_is_read_from_its_beginning():
-    selection = Selection.of(parse_options({"peers": A, "subscribePattern": ".*"}))
-    before = {A: {1: {"t": 5}}}
-    now = heads(1, t=(0, 5), new=(3, 7), old=(3, 7))
-
-    after = offsets.advance(before, {A: PeerView(now, born=frozenset({"new"}))}, selection)
-
-    assert after == {A: {1: {"t": 5, "new": 0, "old": 3}}}
-
-
-def test_a_session_at_two_endpoints_is_read_once():
-    selection = Selection(("t",))
-    both = {A: view(1, t=(0, 9)), B: view(1, t=(0, 8))}
-
-    first = offsets.first(both, selection, offsets.earliest)
-    assert first == {A: {1: {"t": 0}}}
-    assert offsets.advance(first, both, selection) == {A: {1: {"t": 9}}}
-    assert offsets.advance({B: {1: {"t": 2}}}, both, selection) == {B: {1: {"t": 8}}}
-
-
-def test_where_a_session_is_found():
-    gone = view(2, [heads(1, t=(0, 5))])
-
-    assert find_place({A: view(1)}, A, 1).is_sure
-    assert not find_place({A: PeerView()}, A, 1).is_sure
-    assert find_place({A: gone}, A, 1) is None
-    elsewhere = find_place({A: gone, B: view(1, t=(0, 5))}, A, 1)
-    assert (elsewhere.endpoint, elsewhere.is_sure) == (B, True)
-    away = PeerView(heads(1), reachable=False)
-    assert find_place({A: away, B: view(1)}, A, 1).endpoint == B
-    assert find_place({A: away}, A, 1).endpoint == A
-
-
-def test_a_session_that_another_endpoint_has_too_goes_on_there():
-    views = {A: view(2, [heads(1, t=(0, 5))], t=(0, 3)), B: view(1, t=(0, 8))}
-
-    after = offsets.advance({A: {1: {"t": 5}}}, views, Selection(("t",)))
-
-    assert after == {A: {1: {"t": 8}, 2: {"t": 0}}}
-
-
 @pytest.mark.parametrize(
     ("counts", "rows_max", "taken"),
     [
@@ -238,7 +196,7 @@ def test_heads_with_a_time(monkeypatch):
         publisher="p1", session=1, recovery_endpoint="tcp://a:2",
         streams={"t": p2pmsg.StreamHead(4, 9, 6)},
     )  # fmt: skip
-    monkeypatch.setattr(starting, "ask_once", lambda peers, timeout, time_ns: {A: asked})
+    monkeypatch.setattr(starting, "ask_once", lambda peers, timeout, time_ns: {A: (asked,)})
     start = starting.start_of(parse_options({**GOOD, "startingTimestamp": "5"}), "latest")
 
     assert start(A, "t", heads(1, t=(4, 9))) == 6

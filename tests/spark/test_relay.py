@@ -1,11 +1,17 @@
-"""Spark reads from a relay, whose publisher may go away for good."""
+"""Spark reads from a relay, whose publishers may go away for good, or begin anew."""
 
+import contextlib
+import json
+import random
+import signal
 import time
 
 import pytest
 
 import p2pmsg
-from tests.spark.streams import Collector, read_stream, start
+from tests.integration.peers import start_child
+from tests.integration.test_relay import free_place
+from tests.spark.streams import Collector, collect_now, read_stream, start
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(90)]
 
@@ -48,3 +54,133 @@ def test_a_stream_goes_on_when_the_publisher_is_gone(spark, publisher, relay, tm
     finally:
         query.stop()
     assert sorted(sink.offsets()) == list(range(2000))
+
+
+@pytest.fixture
+def make_child():
+    with contextlib.ExitStack() as stack:
+
+        def make(*words):
+            child = start_child(*words, module="relay_children")
+            stack.callback(child.finish)
+            return child
+
+        yield make
+
+
+class Lives:
+    """A publisher without a log that is killed and begins anew, each time as another session."""
+
+    def __init__(self, make_child):
+        self._make_child = make_child
+        self.endpoint = free_place()
+        self.counts = {}
+
+    def live(self, count, relay):
+        """Publish `count` messages; die when the relay has them."""
+        child = self._make_child("publish", self.endpoint, "-", count)
+        _, session = child.line().split()
+        deadline = time.monotonic() + 20
+        while relay.stats().streams.get((int(session), "t")) != (0, count):
+            assert time.monotonic() < deadline, relay.stats().streams
+            time.sleep(0.01)
+        child.signal(signal.SIGKILL)
+        child.wait()
+        self.counts[int(session)] = count
+
+    def check(self, rows):
+        """Each session's messages have come, each once and in order."""
+        found = {}
+        for row in rows:
+            found.setdefault(row.session % 2**64, []).append(row.offset)
+        assert found == {session: list(range(count)) for session, count in self.counts.items()}
+
+
+@pytest.fixture
+def lives(make_child):
+    return Lives(make_child)
+
+
+@pytest.fixture
+def memory(lives):
+    """A relay of those lives."""
+    with p2pmsg.Relay(lives.endpoint, "tcp://127.0.0.1:0", name="memory") as made:
+        yield made
+
+
+def test_a_batch_has_every_session_that_a_relay_holds(spark, lives, memory):
+    for count in (500, 70, 3000):
+        lives.live(count, memory)
+    frame = spark.read.format("p2pmsg").option("peers", memory.endpoint).option("subscribe", "t")
+    rows = frame.load().collect()
+    lives.check(sorted(rows, key=lambda row: row.offset))
+    first = f"{next(iter(lives.counts)):016x}"
+    starting = json.dumps({"t": {first: 490, "*": -1}})
+    assert frame.option("startingOffsets", starting).load().count() == 10
+
+
+def test_sessions_of_a_relay_are_read_apart_through_all_restarts(spark, lives, memory, tmp_path):
+    sink = Collector()
+    checkpoint = tmp_path / "checkpoint"
+    lives.live(1000, memory)
+    stream = read_stream(spark, [memory.endpoint], startingOffsets="earliest")
+    query = start(stream, checkpoint, sink)
+    try:
+        sink.wait(1000, query)
+        lives.live(200, memory)  # while the query runs
+        sink.wait(1200, query)
+    finally:
+        query.stop()
+    lives.live(3000, memory)  # while it does not
+    collect_now(read_stream(spark, [memory.endpoint]), checkpoint, sink)
+
+    lives.check(sink.rows)
+    newest = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    offset = json.loads(newest.read_text().splitlines()[-1])
+    expected = {f"{session:016x}": {"t": count} for session, count in sorted(lives.counts.items())}
+    assert offset["peers"] == {memory.endpoint: expected}
+
+
+def test_a_relay_serves_what_was_read_at_a_publisher_that_is_gone(
+    spark, publisher, relay, tmp_path
+):
+    peers = [publisher.endpoint, relay.endpoint]
+    publisher.publish_many("t", [b"x"] * 400)
+    has(relay, 400)
+    sink = collect_now(read_stream(spark, peers, startingOffsets="earliest"), tmp_path)
+    publisher.publish_many("t", [b"x"] * 300)
+    has(relay, 700)
+    publisher.close(timeout=0.0)
+    collect_now(read_stream(spark, peers), tmp_path, sink)
+
+    assert sink.offsets() == list(range(700))
+
+
+def test_a_relay_is_killed_again_and_again_and_spark_misses_nothing(
+    spark, publisher, make_child, tmp_path
+):
+    rng = random.Random(5)
+    place = free_place()
+
+    def relay():
+        child = make_child("relay", publisher.endpoint, place, str(tmp_path / "log"))
+        child.line()
+        return child
+
+    child, total, sink = relay(), 0, Collector()
+    options = {"startingOffsets": "earliest", "fetchTimeoutMs": "3000"}
+    query = start(read_stream(spark, [place], **options), tmp_path / "checkpoint", sink)
+    try:
+        for _ in range(6):
+            for _ in range(rng.randrange(5, 40)):
+                publisher.publish_many("t", list(range(total, total + 50)))
+                total += 50
+                time.sleep(0.01)
+            child.signal(signal.SIGKILL)
+            child.wait()
+            child = relay()
+        sink.wait(total, query)
+    finally:
+        query.stop()
+    assert sink.offsets() == list(range(total))
+    assert {row.session % 2**64 for row in sink.rows} == {publisher.session}

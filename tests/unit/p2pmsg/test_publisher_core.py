@@ -118,6 +118,18 @@ def test_data_puts_the_heartbeat_off_and_starts_it_over():
     assert sent(publisher) == [("HEARTBEAT", 2, 0)]
 
 
+def test_data_that_ends_a_silence_says_that_a_heartbeat_is_due_sooner():
+    publisher, woken = core(), []
+    publisher.beats.sooner = lambda: woken.append(publisher.next_deadline_ns() // MS)
+    publish(publisher, "a", now_ns=MS)
+    publish(publisher, "b", now_ns=2 * MS)  # whoever waits for the first one's, waits no longer
+    assert woken == [11]
+    for _ in range(4):
+        publisher.handle_timer(now_ns=publisher.next_deadline_ns())
+    publish(publisher, "c", now_ns=100 * MS)
+    assert woken == [11, 110]
+
+
 def test_every_stream_has_heartbeats_of_its_own():
     publisher = core(heartbeat=HeartbeatConfig(initial_ms=10, ceiling_ms=10))
     for index in range(5):

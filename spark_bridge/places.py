@@ -1,0 +1,132 @@
+"""Where sessions are to be had: what is known of each endpoint, and who is asked for what. Pure.
+
+A publisher's endpoint has one session, a relay's all that the relay serves. A session may be at
+several endpoints; it is read once, at its *home*, where it was read before. Its messages are
+fetched from whoever is there and keeps them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import p2pmsg
+
+NO_TOPICS: Final[frozenset[str]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PeerView:
+    """What is known of one endpoint: who is there, and where ended sessions stood last."""
+
+    sessions: Mapping[int, p2pmsg.Heads] = field(default_factory=dict)
+    """Nothing: nobody has answered yet, or it is a relay that has none."""
+    former: tuple[p2pmsg.Heads, ...] = ()
+    born: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    """By session, topics that came up while it was being watched: nothing of them is old."""
+    reachable: bool = True
+    is_relay: bool = False
+
+    def of_session(self, session: int) -> p2pmsg.Heads | None:
+        """Return the last heads of a session that is or was here."""
+        found = self.sessions.get(session)
+        if found is None:
+            found = next((heads for heads in self.former if heads.session == session), None)
+        return found
+
+    def has_ended(self, session: int) -> bool:
+        """Whether others are here now."""
+        return bool(self.sessions) and session not in self.sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a session can be asked for ranges; sure if it is known to be there now."""
+
+    endpoint: str
+    heads: p2pmsg.Heads
+    is_sure: bool
+
+
+class Places:
+    """All endpoints' views, looked up by session."""
+
+    def __init__(self, views: Mapping[str, PeerView]) -> None:
+        self.views = views
+        self._by_session: dict[int, list[Place]] = {}
+        for endpoint in sorted(views):
+            view = views[endpoint]
+            for session, heads in view.sessions.items():
+                place = Place(endpoint, heads, view.reachable)
+                self._by_session.setdefault(session, []).append(place)
+
+    def where(
+        self, home: str, session: int, topic: str | None = None, start: int = 0
+    ) -> Place | None:
+        """Return the best place that has a session, where one is known.
+
+        One that is reachable goes before one that is not, then one that keeps the messages of
+        `topic` from `start` on, then home.
+        """
+        places = self._by_session.get(session)
+        if places is None:
+            return None
+        if len(places) == 1:
+            return places[0]
+        return min(
+            places,
+            key=lambda place: (
+                not place.is_sure,
+                topic is not None and _earliest(place.heads, topic) > start,
+                place.endpoint != home,
+            ),
+        )
+
+    def find(
+        self, home: str, session: int, topic: str | None = None, start: int = 0
+    ) -> Place | None:
+        """Return where to fetch a session's messages from; None where it has ended.
+
+        Beyond `where`: a peer of which nothing is known may come back with the session.
+        """
+        place = self.where(home, session, topic, start)
+        if place is not None:
+            return place
+        view = self.views.get(home, PeerView())
+        if view.has_ended(session):
+            return None
+        unknown = p2pmsg.Heads(publisher="", session=session, recovery_endpoint="", streams={})
+        return Place(home, view.of_session(session) or unknown, is_sure=False)
+
+    def homes(self, read_at: Mapping[int, str] | None = None) -> Iterator[tuple[str, p2pmsg.Heads]]:
+        """Yield each session once, with its home, in the order of endpoints.
+
+        Args:
+            read_at: the endpoints of sessions that are being read. Others are read at their
+                publisher rather than at a relay.
+
+        """
+        at = dict(read_at or {})
+        for session, places in self._by_session.items():
+            if session not in at:
+                views = self.views
+                at[session] = min(
+                    places, key=lambda place: (views[place.endpoint].is_relay, place.endpoint)
+                ).endpoint
+        for endpoint in sorted(self.views):
+            for session, heads in self.views[endpoint].sessions.items():
+                if at[session] == endpoint:
+                    yield endpoint, heads
+
+    def names(self, sessions: Mapping[int, str]) -> set[str]:
+        """Return the names of the publishers of these sessions, as far as they are known."""
+        found = set()
+        for view in self.views.values():
+            for heads in (*view.sessions.values(), *view.former):
+                if heads.session in sessions and heads.publisher:
+                    found.add(heads.publisher)
+        return found
+
+
+def _earliest(heads: p2pmsg.Heads, topic: str) -> int:
+    stream = heads.streams.get(topic)
+    return 0 if stream is None else stream.earliest
