@@ -20,7 +20,7 @@ from p2pmsg.subscriber_cursor import CursorDesk
 from p2pmsg.subscriber_lines import Command, Line, LineDesk
 from p2pmsg.subscriber_peer import Peer, Stream
 from p2pmsg.subscriber_relays import RelayDesk
-from p2pmsg.subscriber_room import Room
+from p2pmsg.subscriber_room import Room, can_take
 from p2pmsg.subscriber_routes import RouteDesk
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, LatencyHistogram, Loss, ReceiverConfig
@@ -240,9 +240,7 @@ class SubscriberCore:
                 stream = peer.streams.get(frame.topic)
                 if stream is None:
                     raise FrameError("stream")
-                if self.is_full and frame.sequence > stream.receiver.expected:
-                    # There is room only for what can be handed on at once; ask for this later.
-                    self.repairs_dropped += 1
+                if not can_take(self, stream, frame, now_ns=now_ns):
                     return
                 before = stream.receiver.repaired
                 self._take(stream, frame, now_ns, repaired=True)
@@ -280,6 +278,8 @@ class SubscriberCore:
             # What is asked for now could not be taken in; gaps must not age meanwhile.
             for stream in self._troubled.values():
                 stream.receiver.postpone(now_ns=now_ns, delay_ns=5 * _MS)
+            if self.member is not None:
+                self.member.note_pause()
         else:
             self._care_for_gaps(now_ns)
         if now_ns >= self.next_check_ns:
