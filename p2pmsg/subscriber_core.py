@@ -35,6 +35,8 @@ CHECK_NS = 250 * _MS
 """How often publishers are looked at: whether they are silent, and are told that we are there."""
 HURRIED_CHECK_NS = 25 * _MS
 """The same while one is being probed, or is closing."""
+STOPPED_NS = 500 * _MS
+"""Who is so late to look was stopped, or starved of processor time, and could not read either."""
 
 
 class SubscriberCore:
@@ -269,11 +271,10 @@ class SubscriberCore:
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Do what is due: NACKs, losses, probes, keep-alives, silent publishers."""
-        if self.is_full:  # nobody listens to the lines, so their silence means nothing
-            for line in self.lines:
-                line.heard_ns = now_ns
-            for peer in self.peers.values():
-                peer.heard_ns = now_ns
+        if 0 < self.next_check_ns < now_ns - STOPPED_NS:
+            self.desk.note_stopped(now_ns - self.next_check_ns, now_ns)
+        if self.is_full:
+            self.desk.excuse_silence(now_ns)
         if self.replies_full:
             # What is asked for now could not be taken in; gaps must not age meanwhile.
             for stream in self._troubled.values():

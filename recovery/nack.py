@@ -130,17 +130,18 @@ class NackScheduler(GapTable):
         low, high = self._touched(start, stop)
         if not 0 <= start < stop or low != high or len(self._gaps) >= self._config.gaps_max:
             raise ValueError(f"[{start}, {stop}) overlaps a gap, or is one too many")
-        detected_ns = now_ns
+        detected_ns, reason = now_ns, LossReason.OVERFLOW
         if low < len(self._gaps) and self._gaps[low].start == stop:
             after = self._gaps[low]
-            stop, detected_ns = after.stop, after.detected_ns
+            stop, detected_ns, reason = after.stop, after.detected_ns, after.reason
             self._delete(after)
         if low > 0 and self._gaps[low - 1].stop == start:
             before = self._gaps[low - 1]
-            start, detected_ns = before.start, min(detected_ns, before.detected_ns)
+            start, reason = before.start, before.reason
+            detected_ns = min(detected_ns, before.detected_ns)
             self._delete(before)
             low -= 1
-        gap = Gap(start, stop, detected_ns, LossReason.OVERFLOW)
+        gap = Gap(start, stop, detected_ns, reason)
         due_ns = max(now_ns + self._answer_ns(), self._quiet_until_ns)
         self._insert(low, gap, due_ns, self._expiry_ns(now_ns))
         self._missing_count += stop - start
@@ -204,18 +205,22 @@ class NackScheduler(GapTable):
         for gap in self._gaps[low:high]:
             gap.reason = reason
 
-    def postpone(self, *, now_ns: int, delay_ns: int) -> None:
+    def postpone(self, *, now_ns: int, delay_ns: int, stopped_ns: int | None = None) -> None:
         """Be quiet until `now_ns + delay_ns`: the receiver had paused reading.
 
         Answers may lie unread in its queue, so nothing is asked for until then, deadlines start
-        over, and a gap whose attempts are used up has one more.
+        over, and a gap whose attempts are used up has one more. Deadlines move by `stopped_ns`
+        instead where it is given: for so long nothing was done at all.
         """
         self._quiet_until_ns = max(self._quiet_until_ns, now_ns + delay_ns)
         for gap in self._gaps:
             due_ns = self._due.get(gap)
             gap.attempts = min(gap.attempts, self._config.attempts_max - 1)
             self._due.set(gap, max(due_ns or 0, self._quiet_until_ns))
-            self._expiry.set(gap, self._quiet_until_ns + self._deadline_ns)
+            expiry_ns = self._quiet_until_ns + self._deadline_ns
+            if stopped_ns is not None:
+                expiry_ns = (self._expiry.get(gap) or now_ns) + stopped_ns
+            self._expiry.set(gap, expiry_ns)
 
     def due(
         self,

@@ -175,9 +175,9 @@ class StreamReceiver(ReceiverView[T]):
         """Give up everything that is missing: nobody is left to ask."""
         self._lose(self._nacks.abandon(reason))
 
-    def postpone(self, *, now_ns: int, delay_ns: int) -> None:
-        """Ask for nothing before `now_ns + delay_ns`, and start deadlines over: reading paused."""
-        self._nacks.postpone(now_ns=now_ns, delay_ns=delay_ns)
+    def postpone(self, *, now_ns: int, delay_ns: int, stopped_ns: int | None = None) -> None:
+        """Ask for nothing before `now_ns + delay_ns`; see `NackScheduler.postpone`."""
+        self._nacks.postpone(now_ns=now_ns, delay_ns=delay_ns, stopped_ns=stopped_ns)
 
     def delay_nacks(self, delay_ns: int) -> None:
         """Wait at least so long before a gap is asked for: it may yet be filled another way."""
