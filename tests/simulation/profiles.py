@@ -113,7 +113,7 @@ MULTICAST = {
     "receiver stops, little kept": Profile({**GROUP, **STOPPED, "replay_bytes": 2000}),
     "receiver stops, logs": Profile({**GROUP, **STOPPED, **LOGGED, "replay_bytes": 2000}),
     "slow reader in little room, logs": Profile(
-        {**GROUP, **SMALL, **LOGGED, "read_ms": 15, "bytes_max": 6000}, run_ms=800
+        {**GROUP, **SMALL, **LOGGED, "read_ms": 15, "bytes_max": 6000}
     ),
     "few gaps allowed": Profile({**GROUP, "loss": 0.3}, nack=NackConfig(gaps_max=2)),
     "everything": Profile({**GROUP, **EVERYTHING}, publishers=2),
