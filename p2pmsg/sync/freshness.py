@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from p2pmsg.conflation import ConflatedBatch, Folded
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber_peer import Stream
+from p2pmsg.wire import Frame
 from recovery import Delivery
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class Freshest(Iterator[Message]):
         if not left or elapsed_ns < max(_FLOOR_NS, _NS_A_MESSAGE * left):
             return False
         rest = batch.messages[len(batch.messages) - left :]
-        frame, core = Folded(stream, rest), source._core
+        frame: Frame = Folded(stream, rest)
+        core = source._core
         entry = stream, Delivery(frame, stream.position - left, 0, left)
         given, size = rest[0].sequence, core.ready_bytes + len(frame.data)
         none: Iterator[Any] = iter([])
