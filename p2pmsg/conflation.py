@@ -15,11 +15,12 @@ class ConflatedBatch(MessageBatch):
     """The newest message of each key, in the order of their sequences, which have holes.
 
     Attributes:
+        messages: themselves.
         sequences: one a message.
 
     """
 
-    __slots__ = ("_messages", "sequences")
+    __slots__ = ("messages", "sequences")
 
     def __init__(self, messages: list[Message]) -> None:
         first = messages[0]
@@ -34,23 +35,23 @@ class ConflatedBatch(MessageBatch):
             [message.key for message in messages],
             [message.headers for message in messages],
         )
-        self._messages = messages
+        self.messages = messages
         self.sequences = [message.sequence for message in messages]
 
     def iterate(self, values: Iterator[Any]) -> Iterator[Message]:
         """Return the messages, driven by an iterator over the values."""
-        return map(lambda message, _: message, self._messages, values)
+        return map(lambda message, _: message, self.messages, values)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return super().__getitem__(index)
-        return self._messages[index]
+        return self.messages[index]
 
     def part(self, start: int, stop: int) -> MessageBatch:
         """Return the messages from index `start` up to `stop`."""
         if start == 0 and stop == len(self.values):
             return self
-        return ConflatedBatch(self._messages[start:stop])
+        return ConflatedBatch(self.messages[start:stop])
 
 
 class Folded(Frame):
@@ -58,9 +59,10 @@ class Folded(Frame):
 
     __slots__ = ("messages",)
 
-    def __init__(self, first: Frame, messages: list[Message]) -> None:
-        for name in ("topic", "kind", "flags", "session", "sequence", "base_timestamp_ns"):
-            setattr(self, name, getattr(first, name))
+    def __init__(self, stream: Stream, messages: list[Message]) -> None:
+        self.topic, self.session = stream.topic, stream.peer.session
+        self.kind, self.flags = wire.Kind.DATA, 0
+        self.sequence, self.base_timestamp_ns = messages[0].sequence, messages[0].timestamp_ns
         self.count = len(messages)
         self.body_at = 0
         self.data = b"".join(_bytes_of(message) for message in messages)
@@ -121,7 +123,7 @@ def fold(core: SubscriberCore, stream: Stream) -> None:
             run = None
             continue
         if run is None:
-            run = _Run(output)
+            run = _Run(stream, output)
             runs.append((len(kept), run))
             kept.append(entry)
         run.take(output, messages)
@@ -136,7 +138,8 @@ def fold(core: SubscriberCore, stream: Stream) -> None:
 class _Run:
     """Deliveries of a stream that follow one another."""
 
-    def __init__(self, first: Delivery[Frame]) -> None:
+    def __init__(self, stream: Stream, first: Delivery[Frame]) -> None:
+        self._stream = stream
         self._first = first
         self._count = 0
         self._newest: dict[str | None, Message] = {}
@@ -148,6 +151,5 @@ class _Run:
             self._newest[message.key] = message
 
     def folded(self) -> Delivery[Frame]:
-        first = self._first
-        frame = Folded(first.item, list(self._newest.values()))
-        return Delivery(frame, first.sequence, 0, self._count)
+        frame = Folded(self._stream, list(self._newest.values()))
+        return Delivery(frame, self._first.sequence, 0, self._count)

@@ -20,7 +20,7 @@ from p2pmsg.subscriber_cursor import CursorDesk
 from p2pmsg.subscriber_lines import Command, Line, LineDesk
 from p2pmsg.subscriber_peer import Peer, Stream
 from p2pmsg.subscriber_relays import RelayDesk
-from p2pmsg.subscriber_room import Room
+from p2pmsg.subscriber_room import Room, can_take
 from p2pmsg.subscriber_routes import RouteDesk
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, LatencyHistogram, Loss, ReceiverConfig
@@ -35,6 +35,8 @@ CHECK_NS = 250 * _MS
 """How often publishers are looked at: whether they are silent, and are told that we are there."""
 HURRIED_CHECK_NS = 25 * _MS
 """The same while one is being probed, or is closing."""
+STOPPED_NS = 500 * _MS
+"""Who is so late to look was stopped, or starved of processor time, and could not read either."""
 
 
 class SubscriberCore:
@@ -240,9 +242,7 @@ class SubscriberCore:
                 stream = peer.streams.get(frame.topic)
                 if stream is None:
                     raise FrameError("stream")
-                if self.is_full and frame.sequence > stream.receiver.expected:
-                    # There is room only for what can be handed on at once; ask for this later.
-                    self.repairs_dropped += 1
+                if not can_take(self, stream, frame, now_ns=now_ns):
                     return
                 before = stream.receiver.repaired
                 self._take(stream, frame, now_ns, repaired=True)
@@ -271,15 +271,16 @@ class SubscriberCore:
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Do what is due: NACKs, losses, probes, keep-alives, silent publishers."""
-        if self.is_full:  # nobody listens to the lines, so their silence means nothing
-            for line in self.lines:
-                line.heard_ns = now_ns
-            for peer in self.peers.values():
-                peer.heard_ns = now_ns
+        if 0 < self.next_check_ns < now_ns - STOPPED_NS:
+            self.desk.note_stopped(now_ns - self.next_check_ns, now_ns)
+        if self.is_full:
+            self.desk.excuse_silence(now_ns)
         if self.replies_full:
             # What is asked for now could not be taken in; gaps must not age meanwhile.
             for stream in self._troubled.values():
                 stream.receiver.postpone(now_ns=now_ns, delay_ns=5 * _MS)
+            if self.member is not None:
+                self.member.note_pause()
         else:
             self._care_for_gaps(now_ns)
         if now_ns >= self.next_check_ns:

@@ -260,6 +260,31 @@ class LineDesk:
         frame = wire.control_frame(Kind.JOINED, peer.session, body)
         self._core.requests.append((peer.session, frame))
 
+    def excuse_silence(self, now_ns: int) -> None:
+        """Think nothing of the lines' silence: nobody listens to them, for want of room."""
+        for line in self._core.lines:
+            line.heard_ns = now_ns
+        for peer in self._core.peers.values():
+            peer.heard_ns = now_ns
+
+    def note_stopped(self, stopped_ns: int, now_ns: int) -> None:
+        """Leave out a time in which this process did nothing, as one that SIGSTOP stops.
+
+        What came meanwhile lies unread: it is read before anything is asked for or given up.
+        """
+        core = self._core
+        for line in core.lines:
+            line.heard_ns = min(now_ns, line.heard_ns + stopped_ns)
+        for peer in core.peers.values():
+            peer.heard_ns = min(now_ns, peer.heard_ns + stopped_ns)
+            for route in (peer.own, *peer.relayed):
+                if route.asked_ns is not None:
+                    route.asked_ns = min(now_ns, route.asked_ns + stopped_ns)
+        for stream in core._troubled.values():
+            stream.receiver.postpone(now_ns=now_ns, delay_ns=5 * _MS, stopped_ns=stopped_ns)
+        if core.member is not None:
+            core.member.note_pause()
+
     def leave(self) -> None:
         """Tell all publishers that this subscriber goes."""
         for session, peer in self._core.peers.items():

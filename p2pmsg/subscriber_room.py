@@ -1,13 +1,19 @@
 """How many messages a subscriber has room for, by what its frames were like so far."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.subscriber_peer import Stream
 from p2pmsg.wire import Frame
 from recovery import ReceiverConfig
 
+if TYPE_CHECKING:
+    from p2pmsg.subscriber_core import SubscriberCore
+
 _WINDOW_MIN: Final = 1024
 """Messages behind the first gap that are asked for however little room there is."""
+_GROUP_WINDOW_MIN: Final = 16
+"""The same in a multicast, where what has no room was sent to all for nothing."""
 
 
 class Room:
@@ -36,10 +42,32 @@ class Room:
         """Return how many messages fit, twice: while they come, others are read."""
         if not self._frames:
             return _WINDOW_MIN
-        by_bytes = 2 * self._bytes_max * self._messages // self._bytes
-        by_frames = self._frames_max * self._messages // self._frames
-        return max(_WINDOW_MIN, min(by_bytes, by_frames))
+        return max(_WINDOW_MIN, self._fitting(2 * self._bytes_max))
+
+    def window_in(self, bytes_free: int) -> int:
+        """Return how many messages fit into so many bytes, for answers that nothing holds back."""
+        return max(_GROUP_WINDOW_MIN, self._fitting(bytes_free)) if self._frames else _WINDOW_MIN
+
+    def _fitting(self, size: int) -> int:
+        by_bytes = size * self._messages // self._bytes
+        return min(by_bytes, self._frames_max * self._messages // self._frames)
 
     def is_crowded(self, bytes_held: int) -> bool:
         """Whether most of what is asked for would have to be dropped."""
         return 4 * bytes_held >= 3 * self._bytes_max
+
+
+def can_take(core: "SubscriberCore", stream: Stream, frame: Frame, *, now_ns: int) -> bool:
+    """Whether there is room for a repair; frames of its stream that are further on make way for it.
+
+    There always is for what can be handed on at once. What has none is asked for later.
+    """
+    receiver, size = stream.receiver, len(frame.data)
+    if not core.is_full or frame.sequence <= receiver.expected:
+        return True
+    free = core.config.receive_bytes - core.bytes_held + receiver.bytes_held
+    stop = frame.sequence + frame.count
+    if receiver.displace(stop, size, now_ns=now_ns, bytes_max=free):
+        return True
+    core.repairs_dropped += 1
+    return False

@@ -7,8 +7,7 @@ The life of a gap (RFC 5401 calls the question a NACK)::
                └──── fill ─────┴──▶ repaired (what remains starts afresh)
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from bisect import bisect_left
 from random import Random
 
 from recovery._checks import ms_to_ns
@@ -17,13 +16,13 @@ from recovery.deadlines import DeadlineHeap
 from recovery.feedback import Feedback
 from recovery.loss import Loss, LossReason
 from recovery.nack_config import NackConfig
-from recovery.nack_gap import Gap
+from recovery.nack_gap import Gap, GapTable
 from recovery.ranges import RangeSet
 
 _LAPS_MAX = 50  # retries' time: the longest that a gap without room is not looked at
 
 
-class NackScheduler:
+class NackScheduler(GapTable):
     """The gaps of one stream, and when each is asked for again or given up.
 
     A gap is one range, however long; nothing here costs more for ten million missing messages than
@@ -43,6 +42,7 @@ class NackScheduler:
     """
 
     __slots__ = (
+        "_admitted",
         "_backoff",
         "_config",
         "_crowded",
@@ -53,17 +53,15 @@ class NackScheduler:
         "_feedback",
         "_front_progress_ns",
         "_front_start",
-        "_gaps",
-        "_missing_count",
         "_quiet_until_ns",
         "_retry_ns",
-        "_starts",
         "gaps_refused",
         "nacks",
         "splits_refused",
     )
 
     def __init__(self, config: NackConfig, rng: Random, feedback: Feedback | None = None) -> None:
+        super().__init__(config.gaps_max)
         self._config = config
         self._feedback = feedback
         self._delay_ns = ms_to_ns(config.delay_ms)
@@ -71,15 +69,13 @@ class NackScheduler:
         self._deadline_ns = ms_to_ns(config.deadline_ms)
         ceiling_ns = ms_to_ns(config.retry_ceiling_ms)
         self._backoff = Backoff(self._retry_ns, ceiling_ns, jitter=config.jitter, rng=rng)
-        self._starts: list[int] = []
-        self._gaps: list[Gap] = []
         self._due: DeadlineHeap[Gap] = DeadlineHeap()
         self._expiry: DeadlineHeap[Gap] = DeadlineHeap()
-        self._missing_count = 0
         self._quiet_until_ns = 0
         self._front_progress_ns: int | None = None
         self._front_start = -1
         self._crowded = False
+        self._admitted = 0
         self.gaps_refused = 0
         self.splits_refused = 0
         self.nacks = 0
@@ -124,9 +120,31 @@ class NackScheduler:
         self._missing_count += stop - start
         return True
 
-    def can_fill(self, start: int, stop: int) -> bool:
-        """Return False where taking `[start, stop)` out would split a gap past `gaps_max`."""
-        return len(self._gaps) < self._config.gaps_max or not self._splits(start, stop)
+    def miss_again(self, start: int, stop: int, *, now_ns: int) -> None:
+        """Record `[start, stop)` as missing once more: it had come, and gave its room away.
+
+        It becomes one with the gaps that it touches. The whole starts afresh, and its next NACK is
+        in `retry_ms`, since answers for it may be on their way. Raises `ValueError` for a range
+        that is empty, overlaps a gap, or would be a gap past `gaps_max`.
+        """
+        low, high = self._touched(start, stop)
+        if not 0 <= start < stop or low != high or len(self._gaps) >= self._config.gaps_max:
+            raise ValueError(f"[{start}, {stop}) overlaps a gap, or is one too many")
+        detected_ns, reason = now_ns, LossReason.OVERFLOW
+        if low < len(self._gaps) and self._gaps[low].start == stop:
+            after = self._gaps[low]
+            stop, detected_ns, reason = after.stop, after.detected_ns, after.reason
+            self._delete(after)
+        if low > 0 and self._gaps[low - 1].stop == start:
+            before = self._gaps[low - 1]
+            start, reason = before.start, before.reason
+            detected_ns = min(detected_ns, before.detected_ns)
+            self._delete(before)
+            low -= 1
+        gap = Gap(start, stop, detected_ns, reason)
+        due_ns = max(now_ns + self._answer_ns(), self._quiet_until_ns)
+        self._insert(low, gap, due_ns, self._expiry_ns(now_ns))
+        self._missing_count += stop - start
 
     def fill(self, start: int, stop: int, *, now_ns: int) -> list[int]:
         """Take out `[start, stop)`, which arrived.
@@ -144,8 +162,7 @@ class NackScheduler:
             return []
         ages: list[int] = []
         remains: list[Gap] = []
-        retry_ns = self._retry_ns if self._feedback is None else self._feedback.retry_ns(0)
-        due_ns = max(now_ns + retry_ns, self._quiet_until_ns)
+        due_ns = max(now_ns + self._answer_ns(), self._quiet_until_ns)
         for gap in self._gaps[low:high]:
             remains = self._cut(gap, start, stop)
             if not remains:
@@ -188,18 +205,22 @@ class NackScheduler:
         for gap in self._gaps[low:high]:
             gap.reason = reason
 
-    def postpone(self, *, now_ns: int, delay_ns: int) -> None:
+    def postpone(self, *, now_ns: int, delay_ns: int, stopped_ns: int | None = None) -> None:
         """Be quiet until `now_ns + delay_ns`: the receiver had paused reading.
 
         Answers may lie unread in its queue, so nothing is asked for until then, deadlines start
-        over, and a gap whose attempts are used up has one more.
+        over, and a gap whose attempts are used up has one more. Deadlines move by `stopped_ns`
+        instead where it is given: for so long nothing was done at all.
         """
         self._quiet_until_ns = max(self._quiet_until_ns, now_ns + delay_ns)
         for gap in self._gaps:
             due_ns = self._due.get(gap)
             gap.attempts = min(gap.attempts, self._config.attempts_max - 1)
             self._due.set(gap, max(due_ns or 0, self._quiet_until_ns))
-            self._expiry.set(gap, self._quiet_until_ns + self._deadline_ns)
+            expiry_ns = self._quiet_until_ns + self._deadline_ns
+            if stopped_ns is not None:
+                expiry_ns = (self._expiry.get(gap) or now_ns) + stopped_ns
+            self._expiry.set(gap, expiry_ns)
 
     def due(
         self,
@@ -248,12 +269,17 @@ class NackScheduler:
             if front.attempts:
                 front.attempts = 0
                 self._due.set(front, now_ns)
+        if window is not None and front.start + window > self._admitted:
+            self._admit(front.start + window, now_ns)
         while taken < ranges_max:
             gap = self._due.pop_due(now_ns)
             if gap is None:
                 break
             laps = 0 if window is None else (gap.start - front.start) // window
             if laps or (crowded and gap is not front):
+                if laps:
+                    gap.put_off = True
+                    self._admitted = min(self._admitted, gap.start)
                 self._due.set(gap, now_ns + min(max(laps, 1), _LAPS_MAX) * self._retry_ns)
                 continue
             if gap.attempts >= self._config.attempts_max:
@@ -309,44 +335,6 @@ class NackScheduler:
             return expiry[0] if expiry else None
         return min(due[0], expiry[0]) if expiry else due[0]
 
-    def overlap(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """List the parts of `[start, stop)` that are missing, in order."""
-        low, high = self._touched(start, stop)
-        return [(max(start, gap.start), min(stop, gap.stop)) for gap in self._gaps[low:high]]
-
-    @property
-    def missing(self) -> RangeSet:
-        """What is missing now, as a copy of its own."""
-        return RangeSet(self.ranges())
-
-    @property
-    def missing_count(self) -> int:
-        """How many messages are missing now; O(1)."""
-        return self._missing_count
-
-    def ranges(self) -> Iterable[tuple[int, int]]:
-        """List the gaps in order; touching ones are not merged."""
-        return [(gap.start, gap.stop) for gap in self._gaps]
-
-    def __len__(self) -> int:
-        return len(self._gaps)
-
-    def _touched(self, start: int, stop: int) -> tuple[int, int]:
-        """Find the indices of the gaps that overlap `[start, stop)`."""
-        if start >= stop:
-            return 0, 0
-        low = bisect_right(self._starts, start)
-        if low > 0 and self._gaps[low - 1].stop > start:
-            low -= 1
-        return low, bisect_left(self._starts, stop, low)
-
-    def _splits(self, start: int, stop: int) -> bool:
-        low, high = self._touched(start, stop)
-        if high - low != 1:
-            return False  # of several gaps none is cut in its middle
-        gap = self._gaps[low]
-        return gap.start < start and stop < gap.stop
-
     def _insert(self, index: int, gap: Gap, due_ns: int | None, expiry_ns: int | None) -> None:
         self._starts.insert(index, gap.start)
         self._gaps.insert(index, gap)
@@ -382,6 +370,19 @@ class NackScheduler:
         gap.stop = start
         self._insert(index + 1, rest, self._due.get(gap), self._expiry.get(gap))
         return [gap, rest]
+
+    def _answer_ns(self) -> int:
+        """Return how long an answer that is on its way is waited for."""
+        return self._retry_ns if self._feedback is None else self._feedback.retry_ns(0)
+
+    def _admit(self, stop: int, now_ns: int) -> None:
+        """Ask at once for gaps before `stop` that were put off for want of room."""
+        starts = self._starts
+        for gap in self._gaps[bisect_left(starts, self._admitted) : bisect_left(starts, stop)]:
+            if gap.put_off:
+                gap.put_off = False
+                self._due.set(gap, max(now_ns, self._quiet_until_ns))
+        self._admitted = stop
 
     def _expiry_ns(self, now_ns: int) -> int:
         return max(now_ns, self._quiet_until_ns) + self._deadline_ns

@@ -7,9 +7,8 @@ Every sequence from `start` to `head` is in exactly one of four places, at any m
 `missing` is what the `NackScheduler` asks for; `buffered` is what waits for something before it.
 """
 
-from collections.abc import Iterable
 from random import Random
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from recovery._checks import at_least
 from recovery.delivery import Delivery
@@ -20,6 +19,7 @@ from recovery.lost_record import LostRecord
 from recovery.nack import NackScheduler
 from recovery.ranges import RangeSet
 from recovery.receiver_config import ReceiverConfig
+from recovery.receiver_view import ReceiverView
 from recovery.reorder import InsertResult, ReorderBuffer
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ T = TypeVar("T")
 _AGES_MAX = 65_536
 
 
-class StreamReceiver(Generic[T]):
+class StreamReceiver(ReceiverView[T]):
     """The receiving side of one stream.
 
     Put frames, heartbeats, refusals and time in; take `next_output()` and `nacks_due()` out. A
@@ -47,6 +47,7 @@ class StreamReceiver(Generic[T]):
             `wait_for_repair` handed on as late where there is room.
         early: messages below `start`; dropped.
         repaired: messages that were missing and then arrived with `repaired=True`.
+        displaced: frames that gave their room to ones nearer, and are asked for again.
         reordered: messages that were missing and then arrived on their own.
         overflowed: frames, or parts of them, dropped because a bound was met.
         heads_refused: times that a higher head was ignored because `gaps_max` was met.
@@ -57,16 +58,9 @@ class StreamReceiver(Generic[T]):
     __slots__ = (
         "_ages_ns",
         "_config",
-        "_expected",
-        "_head",
-        "_head_early",
-        "_lost",
-        "_nacks",
         "_pending_losses",
-        "_reorder",
-        "_slot",
-        "_start",
         "ages_forgotten",
+        "displaced",
         "duplicates",
         "early",
         "handed",
@@ -96,7 +90,7 @@ class StreamReceiver(Generic[T]):
         self._head_early = -1
         self.handed = self.lost = self.duplicates = self.late = self.early = 0
         self.repaired = self.reordered = self.overflowed = self.heads_refused = 0
-        self.ages_forgotten = 0
+        self.ages_forgotten = self.displaced = 0
 
     def start_at(self, sequence: int, *, now_ns: int) -> None:
         """Want messages from `sequence` on; frames that came before this call are put in place.
@@ -181,9 +175,9 @@ class StreamReceiver(Generic[T]):
         """Give up everything that is missing: nobody is left to ask."""
         self._lose(self._nacks.abandon(reason))
 
-    def postpone(self, *, now_ns: int, delay_ns: int) -> None:
-        """Ask for nothing before `now_ns + delay_ns`, and start deadlines over: reading paused."""
-        self._nacks.postpone(now_ns=now_ns, delay_ns=delay_ns)
+    def postpone(self, *, now_ns: int, delay_ns: int, stopped_ns: int | None = None) -> None:
+        """Ask for nothing before `now_ns + delay_ns`; see `NackScheduler.postpone`."""
+        self._nacks.postpone(now_ns=now_ns, delay_ns=delay_ns, stopped_ns=stopped_ns)
 
     def delay_nacks(self, delay_ns: int) -> None:
         """Wait at least so long before a gap is asked for: it may yet be filled another way."""
@@ -221,6 +215,26 @@ class StreamReceiver(Generic[T]):
     ) -> dict[int, RangeSet]:
         """Return the ranges to ask for now, by attempt; see `NackScheduler.due_by_attempt`."""
         return self._nacks.due_by_attempt(now_ns=now_ns, window=window, crowded=crowded)
+
+    def displace(
+        self, beyond: int, size: int, *, now_ns: int, bytes_max: int | None = None
+    ) -> bool:
+        """Make room for a frame of `size` bytes that ends at `beyond`, by frames further ahead.
+
+        They are missing again. It is what keeps those that come first from keeping out those whose
+        turn comes first. False, with nothing done, where it would not help. Default of `bytes_max`:
+        the buffer's own bound.
+        """
+        nacks = self._nacks
+        if not self._config.wait_for_repair or self._start < 0:
+            return False
+        # Each may be a gap of its own, and what they make way for may split one.
+        gaps_left = self._config.nack.gaps_max - len(nacks) - 1
+        taken = self._reorder.displace(beyond, size, bytes_max, frames_max=gaps_left)
+        for frame in taken:
+            nacks.miss_again(frame.start, frame.stop, now_ns=now_ns)
+        self.displaced += len(taken)
+        return bool(taken)
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` or `nacks_due` has something to do, or None."""
@@ -261,81 +275,6 @@ class StreamReceiver(Generic[T]):
         ages, self._ages_ns = self._ages_ns, []
         return ages
 
-    @property
-    def started(self) -> bool:
-        """Whether `start_at` has been called."""
-        return self._start >= 0
-
-    @property
-    def first_known(self) -> int:
-        """Until started: where the first frame held begins, or the head heard of, or 0."""
-        first = self._reorder.first
-        return max(0, self._head_early) if first is None else first
-
-    @property
-    def start(self) -> int:
-        """The first sequence wanted; 0 until started."""
-        return max(0, self._start)
-
-    @property
-    def expected(self) -> int:
-        """The next sequence to hand on; 0 until started."""
-        return max(0, self._expected)
-
-    @property
-    def head(self) -> int:
-        """The highest next sequence known, at least `expected`; 0 until started."""
-        return max(0, self._head)
-
-    @property
-    def published(self) -> int:
-        """How many messages are known to have been published since `start`."""
-        return self._head - self._start
-
-    @property
-    def missing(self) -> int:
-        """How many messages are missing now."""
-        return self._nacks.missing_count
-
-    @property
-    def missing_ranges(self) -> Iterable[tuple[int, int]]:
-        """The gaps, in order."""
-        return self._nacks.ranges()
-
-    @property
-    def buffered(self) -> int:
-        """How many messages wait to be handed on; 0 until started."""
-        if self._start < 0:
-            return 0
-        slot = self._slot
-        in_slot = slot.count if slot is not None else 0
-        return self._reorder.messages_held + in_slot + self._lost.late_count
-
-    @property
-    def bytes_held(self) -> int:
-        """Bytes in the reorder buffer; the one frame whose turn it is does not count."""
-        return self._reorder.bytes_held
-
-    @property
-    def frames_held(self) -> int:
-        """Frames in the reorder buffer; the one frame whose turn it is does not count."""
-        return self._reorder.frames_held
-
-    @property
-    def nacks_sent(self) -> int:
-        """NACKs that were due, one for each gap and attempt."""
-        return self._nacks.nacks
-
-    @property
-    def lost_ranges(self) -> list[Loss]:
-        """What was lost, sorted, coalesced by reason; the lowest are forgotten at `losses_max`."""
-        return list(self._lost)
-
-    @property
-    def lost_ranges_forgotten(self) -> int:
-        """Losses that `lost_ranges` had to forget."""
-        return self._lost.forgotten
-
     def _hold_early(self, start: int, stop: int, size: int, item: T) -> None:
         result = self._reorder.insert(start, stop, size, (start, item))
         if result is InsertResult.FULL:
@@ -353,7 +292,7 @@ class StreamReceiver(Generic[T]):
         for piece_start, piece_stop in self._nacks.overlap(known, stop):
             held_before -= piece_stop - piece_start
             if not self._nacks.can_fill(piece_start, piece_stop) or not self._keep(
-                piece_start, piece_stop, size, start, item
+                piece_start, piece_stop, size, start, item, now_ns
             ):
                 self.overflowed += 1
                 self._nacks.blame(piece_start, piece_stop, LossReason.OVERFLOW)
@@ -378,7 +317,7 @@ class StreamReceiver(Generic[T]):
         if start > self._head and not self._miss(start, now_ns):
             return
         piece_start = self._head
-        if self._keep(piece_start, stop, size, start, item):
+        if self._keep(piece_start, stop, size, start, item, now_ns):
             self._head = stop
             return
         self.overflowed += 1
@@ -388,12 +327,18 @@ class StreamReceiver(Generic[T]):
         else:
             self._miss(stop, now_ns, LossReason.OVERFLOW)
 
-    def _keep(self, start: int, stop: int, size: int, first: int, item: T) -> bool:
+    def _keep(
+        self, start: int, stop: int, size: int, first: int, item: T, now_ns: int
+    ) -> bool:
         if start == self._expected and self._slot is None:
             # Bounds do not apply: a full buffer must not keep out what it is waiting for.
             self._slot = Delivery(item, start, start - first, stop - start)
             return True
-        return self._reorder.insert(start, stop, size, (first, item)) is InsertResult.KEPT
+        kept = (start, stop, size, (first, item))
+        result = self._reorder.insert(*kept)
+        if result is InsertResult.FULL and self.displace(stop, size, now_ns=now_ns):
+            result = self._reorder.insert(*kept)
+        return result is InsertResult.KEPT
 
     def _miss(self, stop: int, now_ns: int, reason: LossReason = LossReason.TIMEOUT) -> bool:
         """Make `[head, stop)` missing, or lost; False where it cannot be recorded, head unmoved."""

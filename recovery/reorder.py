@@ -99,6 +99,30 @@ class ReorderBuffer(Generic[T]):
         self.bytes_held += size
         return InsertResult.KEPT
 
+    def displace(
+        self, beyond: int, size: int, bytes_max: int | None, *, frames_max: int
+    ) -> list[HeldFrame[T]]:
+        """Take out frames until one of `size` bytes fits, those first that begin last.
+
+        Only frames from `beyond` on are taken, at most `frames_max`, and none where that would not
+        do. `bytes_max` None: the buffer's own bound. It returns them in order of their starts. The
+        frames held must not overlap, as those of a receiver that has started do not.
+        """
+        needed = self.bytes_held + size - (self._bytes_max if bytes_max is None else bytes_max)
+        at = len(self._frames)
+        while (needed > 0 or at >= self._frames_max) and at and self._starts[at - 1] >= beyond:
+            at -= 1
+            needed -= self._frames[at].size
+        short = needed > 0 or at >= self._frames_max
+        if short or len(self._frames) - at > frames_max:
+            return []
+        taken = self._frames[at:]
+        del self._frames[at:], self._starts[at:]
+        for frame in taken:
+            self.bytes_held -= frame.size
+            self._covered.remove(frame.start, frame.stop)
+        return taken
+
     def pop(self, expected: int) -> HeldFrame[T] | None:
         """Take out a frame that covers `expected`, or None.
 

@@ -2,8 +2,9 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from p2pmsg.errors import LogFailedError
 from p2pmsg.mold import codec
 from p2pmsg.wire import FrameError
 from recovery import (
@@ -14,6 +15,9 @@ from recovery import (
     RetransmitConfig,
     RetransmitScheduler,
 )
+
+if TYPE_CHECKING:
+    from p2pmsg.mold.log import MoldLog
 
 _MS = 1_000_000
 _STREAM = "mold"
@@ -45,9 +49,10 @@ class MoldPublisherCore:
         heartbeat: HeartbeatConfig,
         history: History | None,
         now_ns: int,
+        log: "MoldLog | None" = None,
     ) -> None:
         self.session = session
-        self.following = 1
+        self.following = 1 if log is None else log.following
         self.outbox: deque[bytes] = deque()
         self.replay = ReplayBuffer(replay)
         self.invalid: Counter[str] = Counter()
@@ -55,6 +60,7 @@ class MoldPublisherCore:
         self.ended = False
         self._packet_bytes = packet_bytes
         self._history = history
+        self._log = log
         self._scheduler = RetransmitScheduler(retransmit)
         self._addresses: dict[bytes, Any] = {}
         self._heartbeat = HeartbeatSchedule(heartbeat, now_ns=now_ns)
@@ -65,6 +71,13 @@ class MoldPublisherCore:
         first = self.following
         made = codec.packets(self.session, first, messages, self._packet_bytes)
         for sequence, count, data in made:
+            if self._log is not None:
+                try:
+                    self._log.append(sequence, data)
+                except LogFailedError as failure:
+                    whole = sum(count for _, count, _ in made)
+                    failure.add_note(f"{sequence - first} of {whole} messages were accepted")
+                    raise
             self.replay.append(_STREAM, sequence, count, data, now_ns=now_ns, timestamp_ns_max=0)
             self.outbox.append(data)
             self.following = sequence + count
@@ -142,6 +155,8 @@ class MoldPublisherCore:
             skip = start + len(messages) - kept.start
             held = codec.read_packet(kept.frame).messages
             messages += held[skip : skip + stop - start - len(messages)]
+        if not messages and self._log is not None:
+            messages = list(self._log.history(start, stop))
         if not messages and self._history is not None:
             messages = list(self._history(start, stop))[: stop - start]
         return messages

@@ -20,6 +20,7 @@ from p2pmsg.multicast.parity import ParityReader
 from p2pmsg.multicast.runs import take_run
 from p2pmsg.publisher_requests import matches
 from p2pmsg.subscriber_peer import Peer, Stream
+from p2pmsg.subscriber_room import can_take
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Feedback, RangeSet, Reassembler, ReceiverConfig
 
@@ -154,19 +155,25 @@ class GroupMember:
         return Feedback(self._config.feedback, self._core._rng)
 
     def ask(self, stream: Stream, *, now_ns: int) -> None:
-        """Ask for what is due of a stream, by UDP or over the recovery channel."""
-        peer = stream.peer
-        by_attempt = stream.receiver.nacks_due_by_attempt(
-            now_ns=now_ns, window=self._core.room.window(), crowded=self._core.is_full
-        )
+        """Ask for what is due of a stream, by UDP or over the recovery channel.
+
+        Nothing holds back what comes by UDP, so no more than fits is asked for there: what is free,
+        and what the stream itself holds, for frames that are further on make way.
+        """
+        peer, core, receiver = stream.peer, self._core, stream.receiver
+        free = core.config.receive_bytes - core.bytes_held + receiver.bytes_held
+        window = core.room.window_in(free)
+        crowded = 4 * free < core.config.receive_bytes
+        by_attempt = receiver.nacks_due_by_attempt(now_ns=now_ns, window=window, crowded=crowded)
         if peer.gone or not by_attempt:
             return
         far: list[tuple[int, int]] = []
+        fits = receiver.expected + window
         for attempt, ranges in by_attempt.items():
             near: list[tuple[int, int]] = []
             for start, stop in ranges:
                 if self._is_near(stream, start, stop, attempt):
-                    near.append((start, stop))
+                    near.append((start, min(stop, max(fits, start + 1))))
                 else:
                     far.append((start, stop))
             self._nack(stream, near, attempt, now_ns)
@@ -187,9 +194,7 @@ class GroupMember:
         self, stream: Stream, ranges: list[tuple[int, int]], attempt: int, now_ns: int
     ) -> None:
         peer, topic = stream.peer, stream.topic
-        timed = self._timed.get(peer.session)
-        if timed is not None and timed[0] is stream and attempt > 1:
-            self._timed.pop(peer.session, None)  # which question is answered is not known
+        self._note_asked(stream, ranges, attempt)
         whole: list[tuple[int, int]] = []
         for start, stop in ranges:
             key = (peer.session, topic.encode(), start, int(Kind.DATA))
@@ -203,6 +208,24 @@ class GroupMember:
             self._send(peer, control.Nack(topic, whole[index : index + RANGES_PER_NACK], attempt))
         if whole and attempt == 1 and peer.session not in self._timed:
             self._timed[peer.session] = (stream, whole[0][0], now_ns)
+
+    def _note_asked(
+        self, stream: Stream, ranges: list[tuple[int, int]], attempt: int
+    ) -> None:
+        """Time an answer no more that can be one to either of two questions, or will not come."""
+        timed = self._timed.get(stream.peer.session)
+        if timed is None:
+            return
+        asked, sequence, _ = timed
+        again = asked is stream and attempt > 1
+        if asked.receiver.has(sequence, 1) or (
+            again and any(start <= sequence < stop for start, stop in ranges)
+        ):
+            del self._timed[stream.peer.session]
+
+    def note_pause(self) -> None:
+        """Note that nothing is read for want of room, so that answers seem to take long."""
+        self._timed.clear()
 
     def _send(self, peer: Peer, nack: control.Nack) -> None:
         line, address = self.sources[peer.session]
@@ -359,7 +382,5 @@ class GroupMember:
             del self._timed[peer.session]
             if peer.feedback is not None:
                 peer.feedback.answered(now_ns - timed[2])
-        if core.is_full and frame.sequence > stream.receiver.expected:
-            core.repairs_dropped += 1
-            return
-        core._take(stream, frame, now_ns, repaired=True)
+        if can_take(core, stream, frame, now_ns=now_ns):
+            core._take(stream, frame, now_ns, repaired=True)

@@ -12,7 +12,8 @@ from typing import Final
 
 from p2pmsg import control, wire
 from p2pmsg.errors import P2PError
-from p2pmsg.sync.range_channel import MS, Presence, RangeChannel
+from p2pmsg.sync.range_channel import MS, RangeChannel
+from p2pmsg.sync.range_group import Presence
 from p2pmsg.sync.reader import Heads, StreamHead, heads_of
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.wire import Frame, FrameError, Kind

@@ -6,17 +6,22 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import transports
 from p2pmsg.errors import BindError, ClosedError, ConfigError, EndpointError
 from p2pmsg.mold import codec
+from p2pmsg.mold.log import MoldLog
 from p2pmsg.mold.publisher_core import History, MoldPublisherCore
+from p2pmsg.publisher_log import LogStats
 from p2pmsg.settings_checks import check, whole
 from p2pmsg.sync.closing import ClosesAtOnce
 from p2pmsg.sync.forks import close_in_children
 from recovery import HeartbeatConfig, ReplayConfig, RetransmitConfig, TokenBucket
 from transports.endpoint_options import request_address
+
+if TYPE_CHECKING:
+    from recovery.log import LogConfig
 
 _MS: Final = 1_000_000
 _REQUESTS_PER_ROUND: Final = 256
@@ -36,6 +41,7 @@ class MoldPublisherStats:
         requests, messages_repaired: requests taken, and messages sent again.
         unanswered: messages asked for that nothing keeps.
         requests_invalid: requests that were dropped, by reason.
+        log: what there is to tell of the log, or None.
 
     """
 
@@ -46,6 +52,7 @@ class MoldPublisherStats:
     messages_repaired: int
     unanswered: int
     requests_invalid: dict[str, int]
+    log: LogStats | None = None
 
 
 class MoldPublisher(ClosesAtOnce):
@@ -62,10 +69,14 @@ class MoldPublisher(ClosesAtOnce):
         replay_bytes: bound of what is kept for requests, in bytes. Default 64 MiB.
         rate_limit_bytes_s: how fast packets leave, at most, in bytes a second. Default 125 MB/s, a
             gigabit link: the standard has no means for receivers to slow a feed down.
-        history: gives older messages, from a log say, for requests that the buffer cannot answer.
+        history: gives older messages, from a store of yours, for requests that neither the buffer
+            nor the log can answer.
+        log: a `LogConfig`: messages are kept there before they go out, requests are answered from
+            it, and a publisher that is started again goes on in its session. Needs the extra `log`.
 
     Raises:
-        ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.
+        ConfigError: a setting is out of its limits, or the log is another session's;
+            `EndpointError` for the endpoint.
         BindError: an address could not be bound.
 
     """
@@ -78,6 +89,7 @@ class MoldPublisher(ClosesAtOnce):
         replay_bytes: int = 64 * 2**20,
         rate_limit_bytes_s: int = 125_000_000,
         history: History | None = None,
+        log: "LogConfig | None" = None,
     ) -> None:
         whole("replay_bytes", replay_bytes, 0)
         whole("rate_limit_bytes_s", rate_limit_bytes_s, 1000)
@@ -95,6 +107,7 @@ class MoldPublisher(ClosesAtOnce):
         except transports.BindError as error:
             raise BindError(str(error), error.errno) from error
         self._server = self._bind_server(at)
+        self._log = self._open_log(log, name, at)
         self._core = MoldPublisherCore(
             session=name,
             packet_bytes=self._udp.datagram_bytes,
@@ -103,6 +116,7 @@ class MoldPublisher(ClosesAtOnce):
             heartbeat=HeartbeatConfig(initial_ms=20.0),
             history=history,
             now_ns=_now_ns(),
+            log=self._log,
         )
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="p2pmsg-mold", daemon=True)
@@ -125,6 +139,7 @@ class MoldPublisher(ClosesAtOnce):
 
         Raises:
             ConfigError: it is not bytes, or has more than 65,471 of them.
+            LogFailedError: the log could not be written; a note says how many were accepted.
             ClosedError: the publisher is closed.
 
         """
@@ -157,6 +172,7 @@ class MoldPublisher(ClosesAtOnce):
                 messages_repaired=core.messages_repaired,
                 unanswered=core.unanswered,
                 requests_invalid=dict(core.invalid),
+                log=None if self._log is None else self._log.stats(),
             )
 
     def close(self, linger: float = _END_S) -> None:
@@ -179,8 +195,22 @@ class MoldPublisher(ClosesAtOnce):
         self._thread.join(5.0)
         for one in (self._udp, self._server, self._wake, self._woken):
             one.close()
+        if self._log is not None:
+            self._log.close()
 
     _stopping = False
+
+    def _open_log(
+        self, config: "LogConfig | None", session: bytes, endpoint: transports.Endpoint
+    ) -> MoldLog | None:
+        if config is None:
+            return None
+        try:
+            return MoldLog(config, session, endpoint.option("topic", "mold"))
+        except BaseException:
+            self._udp.close()
+            self._server.close()
+            raise
 
     def _bind_server(self, endpoint: transports.Endpoint) -> socket.socket:
         host, port = request_address(endpoint.option("request", "0.0.0.0:0"))
@@ -218,6 +248,8 @@ class MoldPublisher(ClosesAtOnce):
         while not self._stopping:
             with self._lock:
                 due_ns = self._core.next_deadline_ns(now_ns=_now_ns())
+                sync_ns = self._log and self._log.next_deadline_ns(now_ns=_now_ns())
+            due_ns = min(due_ns, sync_ns or due_ns)
             poll.poll(max(0, min(1000, -(-(due_ns - _now_ns()) // _MS))))
             requests = self._take_requests()
             with self._lock:
@@ -234,6 +266,8 @@ class MoldPublisher(ClosesAtOnce):
                         self._server.sendto(*answer)
                     except OSError:
                         pass  # it will ask again
+            if self._log is not None:
+                self._log.handle_timer(self._lock, now_ns=_now_ns())
 
     def _take_requests(self) -> list[tuple[bytes, Any]]:
         found: list[tuple[bytes, Any]] = []

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from socket import socket as UdpSocket
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -12,6 +11,7 @@ import zmq
 import transports
 from p2pmsg import control, wire
 from p2pmsg.errors import ClosedError, EndpointError
+from p2pmsg.sync.range_group import GroupMembers, Presence
 from p2pmsg.sync.range_relay import RelayList, SessionEntry
 from p2pmsg.sync.welcome_line import WelcomeLine
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -27,15 +27,6 @@ _QUEUE_FRAMES: Final = 64
 PeerSocket = zmq.Socket[bytes] | UdpSocket
 
 
-@dataclass(frozen=True, slots=True)
-class Presence:
-    """Who was heard of at the endpoint last."""
-
-    session: int
-    name: str
-    recovery: transports.Endpoint
-
-
 class RangeChannel:
     """Not thread-safe.
 
@@ -43,14 +34,18 @@ class RangeChannel:
         endpoint: of the publisher.
         publisher: who is there; None until it is known. At a relay, whose session is read.
         relay: what the relay serves that is there; None: it is none.
-        wanted: the session to be read at a relay; None: the only one.
+        group: who publishes to a group; None: it is no group, and one only is there.
+        wanted: the session to be read at a relay or of a group; None: the only one, or the first.
         invalid: frames that were dropped because they were malformed.
         fetches: those under way, by session and topic; each hands on what belongs to another.
 
     """
 
-    def __init__(self, endpoint: transports.Endpoint) -> None:
+    def __init__(self, endpoint: transports.Endpoint, name: str = "") -> None:
         self.endpoint = endpoint
+        self.group: GroupMembers | None = None
+        if endpoint.is_datagram:
+            self.group = GroupMembers(name)
         self.publisher: Presence | None = None
         self.relay: RelayList | None = None
         self.wanted: int | None = None
@@ -110,9 +105,12 @@ class RangeChannel:
             self.publisher, self.relay, self._relay_at = None, RelayList(relay), address
 
     def choose(self, session: int) -> None:
-        """Read a session, at a relay; elsewhere nothing changes."""
+        """Read a session, at a relay or of a group; elsewhere nothing changes."""
         self.wanted = session
         self._settle()
+        if self.group is not None and (self.publisher is None or self.publisher.session != session):
+            self.publisher = None
+            self.listen()
 
     def _settle(self) -> None:
         """Take the session at the relay that is wanted, or the only one."""
@@ -162,6 +160,8 @@ class RangeChannel:
         if self._line is None:
             if self.endpoint.is_datagram:
                 self._line = WelcomeLine(self.endpoint)
+                if self.group is not None:
+                    self.group.begin(now_ns=time.monotonic_ns())
             else:
                 self._line = transports.ZmqReceiver(
                     self.endpoint, context=transports.context(), queue_frames=_QUEUE_FRAMES
@@ -183,11 +183,28 @@ class RangeChannel:
             if frame.flags & wire.FLAG_RELAY:
                 self._meet_relay(frame.session, address)
                 continue
-            # One that restarted on its log has the same session, and another recovery endpoint.
-            known = self.publisher
-            if known is None or (known.session, known.recovery) != (frame.session, address):
-                self.meet(Presence(frame.session, welcome.name, address))
+            presence = Presence(frame.session, welcome.name, address)
+            if self.group is None:
+                self._meet_anew(presence)
+            else:
+                self.group.note(presence, welcome.age_ms, now_ns=time.monotonic_ns())
+        self._meet_member()
         self.ask_sessions()
+
+    def _meet_member(self) -> None:
+        """Take the publisher of a group that is wanted; with none, whoever is known stays."""
+        if self.group is None:
+            return
+        presence = self.group.current(self.wanted, now_ns=time.monotonic_ns())
+        if presence is not None:
+            self._meet_anew(presence)
+
+    def _meet_anew(self, presence: Presence) -> None:
+        # One that restarted on its log has the same session, and another recovery endpoint.
+        known = self.publisher
+        new = presence.session, presence.recovery
+        if known is None or (known.session, known.recovery) != new:
+            self.meet(presence)
 
     def send(self, frame: bytes) -> None:
         """Send a request; what has no room is dropped, and asked for again by the caller."""

@@ -19,8 +19,9 @@ from p2pmsg.message import MessageBatch
 from p2pmsg.publisher_stream import check_topic
 from p2pmsg.sync.closing import ClosesAtOnce
 from p2pmsg.sync.forks import close_in_children
-from p2pmsg.sync.range_channel import MS, SILENCE_NS, Presence, RangeChannel
+from p2pmsg.sync.range_channel import MS, SILENCE_NS, RangeChannel
 from p2pmsg.sync.range_fetch import RangeFetch
+from p2pmsg.sync.range_group import Presence
 from p2pmsg.sync.range_relay import SessionEntry
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -29,6 +30,10 @@ __all__ = ["Heads", "RangeReader", "SessionEntry", "StreamHead"]
 
 _ASK_NS: Final = 50 * MS
 _ASK_CEILING_NS: Final = 800 * MS
+_ANNOUNCED_NS: Final = 600 * MS
+"""How long to listen for who publishes to a group: three announcements of each."""
+_CHANNELS_MAX: Final = 64
+"""Sessions of one group that are read at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,9 @@ class RangeReader(ClosesAtOnce):
         recovery_endpoint: where ranges are asked for, if it is known; then `session` must be, too.
             Default: both are learned from the publisher.
         session: which session is expected there. At a relay that serves several, it must be given.
-        publisher: its name, where it is known.
+            Of a group that several publish to, it is found; without it the reader keeps to the one
+            that it met first, and to whoever follows it under its name.
+        publisher: its name, where it is known. Of a group, only one of that name is met.
 
     Raises:
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.
@@ -98,7 +105,8 @@ class RangeReader(ClosesAtOnce):
         if recovery_endpoint is not None and session is None:
             raise ConfigError("session", "given where recovery_endpoint is", session)
         self._timeout_ns = int(timeout * 1e9)
-        self._channel = RangeChannel(at)
+        self._channel = RangeChannel(at, check_name(publisher))
+        self._others: dict[int, RangeChannel] = {}
         self._channel.wanted = session
         self._requests = 0
         if recovery_endpoint is not None and session is not None:
@@ -169,6 +177,8 @@ class RangeReader(ClosesAtOnce):
     def sessions(self, timeout: float | None = None) -> list[SessionEntry]:
         """Return which sessions can be read: at a relay all that it serves, else the one there.
 
+        Of a group all that are announced within 0.6 s.
+
         Args:
             timeout: in seconds. Default: the reader's.
 
@@ -180,7 +190,8 @@ class RangeReader(ClosesAtOnce):
         channel = self._channel
         channel.check_open()
         limit_ns = self._limit_ns(timeout)
-        deadline_ns = time.monotonic_ns() + limit_ns
+        begun_ns = time.monotonic_ns()
+        deadline_ns = begun_ns + limit_ns
         if channel.relay is not None:
             channel.relay.begin()
         while (now_ns := time.monotonic_ns()) < deadline_ns:
@@ -190,7 +201,10 @@ class RangeReader(ClosesAtOnce):
             relay, peer = channel.relay, channel.publisher
             if relay is not None and relay.is_complete:
                 return list(relay.sessions.values())
-            if relay is None and peer is not None:
+            if channel.group is not None and peer is not None:
+                if now_ns - begun_ns > min(_ANNOUNCED_NS, limit_ns // 2):
+                    return [SessionEntry(one.session, one.name, 0) for one in channel.group]
+            elif relay is None and peer is not None:
                 return [SessionEntry(peer.session, peer.name, 0)]
             channel.poll(min(deadline_ns, now_ns + _ASK_NS))
         seconds = limit_ns / 1e9
@@ -242,7 +256,8 @@ class RangeReader(ClosesAtOnce):
             ClosedError: the reader is closed.
 
         """
-        self._channel.check_open()
+        channel = self._channel
+        channel.check_open()
         try:
             check_topic(topic)
         except MessageError as error:
@@ -255,22 +270,46 @@ class RangeReader(ClosesAtOnce):
             assert self._channel.publisher is not None
             session = self._channel.publisher.session
         else:
-            self._channel.choose(session)
+            channel = self._channel_of(session)
         decode = None if value_type is None else typed_decode(value_type)
         limit_ns = self._limit_ns(timeout)
         return RangeFetch(
-            self._channel, topic, start, stop, session, limit_ns, decode, fixed=fixed
+            channel, topic, start, stop, session, limit_ns, decode, fixed=fixed
         )
 
     def close(self) -> None:
         """Close the sockets; a second call does nothing."""
-        self._channel.close()
+        for channel in (self._channel, *self._others.values()):
+            channel.close()
 
     def __repr__(self) -> str:
         return f"<RangeReader {self._channel.endpoint}>"
 
     def _forget(self) -> None:
-        self._channel.forget()
+        for channel in (self._channel, *self._others.values()):
+            channel.forget()
+
+    def _channel_of(self, session: int) -> RangeChannel:
+        """Return the channel on which to ask for a session: of a group, each has its own."""
+        first = self._channel
+        if first.group is None or session == first.wanted:
+            first.choose(session)
+            return first
+        if first.wanted is None and (first.publisher is None or not first.fetches):
+            first.choose(session)
+            return first
+        channel = self._others.pop(session, None)
+        if channel is None:
+            idle = [other for other, one in self._others.items() if not one.fetches]
+            if len(self._others) >= _CHANNELS_MAX:
+                if not idle:
+                    limit = f"one of {_CHANNELS_MAX} sessions of a group at a time"
+                    raise ConfigError("session", limit, session)
+                self._others.pop(idle[0]).close()
+            channel = RangeChannel(first.endpoint)
+            channel.choose(session)
+        self._others[session] = channel
+        return channel
 
     def _limit_ns(self, timeout: float | None) -> int:
         if timeout is None:

@@ -22,6 +22,7 @@ from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_peer import Stream
 from p2pmsg.sync.commits import Commit, Commits, EachCommitted, check_commit, open_cursor
 from p2pmsg.sync.forks import close_in_children
+from p2pmsg.sync.freshness import Freshest, messages_of_batch
 from p2pmsg.sync.iteration import iterate, waiter
 from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.lone import receive_lone
@@ -62,8 +63,7 @@ class Subscriber:
             `LossReport` instead. `skip`: do not wait, go on at once, and hand over what comes late
             with `message.late` set; with `start="latest"` and no cursor only. `latest`: only the
             newest value of each key matters, so a slow reader gets that one in place of the older
-            ones, which `stats()` counts as conflated. A dict gives policies by topic, or prefix
-            with a `*`.
+            ones, which `stats()` counts as conflated. A dict: policies by topic or prefix (`a*`).
         name: who subscribes, for people; at most 255 bytes.
         receive_bytes: bound on what waits for `receive`, in bytes. Default 16 MiB.
         repair_timeout: how long to wait for a repair without progress, in seconds. Default 10.
@@ -211,6 +211,8 @@ class Subscriber:
         at = 0
         try:
             with self._driver.lock:
+                if isinstance(self._active, Freshest):
+                    self._active.renew()
                 stream, batch, values = self._stream, self._batch, self._values
                 at = 0 if batch is None else len(batch) - values.__length_hint__()
                 # All of the iterator, so that whoever else has it (a loop, a thread) gets none.
@@ -364,7 +366,7 @@ class Subscriber:
             if isinstance(frame, Folded):
                 batch = ConflatedBatch(frame.messages)
                 values = iter(batch.values)
-                active = batch.iterate(values)
+                active = messages_of_batch(self, stream, batch, values)
             elif frame.count == 1 and not output.late:
                 values = active = iter((read_single(stream, frame),))
             else:
@@ -392,7 +394,7 @@ class Subscriber:
             self._values, self._active = _NO_VALUES, _NOTHING
             return
         values = iter(batch.values)
-        active = batch.iterate(values)
+        active = messages_of_batch(self, stream, batch, values)
         self._stream, self._batch, self._values, self._active = stream, batch, values, active
 
     def _note_loss(self, stream: Stream, loss: Loss) -> None:

@@ -5,18 +5,17 @@ from collections import deque
 import transports
 from p2pmsg.multicast import datagram
 from p2pmsg.sync.datagram_line import host_of
-from p2pmsg.wire import FrameError, Kind, control_prefix
+from p2pmsg.wire import FrameError
 
 _TRAINS_PER_CALL = 64
 _HEARD_MAX = 64
-_WELCOME = control_prefix(Kind.WELCOME)
 
 
 class WelcomeLine:
     """Stands where a range reader has its socket for welcomes and heartbeats.
 
     Attributes:
-        host: where the last welcome came from.
+        host: where the frame came from that `receive` returned last.
         socket: for pollers only.
 
     """
@@ -24,7 +23,7 @@ class WelcomeLine:
     def __init__(self, endpoint: transports.Endpoint) -> None:
         datagram.require_checksum()
         self._udp = transports.UdpReceiver(endpoint)
-        self._heard: deque[bytes] = deque(maxlen=_HEARD_MAX)
+        self._heard: deque[tuple[bytes, str]] = deque(maxlen=_HEARD_MAX)
         self._prefixes: list[bytes] = []
         self.socket = self._udp.socket
         self.host = endpoint.host
@@ -56,12 +55,13 @@ class WelcomeLine:
                 if not any(piece[: len(each)] == each for each in self._prefixes):
                     continue
                 try:
-                    self._heard.append(datagram.open_datagram(piece))
+                    self._heard.append((datagram.open_datagram(piece), host_of(address)))
                 except FrameError:
                     continue
-                if piece[: len(_WELCOME)] == _WELCOME:
-                    self.host = host_of(address)
-        return self._heard.popleft() if self._heard else None
+        if not self._heard:
+            return None
+        frame, self.host = self._heard.popleft()
+        return frame
 
     def close(self) -> None:
         """Close."""

@@ -86,6 +86,16 @@ class NetworkOptions:
     read_stop_ms: float = 500.0
     """How long it stops on average, in ms."""
 
+    process_stops_per_s: float = 0.0
+    """How often a subscriber's whole process stops, on average, as by SIGSTOP: it reads nothing,
+    asks for nothing and answers nothing; what comes waits in its queue, or is lost."""
+
+    process_stop_ms: float = 500.0
+    """How long it stops on average, in ms."""
+
+    buffer_datagrams: int = 4096
+    """In a multicast, how many datagrams a receive buffer holds; more are lost without a word."""
+
     queue_frames: int = 64
     """Bound of each queue of frames, at both ends together."""
 
@@ -142,8 +152,10 @@ class NetworkOptions:
         for name in (
             "reordering_ms", "delay_min_ms", "partitions_per_s", "partition_ms", "cuts_per_s",
             "publisher_crashes_per_s", "subscriber_crashes_per_s", "restart_ms", "read_ms",
-            "read_stops_per_s", "read_stop_ms", "messages_per_s", "bytes_max", "commits_per_s",
+            "read_stops_per_s", "read_stop_ms", "process_stops_per_s", "process_stop_ms",
+            "messages_per_s", "bytes_max", "commits_per_s",
         ):  # fmt: skip
             at_least(name, getattr(self, name), 0)
         at_least("delay_max_ms", self.delay_max_ms, self.delay_min_ms)
         at_least("topics", self.topics, 1)
+        at_least("buffer_datagrams", self.buffer_datagrams, 1)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DATAGRAM_BYTES: Final = 400
 """Small, so that few messages make several datagrams and some make fragments."""
 _BUFFER_DATAGRAMS: Final = 4096
-"""The kernel's buffer; what does not fit is lost without a word."""
+"""The publisher's receive buffer; what does not fit is lost without a word."""
 _REPAIRS_PER_ROUND: Final = 64
 _TRAIN_BYTES_MAX: Final = 60_000
 
@@ -93,7 +93,10 @@ class GroupReceiving:
         name = f"{subscriber.name}/{subscriber.crashes}/{line}"
         self._line = line
         self._receiver = MemoryReceiver(
-            endpoint, network=network.sockets, queue_frames=_BUFFER_DATAGRAMS, name=name
+            endpoint,
+            network=network.sockets,
+            queue_frames=network.options.buffer_datagrams,
+            name=name,
         )
         self._receiver.subscribe(b"")
         self._client = MemoryRecoveryClient(

@@ -70,7 +70,7 @@ class SimulatedSubscriber:
         self.core: SubscriberCore | None = None
         self.crashes = 0
         self._book = book
-        self._stopped_until_ns = 0
+        self._stopped_until_ns = self._frozen_until_ns = 0
         self._hurried = False
         self._pumps = 0
         self.joins: dict[tuple[int, str], tuple[int, int]] = {}
@@ -176,16 +176,27 @@ class SimulatedSubscriber:
         self._stopped_until_ns = self._network.clock.now_ns + int(ms * MS)
         self._network.at(self._stopped_until_ns, self.pump)
 
+    def stop_process(self, ms: float) -> None:
+        """Let the whole process do nothing for a while."""
+        until_ns = self._network.clock.now_ns + int(ms * MS)
+        self._frozen_until_ns = max(self._frozen_until_ns, until_ns)
+        self._network.at(self._frozen_until_ns, self.pump)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the whole process stands still."""
+        return self._network.clock.now_ns < self._frozen_until_ns
+
     def hurry(self) -> None:
         """Read as fast as frames come, from now on."""
         self._hurried = True
-        self._stopped_until_ns = 0
+        self._stopped_until_ns = self._frozen_until_ns = 0
         self.pump()
 
     def pump(self) -> None:
         """Do one round of I/O, and let the application read."""
         core = self.core
-        if core is None:
+        if core is None or self.is_frozen:
             return
         now_ns = self._network.clock.now_ns
         if now_ns >= core.next_deadline_ns():
@@ -295,7 +306,8 @@ class SimulatedSubscriber:
 
     def _commit_some(self) -> None:
         if self.cursor is not None and not self._hurried:
-            self.cursor.commit(self.streams)
+            if not self.is_frozen:
+                self.cursor.commit(self.streams)
             self._commit_later()
 
     def _read_on(self, core: SubscriberCore) -> None:

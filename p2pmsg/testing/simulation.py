@@ -62,6 +62,7 @@ class Simulation:
             (options.publisher_crashes_per_s, self._crash_publisher),
             (options.subscriber_crashes_per_s, self._crash_subscriber),
             (options.read_stops_per_s, self._stop_reading),
+            (options.process_stops_per_s, self._stop_process),
         ):
             if rate:
                 self._fault_later(rate, fault)
@@ -302,6 +303,11 @@ class Simulation:
         subscriber = self._network.rng.choice(self.subscribers)
         subscriber.crash()
         self._network.after_ms(self._about(self.options.restart_ms), subscriber.revive)
+
+    def _stop_process(self) -> None:
+        subscriber = self._network.rng.choice(self.subscribers)
+        self._network.note(f"{subscriber.name} stops")
+        subscriber.stop_process(self._about(self.options.process_stop_ms))
 
     def _stop_reading(self) -> None:
         subscriber = self._network.rng.choice(self.subscribers)

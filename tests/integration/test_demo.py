@@ -67,14 +67,14 @@ def test_the_demo_without_spark(tmp_path, transport):
 @pytest.mark.parametrize("transport", ["udp", "tcp"])
 def test_the_publisher_is_killed_and_goes_on_from_its_log(tmp_path, transport):
     ended = run(
-        "demo", "--no-spark", "--trades", "6000", "--json", "--log", str(tmp_path / "log"),
+        "demo", "--no-spark", "--trades", "100000", "--json", "--log", str(tmp_path / "log"),
         "--transport", transport,
         timeout=60,
     )  # fmt: skip
 
     assert ended.returncode == 0, ended.stderr
     summary = json.loads(ended.stdout)
-    assert_good(summary, 6000)
+    assert_good(summary, 100_000)
     assert summary["restarts"] == 1
 
 

@@ -1,5 +1,6 @@
 """What is done about missing messages, topic by topic."""
 
+import itertools
 import time
 
 import pytest
@@ -118,6 +119,69 @@ def test_a_reader_that_sleeps_is_conflated_and_holds_nobody_up(make_publisher, m
             newest[message.key] = message.value[:6]
     assert newest == {f"k{index}": b"000199" for index in range(50)}
     check_conflated(subscriber)
+
+
+KEYS = [f"k{index}" for index in range(100)]
+READERS = {
+    "receive": lambda subscriber: (subscriber.receive(5) for _ in itertools.count()),
+    "for": iter,
+    "receive_many": lambda subscriber: itertools.chain.from_iterable(
+        subscriber.receive_many(1, timeout=5) for _ in itertools.count()
+    ),
+}
+
+
+@pytest.mark.parametrize("scheme", ["udp", "tcp"])
+@pytest.mark.parametrize("how", READERS)
+def test_who_is_slow_over_a_batch_gets_what_is_newest_by_then(
+    make_publisher, make_subscriber, place, how, scheme
+):
+    publisher = make_publisher(place) if scheme == "udp" else make_publisher()
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher, on_gap="latest")
+
+    def publish(turn):
+        publisher.publish_many("book", [turn] * len(KEYS), keys=KEYS)
+        eventually(lambda: subscriber.stats().published == len(KEYS) * (turn + 1))
+        time.sleep(0.002)  # a batch of 100 is folded anew after 1 ms
+
+    publish(0)
+    reader = READERS[how](subscriber)
+    got = [next(reader)]
+    for turn in range(1, 6):
+        publish(turn)
+        got += [next(reader) for _ in range(10)]
+        check_conflated(subscriber)
+    got += [next(reader) for _ in range(subscriber.stats().outstanding)]
+
+    values = [message.value for message in got]
+    # What is 50 messages old when its turn comes is never seen: after the first, all is newest.
+    assert values == [0] + [turn for turn in range(1, 6) for _ in range(10)] + [5] * 90
+    assert {message.key: message.value for message in got} == dict.fromkeys(KEYS, 5)
+    sequences = [message.sequence for message in got]
+    assert sequences == sorted(set(sequences))
+    stats = check_conflated(subscriber)
+    assert (stats.delivered, stats.outstanding, stats.conflated) == (141, 0, 459)
+
+
+def test_a_cursor_keeps_what_a_batch_that_was_folded_anew_had_left(make_publisher, tmp_path):
+    publisher = make_publisher("tcp://127.0.0.1:0")
+    options = {"start": "earliest", "on_gap": "latest", "cursor": tmp_path / "a.cursor"}
+    with p2pmsg.Subscriber(publisher.endpoint, **options) as subscriber:
+        publisher.wait_for_subscribers(1, timeout=5)
+        publisher.publish_many("t", range(4), keys=["a", "b", "c", "d"])
+        eventually(lambda: subscriber.stats().outstanding == 4)
+        assert subscriber.receive(5).key == "a"
+        publisher.publish("t", 4, key="c")
+        eventually(lambda: subscriber.stats().published == 5)
+        time.sleep(0.002)
+        message = subscriber.receive(5)
+        assert (message.key, message.sequence) == ("b", 1)
+        subscriber.commit()
+        assert subscriber.stats().streams[0].committed == 3  # d is the oldest that is left
+    with p2pmsg.Subscriber(publisher.endpoint, **options) as subscriber:
+        eventually(lambda: subscriber.stats().outstanding == 2)
+        found = [subscriber.receive(5) for _ in range(2)]
+        assert [(message.key, message.value) for message in found] == [("d", 3), ("c", 4)]
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def end(publisher, subscriber, timeout=50):
             one.communicate()
 
 
-@pytest.mark.parametrize("percent", [1, 20, 50])
+@pytest.mark.parametrize("percent", [1, 5, 20, 50])
 def test_random_drops_on_the_network_lose_nothing(wire, percent):
     rule = f"udp dport 5600 numgen random mod 100 < {percent} drop"
     filter_datagrams(wire.receiver_pid, rule)

@@ -84,6 +84,7 @@ GROUP = {"multicast": True}
 LOGGED = {"log": True, "publisher_crashes_per_s": 5, "restart_ms": 50, "loss": 0.05}
 RESUMED = {"cursor": True, "subscriber_crashes_per_s": 8, "restart_ms": 50, "loss": 0.05}
 SMALL = {**TIGHT, "bytes_max": 1500, "replay_bytes": 20_000}
+STOPPED = {"process_stops_per_s": 8, "process_stop_ms": 100, "buffer_datagrams": 6}
 MULTICAST = {
     "clean": Profile(GROUP),
     "1 % lost": Profile({**GROUP, "loss": 0.01}),
@@ -107,6 +108,12 @@ MULTICAST = {
     ),
     "reader stops": Profile(
         {**GROUP, **SMALL, "read_stops_per_s": 4, "read_stop_ms": 200, "loss": 0.05}
+    ),
+    "receiver stops": Profile({**GROUP, **STOPPED, "loss": 0.05}),
+    "receiver stops, little kept": Profile({**GROUP, **STOPPED, "replay_bytes": 2000}),
+    "receiver stops, logs": Profile({**GROUP, **STOPPED, **LOGGED, "replay_bytes": 2000}),
+    "slow reader in little room, logs": Profile(
+        {**GROUP, **SMALL, **LOGGED, "read_ms": 15, "bytes_max": 6000}
     ),
     "few gaps allowed": Profile({**GROUP, "loss": 0.3}, nack=NackConfig(gaps_max=2)),
     "everything": Profile({**GROUP, **EVERYTHING}, publishers=2),

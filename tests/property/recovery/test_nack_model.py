@@ -16,6 +16,7 @@ STEP = st.one_of(
     st.tuples(
         st.sampled_from(["fill", "fill", "refuse", "blame"]), st.integers(0, 60), st.integers(1, 12)
     ),
+    st.tuples(st.just("miss_again"), st.integers(0, 60), st.integers(1, 12)),
     st.tuples(st.just("time"), st.integers(1, 400), st.just(0)),
     st.tuples(st.just("postpone"), st.integers(1, 100), st.just(0)),
 )
@@ -63,6 +64,16 @@ class Run:
         assert all(0 <= age <= self.now_ns for age in ages)
         self.forget(missing)
 
+    def miss_again(self, start: int, count: int) -> None:
+        """Give up what is there of a range, up to the last gap's end."""
+        there = [n for n in range(start, min(start + count, self.stop)) if n not in self.added_ns]
+        if not there or len(self.nacks) >= CONFIG.gaps_max:
+            return
+        stop = next((n for n in range(there[0], self.stop) if n not in there), self.stop)
+        self.nacks.miss_again(there[0], stop, now_ns=self.now_ns)
+        # What it has become one with starts afresh, and may be asked for when that is.
+        self.added_ns |= dict.fromkeys(range(there[0], stop), self.now_ns)
+
     def refuse(self, start: int, count: int) -> None:
         missing = self.overlapping(start, start + count)
         possible = self.nacks.can_fill(start, start + count)
@@ -101,7 +112,7 @@ class Run:
 
     def give_up(self) -> None:
         for loss in self.nacks.expire(now_ns=self.now_ns):
-            assert loss.reason in (LossReason.TIMEOUT, LossReason.BUDGET)
+            assert loss.reason in (LossReason.TIMEOUT, LossReason.BUDGET, LossReason.OVERFLOW)
             for sequence in range(loss.start, loss.stop):
                 assert sequence in self.asked_ns, "given up without having been asked for"
             self.forget(range(loss.start, loss.stop))

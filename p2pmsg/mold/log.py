@@ -1,0 +1,109 @@
+"""The log of a MoldUDP64 publisher: what its buffer has forgotten, and where a session goes on.
+
+Its records are DATA frames of one stream, so that `p2pmsg log` and Spark read it like any other.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Final
+
+from p2pmsg import wire
+from p2pmsg.batch import pack_slice
+from p2pmsg.errors import ConfigError
+from p2pmsg.mold import codec
+from p2pmsg.mold.feed import FIRST, session_id
+from p2pmsg.publisher_log import LogStats, PublisherLog
+from p2pmsg.wire import Frame, FrameError
+
+if TYPE_CHECKING:
+    from recovery.log import LogConfig
+
+_REQUESTER: Final = b"mold"
+_FRAMES_PER_ANSWER: Final = 64
+
+
+class MoldLog:
+    """The log of one session. Not thread-safe, but that `sync` leaves the lock while it waits.
+
+    Args:
+        config: a `LogConfig`.
+        session: the session's name, as it goes over the wire.
+        topic: of the stream that the log has.
+
+    Attributes:
+        following: the sequence of the next message.
+
+    Raises:
+        ConfigError: the log is another session's.
+
+    """
+
+    def __init__(self, config: "LogConfig", session: bytes, topic: str) -> None:
+        wanted = session_id(session)
+        self._log = PublisherLog(config, session=wanted, wall_ns=time.time_ns())
+        if self._log.session != wanted:
+            self._log.close(time.time_ns())
+            name = session.decode().rstrip()
+            raise ConfigError("log", f"one of the session {name!r}, or a new one", config.directory)
+        self._topic = topic
+        self._prefix = wire.stream_prefix(topic, wanted)
+        self._buffer = bytearray()
+        self.following = max(FIRST, self._log.next(topic))
+
+    def append(self, sequence: int, packet: bytes) -> None:
+        """Write a packet's messages, before it goes out; raises `LogFailedError`."""
+        messages = codec.read_packet(packet).messages
+        wall_ns = time.time_ns()
+        frame = pack_slice(self._prefix, sequence, wall_ns, messages, None, None, self._buffer)[0]
+        self._log.append(self._topic, sequence, len(messages), frame, wall_ns, wall_ns)
+        if self._log.gated:
+            self._log.sync(nullcontext())
+
+    def history(self, start: int, stop: int) -> Sequence[bytes]:
+        """Return the messages from `start` on that are kept, of some frames, up to `stop`."""
+        found: list[bytes] = []
+        for _ in range(_FRAMES_PER_ANSWER):
+            at = start + len(found)
+            kept = self._log.read(_REQUESTER, self._topic, at) if at < stop else None
+            if kept is None or not kept.start <= at < kept.stop:
+                break
+            try:
+                values = wire.decode_columns(Frame(kept.frame))[0]
+            except FrameError:
+                break
+            found += values[at - kept.start : stop - kept.start]
+        return found
+
+    def next_deadline_ns(self, *, now_ns: int) -> int | None:
+        """Return when `handle_timer` has something to do, or None."""
+        return self._log.next_deadline_ns(now_ns=now_ns)
+
+    def handle_timer(self, lock: AbstractContextManager[object], *, now_ns: int) -> None:
+        """Bring to the disk what is due, and apply retention; the lock is not held."""
+        due_ns = self._log.next_deadline_ns(now_ns=now_ns)
+        if due_ns is not None and now_ns >= due_ns:
+            self._log.sync(_Quietly(lock))
+        with lock:
+            self._log.expire(now_ns=now_ns, wall_ns=time.time_ns())
+
+    def close(self) -> None:
+        """Close; raises `LogFailedError` where not everything could be written."""
+        self._log.close(time.time_ns())
+
+    def stats(self) -> LogStats:
+        """Return what there is to tell of the log."""
+        return self._log.stats()
+
+
+class _Quietly(AbstractContextManager[None]):
+    """A lock as a context that gives nothing."""
+
+    def __init__(self, lock: AbstractContextManager[object]) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.__exit__(None, None, None)

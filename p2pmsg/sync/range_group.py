@@ -1,0 +1,94 @@
+"""Who publishes to a group, and which of them a range reader means. No I/O.
+
+::
+
+    WELCOME of each ──▶ note ──▶ current: the one that is wanted
+                                        └─ silent, and a later one of its name is there ─▶ that one
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import transports
+
+MEMBERS_MAX: Final = 4096
+"""Sessions that are remembered; the ones heard of longest ago go first."""
+GONE_NS: Final = 2_000_000_000
+"""After so long without an announcement, ten of which were due, a session counts as gone where
+another one is there in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """Who was heard of at the endpoint last."""
+
+    session: int
+    name: str
+    recovery: transports.Endpoint
+
+
+@dataclass(slots=True)
+class _Member:
+    presence: Presence
+    began_ns: int
+    heard_ns: int
+
+
+class GroupMembers:
+    """Remembers who announced a session.
+
+    Args:
+        name: of the publisher that is meant; empty: any.
+
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._listening_ns = 0
+        self._members: dict[int, _Member] = {}
+        self._chosen: int | None = None
+
+    def begin(self, *, now_ns: int) -> None:
+        """Note that one begins to listen."""
+        self._listening_ns = now_ns
+
+    def note(self, presence: Presence, age_ms: float, *, now_ns: int) -> None:
+        """Take note of an announcement, whose session began `age_ms` ago."""
+        known = self._members.pop(presence.session, None)
+        if known is None and len(self._members) >= MEMBERS_MAX:
+            del self._members[next(iter(self._members))]
+        began_ns = now_ns - int(age_ms * 1e6)
+        self._members[presence.session] = _Member(presence, began_ns, now_ns)
+
+    def current(self, wanted: int | None, *, now_ns: int) -> Presence | None:
+        """Return who is to be asked: the session that is wanted, or whoever took its place.
+
+        None wanted: one of the name that is meant, and later whoever is its successor.
+        """
+        if wanted is None:
+            wanted = self._chosen
+        member = None if wanted is None else self._members.get(wanted)
+        if member is None:
+            waited = wanted is None or now_ns - self._listening_ns > GONE_NS
+            member = self._newest(self._name, now_ns) if waited else None
+        elif now_ns - member.heard_ns > GONE_NS:
+            later = self._newest(member.presence.name, now_ns)
+            if later is not None and later.began_ns > member.began_ns:
+                member = later
+        if member is None:
+            return None
+        self._chosen = member.presence.session
+        return member.presence
+
+    def _newest(self, name: str, now_ns: int) -> _Member | None:
+        """Return who began last of those that are there, and have that name."""
+        there = [
+            member
+            for member in self._members.values()
+            if now_ns - member.heard_ns <= GONE_NS and name in ("", member.presence.name)
+        ]
+        return max(there, key=lambda member: member.began_ns, default=None)
+
+    def __iter__(self) -> Iterator[Presence]:
+        return iter([member.presence for member in self._members.values()])

@@ -1,0 +1,111 @@
+"""What there is to see of the receiving side of a stream."""
+
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from recovery.delivery import Delivery
+from recovery.loss import Loss
+from recovery.lost_record import LostRecord
+from recovery.nack import NackScheduler
+from recovery.reorder import ReorderBuffer
+
+T = TypeVar("T")
+
+
+class ReceiverView(Generic[T]):
+    """The places that a sequence can be in at a `StreamReceiver`, and how much is in each."""
+
+    __slots__ = (
+        "_expected",
+        "_head",
+        "_head_early",
+        "_lost",
+        "_nacks",
+        "_reorder",
+        "_slot",
+        "_start",
+    )
+
+    _expected: int
+    _head: int
+    _head_early: int
+    _lost: LostRecord[T]
+    _nacks: NackScheduler
+    _reorder: ReorderBuffer[tuple[int, T]]
+    _slot: Delivery[T] | None
+    _start: int
+
+    @property
+    def started(self) -> bool:
+        """Whether `start_at` has been called."""
+        return self._start >= 0
+
+    @property
+    def first_known(self) -> int:
+        """Until started: where the first frame held begins, or the head heard of, or 0."""
+        first = self._reorder.first
+        return max(0, self._head_early) if first is None else first
+
+    @property
+    def start(self) -> int:
+        """The first sequence wanted; 0 until started."""
+        return max(0, self._start)
+
+    @property
+    def expected(self) -> int:
+        """The next sequence to hand on; 0 until started."""
+        return max(0, self._expected)
+
+    @property
+    def head(self) -> int:
+        """The highest next sequence known, at least `expected`; 0 until started."""
+        return max(0, self._head)
+
+    @property
+    def published(self) -> int:
+        """How many messages are known to have been published since `start`."""
+        return self._head - self._start
+
+    @property
+    def missing(self) -> int:
+        """How many messages are missing now."""
+        return self._nacks.missing_count
+
+    @property
+    def missing_ranges(self) -> Iterable[tuple[int, int]]:
+        """The gaps, in order."""
+        return self._nacks.ranges()
+
+    @property
+    def buffered(self) -> int:
+        """How many messages wait to be handed on; 0 until started."""
+        if self._start < 0:
+            return 0
+        slot = self._slot
+        in_slot = slot.count if slot is not None else 0
+        return self._reorder.messages_held + in_slot + self._lost.late_count
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes in the reorder buffer; the one frame whose turn it is does not count."""
+        return self._reorder.bytes_held
+
+    @property
+    def frames_held(self) -> int:
+        """Frames in the reorder buffer; the one frame whose turn it is does not count."""
+        return self._reorder.frames_held
+
+    @property
+    def nacks_sent(self) -> int:
+        """NACKs that were due, one for each gap and attempt."""
+        return self._nacks.nacks
+
+    @property
+    def lost_ranges(self) -> list[Loss]:
+        """What was lost, sorted, coalesced by reason; the lowest are forgotten at `losses_max`."""
+        return list(self._lost)
+
+    @property
+    def lost_ranges_forgotten(self) -> int:
+        """Losses that `lost_ranges` had to forget."""
+        return self._lost.forgotten
