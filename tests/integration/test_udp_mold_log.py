@@ -133,6 +133,8 @@ def test_a_log_that_fails_says_what_was_accepted(make_feed, tmp_path):
     accepted = int(re.match(r"(\d+) of 5000 messages", failure.value.__notes__[0])[1])
     assert 0 < accepted < 5000
     assert feed.stats().published == 1 + accepted
+    with pytest.raises(p2pmsg.LogFailedError):
+        feed.close(0.0)
 
 
 if __name__ == "__main__":
