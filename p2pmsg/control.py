@@ -80,6 +80,10 @@ class Nack(msgspec.Struct, array_like=True):
     """Where given, the ranges are parts of the frame with this sequence, cut into fragments."""
 
 
+HISTORY = "history"
+"""Why a multicast publisher refuses by UDP: its buffer has forgotten it, its log may have it."""
+
+
 class Refused(msgspec.Struct, array_like=True):
     """Publisher to subscriber: these cannot be had (`evicted`), or not now (`budget`)."""
 

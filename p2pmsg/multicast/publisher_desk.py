@@ -5,12 +5,12 @@
     datagram from a receiver ──▶ receive ──NACK──▶ GroupRepair ──▶ next_repair ──▶ to all, or to one
                                          └─MARKED─▶ FlowWindow
 
-What a NACK asks for and the replay buffer does not have is not answered here: its receiver asks
-again over the recovery channel, which has the log, and a definite answer. Neither is what has not
-gone out because it is not on the disk yet.
+What a NACK asks for and the replay buffer does not have is not answered here, but by a hint: its
+receiver is to ask over the recovery channel, which has the log, and a definite answer. What has not
+gone out because it is not on the disk yet is not answered at all.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _MS = 1_000_000
 _LAG_PART = 4
 """How far the slowest receiver may be behind: a quarter of what the replay buffer holds."""
+HINTS_MAX = 256
+"""Hints that wait to be sent; more are not needed, for who has none asks again."""
 ADDRESSES_MAX = 4096
 """Receivers whose address is remembered, for repairs to one alone."""
 _PARTS_OF = "\0"
@@ -59,6 +61,7 @@ class GroupDesk:
         frame_bytes: how much of a datagram a frame may be.
         parity: makes parity, by choice.
         announce_due_ns: when the session is to be announced.
+        hints: (address, frame) for those who asked for what only the recovery channel may have.
 
     """
 
@@ -87,6 +90,7 @@ class GroupDesk:
         self._addresses: OrderedDict[bytes, Any] = OrderedDict()
         self._announce_ns = int(config.announce_ms * _MS)
         self.announce_due_ns = now_ns
+        self.hints: deque[tuple[Any, bytes]] = deque()
         self._started_ns = now_ns
 
     def receive(self, data: bytes, address: Any, *, now_ns: int) -> None:
@@ -176,6 +180,13 @@ class GroupDesk:
             self._addresses.popitem(last=False)
         stream, ranges = nack.topic, nack.ranges
         high = self._core.head(nack.topic)[1]
+        earliest = self._core.replay.earliest(nack.topic)
+        kept_from = high if earliest is None else earliest
+        first = ranges[0][0] if nack.parts_of is None and ranges else nack.parts_of
+        if first is not None and first < kept_from and len(self.hints) < HINTS_MAX:
+            hint = control.Refused(nack.topic, [(0, kept_from)], control.HISTORY)
+            refusal = wire.control_frame(Kind.REFUSED, self._core.session, hint)
+            self.hints.append((address, refusal))
         if nack.parts_of is not None:
             if nack.parts_of >= high:
                 return
@@ -186,8 +197,7 @@ class GroupDesk:
             size = datagram.part_bytes(kept[0].frame, self.datagram_bytes)
             low, high = 0, -(-len(kept[0].frame) // size)
         else:
-            earliest = self._core.replay.earliest(nack.topic)
-            low = high if earliest is None else earliest
+            low = kept_from
         clipped = [(max(start, low), min(stop, high)) for start, stop in ranges]
         wanted = [(start, stop) for start, stop in clipped if start < stop]
         self.repair.request(requester, stream, wanted, attempt=nack.attempt, now_ns=now_ns)

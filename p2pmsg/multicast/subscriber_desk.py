@@ -6,7 +6,7 @@
             └───▶ FRAGMENT ──▶ reassembly ──▶ frame ─────┼──▶ SubscriberCore
             └───▶ another frame ─────────────────────────┘
     a gap ──back-off──▶ NACK by UDP, attempts_max times ──▶ the recovery channel
-       └─ history, or too long ─────────────────────────────────┘
+       └─ history (perhaps as a hint says), or too long ────────┘
 """
 
 from collections import deque
@@ -259,6 +259,8 @@ class GroupMember:
             self._receive_mark(line, Frame(data), address, now_ns)
         elif kind == Kind.DATA and flags & wire.FLAG_RETRANSMISSION:
             self._receive_repair(data, now_ns)
+        elif kind == Kind.REFUSED:
+            self._receive_hint(Frame(data))
         else:
             if kind == Kind.WELCOME:
                 session = int.from_bytes(data[zero + 7 : zero + 15], "big")
@@ -351,6 +353,20 @@ class GroupMember:
         if room > 0:
             self.marks.note(peer, frame.sequence)
             self._tell_mark(peer, line, address, room)
+
+    def _receive_hint(self, frame: Frame) -> None:
+        """Note up to where a stream is history, and to be asked for over the recovery channel."""
+        self._core.frames_received += 1
+        peer = self._core.peers.get(frame.session)
+        if peer is None:
+            raise FrameError("session")
+        body = control.read_body(frame, control.Refused)
+        if body.reason != control.HISTORY:
+            raise FrameError("reason")
+        stream = peer.streams.get(body.topic)
+        if stream is not None:
+            stop = max((stop for _, stop in body.ranges), default=0)
+            stream.history = max(stream.history, min(stop, stream.receiver.head))
 
     def tell_completed(self) -> None:
         """Tell publishers that what was missing before their marks is there."""

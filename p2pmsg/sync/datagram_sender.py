@@ -112,6 +112,9 @@ class DatagramSender:
 
     def send_repairs(self) -> None:
         """Send what was asked for, as far as the rate limit of repairs lets it go."""
+        while self._group.hints:
+            address, hint = self._group.hints.popleft()
+            self._udp.send(datagram.seal(hint), address)
         for _ in range(_REPAIRS_PER_CALL):
             repair = self._group.next_repair(now_ns=_now_ns())
             if repair is None:

@@ -182,6 +182,9 @@ class MoldPublisher(ClosesAtOnce):
             linger: how long that is repeated and requests are still answered, in seconds. Default
                 0.35; exchanges take 30.
 
+        Raises:
+            LogFailedError: not everything could be written to the log; it is closed all the same.
+
         """
         with self._lock:
             if self._closed:

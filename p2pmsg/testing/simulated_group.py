@@ -1,6 +1,6 @@
 """What simulated peers do differently in a multicast: datagrams instead of connections."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.multicast import datagram
 from p2pmsg.publisher_core import PublisherCore
@@ -54,6 +54,9 @@ class GroupSending:
         while (answer := self._server.receive()) is not None:
             requester, data = answer
             self._group.receive(data, requester, now_ns=now_ns)
+        while self._group.hints:
+            address, hint = self._group.hints.popleft()
+            self._reply(address, hint)
         for _ in range(_REPAIRS_PER_ROUND):
             repair = self._group.next_repair(now_ns=now_ns)
             if repair is None:
@@ -62,10 +65,7 @@ class GroupSending:
                 if repair.address is None:
                     self._send(frame)
                     continue
-                try:
-                    self._server.reply(repair.address, datagram.seal(frame))
-                except PeerUnreachableError:
-                    pass
+                self._reply(repair.address, frame)
             self._group.repair_sent(repair, now_ns=now_ns)
 
     def next_deadline_ns(self, now_ns: int) -> int | None:
@@ -76,6 +76,12 @@ class GroupSending:
         """Be gone."""
         self._sender.close()
         self._server.close()
+
+    def _reply(self, address: Any, frame: bytes) -> None:
+        try:
+            self._server.reply(address, datagram.seal(frame))
+        except PeerUnreachableError:
+            pass
 
     def _send(self, frame: bytes) -> None:
         shared = self._network.options.shared_loss
