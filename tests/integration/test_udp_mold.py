@@ -168,11 +168,11 @@ def test_two_lines_of_a_feed_fill_in_for_one_another(make_feed, make_subscriber,
     values = [b"%05d" % number for number in range(2000)]
     for number, value in enumerate(values):
         feed.publish(value)
-        if not number % 50:  # so that it is many trains, of which both lines lose some
+        if not number % 10:  # so that it is many trains, of which both lines lose some
             time.sleep(0.001)
     assert [message.value for message in take(subscriber, 2000)] == values
     lines = subscriber.stats().lines
-    assert all(line.first and line.second and line.missing for line in lines)
+    assert all(line.first and line.second and line.missing for line in lines), lines
 
 
 def test_a_feed_goes_on_as_a_stream_of_its_own(
