@@ -7,7 +7,6 @@ import pytest
 from p2pmsg.sync import lone, subscriber
 from tests.integration.peers import TOPIC
 
-
 FILES = {lone.__file__, subscriber.__file__}
 
 
