@@ -1,9 +1,11 @@
 """The client: the same calls for exact metrics and for a plain StatsD server."""
 
+import atexit
 import logging
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -19,6 +21,7 @@ from p2pmsg.metrics.gathering import (
 )
 from p2pmsg.statsd.listen import parse_listen
 from p2pmsg.sync.closing import ClosesItself
+from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.publisher import Publisher
 
 TOPIC = "metrics.deltas"
@@ -108,7 +111,9 @@ class Client(ClosesItself):
                 ...
 
     It may be used from several threads. Integers are added up exactly; floats are added as floats,
-    in the order of the sendings.
+    in the order of the sendings. A program that ends without `close` still sends the rest, but does
+    not wait for collectors. In a forked child, a client of a StatsD server goes on, with nothing of
+    what its parent has gathered; one that is bound is closed.
 
     Args:
         endpoint: where to bind (`tcp`, `ipc`, `inproc`), or where the StatsD server is.
@@ -153,15 +158,19 @@ class Client(ClosesItself):
             self._sink = _Plain(endpoint)
         else:
             raise ConfigError("endpoint", "tcp://, ipc://, udp:// or unixgram://", endpoint)
+        self._sent = 0
+        self._unusable = "it is closed"
+        self._begin()
+        close_in_children(self)
+        _open.add(self)
+
+    def _begin(self) -> None:
+        """Gather from now on; the thread that sends begins with the first call."""
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._deltas = Deltas()
-        self._sent = 0
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
-        if interval_ms:
-            self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
-            self._thread.start()
 
     @property
     def endpoint(self) -> str:
@@ -257,6 +266,7 @@ class Client(ClosesItself):
             if self._closed.is_set():
                 return
             self._closed.set()
+            _open.discard(self)
         if self._thread is not None:
             self._thread.join()
         self.flush()
@@ -295,12 +305,26 @@ class Client(ClosesItself):
         return key
 
     def _check_open(self) -> None:
+        """Raise where it is closed; called under the lock, before something is gathered."""
         if self._closed.is_set():
-            raise ClosedError("the metrics client")
+            raise ClosedError("the metrics client", self._unusable)
+        if self._thread is None and self._interval_s:
+            self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+            self._thread.start()
 
     def _after(self) -> None:
         if not self._interval_s or self._deltas.is_full:
             self.flush()
+
+    def _forget(self) -> None:
+        """In a forked child: the parent sends what it has gathered."""
+        if self._closed.is_set():
+            return
+        self._begin()
+        if isinstance(self._sink, _Reliable):
+            self._closed.set()
+            self._unusable = "it belongs to the parent process"
+            _open.discard(self)
 
     def _run(self) -> None:
         while not self._closed.wait(self._interval_s):
@@ -308,3 +332,18 @@ class Client(ClosesItself):
                 self.flush()
             except P2PError:
                 _log.exception("metrics: deltas could not be sent")
+
+
+_open: "weakref.WeakSet[Client]" = weakref.WeakSet()
+
+
+def _send_the_rest() -> None:
+    """Send what a program that ends has gathered since the last sending."""
+    for client in list(_open):
+        try:
+            client.flush()
+        except P2PError:
+            _log.exception("metrics: deltas could not be sent")
+
+
+atexit.register(_send_the_rest)

@@ -380,10 +380,11 @@ class Subscriber:
         if output.late:
             stop = stream.given or stop
         given = stream.given_messages + output.count
+        conflated = output.count - frame.count if isinstance(frame, Folded) else 0
         # No call in between, so that Ctrl-C comes before it all or behind it all.
         self._stream, self._batch, self._values, self._active = stream, batch, values, active
         stream.given, stream.given_messages = stop, given
-        stream.conflated += output.count - frame.count if isinstance(frame, Folded) else 0
+        stream.conflated += conflated
         core.ready_bytes -= size
         core.ready.popleft()
         return True

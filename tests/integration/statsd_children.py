@@ -1,10 +1,11 @@
 """Collectors and clients that tests kill: `python -m tests.integration.statsd_children ROLE …`."""
 
 import json
+import os
 import sys
 import time
 
-from p2pmsg import LogConfig, metrics
+from p2pmsg import ClosedError, LogConfig, metrics
 from p2pmsg.statsd import Collector
 
 
@@ -34,6 +35,31 @@ def count(endpoint, messages):
                 time.sleep(0.001)
         say(done=True)
         sys.stdin.readline()
+
+
+def end_without_closing(endpoint):
+    """Count one and end."""
+    client = metrics.Client(endpoint, interval_ms=60_000)
+    if client.endpoint.startswith("ipc"):
+        client.wait_for_collectors(timeout=20)
+    client.increment("child.hits")
+
+
+def fork(endpoint):
+    """Count one here and one in a child, at once and as often as they are asked."""
+    client = metrics.Client(endpoint, interval_ms=10)
+    if client.endpoint.startswith("ipc"):
+        client.wait_for_collectors(timeout=20)
+    client.increment("parent.hits")
+    process = os.fork()
+    try:
+        client.increment("child.hits" if process == 0 else "parent.hits")
+        client.flush()
+    except ClosedError as error:
+        say(error=str(error))
+    if process:
+        os.waitpid(process, 0)
+        client.close()
 
 
 def count_with_log(endpoint, log, first, stop):

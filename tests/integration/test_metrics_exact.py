@@ -292,6 +292,29 @@ def test_all_calls_arrive_over_both_channels():
         assert flushed["ms", "app.function|#x:y"]["count"] == 1
 
 
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(
+    ("role", "expected"),
+    [("end_without_closing", {"child.hits": 1}), ("fork", {"child.hits": 1, "parent.hits": 2})],
+)
+def test_ends_and_forks_cost_nothing_and_double_nothing(tmp_path, exact, role, expected):
+    place = f"ipc://{tmp_path}/client"
+    with collecting(exact=[place]) as (collector, keep):
+        with child(role, place if exact else collector.endpoints[0]) as process:
+            said = process.stdout.read()
+            assert process.wait(20) == 0
+        if exact and role == "fork":
+            assert "belongs to the parent process" in json.loads(said)["error"]
+            expected = {"parent.hits": 2}
+        if exact:
+            until(lambda: collector.totals().counters == expected)
+        else:
+            until(lambda: collector.stats().metrics >= len(expected))
+        time.sleep(0.1)
+        collector.flush()
+        assert {key: count for key, count in keep.counts().items() if ".hits" in key} == expected
+
+
 def test_a_statsd_server_that_is_away_fails_no_program():
     with metrics.Client("udp://127.0.0.1:9") as client:
         for _ in range(10):
