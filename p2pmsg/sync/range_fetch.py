@@ -36,7 +36,11 @@ def _config(limit_ns: int) -> ReceiverConfig:
 
 
 class RangeFetch(Iterator[MessageBatch | LossReport]):
-    """One `fetch`; a class, so that it goes on where it was if an exception struck."""
+    """One `fetch`; a class, so that it goes on where it was if an exception struck.
+
+    A small range mostly comes as one frame, which is handed on as it is: making the state machine
+    for what else may happen takes as long as all the rest of such a fetch.
+    """
 
     def __init__(
         self,
@@ -52,14 +56,16 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
     ) -> None:
         self._channel = channel
         self._topic = topic
+        self._start = self._asked = start
         self._stop = stop
         self._session = session
+        self._limit_ns = limit_ns
         self._window = _WINDOW_COUNT
         peer = channel.publisher
         self._name = peer.name if peer is not None and peer.session == session else ""
         now_ns = time.monotonic_ns()
-        self._receiver: StreamReceiver[Frame] = StreamReceiver(_config(limit_ns), _random)
-        self._receiver.start_at(start, now_ns=now_ns)
+        self._machine: StreamReceiver[Frame] | None = None
+        self._whole: Frame | None = None
         self._heard_ns = self._reconnected_ns = self._left_ns = now_ns
         self._absent_ns: int | None = None
         self._waiting: Delivery[Frame] | Loss | None = None
@@ -67,13 +73,16 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         self._fixed = fixed
         channel.fetches[session, topic] = self
         if start < stop and peer is not None and peer.session == session:
-            self._ask(now_ns)  # so that fetches of several peers wait at the same time
+            # At once, so that fetches of several peers wait at the same time.
+            self._asked = min(stop, start + self._window)
+            self._request([(start, self._asked)])
 
     def __next__(self) -> MessageBatch | LossReport:
         now_ns = time.monotonic_ns()
         if now_ns - self._left_ns > _PAUSE_NS:
             # The caller took its time; that is not the publisher's silence.
-            self._receiver.postpone(now_ns=now_ns, delay_ns=0)
+            if self._machine is not None:
+                self._machine.postpone(now_ns=now_ns, delay_ns=0)
             self._heard_ns = self._reconnected_ns = now_ns
         try:
             return self._next_item()
@@ -98,20 +107,39 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         return self._report(Loss(start, stop, reason))
 
     def _next_output(self) -> Delivery[Frame] | Loss | None:
-        receiver, channel = self._receiver, self._channel
+        channel = self._channel
         if self._waiting is not None:
             output, self._waiting = self._waiting, None
             return output
         while True:
             channel.check_open()
-            waiting = receiver.next_output()
-            if waiting is not None or receiver.expected >= self._stop:
-                return waiting
+            if self._machine is not None:
+                waiting = self._machine.next_output()
+                if waiting is not None or self._machine.expected >= self._stop:
+                    return waiting
+            elif self._whole is not None:
+                start, stop = self._start, self._stop
+                output = Delivery(self._whole, start, start - self._whole.sequence, stop - start)
+                self._start, self._whole = stop, None
+                return output
+            elif self._start >= self._stop:
+                return None
             data = channel.receive()
             if data is not None:
                 self._take(data)
             else:
                 self._wait()
+
+    def _receiver(self, now_ns: int) -> StreamReceiver[Frame]:
+        """Return the state machine, which knows of what was asked for before it was made."""
+        if self._machine is None:
+            machine: StreamReceiver[Frame] = StreamReceiver(_config(self._limit_ns), _random)
+            machine.start_at(self._start, now_ns=now_ns)
+            if self._asked > self._start:
+                machine.observe_head(self._asked, now_ns=now_ns)
+                machine.nacks_due(now_ns=now_ns)
+            self._machine = machine
+        return self._machine
 
     def _batch(self, delivery: Delivery[Frame]) -> MessageBatch | LossReport:
         frame = delivery.item
@@ -127,8 +155,9 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
 
     def _give_up(self, reason: LossReason) -> None:
         now_ns = time.monotonic_ns()
-        self._receiver.observe_head(self._stop, now_ns=now_ns)
-        self._receiver.abandon(reason, now_ns=now_ns)
+        receiver = self._receiver(now_ns)
+        receiver.observe_head(self._stop, now_ns=now_ns)
+        receiver.abandon(reason, now_ns=now_ns)
 
     def _take(self, data: bytes) -> None:
         now_ns = time.monotonic_ns()
@@ -145,7 +174,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
                 fetch = self._channel.fetches.get((self._session, frame.topic))
                 if fetch is not None:
                     fetch._take_frame(frame, now_ns)
-                if fetch is self:
+                if fetch is self and self._machine is not None:
                     self._ask(now_ns)
         except FrameError:
             self._channel.invalid += 1
@@ -154,24 +183,34 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         count = min(frame.count, self._stop - frame.sequence)
         if count < 1:
             return  # left over from an earlier fetch
-        size = len(frame.data)
         self._heard_ns = now_ns
+        if self._machine is None:
+            if self._start >= self._stop or self._whole is not None:
+                return  # it came twice
+            if frame.sequence <= self._start and frame.sequence + frame.count >= self._stop:
+                self._whole = frame
+                return
+        size = len(frame.data)
         self._window = max(1, min(_WINDOW_COUNT_MAX, _WINDOW_BYTES * frame.count // size))
-        self._receiver.receive(frame.sequence, count, size, frame, now_ns=now_ns)
+        receiver = self._receiver(now_ns)
+        receiver.receive(frame.sequence, count, size, frame, now_ns=now_ns)
 
     def _take_refusal(self, body: control.Refused, now_ns: int) -> None:
         self._heard_ns = now_ns
+        if self._start >= self._stop or self._whole is not None:
+            return
+        receiver = self._receiver(now_ns)
         for start, stop in body.ranges:
             if start >= stop:
                 raise FrameError("range")
             if body.reason in (LossReason.EVICTED, LossReason.CRASH):
-                self._receiver.refuse(start, stop, LossReason(body.reason), now_ns=now_ns)
+                receiver.refuse(start, stop, LossReason(body.reason), now_ns=now_ns)
             else:
-                self._receiver.blame(start, stop, LossReason.BUDGET)
+                receiver.blame(start, stop, LossReason.BUDGET)
 
     def _ask(self, now_ns: int, *, again: bool = False) -> None:
         """Move the window on when half of it is there; with `again`, repeat what is due."""
-        receiver = self._receiver
+        receiver = self._receiver(now_ns)
         ranges: list[tuple[int, int]] = []
         before = receiver.head
         if before < self._stop and 2 * (before - receiver.expected) < self._window:
@@ -182,13 +221,17 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
             # It became part of a gap that is answered now, and would be due with that gap's retry.
             ranges.append((before, receiver.head))
         if ranges:
-            body = control.Nack(self._topic, ranges)
-            self._channel.send(wire.control_frame(Kind.NACK, self._session, body))
+            self._request(ranges)
+
+    def _request(self, ranges: list[tuple[int, int]]) -> None:
+        body = control.Nack(self._topic, ranges)
+        self._channel.send(wire.control_frame(Kind.NACK, self._session, body))
 
     def _wait(self) -> None:
         """Nothing has come: ask, look who is there, and wait."""
-        channel, receiver = self._channel, self._receiver
+        channel = self._channel
         now_ns = time.monotonic_ns()
+        receiver = self._receiver(now_ns)
         silence_ns = now_ns - self._heard_ns
         if channel.publisher is None or silence_ns > SILENCE_NS:
             channel.listen()
