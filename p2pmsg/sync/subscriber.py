@@ -376,10 +376,8 @@ class Subscriber:
         except FrameError as error:
             core.invalid[str(error)] += 1
             return False
-        size, stop = len(frame.data), output.sequence + output.count
-        if output.late:
-            stop = stream.given or stop
-        given = stream.given_messages + output.count
+        size, given = len(frame.data), stream.given_messages + output.count
+        stop = stream.given if output.late and stream.given else output.sequence + output.count
         conflated = output.count - frame.count if isinstance(frame, Folded) else 0
         # No call in between, so that Ctrl-C comes before it all or behind it all.
         self._stream, self._batch, self._values, self._active = stream, batch, values, active
