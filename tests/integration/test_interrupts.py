@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-import p2pmsg
 from p2pmsg.queue import driver, job, puller, puller_line
 from p2pmsg.sync import exclusive, lone, subscriber
 from tests.integration.peers import TOPIC
