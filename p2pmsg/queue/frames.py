@@ -23,6 +23,7 @@ first one where they are consecutive, else a list; `details` is nil where no job
 value, else a list with an entry (or nil) a job.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -222,3 +223,23 @@ def read_jobs(frame: Frame) -> JobColumns:
     ):
         raise FrameError("columns")
     return columns
+
+
+def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return distinct numbers as ranges, sorted."""
+    all_numbers = numbers if isinstance(numbers, list) else list(numbers)
+    if not all_numbers:
+        return []
+    first, last = min(all_numbers), max(all_numbers)
+    if last - first + 1 == len(all_numbers):
+        return [(first, last + 1)]
+    all_numbers.sort()
+    ranges = []
+    start = stop = all_numbers[0]
+    for number in all_numbers:
+        if number > stop:
+            ranges.append((start, stop))
+            start = number
+        stop = number + 1
+    ranges.append((start, stop))
+    return ranges

@@ -26,6 +26,9 @@ class Holder(Protocol):
     def extend(self, job: "Job", seconds: float) -> bool:
         """Let it take longer."""
 
+    def unbegin(self, job: "Job") -> None:
+        """Take it back: it did not get to the caller."""
+
 
 class Origin(msgspec.Struct, gc=False):
     """What the jobs of one frame have in common."""

@@ -120,16 +120,19 @@ class Puller(ClosesAtOnce):
         lock = self._lock
         if not lock.busy:
             lock.busy = True
+            line, job = self._line, None
             try:
-                line = self._line
                 ready = line.ready
                 if ready and ready[0]._detail is None:
-                    job = ready.popleft()
+                    job = ready[0]
                     line.open[job.delivery] = job
                     job._begun_ns = line.now_ns
+                    ready.popleft()  # the only call: Ctrl-C comes behind it
                     lock.busy = False
                     return job
             except BaseException:
+                if job is not None:
+                    line.unbegin(job)
                 lock.busy = False
                 raise
             lock.busy = False
@@ -152,13 +155,21 @@ class Puller(ClosesAtOnce):
         if timeout is not None:
             at_least("timeout", timeout, 0)
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        while (job := self._lock.run(self._take)) is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"no job came within {timeout} s")
-            wait_ms = self._lock.run(self._wait_ms)
-            self._driver.wait(min(wait_ms, left * 1000))
-        return job
+        taken: list[Job] = []
+        try:
+            while not taken:
+                self._lock.run(self._take, taken)
+                if not taken:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        raise TimeoutError(f"no job came within {timeout} s")
+                    wait_ms = self._lock.run(self._wait_ms)
+                    self._driver.wait(min(wait_ms, left * 1000))
+            return taken[0]
+        except BaseException:
+            if taken:  # Ctrl-C: it does not get to the caller
+                self._lock.run(taken[0]._origin.line.unbegin, taken[0])
+            raise
 
     def stats(self) -> PullerStats:
         """Return the counters as they are now; also after `close`."""
@@ -189,17 +200,28 @@ class Puller(ClosesAtOnce):
 
     # -------------------------------------------------------------------------------- private
 
-    def _take(self) -> Job | None:
+    def _take(self, taken: list[Job]) -> None:
+        """Begin the next job, and put it into `taken`; nothing where there is none."""
         self._check_usable()
         now_ns = _monotonic_ns()
-        job = self._next_ready(now_ns)
-        if job is not None:
-            return job
-        # Nothing is there: before waiting, say what is done, so that there is credit for more.
-        for line in self._lines:
-            line.flush(now_ns=now_ns)
-        self._work(now_ns)
-        return self._next_ready(now_ns)
+        before = [line.begun for line in self._lines]
+        try:
+            job = self._next_ready(now_ns)
+            if job is None:
+                # Nothing is there: before waiting, say what is done, so that there is credit.
+                for line in self._lines:
+                    line.flush(now_ns=now_ns)
+                self._work(now_ns)
+                job = self._next_ready(now_ns)
+            if job is not None:
+                taken.append(job)
+        except BaseException:
+            taken.clear()
+            for line, former in zip(self._lines, before, strict=True):
+                if line.begun is not None and line.begun is not former:
+                    line.unbegin(line.begun)
+                line.resume()
+            raise
 
     def _next_ready(self, now_ns: int) -> Job | None:
         """Begin the next job that is there, of one line after the other."""
@@ -224,9 +246,14 @@ class Puller(ClosesAtOnce):
     def _flush(self, now_ns: int) -> None:
         if self._unusable is None:
             self._flushed_ns = now_ns
-            for line in self._lines:
-                line.flush(now_ns=now_ns)
-            self._work(now_ns)
+            try:
+                for line in self._lines:
+                    line.flush(now_ns=now_ns)
+                self._work(now_ns)
+            except BaseException:
+                for line in self._lines:
+                    line.resume()
+                raise
 
     def _work(self, now_ns: int) -> bool:
         """Send what there is to send, take what came; False where there may be more at once."""

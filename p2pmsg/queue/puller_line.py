@@ -40,7 +40,7 @@ class PullerLine:
 
     Attributes:
         ready: jobs that were not begun.
-        open: jobs that were begun, by delivery.
+        open: jobs that were begun, by delivery. begun: the last of them.
         outbox: frames to send.
         invalid: frames that were dropped, by reason.
         acked, rejected, discarded: jobs settled. refused: answers that came too late.
@@ -58,6 +58,7 @@ class PullerLine:
         self.pusher = ""
         self.ready: deque[Job] = deque()
         self.open: dict[int, Job] = {}
+        self.begun: Job | None = None
         self.outbox: deque[bytes] = deque()
         self.invalid: dict[str, int] = {}
         self.acked = self.rejected = self.discarded = self.refused = 0
@@ -92,10 +93,22 @@ class PullerLine:
 
     def begin(self) -> Job:
         """Begin the next job without a look at the lease; `IndexError` where there is none."""
-        job = self.ready.popleft()
-        self.open[job.delivery] = job
+        job = self.ready[0]
+        # No call in between, so that Ctrl-C comes before it all or behind it all.
+        self.begun = self.open[job.delivery] = job
         job._begun_ns = self.now_ns
+        self.ready.popleft()
         return job
+
+    def unbegin(self, job: Job) -> None:
+        """Take a job back that did not get to the caller."""
+        if self.open.pop(job.delivery, None) is not None:
+            self.ready.appendleft(job)
+
+    def resume(self) -> None:
+        """Go on after an exception that may have cost a frame: the pusher is told what is here."""
+        self.joined = False
+        self._beat_due_ns = self.now_ns
 
     def ack(self, job: Job) -> bool:
         """Note that a job is done."""
@@ -130,10 +143,11 @@ class PullerLine:
         if job._state != HELD:
             self.refused += 1
             return False
-        job._state = state
         is_discard = state == DISCARDED
         text = str(reason)[: frames.REASON_CHARACTERS_MAX].encode(errors="replace").decode()
-        self._refusals.append((job, Refusal(job.delivery, is_discard, text, delay_ms)))
+        refusal = Refusal(job.delivery, is_discard, text, delay_ms)
+        job._state = state
+        self._refusals.append((job, refusal))
         self.open.pop(job.delivery, None)
         if is_discard:
             self.discarded += 1
@@ -213,7 +227,7 @@ class PullerLine:
         elif who.incarnation != self._incarnation:
             self._drop_ready()
             claims = [(job.delivery, job.sequence) for job in self._undecided()]
-        held = _ranges_of(job.delivery for job in (*self._undecided(), *self.ready))
+        held = frames.ranges_of(job.delivery for job in (*self._undecided(), *self.ready))
         self._say_hello(who.token, held, claims, now_ns)
 
     def _receive_welcome(self, frame: Frame, now_ns: int) -> None:
@@ -242,7 +256,7 @@ class PullerLine:
         while self.ready and len(released) < recall.count:
             released.append(self.ready.pop().delivery)
         self.given_back += len(released)
-        self._released += _ranges_of(released)
+        self._released += frames.ranges_of(released)
         self._answers_recall = True
 
     # ------------------------------------------------------------------------------ frames out
@@ -253,23 +267,24 @@ class PullerLine:
             return
         # Other threads may append meanwhile: only what is copied is taken away.
         acked = self._acked[: frames.RANGES_MAX]
-        del self._acked[: len(acked)]
         refusals = self._refusals[: frames.RANGES_MAX]
-        del self._refusals[: len(refusals)]
-        released, self._released = self._released, []
-        answers, self._answers_recall = self._answers_recall, False
         report = Report(
-            _ranges_of([job.delivery for job in acked]),
+            frames.ranges_of([job.delivery for job in acked]),
             [refusal for _, refusal in refusals],
-            released,
-            answers,
+            self._released,
+            self._answers_recall,
         )
-        self._serial += 1
+        serial, acked_count, refused_count = self._serial + 1, len(acked), len(refusals)
         frame = control_frame(
-            Kind.QUEUE_REPORT, self.id, report, sequence=self._serial, timestamp_ns=now_ns
+            Kind.QUEUE_REPORT, self.id, report, sequence=serial, timestamp_ns=now_ns
         )
         jobs = acked + [job for job, _ in refusals] if refusals else acked
-        self._unconfirmed.append((self._serial, frame, jobs))
+        # No call in between, so that Ctrl-C comes before it all or behind it all.
+        self._serial = serial
+        del self._acked[:acked_count], self._refusals[:refused_count]
+        self._released = []
+        self._answers_recall = False
+        self._unconfirmed.append((serial, frame, jobs))
         self.outbox.append(frame)
 
     def handle_timer(self, *, now_ns: int) -> None:
@@ -384,8 +399,11 @@ class PullerLine:
         if not self._job_timeout_ns:
             return
         for job in list(self.open.values()):
+            if job._state != HELD:  # Ctrl-C came right behind its answer
+                self.open.pop(job.delivery, None)
+                continue
             until_ns = max(job._begun_ns + self._job_timeout_ns, job._extended_ns)
-            if until_ns <= now_ns and job._state == HELD:
+            if until_ns <= now_ns:
                 seconds = (now_ns - job._begun_ns) / 1e9
                 reason = f"job_timeout: not done after {seconds:.1f} s"
                 self._refuse(job, REJECTED, reason, -1.0)
@@ -394,25 +412,3 @@ class PullerLine:
 
 def _nothing() -> None:
     pass
-
-
-def _ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return distinct numbers as ranges, sorted."""
-    all_numbers = numbers if isinstance(numbers, list) else list(numbers)
-    if not all_numbers:
-        return []
-    first, last = min(all_numbers), max(all_numbers)
-    if last - first + 1 == len(all_numbers):
-        return [(first, last + 1)]
-    all_numbers.sort()
-    ranges = []
-    start = stop = all_numbers[0]
-    for number in all_numbers:
-        if number > stop:
-            ranges.append((start, stop))
-            start = number
-        stop = number + 1
-    ranges.append((start, stop))
-    return ranges
-
-

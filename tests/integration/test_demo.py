@@ -200,7 +200,7 @@ def test_ctrl_c_ends_spark_too(tmp_path):
 
         assert demo.wait(3) == 130
         assert demo.errors() == ""
-        eventually(lambda: not demo.processes(), 2)
+        eventually(lambda: not demo.processes(), 20)
 
 
 @pytest.mark.spark
@@ -211,7 +211,7 @@ def test_when_the_demo_is_killed_no_process_stays(tmp_path):
 
         demo.process.kill()
 
-        eventually(lambda: not demo.processes(), 5)
+        eventually(lambda: not demo.processes(), 20)
 
 
 def test_when_the_demo_is_killed_no_process_stays_without_spark(tmp_path):
@@ -220,7 +220,7 @@ def test_when_the_demo_is_killed_no_process_stays_without_spark(tmp_path):
 
         demo.process.kill()
 
-        eventually(lambda: not demo.processes(), 2)
+        eventually(lambda: not demo.processes(), 20)
 
 
 # ------------------------------------------------------- with a stand-in for the Spark child
