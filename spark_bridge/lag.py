@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_bridge.offsets import Positions, from_json
+from spark_bridge.offsets import Positions, from_json, ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,12 @@ class Lag:
     """Messages behind, by endpoint, session and topic."""
 
     skipped: int = 0
-    """Messages that were skipped because they were gone, since the query was started."""
+    """Messages that were skipped when batches were planned, because they were known to be gone,
+    since the query was started."""
+
+    missing: int = 0
+    """Messages of this batch's ranges that no task has read: they were gone, and skipped. It is
+    right where a batch is read to its end and once: persist it for several actions."""
 
     @property
     def minOffsetsBehindLatest(self) -> int:
@@ -55,6 +60,8 @@ class Lag:
         )
         if worst is not None and self.streams[worst]:
             text += f", {self.streams[worst]:,} in {worst[2]!r} at {worst[0]}"
+        if self.missing:
+            text += f", {self.missing:,} missing"
         return text + (f", {self.skipped:,} skipped" if self.skipped else "")
 
 
@@ -66,7 +73,7 @@ def lag_of(progress: Mapping[str, Any]) -> Lag | None:
 
     """
     streams: dict[tuple[str, int, str], int] = {}
-    skipped, found = 0, False
+    skipped, missing, found = 0, 0, False
     for source in progress.get("sources", ()):
         end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
         if end is None or latest is None:
@@ -74,10 +81,17 @@ def lag_of(progress: Mapping[str, Any]) -> Lag | None:
         found = True
         skipped += int(latest.get("skipped", 0))
         streams.update(_behind(from_json(end), from_json(latest)))
+        missing += _missing(source, end)
     if not found:
         return None
     name = progress.get("name") or progress.get("id", "")
-    return Lag(query=name, batch=progress.get("batchId", -1), streams=streams, skipped=skipped)
+    return Lag(
+        query=name,
+        batch=progress.get("batchId", -1),
+        streams=streams,
+        skipped=skipped,
+        missing=missing,
+    )
 
 
 def _offset(text: Any) -> dict[str, Any] | None:
@@ -102,3 +116,9 @@ def _behind(end: Positions, latest: Positions) -> dict[tuple[str, int, str], int
     }
 
 
+def _missing(source: Mapping[str, Any], end: Mapping[str, Any]) -> int:
+    start, rows = _offset(source.get("startOffset")), source.get("numInputRows")
+    if start is None or not isinstance(rows, int):
+        return 0
+    wanted = sum(each.count for each in ranges(from_json(start), from_json(end)))
+    return max(0, wanted - rows)

@@ -167,6 +167,24 @@ def advance(
     return after
 
 
+def kept(positions: Positions, views: Mapping[str, PeerView]) -> Positions:
+    """Return the positions, but none before what is kept of its stream."""
+    places = Places(views)
+
+    def at(endpoint: str, session: int, topic: str, position: int) -> int:
+        place = places.where(endpoint, session, topic, position)
+        stream = None if place is None else place.heads.streams.get(topic)
+        return position if stream is None else max(position, stream.earliest)
+
+    return {
+        endpoint: {
+            session: {topic: at(endpoint, session, topic, each) for topic, each in topics.items()}
+            for session, topics in sessions.items()
+        }
+        for endpoint, sessions in positions.items()
+    }
+
+
 def ranges(start: Positions, end: Positions) -> list[Range]:
     """Return what lies between two positions, sorted; a stream that `start` lacks has nothing."""
     found = []

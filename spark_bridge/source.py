@@ -138,7 +138,8 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         before = offsets.from_json(start)
         after = offsets.advance(before, views, self._selection)
         if isinstance(limit, ReadMaxRows):
-            after = limited(before, after, limit.max_rows)
+            # What is gone does not count, or a query that was overtaken would never catch up.
+            after = limited(offsets.kept(before, views), after, limit.max_rows)
         if after == before:
             self._nothing_new = views, start
             return start

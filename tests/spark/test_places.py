@@ -128,3 +128,13 @@ def test_a_relay_that_joins_is_read_from_what_it_keeps():
     views = {A: view(1, t=(0, 9)), B: relay(heads(1, t=(0, 9)), OTHER)}
 
     assert offsets.advance({A: {1: {"t": 9}}}, views, T) == {A: {1: {"t": 9}}, B: {2: {"t": 4}}}
+
+
+def test_positions_of_what_is_kept():
+    positions = {A: {1: {"t": 3, "u": 3, "v": 3}, 2: {"t": 3}}, B: {9: {"t": 3}}}
+    views = {A: view(1, t=(5, 9), u=(2, 9)), B: PeerView()}
+
+    assert offsets.kept(positions, views) == {
+        A: {1: {"t": 5, "u": 3, "v": 3}, 2: {"t": 3}},
+        B: {9: {"t": 3}},
+    }

@@ -1,5 +1,6 @@
 """Streams in real Spark: which, from where, how much at a time, and what goes wrong."""
 
+import json
 import threading
 import time
 
@@ -8,7 +9,16 @@ import pytest
 import p2pmsg
 import spark_bridge
 from p2pmsg.testing import TcpProxy
-from tests.spark.streams import Collector, collect_now, publish_again_at, read_stream, sealed, start
+from tests.spark.hostile import HostilePublisher
+from tests.spark.streams import (
+    Collector,
+    collect_now,
+    publish_again_at,
+    read_stream,
+    sealed,
+    small_buffer,
+    start,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(90)]
 
@@ -234,3 +244,54 @@ def test_a_publisher_that_is_gone_for_good_fails_by_name_in_time(spark, tmp_path
 
     assert sink.offsets("t", "first") == list(range(100))
     assert sink.offsets("t", "second") == list(range(3))
+
+
+def test_what_retention_takes_from_a_running_query_is_counted_exactly(spark, tmp_path):
+    """The query is slower than the publisher, whose buffer holds little; the ledger balances."""
+    lags = []
+    listener = spark_bridge.LagListener(lags.append)
+    spark.streams.addListener(listener)
+    sink, total = Collector(), 0
+    options = {"startingOffsets": "earliest", "failOnDataLoss": "false"}
+
+    def slow(batch, batch_id):
+        sink(batch, batch_id)
+        time.sleep(0.3)
+
+    try:
+        with small_buffer(bytes_max=2**20) as publisher:
+            frame = read_stream(spark, [publisher.endpoint], **options, maxOffsetsPerTrigger=300)
+            query = start(frame, tmp_path, slow)
+            deadline = time.monotonic() + 60
+            while not any(lag.missing for lag in lags) or len(sink.rows) < 500:
+                assert query.isActive, query.exception()
+                assert time.monotonic() < deadline, lags[-1:]
+                publisher.publish_many("t", [bytes(1000)] * 20)
+                total += 20
+                time.sleep(0.01)
+            publisher.flush()
+            while not lags[-1].streams or lags[-1].maxOffsetsBehindLatest:
+                assert query.isActive, query.exception()
+                assert time.monotonic() < deadline, lags[-1:]
+                time.sleep(0.02)
+            query.stop()
+    finally:
+        spark.streams.removeListener(listener)
+
+    offsets = sink.offsets()
+    assert offsets == sorted(set(offsets))
+    assert offsets[-1] == total - 1
+    pinned = json.loads((tmp_path / "offsets" / "0").read_text().splitlines()[-1])
+    ((topics,),) = (sessions.values() for sessions in pinned["peers"].values())
+    assert len(offsets) + sum(lag.missing for lag in lags) == total - topics["t"]
+
+
+def test_hostile_answers_fail_the_query_and_not_the_session(spark, tmp_path):
+    with HostilePublisher() as peer:
+        options = {"startingOffsets": "earliest", "fetchTimeoutMs": "300", "fetchRetries": "1"}
+        frame = read_stream(spark, [peer.endpoint], **options)
+        with pytest.raises(Exception, match=r"lost 2 messages \[0, 2\) of 't' from 'evil'"):
+            collect_now(frame, tmp_path)
+        assert peer.asked
+
+    assert spark.range(10).count() == 10

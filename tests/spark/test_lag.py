@@ -1,0 +1,52 @@
+"""How far a query is behind, out of Spark's progress reports; pure."""
+
+import json
+
+import pytest
+
+from spark_bridge.lag import lag_of
+from spark_bridge.offsets import to_json
+
+A, B = "tcp://a:1", "tcp://b:1"
+START = {A: {1: {"t": 10}}, B: {2: {"t": 0, "u": 5}}}
+END = {A: {1: {"t": 30}}, B: {2: {"t": 7, "u": 5}}}
+LATEST = {A: {1: {"t": 1030}}, B: {2: {"t": 7, "u": 5}, 3: {"t": 4}}}
+
+
+def source(rows, *, skipped=0):
+    def text(positions, **more):
+        return json.dumps({**to_json(positions), **more})
+
+    return {
+        "startOffset": text(START),
+        "endOffset": text(END),
+        "latestOffset": text(LATEST, skipped=skipped),
+        "numInputRows": rows,
+    }
+
+
+def test_each_stream_has_its_lag():
+    lag = lag_of({"name": "bars", "batchId": 7, "sources": [source(27)]})
+
+    assert lag.streams == {(A, 1, "t"): 1000, (B, 2, "t"): 0, (B, 2, "u"): 0, (B, 3, "t"): 4}
+    assert (lag.minOffsetsBehindLatest, lag.maxOffsetsBehindLatest) == (0, 1000)
+    assert lag.avgOffsetsBehindLatest == 251
+    assert str(lag) == f"spark bars batch 7: 1,004 behind in 4 streams, 1,000 in 't' at {A}"
+
+
+@pytest.mark.parametrize(("rows", "missing"), [(27, 0), (20, 7), (0, 27), (54, 0), (None, 0)])
+def test_what_no_task_has_read_is_missing(rows, missing):
+    """27 messages lie between the two offsets; each further action reads them once more."""
+    lag = lag_of({"id": "x", "sources": [source(rows, skipped=3)]})
+
+    assert (lag.missing, lag.skipped) == (missing, 3)
+    assert (f"{missing} missing" in str(lag)) == bool(missing)
+    assert "3 skipped" in str(lag)
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [[], [{}], [{"endOffset": None}], [{"endOffset": "7", "latestOffset": "{"}]],
+)
+def test_other_sources_have_no_lag(sources):
+    assert lag_of({"sources": sources}) is None
