@@ -264,7 +264,7 @@ class Pusher(ClosesItself):
         finally:
             self._unusable = "it is closed"
             self._driver.stop()
-            self._lock.run(self._close_all)
+            self._lock.run_whole(self._close_all)
         left = self._store.in_flight
         if left and self._journal is None:
             _log.warning("%d jobs were not done at close, and are lost", left)
@@ -283,7 +283,7 @@ class Pusher(ClosesItself):
         limit_bytes = self._config.message_bytes_max
         job = job_of(value, key, priority, delay, message_id, headers, limit_bytes)
         deadline = None if timeout is None else time.monotonic() + timeout
-        while (sequence := self._lock.run(self._try_push, job)) is None:
+        while (sequence := self._lock.run_whole(self._try_push, job)) is None:
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 limit = f"in_flight_max ({self._config.in_flight_max}) jobs, or their bytes"
@@ -369,7 +369,7 @@ class Pusher(ClosesItself):
         if timeout is not None:
             at_least("timeout", timeout, 0)
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._lock.run(self._is_empty):
+        while not self._lock.run_whole(self._is_empty):
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return False
@@ -383,7 +383,7 @@ class Pusher(ClosesItself):
         return self._store.in_flight == 0
 
     def _act_on_dead(self, action: str, sequences: list[int] | None) -> int:
-        return self._lock.run(self._act, action, sequences)
+        return self._lock.run_whole(self._act, action, sequences)
 
     def _act(self, action: str, sequences: list[int] | None) -> int:
         self._check_usable()

@@ -17,6 +17,8 @@ _FAILING_S: Final = 0.01
 """Between two tries to write to a log that cannot be written."""
 _QUIET_NS: Final = 250 * _MS
 """A worker that has jobs says every 100 ms that it lives. After so long it is looked for."""
+_SOON_NS: Final = 2 * _MS
+"""When it is looked for anew after a connection broke."""
 _log = logging.getLogger("p2pmsg")
 
 
@@ -38,6 +40,7 @@ class PusherIO:
         self._journal_fails = False
         self._said_open = False
         self._look_due_ns = 0
+        self._pause_ns = _QUIET_NS
 
     @property
     def malformed(self) -> int:
@@ -55,7 +58,10 @@ class PusherIO:
             while came < _FRAMES_PER_ROUND and (found := server.receive()) is not None:
                 came += 1
                 core.receive(*found, now_ns=now_ns)
-            if server.broke() or now_ns >= self._look_due_ns:
+            if server.broke():
+                self._pause_ns = _SOON_NS
+                self._look_for_workers(now_ns)
+            elif now_ns >= self._look_due_ns:
                 self._look_for_workers(now_ns)
             core.handle_timer(now_ns=now_ns)
             if not self.record():
@@ -71,7 +77,8 @@ class PusherIO:
         if self.core.outbox or self.core.queue.store.changes:
             return 2.0
         due_ns = self.core.next_deadline_ns(now_ns=now_ns)
-        return 1000.0 if due_ns is None else max(0.0, (due_ns - now_ns) / _MS)
+        due_ns = self._look_due_ns if due_ns is None else min(due_ns, self._look_due_ns)
+        return max(0.0, (due_ns - now_ns) / _MS)
 
     def record(self) -> bool:
         """Write down what became of jobs, before anybody is told; False where that fails."""
@@ -121,8 +128,13 @@ class PusherIO:
         return sent
 
     def _look_for_workers(self, now_ns: int) -> None:
-        """Say something to workers that may be gone: a connection that is no more then tells."""
-        self._look_due_ns = now_ns + _QUIET_NS
+        """Say something to workers that may be gone: a connection that is no more then tells.
+
+        News of a break come before the socket itself knows of it, so look again, soon and then
+        more rarely.
+        """
+        self._look_due_ns = now_ns + self._pause_ns
+        self._pause_ns = min(2 * self._pause_ns, _QUIET_NS)
         self.core.probe()
 
     def _say_whether_open(self) -> None:

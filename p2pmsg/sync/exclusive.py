@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from p2pmsg.sync.shield import shielded
+
 R = TypeVar("R")
 
 
@@ -84,6 +86,11 @@ class ExclusiveLock:
             self.depth -= 1
             self.busy = self.depth > 0 or not self.has_gil
             self.unlock()
+
+    def run_whole(self, call: Callable[..., R], *arguments: Any) -> R:
+        """Call under the lock, without a wait; Ctrl-C strikes behind it and not within."""
+        result: R = shielded(self.run, call, *arguments)
+        return result
 
     def __enter__(self) -> None:
         self.acquire()

@@ -189,6 +189,7 @@ def test_no_job_waits_behind_a_slow_worker_while_another_is_idle(make_pusher, ma
     for number in range(16):
         pusher.push(number)
     held = slow.receive(timeout=5)
+    eventually(lambda: slow.stats().in_hand == 16)
     fast = make_puller(pusher.endpoint, prefetch=16)
 
     assert {take(fast) for _ in range(15)} == set(range(16)) - {held.value}
