@@ -43,6 +43,7 @@ class PeersWatch:
         self._missing: dict[tuple[str, int], float] = {}
         self._warned: set[str] = set()
         self._fresh = True
+        self._version = -1
         self._watch = p2pmsg.HeadsWatch(
             options.peers, topics=selection.known_topics, refresh=options.headRefreshMs / 1000
         )
@@ -56,6 +57,10 @@ class PeersWatch:
         if self._fresh:
             self._fresh = False
             self._watch.wait_until_asked(_FIRST_WAIT_SECONDS)
+        version = self._watch.version
+        if version == self._version and not self._missing:
+            return self._views
+        self._version = version
         views = {
             endpoint: self._view(endpoint, found)
             for endpoint, found in self._watch.sessions().items()

@@ -189,8 +189,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     def _locate(self, wanted: list[Range]) -> list[Range]:
         """Return `wanted` with where to ask; what is known to be gone is lost here already."""
-        places = Places(self._views())
-        located = []
+        places, located = Places(self._views()), []
         for each in wanted:
             place = places.find(each.endpoint, each.session, each.topic, each.start)
             if place is None:

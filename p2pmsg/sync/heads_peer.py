@@ -118,7 +118,7 @@ class HeadsPeer:
 
     def receive(self, now_ns: int, floor_ns: int) -> bool:
         """Take what has come; returns whether there is something new."""
-        had_answered = self.has_answered
+        before = self.has_answered, self.reachable, self.is_relay
         self._changed = self.has_more = False
         self._now_ns, self._floor_ns = now_ns, floor_ns
         self.channel.listen(self._take_heartbeat)
@@ -131,7 +131,7 @@ class HeadsPeer:
             self.has_more = True
         self._note_presences()
         self._plan(now_ns)
-        return self._changed or self.has_answered != had_answered
+        return self._changed or (self.has_answered, self.reachable, self.is_relay) != before
 
     def _plan(self, now_ns: int) -> None:
         relay = self.channel.relay

@@ -51,6 +51,9 @@ class HeadsWatch(ClosesAtOnce):
     Raises:
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.
 
+    Attributes:
+        version: counts how often anything changed of what its methods return.
+
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class HeadsWatch(ClosesAtOnce):
         self._wanted = self._checked(endpoints)
         self._peers: dict[str, HeadsPeer] = {}
         self._news = News()
+        self.version = 0
         self._closed = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector = selectors.DefaultSelector()
@@ -119,7 +123,10 @@ class HeadsWatch(ClosesAtOnce):
 
     def set_endpoints(self, endpoints: Iterable[str]) -> None:
         """Follow these from now on; those that stay are kept connected."""
-        self._wanted = self._checked(endpoints)
+        wanted = self._checked(endpoints)
+        with self._news:
+            self._wanted = wanted
+            self.version += 1
         self._wake()
 
     def close(self) -> None:
@@ -191,11 +198,13 @@ class HeadsWatch(ClosesAtOnce):
         floor_ns = max(self._refresh_ns, count * 1000 * MS // _ASKS_A_SECOND)
         quiet_ns = count * 1000 * MS // _QUIET_ASKS_A_SECOND
         ceiling_ns = max(floor_ns, min(_CEILING_NS, quiet_ns))
-        readable = set()
+        readable, changed = set(), False
         due_ns = now_ns + _CEILING_NS
         for endpoint, peer in peers.items():
             if now_ns >= peer.due_ns:
+                was_reachable = peer.reachable
                 peer.ask(now_ns, floor_ns, ceiling_ns)
+                changed |= peer.reachable != was_reachable
                 # Sending takes note of what has come meanwhile, and the descriptor is silent then.
                 readable.add(endpoint)
             elif peer.has_more:
@@ -208,12 +217,12 @@ class HeadsWatch(ClosesAtOnce):
             else:
                 readable.add(key.data)
         now_ns = time.monotonic_ns()
-        changed = False
         for endpoint in readable:
             if endpoint in peers:
                 changed |= peers[endpoint].receive(now_ns, floor_ns)
                 self._follow_sockets(endpoint, peers[endpoint].channel.sockets)
         if changed:
+            self.version += 1
             self._news.tell()
 
     def _follow_sockets(self, endpoint: str, sockets: list[PeerSocket]) -> None:
