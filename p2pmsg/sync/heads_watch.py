@@ -12,6 +12,7 @@ import selectors
 import threading
 import time
 from collections.abc import Iterable
+from itertools import count
 from typing import Final
 
 from p2pmsg.config import at_least
@@ -71,6 +72,7 @@ class HeadsWatch(ClosesAtOnce):
         self._wanted = self._checked(endpoints)
         self._peers: dict[str, HeadsPeer] = {}
         self._news = News()
+        self._versions = count(1)  # two threads count, and none of their changes may be missed
         self.version = 0
         self._closed = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -123,10 +125,8 @@ class HeadsWatch(ClosesAtOnce):
 
     def set_endpoints(self, endpoints: Iterable[str]) -> None:
         """Follow these from now on; those that stay are kept connected."""
-        wanted = self._checked(endpoints)
-        with self._news:
-            self._wanted = wanted
-            self.version += 1
+        self._wanted = self._checked(endpoints)
+        self.version = next(self._versions)
         self._wake()
 
     def close(self) -> None:
@@ -194,9 +194,9 @@ class HeadsWatch(ClosesAtOnce):
         """Ask those who are due, wait, and take what has come."""
         now_ns = time.monotonic_ns()
         peers = self._peers
-        count = sum(peer.session_count for peer in peers.values())
-        floor_ns = max(self._refresh_ns, count * 1000 * MS // _ASKS_A_SECOND)
-        quiet_ns = count * 1000 * MS // _QUIET_ASKS_A_SECOND
+        session_count = sum(peer.session_count for peer in peers.values())
+        floor_ns = max(self._refresh_ns, session_count * 1000 * MS // _ASKS_A_SECOND)
+        quiet_ns = session_count * 1000 * MS // _QUIET_ASKS_A_SECOND
         ceiling_ns = max(floor_ns, min(_CEILING_NS, quiet_ns))
         readable, changed = set(), False
         due_ns = now_ns + _CEILING_NS
@@ -222,7 +222,7 @@ class HeadsWatch(ClosesAtOnce):
                 changed |= peers[endpoint].receive(now_ns, floor_ns)
                 self._follow_sockets(endpoint, peers[endpoint].channel.sockets)
         if changed:
-            self.version += 1
+            self.version = next(self._versions)
             self._news.tell()
 
     def _follow_sockets(self, endpoint: str, sockets: list[PeerSocket]) -> None:
