@@ -45,7 +45,7 @@ demo: setup ## run the market feed demo; ARGS goes to `p2pmsg demo`
 	@$(BIN)/p2pmsg demo $(ARGS)
 
 test: setup check ## run the checks, then all tests; PYTEST_ARGS goes to pytest
-	$(BIN)/pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/pytest -n 4 --dist loadgroup $(PYTEST_ARGS)
 
 check: setup ## lint, types, import contracts
 	$(BIN)/ruff check .

@@ -1,7 +1,6 @@
-"""For all tests: Ctrl-C means what it says, however they were started; who runs beside whom."""
+"""For all tests: Ctrl-C means what it says, and Spark keeps to one worker."""
 
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -10,9 +9,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items):
-    """Keep what uses ports and Spark in a worker each (`-n 3 --dist loadgroup`)."""
+    """Have one worker for the shared Spark and one for programs that start their own.
+
+    With `--dist loadgroup`; more of them side by side take longer than in turn.
+    """
     for item in items:
-        room = Path(item.path).relative_to(Path(__file__).parent).parts[0]
-        if room in ("integration", "spark"):
-            item.add_marker(pytest.mark.xdist_group(room))
+        if item.get_closest_marker("spark"):
+            group = "spark" if "spark" in item.fixturenames else "programs with spark"
+            item.add_marker(pytest.mark.xdist_group(group))

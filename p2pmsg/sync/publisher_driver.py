@@ -19,6 +19,8 @@ from p2pmsg.sync.outgoing import Outgoing
 _MS = 1_000_000
 _IDLE_ROUNDS = 3
 """Rounds without an open batch after which the thread sleeps until something happens."""
+_OFTEN_NS = 5 * _MS
+"""Batches that are begun so soon after one another are ticked for; others wake the thread each."""
 _ROUND_NS = 10 * _MS
 """While it ticks, how often it does more than to look for batches that have waited."""
 _REPLIES_PER_ROUND = 64
@@ -35,7 +37,7 @@ class PublisherDriver:
     """The thread.
 
     It sleeps until a request comes, a deadline is due, or it is woken because a batch was begun. As
-    long as batches are begun it ticks once a `linger_ms`, so that waking it costs nothing.
+    long as batches are begun often it ticks once a `linger_ms`, so that waking it costs nothing.
 
     Attributes:
         ticking: whether it looks at the batches by itself; set and read under the lock.
@@ -57,6 +59,8 @@ class PublisherDriver:
         self._outgoing = outgoing
         self.ticking = False
         self._round_due_ns = 0
+        self._begun_ns = 0
+        self._often = False
         self._idle_rounds = 0
         self._tick_ms = max(1, round(core.config.linger_ms))
         self._stopping = False
@@ -87,6 +91,9 @@ class PublisherDriver:
 
     def tick(self) -> None:
         """Look after the open batches from now on; called under the lock."""
+        now_ns = time.monotonic_ns()
+        self._often = now_ns - self._begun_ns < _OFTEN_NS
+        self._begun_ns = now_ns
         self.ticking = True
         self._wake()
 
@@ -158,6 +165,8 @@ class PublisherDriver:
             now_ns = time.monotonic_ns()
             for topic in self._core.lingering(now_ns=now_ns):
                 self._core.seal_if_possible(topic, now_ns=now_ns)
+            if not (self._often or self._core.open_batches):
+                self.ticking = False
             self._outgoing.send_now()
 
     def _wait_ms(self) -> int:
@@ -195,7 +204,7 @@ class PublisherDriver:
                 self._idle_rounds = 0
             elif self.ticking:
                 self._idle_rounds += 1
-                if self._idle_rounds > _IDLE_ROUNDS:
+                if self._idle_rounds > _IDLE_ROUNDS or not self._often:
                     self.ticking = False
                     self._idle_rounds = 0
         self._serve()

@@ -246,3 +246,18 @@ def test_forked_children_have_ids_of_their_own(make_publisher):
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+
+
+def test_a_publisher_of_rare_messages_does_not_tick_between_them(make_publisher, monkeypatch):
+    publisher = make_publisher()
+    publisher.publish("t", 0)
+    core, looks = publisher._core, []
+    lingering = core.lingering
+    monkeypatch.setattr(
+        core, "lingering", lambda now_ns: looks.append(now_ns) or lingering(now_ns=now_ns)
+    )
+    for at in range(20):
+        time.sleep(0.03)
+        publisher.publish("t", at)
+    time.sleep(0.03)
+    assert len(looks) <= 20 * 6  # once a millisecond would be 600
