@@ -24,6 +24,12 @@ _OFTEN_NS = 5 * _MS
 _ROUND_NS = 10 * _MS
 """While it ticks, how often it does more than to look for batches that have waited."""
 _REPLIES_PER_ROUND = 64
+_REPLIES_BESIDE = 16
+"""The same while messages are published all the time, which comes first."""
+_BESIDE_NS = _MS
+"""How long after a frame that counts as so."""
+_REST_NS_MAX = 10 * _MS
+"""How long it rests from answering at most."""
 _REQUESTS_PER_ROUND = 256
 _RETRY_NS = 2 * _MS
 _BUSY_NS = 20 * _MS
@@ -207,7 +213,7 @@ class PublisherDriver:
                 if self._idle_rounds > _IDLE_ROUNDS or not self._often:
                     self.ticking = False
                     self._idle_rounds = 0
-        self._serve()
+        self._serve_beside() if self._is_publishing() else self._serve(_REPLIES_PER_ROUND)
         if self._core.log is not None:
             self._sync(self._core.log)
         with self._lock:
@@ -236,7 +242,17 @@ class PublisherDriver:
         before, self._joined = self._joined, len(self._core.requests.subscribers)
         return before != self._joined
 
-    def _serve(self) -> None:
+    def _is_publishing(self) -> bool:
+        return time.monotonic_ns() - self._core.sealed_ns < _BESIDE_NS
+
+    def _serve_beside(self) -> None:
+        """Serve, and leave the interpreter to publishing for twice as long as that took."""
+        begun_ns = time.monotonic_ns()
+        if self._serve(_REPLIES_BESIDE) == _REPLIES_BESIDE and self._is_publishing():
+            time.sleep(min(2 * (time.monotonic_ns() - begun_ns), _REST_NS_MAX) / 1e9)
+
+    def _serve(self, replies_max: int) -> int:
+        """Take requests and answer them; returns how many answers there were."""
         requests = self._core.requests
         for _ in range(_REQUESTS_PER_ROUND):
             request = self._server.receive()
@@ -246,11 +262,11 @@ class PublisherDriver:
                 requests.receive(*request, now_ns=time.monotonic_ns())
         if self._server.malformed:
             requests.invalid["parts"] = self._server.malformed
-        for _ in range(_REPLIES_PER_ROUND):
+        for count in range(replies_max):
             with self._lock:
                 reply = requests.next_reply(now_ns=time.monotonic_ns())
             if reply is None:
-                break
+                return count
             if reply.is_in_log and not requests.read(reply):
                 with self._lock:
                     requests.refuse(reply)
@@ -266,3 +282,4 @@ class PublisherDriver:
                     requests.reply_sent(reply, now_ns=time.monotonic_ns())
                 else:
                     requests.reply_blocked(reply, now_ns=time.monotonic_ns())
+        return replies_max
