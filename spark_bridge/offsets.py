@@ -200,12 +200,12 @@ def ranges(start: Positions, end: Positions) -> list[Range]:
 
 def located(wanted: Range, place: Place) -> Range:
     """Return `wanted` with the publisher's name and where to ask."""
-    return replace(
-        wanted,
-        endpoint=place.endpoint,
-        publisher=place.heads.publisher,
-        recovery_endpoint=place.heads.recovery_endpoint if place.is_sure else None,
-    )
+    heads = place.heads
+    recovery = heads.recovery_endpoint if place.is_sure else None
+    return Range(
+        place.endpoint, wanted.session, wanted.topic, wanted.start, wanted.stop,
+        heads.publisher, recovery,
+    )  # fmt: skip
 
 
 def named(wanted: Range, heads: p2pmsg.Heads | None) -> Range:
@@ -231,7 +231,8 @@ def pack(
                 packed.append([])
                 room = share
             stop = min(each.stop, start + room)
-            packed[-1].append(replace(each, start=start, stop=stop))
+            is_whole = stop - start == each.count
+            packed[-1].append(each if is_whole else replace(each, start=start, stop=stop))
             room -= stop - start
             start = stop
     return packed

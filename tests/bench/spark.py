@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.crowd import Crowd
-from tests.bench.harness import Child, Children, Plan, compare, gather, say
+from tests.bench.harness import Child, Children, Plan, compare, say
 from tests.bench.loads import TrialError
 from tests.bench.report import Goal, Row
 
@@ -24,7 +24,8 @@ RUNS_MAX = 5
 WARM_UPS = 2
 TICK_SECONDS = 0.01
 PEERS = 100
-PEERS_EACH = 10
+PEERS_EACH = 4
+TRIGGERS_MAX = 400
 
 
 def _goal(what: str, bound: float, aim: float, unit: str = "rows/s", *, low: bool = False) -> Goal:
@@ -244,11 +245,11 @@ class Bench:
             )
 
     def trigger(self) -> Row:
-        """As many messages a round from many peers as from one.
+        """As many messages a trigger from many peers, one from each, as from one.
 
-        Each process has ten publishers: all of them in one would wait for one another, since one
-        interpreter lock serves them, and a hundred processes would wait for the cores, which
-        belongs to a hundred machines as little.
+        They were all published before, and the query takes so many at a time: a hundred publishers
+        that go on publish on the same few cores, and theirs are on machines of their own. Neither
+        a process for all, with one interpreter lock, is like a hundred machines, nor are a hundred.
         """
         with Children() as children:
             crowd = [children.start(Crowd, PEERS_EACH) for _ in range(PEERS // PEERS_EACH)]
@@ -256,24 +257,21 @@ class Bench:
             return self.compared(TRIGGER, many, one, f"{PEERS} messages each time")
 
     def _trigger(self, crowd: list[Child]) -> Callable[[], float]:
+        for each in crowd:
+            each.call("publish", PEERS * TRIGGERS_MAX // len(crowd))
         endpoints = [endpoint for each in crowd for endpoint in each.call("endpoints")]
-        frame = self.ours(endpoints, startingOffsets="latest").load()
+        frame = self.ours(endpoints, startingOffsets="earliest", maxOffsetsPerTrigger=PEERS).load()
 
         def measure() -> float:
-            writer = frame.writeStream.format("noop")
-            query = writer.option("checkpointLocation", self.checkpoint()).start()
-            while not query.recentProgress:
+            query = self.start(frame)
+            end = time.monotonic() + SLOW_SECONDS
+            while not _rows_of(query) and time.monotonic() < end:
                 time.sleep(0.02)
-            end = time.monotonic() + self.seconds
-            while time.monotonic() < end:
-                for each in crowd:
-                    each.begin("publish", PEERS // len(crowd))
-                gather(crowd)
-                time.sleep(0.1)
+            time.sleep(self.seconds)
             took = [
                 each["durationMs"]["triggerExecution"]
                 for each in query.recentProgress
-                if each["numInputRows"]
+                if each["numInputRows"] == PEERS
             ]
             query.stop()
             if not took:
