@@ -24,8 +24,8 @@ _OFTEN_NS = 5 * _MS
 _ROUND_NS = 10 * _MS
 """While it ticks, how often it does more than to look for batches that have waited."""
 _REPLIES_PER_ROUND = 64
-_REPLIES_BESIDE = 16
-"""The same while messages are published all the time, which comes first."""
+_LOGGED_BESIDE = 16
+"""Answers from the log a round while messages are published all the time, which comes first."""
 _BESIDE_NS = _MS
 """How long after a frame that counts as so."""
 _REST_NS_MAX = 10 * _MS
@@ -246,14 +246,15 @@ class PublisherDriver:
         return time.monotonic_ns() - self._core.sealed_ns < _BESIDE_NS
 
     def _serve_beside(self) -> None:
-        """Serve, and leave the interpreter to publishing for twice as long as that took."""
+        """Serve, and leave the interpreter to publishing for twice as long as the log took."""
         begun_ns = time.monotonic_ns()
-        if self._serve(_REPLIES_BESIDE) == _REPLIES_BESIDE and self._is_publishing():
+        if self._serve(_LOGGED_BESIDE) and self._is_publishing():
             time.sleep(min(2 * (time.monotonic_ns() - begun_ns), _REST_NS_MAX) / 1e9)
 
-    def _serve(self, replies_max: int) -> int:
-        """Take requests and answer them; returns how many answers there were."""
+    def _serve(self, logged_max: int) -> bool:
+        """Take requests and answer them; returns whether it stopped because of the log's part."""
         requests = self._core.requests
+        logged = 0
         for _ in range(_REQUESTS_PER_ROUND):
             request = self._server.receive()
             if request is None:
@@ -262,11 +263,12 @@ class PublisherDriver:
                 requests.receive(*request, now_ns=time.monotonic_ns())
         if self._server.malformed:
             requests.invalid["parts"] = self._server.malformed
-        for count in range(replies_max):
+        for _ in range(_REPLIES_PER_ROUND):
             with self._lock:
                 reply = requests.next_reply(now_ns=time.monotonic_ns())
             if reply is None:
-                return count
+                return False
+            logged += reply.is_in_log
             if reply.is_in_log and not requests.read(reply):
                 with self._lock:
                     requests.refuse(reply)
@@ -282,4 +284,6 @@ class PublisherDriver:
                     requests.reply_sent(reply, now_ns=time.monotonic_ns())
                 else:
                     requests.reply_blocked(reply, now_ns=time.monotonic_ns())
-        return replies_max
+            if logged >= logged_max:
+                return True
+        return False
