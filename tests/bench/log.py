@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from tests.bench.harness import Children, Plan, compare, gather, measure_throughput, say
 from tests.bench.loads import TrialError
-from tests.bench.log_roles import LogRole, PublisherOnLog, Replayer, big_log_bytes
+from tests.bench.log_roles import (
+    LogRole,
+    PublisherOnLog,
+    Replayer,
+    big_log_bytes,
+    use_memory,
+)
 from tests.bench.ours import Ours, OursMany, OursSender
 from tests.bench.report import Goal, Row
 
@@ -50,6 +56,7 @@ class OursLogged(Ours):
         from tests.bench.ours import REPLAY_BYTES
 
         place = tempfile.mkdtemp(dir=self.directory)
+        use_memory(place, APPEND_BYTES)
         return PublisherOnLog(place, replay_bytes=REPLAY_BYTES)
 
 
