@@ -50,10 +50,10 @@ def fix_ends(options: SourceOptions) -> FixedEnds:
         endpoint: PeerView({each.session: each for each in found})
         for endpoint, found in heads.items()
     }
-    selection = Selection.of(options)
-    start = offsets.first(views, selection, start_of(options, "earliest"))
-    end = offsets.first(views, selection, end_of(options))
-    ranges, places = [], Places(views)
+    places, selection = Places(views), Selection.of(options)
+    start = offsets.first(places, selection, start_of(options, "earliest"))
+    end = offsets.first(places, selection, end_of(options))
+    ranges = []
     for wanted in offsets.ranges(start, end):
         place = places.find(wanted.endpoint, wanted.session, wanted.topic, wanted.start)
         assert place is not None

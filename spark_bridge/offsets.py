@@ -99,10 +99,11 @@ Start = Callable[[str, str, p2pmsg.Heads], int]
 """Where a stream starts: of endpoint, topic and heads."""
 
 
-def first(views: Mapping[str, PeerView], selection: Selection, start: Start) -> Positions:
+def first(places: Places, selection: Selection, start: Start) -> Positions:
     """Return where a new query starts. A peer that is not reachable is left out: it joins later."""
+    views = places.views
     positions: Positions = {endpoint: {} for endpoint, view in views.items() if view.sessions}
-    for endpoint, heads in Places(views).homes():
+    for endpoint, heads in places.homes():
         positions[endpoint][heads.session] = {
             topic: start(endpoint, topic, heads) for topic in selection.topics_of(endpoint, heads)
         }
@@ -121,9 +122,7 @@ def latest(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
     return 0 if stream is None else stream.next
 
 
-def advance(
-    before: Positions, views: Mapping[str, PeerView], selection: Selection
-) -> Positions:
+def advance(before: Positions, places: Places, selection: Selection) -> Positions:
     """Return how far one can read now; never behind `before`.
 
     - A session that nobody can be asked about keeps its position.
@@ -136,7 +135,7 @@ def advance(
       brought to the last head known of it, so that what it still owed is a range that fails or is
       skipped. Then it is forgotten.
     """
-    places = Places(views)
+    views = places.views
     read_at = {session: endpoint for endpoint, known in before.items() for session in known}
     after: Positions = {}
     for endpoint, known in before.items():
@@ -167,9 +166,8 @@ def advance(
     return after
 
 
-def kept(positions: Positions, views: Mapping[str, PeerView]) -> Positions:
+def kept(positions: Positions, places: Places) -> Positions:
     """Return the positions, but none before what is kept of its stream."""
-    places = Places(views)
 
     def at(endpoint: str, session: int, topic: str, position: int) -> int:
         place = places.where(endpoint, session, topic, position)

@@ -27,7 +27,7 @@ from spark_bridge.limits import limit as limited
 from spark_bridge.offsets import Range
 from spark_bridge.options import SourceOptions, check_use, parse_options
 from spark_bridge.partitions import TASK_ROWS_MIN, RangesPartition
-from spark_bridge.places import PeerView, Places
+from spark_bridge.places import Places
 from spark_bridge.schema import Layout, spark_schema
 from spark_bridge.selection import Selection
 from spark_bridge.sink import P2pmsgBatchWriter, P2pmsgStreamWriter
@@ -98,8 +98,9 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._pin = uuid4().hex[:16]
         self._first: dict[str, Any] | None = None
         self._first_returned = False
-        self._frozen: dict[str, PeerView] | None = None
-        self._nothing_new: tuple[dict[str, PeerView], dict[str, Any]] | None = None
+        self._known = Places({})
+        self._frozen: Places | None = None
+        self._nothing_new: tuple[Places, dict[str, Any]] | None = None
         self._lock = threading.Lock()
         self._skipped = 0
 
@@ -112,8 +113,8 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def initialOffset(self) -> dict[str, Any]:
         """Return where the query starts: always the same answer, though the streams move on."""
         if self._first is None:
-            views = self._views()
-            start = offsets.first(views, self._selection, start_of(self._options, "latest"))
+            places = self._places()
+            start = offsets.first(places, self._selection, start_of(self._options, "latest"))
             self._first = offsets.to_json(start, self._pin)
         return self._first
 
@@ -131,30 +132,30 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         if start.get("pin") == self._pin and not self._first_returned:
             self._first_returned = True
             return start
-        views = self._frozen or self._views()
+        places = self._frozen or self._places()
         known = self._nothing_new
-        if known is not None and known[0] is views and known[1] == start:
+        if known is not None and known[0] is places and known[1] == start:
             return start
         before = offsets.from_json(start)
-        after = offsets.advance(before, views, self._selection)
+        after = offsets.advance(before, places, self._selection)
         if isinstance(limit, ReadMaxRows):
             # What is gone does not count, or a query that was overtaken would never catch up.
-            after = limited(offsets.kept(before, views), after, limit.max_rows)
+            after = limited(offsets.kept(before, places), after, limit.max_rows)
         if after == before:
-            self._nothing_new = views, start
+            self._nothing_new = places, start
             return start
         return offsets.to_json(after)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the peers' heads, for the query's progress reports."""
-        positions = offsets.first(self._views(), self._selection, offsets.latest)
+        positions = offsets.first(self._places(), self._selection, offsets.latest)
         report = offsets.to_json(positions)
         report["skipped"] = self._skipped
         return report
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read up to what is there now, and then end."""
-        self._frozen = dict(self._views())
+        self._frozen = self._places()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what the tasks read."""
@@ -181,15 +182,19 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             self._watch.close()
             self._watch = None
 
-    def _views(self) -> dict[str, PeerView]:
+    def _places(self) -> Places:
+        """Return what is known of the peers; the same object as before, if nothing has changed."""
         with self._lock:
             if self._watch is None:
                 self._watch = PeersWatch(self._options, self._selection)
-            return self._watch.views()
+            views = self._watch.views()
+            if views is not self._known.views:
+                self._known = Places(views)
+            return self._known
 
     def _locate(self, wanted: list[Range]) -> list[Range]:
         """Return `wanted` with where to ask; what is known to be gone is lost here already."""
-        places, located = Places(self._views()), []
+        places, located = self._places(), []
         for each in wanted:
             place = places.find(each.endpoint, each.session, each.topic, each.start)
             if place is None:
