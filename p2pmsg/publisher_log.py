@@ -229,7 +229,7 @@ class PublisherLog:
             self._sync_due_ns = now_ns + (0 if self.gated else self._interval_ns)
         return self._sync_due_ns
 
-    def sync(self, lock: AbstractContextManager[None]) -> None:
+    def sync(self, lock: AbstractContextManager[object]) -> None:
         """Bring what was written to the disk; the lock is held only before and after the waiting.
 
         Where that fails it is not tried again: the system has forgotten what it could not write,

@@ -83,7 +83,7 @@ class MoldLog:
         """Bring to the disk what is due, and apply retention; the lock is not held."""
         due_ns = self._log.next_deadline_ns(now_ns=now_ns)
         if due_ns is not None and now_ns >= due_ns:
-            self._log.sync(_Quietly(lock))
+            self._log.sync(lock)
         with lock:
             self._log.expire(now_ns=now_ns, wall_ns=time.time_ns())
 
@@ -94,16 +94,3 @@ class MoldLog:
     def stats(self) -> LogStats:
         """Return what there is to tell of the log."""
         return self._log.stats()
-
-
-class _Quietly(AbstractContextManager[None]):
-    """A lock as a context that gives nothing."""
-
-    def __init__(self, lock: AbstractContextManager[object]) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        self._lock.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.__exit__(None, None, None)

@@ -213,7 +213,10 @@ class PublisherDriver:
                 if self._idle_rounds > _IDLE_ROUNDS or not self._often:
                     self.ticking = False
                     self._idle_rounds = 0
-        self._serve_beside() if self._is_publishing() else self._serve(_REPLIES_PER_ROUND)
+        if self._is_publishing():
+            self._serve_beside()
+        else:
+            self._serve(_REPLIES_PER_ROUND)
         if self._core.log is not None:
             self._sync(self._core.log)
         with self._lock:

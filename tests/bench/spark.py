@@ -247,9 +247,9 @@ class Bench:
     def trigger(self) -> Row:
         """As many messages a trigger from many peers, one from each, as from one.
 
-        They were all published before, and the query takes so many at a time: a hundred publishers
-        that go on publish on the same few cores, and theirs are on machines of their own. Neither
-        a process for all, with one interpreter lock, is like a hundred machines, nor are a hundred.
+        They were all published before, and the query takes so many at a time: publishers that go on
+        would take the few cores that Spark has here, and each would have a machine of its own. A
+        few share a process: with all in one, they would wait for its interpreter lock.
         """
         with Children() as children:
             crowd = [children.start(Crowd, PEERS_EACH) for _ in range(PEERS // PEERS_EACH)]

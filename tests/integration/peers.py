@@ -43,6 +43,13 @@ def take_to(subscriber, sequence, messages=(), topic=TOPIC, timeout=DEADLINE_S):
     return messages
 
 
+def work_until(stop, puller, work):
+    """Be a worker until the event `stop`: call `work` with each job, and acknowledge it."""
+    while not stop.is_set():
+        with contextlib.suppress(TimeoutError), puller.receive(timeout=0.1) as job:
+            work(job)
+
+
 def take_all(subscriber, head, timeout=DEADLINE_S):
     """Receive until all up to `head` of the only stream is delivered or lost."""
     messages = []

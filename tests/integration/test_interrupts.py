@@ -12,7 +12,7 @@ import p2pmsg
 import recovery.queue
 from p2pmsg.queue import driver, job, puller, puller_line
 from p2pmsg.sync import exclusive, lone, subscriber
-from tests.integration.peers import TOPIC
+from tests.integration.peers import TOPIC, work_until
 
 SUBSCRIBER = (lone, subscriber)
 PULLER = (driver, exclusive, job, puller, puller_line)
@@ -113,16 +113,11 @@ def test_ctrl_c_behind_any_call_of_a_puller_forgets_no_job(make_pusher, make_pul
 def test_ctrl_c_behind_any_call_of_a_pusher_forgets_no_job(make_pusher, make_puller, key):
     done, stop = [], threading.Event()
 
-    def work(worker):
-        while not stop.is_set():
-            try:
-                with worker.receive(timeout=0.1) as taken:
-                    done.append(taken.sequence)
-            except TimeoutError:
-                pass
-
     pusher = make_pusher()
-    thread = threading.Thread(target=work, args=(make_puller(pusher.endpoint),))
+    puller = make_puller(pusher.endpoint)
+    thread = threading.Thread(
+        target=work_until, args=(stop, puller, lambda taken: done.append(taken.sequence))
+    )
     thread.start()
     accepted, strikes = set(), 0
     try:

@@ -15,6 +15,7 @@ from p2pmsg.queue.frames import Report
 from p2pmsg.testing.proxy import TcpProxy
 from p2pmsg.wire import Kind, control_frame
 from tests.integration.commands import eventually
+from tests.integration.peers import work_until
 
 CHILD = """
 import sys, time, p2pmsg
@@ -87,12 +88,7 @@ def test_cut_connections_lose_nothing(make_pusher, opened):
 
     def work():
         with p2pmsg.Puller(proxy.endpoint) as puller:
-            while not stop.is_set():
-                try:
-                    with puller.receive(timeout=0.1) as job:
-                        done.append(job.value)
-                except TimeoutError:
-                    pass
+            work_until(stop, puller, lambda job: done.append(job.value))
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
