@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from p2pmsg.multicast.config import MulticastPublisherConfig, MulticastSubscriberConfig
 from p2pmsg.settings_checks import at_least, check, of_kind, whole
 from recovery import HeartbeatConfig, NackConfig, ReplayConfig, RetransmitConfig
 
 OnFull = Literal["block", "drop", "raise"]
+_BULK_FRAMES: Final = 4
+_FRAMES_KEPT: Final = 16
 
 __all__ = ["OnFull", "PublisherConfig", "SubscriberConfig", "at_least", "check", "of_kind", "whole"]
 
@@ -19,7 +21,9 @@ class PublisherConfig:
 
     frame_bytes: int = 64 * 1024
     """A frame is sent when it has this many bytes. 64 KiB: larger ones are no faster over loopback,
-    and this many bytes of small messages take 0.2 ms to gather at full rate."""
+    and this many bytes of small messages take 0.2 ms to gather at full rate. `publish_many` has its
+    messages at hand and fills frames of four times as many, a third less work for both ends, unless
+    the replay buffer would hold fewer than 16 of those."""
 
     linger_ms: float = 1.0
     """How long a message waits at most for others to share its frame, while messages follow one
@@ -88,6 +92,12 @@ class PublisherConfig:
         )
         modes = ("block", "drop", "raise")
         check("on_full", self.on_full, self.on_full in modes, f"one of {modes}")
+
+    @property
+    def bulk_bytes(self) -> int:
+        """How many bytes a frame of `publish_many` has."""
+        roomy = max(self.frame_bytes, self.replay.bytes_max // _FRAMES_KEPT)
+        return min(_BULK_FRAMES * self.frame_bytes, roomy, self.message_bytes_max)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,7 @@ class PublisherCore:
         self.sealed_ns = 0
         self.closing = False
         self._streams: dict[str, PublisherStream] = {}
-        self._buffers = BufferPool(2 * config.frame_bytes)
+        self._buffers = BufferPool(2 * config.bulk_bytes)
         self._gather_ns = int(config.gather_us * 1000)
         self._linger_ns = int(config.linger_ms * _MS)
         # So that the fast path need not look at the size of each message.
@@ -285,11 +285,12 @@ class PublisherCore:
         part_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
         times = None if timestamps_ns is None else [*map(check_timestamp, timestamps_ns[at:stop])]
         sequence = self.replay.next(topic)
-        bytes_max = min(2 * self.config.frame_bytes, self.config.message_bytes_max)
+        bulk_bytes = self.config.bulk_bytes
+        bytes_max = min(2 * bulk_bytes, self.config.message_bytes_max)
         buffer = self._buffers.take()
         frame, latest, taken = pack_fitting(
             stream.prefix, sequence, wall_ns, part, part_keys, times, buffer,
-            frame_bytes=self._batch_bytes, bytes_max=bytes_max,
+            frame_bytes=bulk_bytes, bytes_max=bytes_max,
         )  # fmt: skip
         if taken == 1:
             check_size("values", len(frame), self.config.message_bytes_max + 512)

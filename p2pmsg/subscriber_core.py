@@ -13,7 +13,6 @@ from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.gap_policy import GapPolicy
 from p2pmsg.line_tally import LineTally
-from p2pmsg.message import Message
 from p2pmsg.multicast.subscriber_desk import GroupMember
 from p2pmsg.start import Start
 from p2pmsg.subscriber_cursor import CursorDesk
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from p2pmsg.relay.intake import Resumption
 
 _MS = 1_000_000
-_unpack_rest = wire.REST.unpack_from
-_REST_BYTES = wire.REST.size
 CHECK_NS = 250 * _MS
 """How often publishers are looked at: whether they are silent, and are told that we are there."""
 HURRIED_CHECK_NS = 25 * _MS
@@ -194,35 +191,6 @@ class SubscriberCore:
     def last_stream(self) -> Stream | None:
         """The stream of the last frame, where it may go on."""
         return self._last
-
-    def take_lone(self, stream: Stream, data: bytes, *, now_ns: int) -> Message | None:
-        """Return the message of a frame past `ready`; None: give the frame to `receive_frame`.
-
-        It is the short way of the frame that has one message without key and headers, the next one
-        of `stream`, and comes in over the only line. `p2pmsg.sync.lone` says why it is so long.
-        """
-        at = len(stream.prefix)
-        body_at = at + _REST_BYTES
-        if not data.startswith(stream.prefix) or len(data) < body_at:
-            return None
-        sequence, count, length, timestamp_ns = _unpack_rest(data, at)
-        if count != 1 or length != len(data) - body_at:
-            return None
-        value = wire.decode_plain(data, body_at)
-        if value is wire.NOT_PLAIN:
-            return None
-        if sequence >= wire.SEQUENCE_MAX or not stream.receiver.accept(sequence, 1):
-            return None
-        peer, line = stream.peer, self.lines[0]
-        self.frames_received += 1
-        line.received += 1
-        line.heard_ns = peer.heard_ns = now_ns
-        message = Message(
-            stream.topic, value, None, timestamp_ns, None, sequence, peer.session, peer.name
-        )
-        given = stream.given_messages + 1
-        self.lone, stream.given, stream.given_messages = stream, sequence + 1, given
-        return message
 
     def receive_reply(self, key: int, data: bytes, *, now_ns: int) -> None:
         """Take a frame from the recovery channel of a session's publisher, or of a relay."""

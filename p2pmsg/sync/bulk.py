@@ -22,7 +22,7 @@ class Bulk:
     def __init__(self, core: PublisherCore, outgoing: Outgoing) -> None:
         self._core = core
         self._outgoing = outgoing
-        self._frame_bytes = core.config.frame_bytes
+        self._frame_bytes = core.config.bulk_bytes
         self._counts: dict[str, int] = {}
         self.reserved: dict[str, int] = {}
 

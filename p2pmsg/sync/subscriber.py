@@ -25,7 +25,6 @@ from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.freshness import Freshest, messages_of_batch
 from p2pmsg.sync.iteration import iterate, waiter
 from p2pmsg.sync.lines import open_lines
-from p2pmsg.sync.lone import receive_lone
 from p2pmsg.sync.settings import (
     check_endpoints,
     check_name,
@@ -33,6 +32,7 @@ from p2pmsg.sync.settings import (
     cursor_config,
     subscriber_config,
 )
+from p2pmsg.sync.short import receive_lone, receive_whole
 from p2pmsg.sync.subscriber_parts import batch_of, deadline, read, read_single
 from p2pmsg.sync.subscriber_stats import subscriber_stats
 from p2pmsg.wire import Frame, FrameError
@@ -201,7 +201,7 @@ class Subscriber:
             self._commits.asked()
         while True:
             taken = self._take_batch(count_max)
-            if taken is not None:
+            if taken := taken or receive_whole(self._core, self._driver, deadline_ns, count_max):
                 return taken
             self._advance(timeout, deadline_ns)
 
@@ -361,7 +361,8 @@ class Subscriber:
         """Make the first of what is ready the active batch; False where it is malformed."""
         core, frame = self._core, output.item
         batch: MessageBatch | None = None
-        values: Iterator[Any]
+        if self._commits is None:
+            self._batch = None  # two would not fit in the processor's cache
         try:
             if isinstance(frame, Folded):
                 batch = ConflatedBatch(frame.messages)
@@ -412,7 +413,7 @@ class Subscriber:
 
     def _forget(self) -> None:
         """In a forked child: the sockets and the thread are the parent's, perhaps the lock too."""
-        self._closed = True
+        self._closed = self._driver.stopping = True
         self._driver.lock = threading.RLock()
         if self._commits is not None:
             self._commits.forget()

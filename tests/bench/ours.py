@@ -104,7 +104,7 @@ class Ours:
 
 
 class OursManySender(OursSender):
-    """`publish_many`, which cuts the list into frames of 64 KiB by itself."""
+    """`publish_many`, which cuts the list into frames of 256 KiB by itself."""
 
     def send(self, values: list[Any]) -> None:
         self._publisher.publish_many(TOPIC, values)

@@ -11,10 +11,10 @@ import pytest
 import p2pmsg
 import recovery.queue
 from p2pmsg.queue import driver, job, puller, puller_line
-from p2pmsg.sync import exclusive, lone, subscriber
+from p2pmsg.sync import exclusive, short, subscriber
 from tests.integration.peers import TOPIC, work_until
 
-SUBSCRIBER = (lone, subscriber)
+SUBSCRIBER = (short, subscriber)
 PULLER = (driver, exclusive, job, puller, puller_line)
 PUSHER = [
     str(path)
