@@ -37,6 +37,7 @@ from recovery import HeartbeatSchedule, ReplayBuffer
 _MS = 1_000_000
 _SENDING_NS = _MS // 2
 """How long sending a full frame may take, for what comes next to count as following closely."""
+_LARGE_BYTES = 32 * 1024  # from here on a frame of its own costs less than copying into a batch
 LOG_RETRY_NS = 100 * _MS
 """How long what the log did not take waits until it is tried again by itself."""
 _encode_into = encoder.encode_into
@@ -88,7 +89,7 @@ class PublisherCore:
         self._gather_ns = int(config.gather_us * 1000)
         self._linger_ns = int(config.linger_ms * _MS)
         # So that the fast path need not look at the size of each message.
-        self._batch_bytes = min(config.frame_bytes, config.message_bytes_max)
+        self._batch_bytes = config.full_bytes
         self._started_ns = now_ns
         stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
         self.greeting = control.Welcome(name, recovery, stall_ms)
@@ -165,7 +166,7 @@ class PublisherCore:
         stream = self._streams.get(topic) or self._make_stream(topic)
         sequence = self.replay.next(topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
-        large = type(value) is bytes and len(value) >= self.config.frame_bytes // 2
+        large = type(value) is bytes and len(value) >= min(self._batch_bytes // 2, _LARGE_BYTES)
         if large or now_ns - stream.sealed_ns >= self._gather_ns:
             limit = self.config.message_bytes_max
             frame = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
@@ -285,12 +286,11 @@ class PublisherCore:
         part_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
         times = None if timestamps_ns is None else [*map(check_timestamp, timestamps_ns[at:stop])]
         sequence = self.replay.next(topic)
-        bulk_bytes = self.config.bulk_bytes
-        bytes_max = min(2 * bulk_bytes, self.config.message_bytes_max)
+        bytes_max = min(2 * self.config.bulk_bytes, self.config.message_bytes_max)
         buffer = self._buffers.take()
         frame, latest, taken = pack_fitting(
             stream.prefix, sequence, wall_ns, part, part_keys, times, buffer,
-            frame_bytes=bulk_bytes, bytes_max=bytes_max,
+            frame_bytes=self.config.bulk_bytes, bytes_max=bytes_max,
         )  # fmt: skip
         if taken == 1:
             check_size("values", len(frame), self.config.message_bytes_max + 512)

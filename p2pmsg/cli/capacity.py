@@ -116,7 +116,7 @@ def _per_frame(rate: float, packed_bytes: int) -> float:
     if rate * config.gather_us <= 1e6:
         return 1.0
     lingering = rate * config.linger_ms / 1000
-    return max(1.0, min(lingering, config.frame_bytes / packed_bytes))
+    return max(1.0, min(lingering, config.full_bytes // packed_bytes))
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.sync.outgoing import Outgoing
 
 _COUNT_MAX: Final = 65_536
+_LAST_FRAMES: Final = 4
 
 
 class Bulk:
@@ -40,7 +41,8 @@ class Bulk:
         self._outgoing.make_room()
         taken = core.publish_many(
             topic, values, keys, timestamps_ns, at,
-            now_ns=time.monotonic_ns(), wall_ns=time.time_ns(), count=self._counts.get(topic, 64),
+            now_ns=time.monotonic_ns(), wall_ns=time.time_ns(),
+            count=_share(len(values) - at, self._counts.get(topic, 64)),
         )  # fmt: skip
         if at + taken < len(values):
             reserved[topic] = thread
@@ -56,3 +58,13 @@ class Bulk:
         """Let others publish to `topic`, where an exception ended the call."""
         if self.reserved.get(topic) == threading.get_ident():
             self.reserved.pop(topic, None)
+
+
+def _share(left: int, count: int) -> int:
+    """Return how many of the values that are left make the next frame, where `count` fill one.
+
+    The last few frames share them evenly: a small one at the end would cost as much as a full one.
+    """
+    if left >= _LAST_FRAMES * count:
+        return count
+    return -(-left // max(1, round(left / count)))

@@ -38,7 +38,7 @@ RATES = {
     "20 µs apart": (50_000, 128, 1, 1.0),
     "closer: those of 1 ms share a frame": (100_000, 128, 1, 100.0),
     "spread over many streams": (100_000, 128, 10, 1.0),
-    "a frame is full before": (1_000_000, 126, 1, 512.0),
+    "a frame is full before": (2_000_000, 126, 1, 1024.0),
     "larger than a frame": (100_000, 100_000, 1, 1.0),
 }
 
