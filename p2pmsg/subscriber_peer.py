@@ -6,7 +6,7 @@ from p2pmsg.control import Heads, Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.stats import StreamLedger
 from p2pmsg.subscriber_routes import Route
-from p2pmsg.wire import FLAG_PLAIN, Frame, stream_prefix
+from p2pmsg.wire import FLAG_PLAIN, Frame, lone_struct, stream_prefix
 from recovery import Feedback, Loss, LossReason, ReceiverConfig, StreamReceiver
 
 MALFORMED_MAX = 1024
@@ -114,6 +114,7 @@ class Stream:
         relayed: messages that were missing and came from a relay.
         malformed: messages whose frame turned out to be malformed; they count as lost.
         prefix: how its frames begin; `plain_prefix` those that have values only.
+        lone: reads `prefix`, the header behind it, and four bytes of the body.
         watched: whether repair ages may be waiting.
 
     """
@@ -123,6 +124,7 @@ class Stream:
         "given",
         "given_messages",
         "history",
+        "lone",
         "malformed",
         "malformed_between",
         "peer",
@@ -139,6 +141,7 @@ class Stream:
         self.topic = topic
         self.prefix = stream_prefix(topic, peer.session)
         self.plain_prefix = stream_prefix(topic, peer.session, FLAG_PLAIN)
+        self.lone = lone_struct(len(self.prefix))
         self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng, peer.feedback)
         self.history = 0
         self.conflated = 0

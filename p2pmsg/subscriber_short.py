@@ -5,15 +5,17 @@ line and nothing is ready. None: give the frame to `SubscriberCore.receive_frame
 way, and judges what is wrong with it.
 """
 
-from typing import Final
+from struct import error as StructError
+from typing import Any, Final
 
 from p2pmsg import wire
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_peer import Stream
+from p2pmsg.wire import LONE_BYTES, decode_plain
 
-_unpack_rest: Final = wire.REST.unpack_from
 _REST_BYTES: Final = wire.REST.size
+_NO_COLUMNS: Final = b"\xc0\xc0\xc0"
 
 
 def take_lone(core: SubscriberCore, stream: Stream, data: bytes, now_ns: int) -> Message | None:
@@ -21,16 +23,19 @@ def take_lone(core: SubscriberCore, stream: Stream, data: bytes, now_ns: int) ->
 
     `p2pmsg.sync.short` says why it is so long.
     """
-    at = len(stream.prefix)
-    body_at = at + _REST_BYTES
-    if not data.startswith(stream.prefix) or len(data) < body_at:
+    try:
+        prefix, sequence, count, length, timestamp_ns, lead = stream.lone.unpack_from(data)
+    except StructError:
         return None
-    sequence, count, length, timestamp_ns = _unpack_rest(data, at)
-    if count != 1 or length != len(data) - body_at:
+    if prefix != stream.prefix or count != 1:
         return None
-    value = wire.decode_plain(data, body_at)
-    if value is wire.NOT_PLAIN:
-        return None
+    value: Any = data[stream.lone.size : -3]
+    size = len(value)
+    if lead != LONE_BYTES + size or length != size + 7 or size > 255 or data[-3:] != _NO_COLUMNS:
+        body_at = len(prefix) + _REST_BYTES
+        value = wire.NOT_PLAIN if length != len(data) - body_at else decode_plain(data, body_at)
+        if value is wire.NOT_PLAIN:
+            return None
     if sequence >= wire.SEQUENCE_MAX or not stream.receiver.accept(sequence, 1):
         return None
     peer, line = stream.peer, core.lines[0]

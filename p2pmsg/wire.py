@@ -23,6 +23,7 @@ base timestamp. The values' array may have a longer header than msgpack needs.
 import enum
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -170,6 +171,16 @@ def stream_prefix(topic: str, session: int, flags: int = 0) -> bytes:
     """Return how all DATA frames of a stream begin, up to the sequence."""
     lead = (MAGIC, bytes((VERSION, Kind.DATA, flags, 0)), session.to_bytes(8, "big"))
     return b"".join((topic.encode(), b"\0", *lead))
+
+
+@lru_cache(maxsize=256)
+def lone_struct(prefix_bytes: int) -> struct.Struct:
+    """Return what reads a `stream_prefix`, `REST`, and how a body of one short value begins."""
+    return struct.Struct(f"!{prefix_bytes}s{REST.format[1:]}I")
+
+
+LONE_BYTES: Final = 0x9491C400
+"""How a body of one value begins that is bytes, fewer than 256; the last byte is their number."""
 
 
 def next_frame(data: bytes, prefix: bytes, topic: str, session: int) -> Frame | None:

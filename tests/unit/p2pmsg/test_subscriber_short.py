@@ -1,11 +1,12 @@
 """The short ways give what the long way gives, or leave the frame to it, untouched."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from p2pmsg.message import Message
 from p2pmsg.subscriber_short import take_lone, take_whole
+from p2pmsg.wire import Frame, decode_columns
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.subscriber import Talk, data, head
 
@@ -94,6 +95,31 @@ def test_more_messages_than_are_wanted_are_left_to_the_long_way(take, count):
     assert take(talk.core, stream, data(5, count)) is None
     talk.hear(data(5, count))
     assert talk.read() == [("t", 5, count)]
+
+
+bodies = st.one_of(
+    st.builds(
+        lambda lead, value, end: lead + value + end,
+        st.sampled_from([b"\x94\x91\xc4", b"\x94\x91\xc5\x00", b"\x94\x91", b"\x94\x92\xc4"]),
+        st.integers(0, 300).flatmap(lambda size: st.just(bytes([size % 256]) + b"v" * size)),
+        st.sampled_from([b"\xc0\xc0\xc0", b"\xc0\xc0", b"\xc0\xc0\xc0\xc0", b"\xc0\x90\xc0"]),
+    ),
+    st.binary(max_size=12).map(lambda body: b"\x94\x91" + body + b"\xc0\xc0\xc0"),
+)
+
+
+@given(bodies)
+@example(b"\x94\x91\xc5\x00\xff" + b"v" * 255 + b"\xc0\xc0\xc0")  # longer than it need be
+@example(b"\x94\x91\xc4\x00\xc0\xc0\xc0")
+@example(b"\x94\x91\xc4\x00\xc0\xc0")
+def test_a_lone_message_is_read_as_the_long_way_reads_it_or_not_at_all(body):
+    talk, stream = joined()
+    frame = frames.header(sequence=5, body=body)
+    message = lone(talk.core, stream, frame)
+    if message is not None:
+        (value,), *others = decode_columns(Frame(frame))
+        assert (message.value, others) == (value, [None, None, None])
+        assert type(message.value) is type(value)
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5), st.booleans()), max_size=12))
