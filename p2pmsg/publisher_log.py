@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MS: Final = 1_000_000
 AHEAD_MAX: Final = 16
-"""How many readers are read ahead for, 256 KiB each; who was idle for longest makes room."""
+"""How many readers are read ahead for, half a MiB each; who was idle for longest makes room."""
 _STEPS_MAX: Final = 4
 _NOTHING: Final[Iterator[Kept]] = iter(())
 EXPIRE_NS: Final = 1000 * _MS

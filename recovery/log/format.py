@@ -28,7 +28,8 @@ _CHECKSUM: Final = Struct("!I")
 HEAD_BYTES: Final = RECORD.size + _CHECKSUM.size
 KIND_STREAM: Final = 1
 KIND_DATA: Final = 2
-CHUNK_BYTES: Final = 256 * 1024
+CHUNK_BYTES: Final = 516 * 1024
+"""How much is read at a time: two full frames of `publish_many`, or four or eight smaller ones."""
 PAYLOAD_MAX: Final = 2**32 - 1
 _SEED_MASK: Final = 2**32 - 1
 _SESSION: Final = Struct("!Q")

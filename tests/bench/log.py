@@ -98,7 +98,7 @@ def _appending(plan: Plan, directory: str) -> Row:
     comparison = compare(
         APPEND.what, lambda: measure("append"), lambda: measure("write"), plan.run_count
     )
-    return APPEND.compared(comparison, f"{APPEND_BYTES >> 20} MiB of 64 KiB frames each")
+    return APPEND.compared(comparison, f"{APPEND_BYTES >> 20} MiB of 256 KiB frames each")
 
 
 @contextmanager

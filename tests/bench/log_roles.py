@@ -12,8 +12,9 @@ from tests.bench.duty import read_memory, reset_peak_memory
 from tests.bench.loads import TrialError, small_load
 from tests.bench.ours import READY_SECONDS, TIMEOUT_SECONDS, TOPIC, OursReceiver, OursSender
 
-FRAME_BYTES = 64 << 10
-FRAME_COUNT = 504
+FRAME_BYTES = 256 << 10
+FRAME_COUNT = 2016
+"""As `publish_many` fills its frames with values of 128 bytes."""
 REPLAY_BYTES = 1 << 20
 DISK_SHARE = 0.2
 WALL_NS = 1_700_000_000 * 10**9
