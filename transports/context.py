@@ -5,11 +5,13 @@ gets a new one: ZeroMQ's threads do not survive a fork, and a context without th
 """
 
 import atexit
+import ctypes
 import os
 import threading
 import time
 
 import zmq
+from zmq.utils.garbage import gc
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
@@ -76,15 +78,19 @@ def _let_frames_leave() -> None:
 
     pyzmq does not end its contexts at exit, so a program that publishes, closes and ends would lose
     its last frames. Ending a context waits for them, and for open sockets too; so a thread does it,
-    and the time is limited.
+    and the time is limited. What is not gone by then must stay where it is: ZeroMQ's own thread goes
+    on sending it until the process is gone.
     """
     left = _state.linger_until - time.monotonic()
-    if _state.context is None or left <= 0:
-        return
-    thread = threading.Thread(target=_state.context.term, name="p2pmsg-linger", daemon=True)
-    thread.start()
-    thread.join(left)
+    if _state.context is not None and left > 0:
+        thread = threading.Thread(target=_state.context.term, name="p2pmsg-linger", daemon=True)
+        thread.start()
+        thread.join(left)
+    for reference in list(gc.refs.values()):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(reference))
 
 
 os.register_at_fork(after_in_child=_start_anew)
+# pyzmq frees at exit what ZeroMQ sends out of Python's memory, even while it is being sent. It has
+# registered for that when `gc` was imported, so this runs before it.
 atexit.register(_let_frames_leave)

@@ -7,6 +7,7 @@ import zmq
 
 from transports.context import Context, Socket
 from transports.endpoint import Endpoint
+from transports.errors import ClosedError
 from transports.zmq_socket import (
     FRAME_BYTES_MAX,
     QUEUE_FRAMES,
@@ -103,6 +104,8 @@ class ZmqSender(ZmqSocket):
             return self._send_waiting(frame, wait_ms)
         except zmq.ZMQError as error:
             raise self._error(error) from error
+        except RuntimeError as error:  # the program ends, and pyzmq takes no memory in keeping
+            raise ClosedError(self.endpoint) from error
         return True
 
     def fileno(self) -> int:
@@ -162,6 +165,8 @@ class ZmqSender(ZmqSocket):
             return False
         except zmq.ZMQError as error:
             raise self._error(error) from error
+        except RuntimeError as error:
+            raise ClosedError(self.endpoint) from error
         return True
 
     def _make_send_now(self) -> Callable[[bytes], bool]:
