@@ -78,8 +78,8 @@ def _let_frames_leave() -> None:
 
     pyzmq does not end its contexts at exit, so a program that publishes, closes and ends would lose
     its last frames. Ending a context waits for them, and for open sockets too; so a thread does it,
-    and the time is limited. What is not gone by then must stay where it is: ZeroMQ's own thread goes
-    on sending it until the process is gone.
+    and the time is limited. What is not gone by then must stay where it is: ZeroMQ's own thread
+    goes on sending it until the process is gone.
     """
     left = _state.linger_until - time.monotonic()
     if _state.context is not None and left > 0:
