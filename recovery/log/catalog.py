@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 
 from recovery.log.format import SEGMENT_HEADER, Walk, check_segment_header
 from recovery.log.index import Key, SegmentIndex, decode_index, index_name
@@ -120,6 +121,12 @@ class Catalog:
         segments = self._of.get(key)
         return segments[-1].streams[key].stop if segments else None
 
+    def holes(self, key: Key) -> list[tuple[int, int]]:
+        """Return what is missing of a stream between two segments that it is in."""
+        parts = [segment.streams[key] for segment in self._of.get(key, ())]
+        parts = [part for part in parts if part.frames]
+        return [(a.stop, b.start) for a, b in pairwise(parts) if a.stop < b.start]
+
     def summary(self, key: Key) -> StreamSummary | None:
         """Return what there is of a stream, or None where nothing is kept."""
         parts = [segment.streams[key] for segment in self._of.get(key, ())]
@@ -149,6 +156,7 @@ class Scan:
         file_bytes: the size of the file.
         is_torn: whether its last record was written half.
         findings: what is damaged.
+        holes: (stream, start, stop) that is missing between two frames of a stream.
 
     """
 
@@ -156,6 +164,7 @@ class Scan:
     file_bytes: int
     is_torn: bool
     findings: list[Finding]
+    holes: list[tuple[Key, int, int]]
 
 
 def scan(store: LogStore, segment: SegmentIndex, index_bytes: int) -> Scan:
@@ -173,17 +182,21 @@ def scan(store: LogStore, segment: SegmentIndex, index_bytes: int) -> Scan:
             if wrong is not None:
                 # After a crash of the system the size of a file may be there, and nothing else.
                 is_torn = len(header) < SEGMENT_HEADER.size or not any(header)
-                return Scan(segment, file_bytes, is_torn, [Finding(path, 0, wrong)])
+                return Scan(segment, file_bytes, is_torn, [Finding(path, 0, wrong)], [])
             segment.size = SEGMENT_HEADER.size
         walk = Walk(file.read, segment.size, file_bytes)
-        findings = []
+        findings, holes = [], []
         for placed in walk:
+            stream = segment.by_number.get(placed.stream)
+            stop = stream.stop if stream is not None and stream.frames else placed.start
             wrong = segment.take(placed, index_bytes)
             if wrong is not None:
                 findings.append(Finding(path, placed.offset, wrong))
+            elif stream is not None and stop < placed.start:
+                holes.append(((stream.session, stream.topic), stop, placed.start))
         findings += [Finding(path, offset, what) for offset, _, what in walk.damage]
         findings.sort(key=lambda finding: finding.offset)
-        return Scan(segment, file_bytes, walk.is_torn, findings)
+        return Scan(segment, file_bytes, walk.is_torn, findings, holes)
     finally:
         file.close()
 

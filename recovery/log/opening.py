@@ -14,9 +14,10 @@ from recovery.log.catalog import Catalog, Finding, Scan, look_at, read_index, sc
 from recovery.log.config import LogConfig
 from recovery.log.errors import LogFormatError
 from recovery.log.format import HEAD_BYTES, KIND_STREAM, SEGMENT_HEADER, Walk, pack_stream
-from recovery.log.index import SegmentIndex, encode_index, first_record_of, index_name
+from recovery.log.index import Key, SegmentIndex, encode_index, first_record_of, index_name
 from recovery.log.state import LogState
 from recovery.log.store import LogStore
+from recovery.ranges import RangeSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,8 @@ class OpenReport:
             index is missing or damaged.
         os_crash: whether frames may be gone that subscribers have: the operating system crashed, or
             a file was damaged.
-        skipped: (session, topic, start, stop) that no message will ever have because of that.
+        skipped: (session, topic, start, stop) that no message has because of that: what may have
+            been behind the last one, and what is gone between others.
         findings: what is damaged; it is not served.
 
     """
@@ -52,6 +54,7 @@ class _Found:
     scanned: int = 0
     bytes_cut: int = 0
     is_damaged: bool = False
+    holes: dict[Key, list[tuple[int, int]]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -86,7 +89,7 @@ def open_log(
         ends = [segment.stop_record for segment in found.catalog.segments[-1:]] or [0]
         found.is_damaged |= ends != [state.end]  # something is gone without a trace
     crashed = not is_new and (has_crashed or found.is_damaged)
-    skipped = _skip(state, found) if crashed else []
+    skipped = [*_note_holes(state, found), *_skip(state, found)] if crashed else []
     if found.catalog.segments:
         _take_up_names(state, found.catalog, found.catalog.segments[-1])
     return state, found.catalog, OpenReport(
@@ -138,6 +141,8 @@ def _open_segment(
         if is_last or segment.size:
             _mend(store, result, found, is_last=is_last)
         found.findings += result.findings
+        for key, start, stop in result.holes:
+            found.holes.setdefault(key, []).append((start, stop))
         if not is_last:
             segment.is_closed = True
             if segment.size:
@@ -212,6 +217,21 @@ def _take_up_names(state: LogState, catalog: Catalog, last: SegmentIndex) -> Non
             following = max(following, state.tails.get(topic, 0))
         stream.start = stream.stop = following
         catalog.note_stream(key, last)
+
+
+def _note_holes(state: LogState, found: _Found) -> list[tuple[int, str, int, int]]:
+    """Note what is gone between frames of the session's streams, which have no holes else."""
+    noted = []
+    for session, topic in found.catalog.all_streams():
+        if session != state.session:
+            continue
+        holes = found.catalog.holes((session, topic)) + found.holes.get((session, topic), [])
+        known = RangeSet(state.skips.get(topic, ()))
+        new = [part for start, stop in holes for part in known.missing(start, stop)]
+        if new:
+            state.skips[topic] = sorted([*state.skips.get(topic, ()), *new])
+            noted += [(session, topic, start, stop) for start, stop in sorted(new)]
+    return noted
 
 
 def _skip(state: LogState, found: _Found) -> list[tuple[int, str, int, int]]:

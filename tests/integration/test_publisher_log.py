@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+import signal
 import threading
 from datetime import UTC, datetime
 
@@ -10,9 +11,10 @@ import pytest
 
 import p2pmsg
 from p2pmsg import LogConfig, LogFailedError, PublisherConfig, RangeReader
+from recovery import LossReason
 from tests.integration.peers import LOOPBACK
 
-pytest.importorskip("recovery.log")
+LogReader = pytest.importorskip("recovery.log").LogReader
 
 SMALL = PublisherConfig(frame_bytes=4096)
 
@@ -185,3 +187,47 @@ def test_a_directory_that_vanishes_is_told(tmp_path, make_publisher):
             publisher.flush()
     with pytest.raises(LogFailedError):
         publisher.close(timeout=0.0)
+
+
+def ranges_in(directory):
+    """The sequences of the frames that a log serves."""
+    reader = LogReader(directory)
+    found = [(record.start, record.stop) for record in reader.records()]
+    reader.close()
+    return found
+
+
+def test_a_hole_that_a_crash_left_is_lost_for_that_reason_and_no_other(
+    tmp_path, make_publisher, make_subscriber, make_child
+):
+    child = make_child("publish_logged", LOOPBACK, tmp_path, "never", module="logged_children")
+    endpoint = child.line().split()[0]
+    while int(child.line()) < 2_000:
+        pass
+    child.signal(signal.SIGKILL)
+    child.wait()
+    (path,) = tmp_path.glob("*.log")
+    held = ranges_in(tmp_path)
+    data = bytearray(path.read_bytes())
+    # As where the system died and one page of many had not been written.
+    data[len(data) // 2 : len(data) // 2 + 4096] = bytes(4096)
+    path.write_bytes(data)
+    left = ranges_in(tmp_path)
+    gone = [each for each in held if each not in left]
+    assert len(gone) > 1
+
+    publisher = make_publisher(endpoint, log=LogConfig(tmp_path))
+    begun = publisher.publish("t", "after")
+    reports = []
+    subscriber = make_subscriber(endpoint, start="earliest", on_gap=reports.append)
+    received = []
+    while received[-1:] != [begun]:
+        received.append(subscriber.receive(10).sequence)
+    assert received == [s for start, stop in left for s in range(start, stop)] + [begun]
+    losses = [(report.start, report.stop, report.reason) for report in reports]
+    assert losses == [
+        (gone[0][0], gone[-1][1], LossReason.CRASH),
+        (held[-1][1], begun, LossReason.CRASH),
+    ]
+    stats = subscriber.stats()
+    assert stats.delivered + stats.lost == begun + 1

@@ -5,7 +5,16 @@ from random import Random
 import pytest
 
 from recovery.log import LogWriteError, verify
-from tests.unit.recovery.log.logs import SESSION, Log, S, read_all, read_stream
+from tests.unit.recovery.log.logs import (
+    OTHER,
+    SESSION,
+    Log,
+    S,
+    boundaries,
+    read_all,
+    read_stream,
+    segments,
+)
 
 
 def crash(log, rng=None):
@@ -203,3 +212,67 @@ def test_a_file_of_zeros_after_a_crash_is_a_torn_one():
     log.next[SESSION, "a"] = 1_000_000
     log.append()
     assert read_all(log.reader()) == log.written
+
+
+def spoil(log, name, at):
+    """Let the disk have something else there than was written."""
+    data = bytearray(log.store.read(name))
+    data[at] ^= 0xFF
+    log.store.write(name, bytes(data))
+
+
+def test_a_hole_that_a_crash_leaves_is_skipped_for_what_it_is():
+    log = Log(reserve=100)
+    log.append("a", 2)
+    log.append("b", 5)
+    log.append("a", 3)
+    log.append("a", 4)
+    log.append(session=OTHER)
+    log.append(session=OTHER)
+    log.append("b", 1)
+    (name,) = segments(log.store)
+    at = boundaries(log.store.read(name))  # of three names, too
+    for spoilt in (at[4] + 50, at[7] + 50):  # 2 to 4 of "a", and the first of the other session
+        spoil(log, name, spoilt)
+    log.writer.sync()
+
+    report = crash(log)
+    assert report.skipped == ((SESSION, "a", 2, 5), (SESSION, "a", 9, 100), (SESSION, "b", 6, 100))
+    assert log.writer.skips(SESSION, "a") == log.reader().skips(SESSION, "a") == [(2, 5), (9, 100)]
+    assert log.writer.skips(SESSION, "b") == [(6, 100)]
+    held = [kept[:2] for kept in read_stream(log.reader())]
+    assert held == [(0, 2), (5, 9)]
+
+    log.close()
+    log.open()
+    assert log.writer.skips(SESSION, "a") == [(2, 5), (9, 100)]
+    again = crash(log)
+    assert [skip for skip in again.skipped if skip[2] < 100] == []
+
+
+def test_the_end_of_a_segment_that_a_crash_takes_is_a_hole():
+    log = Log(reserve=100, segment_bytes=4096)
+    while len(segments(log.store)) < 2:
+        log.append("a", 2, size=1000)
+    log.append("a", 2, size=1000)
+    log.writer.sync()
+    first = segments(log.store)[0]
+    data = log.store.read(first)
+    log.store.write(first, data[: boundaries(data)[-3]])  # its last two frames
+    kept = [record[2:4] for record in log.written]
+
+    report = crash(log)
+    lost = (kept[1][0], kept[2][1])
+    assert (SESSION, "a", *lost) in report.skipped
+    assert log.writer.skips(SESSION, "a")[0] == lost
+    assert [frame[:2] for frame in read_stream(log.reader())] == [kept[0], *kept[3:]]
+
+
+def test_a_hole_without_a_crash_is_none_of_the_system():
+    log = Log()
+    log.append("a")
+    log.append("a", skip=3)
+    log.writer.sync()
+    log.kill()
+    assert log.open().skipped == ()
+    assert log.writer.skips(SESSION, "a") == []
