@@ -102,7 +102,7 @@ class DatagramLine:
     def receive_wait(self, timeout_ms: int) -> bytes | None:
         """Wait; return a frame of the last stream that came alone. What else comes, the core gets.
 
-        It is the short way of `receive_lone`.
+        It is for the short ways of `p2pmsg.sync.short`.
         """
         if not self._poll.poll(timeout_ms):
             return None

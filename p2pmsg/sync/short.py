@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_peer import Stream
-from p2pmsg.subscriber_short import take_lone, take_whole
+from p2pmsg.subscriber_short import take_whole
 from p2pmsg.sync.subscriber_driver import SubscriberDriver
 
 _now_ns: Final = time.monotonic_ns
@@ -23,38 +23,32 @@ _now_ns: Final = time.monotonic_ns
 _Taken = TypeVar("_Taken", Message, MessageBatch)
 
 
-def receive_lone(
-    core: SubscriberCore, driver: SubscriberDriver, deadline_ns: int | None
-) -> Message | None:
-    """Wait for a frame; return its message where it is one and the next one of the last stream.
-
-    None: whatever came, if anything did, was given to the core, and the long way goes on from
-    there.
-    """
-    return _receive(core, driver, deadline_ns, take_lone)
-
-
 def receive_whole(
     core: SubscriberCore, driver: SubscriberDriver, deadline_ns: int | None, count_max: int
 ) -> MessageBatch | None:
-    """Do the same for a frame of up to `count_max` messages; not where there is a cursor."""
+    """Take a whole frame of up to `count_max` messages; not where there is a cursor."""
 
     def take(core: SubscriberCore, stream: Stream, data: bytes, now_ns: int) -> MessageBatch | None:
         return take_whole(core, stream, data, now_ns, count_max)
 
     if core.cursor is not None or core.policy.any_conflates:
         return None
-    return _receive(core, driver, deadline_ns, take)
+    return receive_short(core, driver, deadline_ns, take)
 
 
-def _receive(
+def receive_short(
     core: SubscriberCore,
     driver: SubscriberDriver,
     deadline_ns: int | None,
     take: Callable[[SubscriberCore, Stream, bytes, int], _Taken | None],
 ) -> _Taken | None:
+    """Wait for a frame; return what `take` makes of it, with the last frame's stream.
+
+    None: whatever came, if anything did, was given to the core, and the long way goes on from
+    there.
+    """
     io_lock = driver.io_lock
-    if driver.hurt or not io_lock.acquire(blocking=False):
+    if driver.hurt or core.ready or not io_lock.acquire(blocking=False):
         return None
     taken: _Taken | None = None
     stream: Stream | None = None

@@ -20,6 +20,7 @@ from p2pmsg.start import parse_start
 from p2pmsg.stats import SubscriberStats
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_peer import Stream
+from p2pmsg.subscriber_short import take_lone
 from p2pmsg.sync.commits import Commit, Commits, EachCommitted, check_commit, open_cursor
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.freshness import Freshest, messages_of_batch
@@ -32,7 +33,7 @@ from p2pmsg.sync.settings import (
     cursor_config,
     subscriber_config,
 )
-from p2pmsg.sync.short import receive_lone, receive_whole
+from p2pmsg.sync.short import receive_short, receive_whole
 from p2pmsg.sync.subscriber_parts import batch_of, deadline, read, read_single
 from p2pmsg.sync.subscriber_stats import subscriber_stats
 from p2pmsg.wire import Frame, FrameError
@@ -172,10 +173,8 @@ class Subscriber:
         deadline_ns = deadline(timeout)
         if self._commits is not None:
             self._commits.asked()
-        if not self._core.ready and not self._closed:
-            lone = receive_lone(self._core, self._driver, deadline_ns)
-            if lone is not None:
-                return lone
+        if lone := receive_short(self._core, self._driver, deadline_ns, take_lone):
+            return lone
         while True:  # another thread may be quicker
             self._advance(timeout, deadline_ns)
             for message in self._active:
