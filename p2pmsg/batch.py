@@ -5,10 +5,9 @@ from typing import Any, Final
 import msgspec
 
 from p2pmsg.errors import MessageError, MessageTooLargeError
-from p2pmsg.wire import ARRAY4, REST, encoder, values_header
+from p2pmsg.wire import ARRAY4, NO_COLUMNS, REST, encoder, values_header
 
 _NIL: Final = b"\xc0"
-_NO_COLUMNS: Final = _NIL * 3
 _LARGE_BYTES: Final = 4 * 1024
 _VALUES_HEADER_BYTES: Final = 6
 _LEAD_BIN32: Final = b"\x94\x91\xc6"
@@ -245,7 +244,7 @@ def pack_slice(
     try:
         _encode_into(values, buffer, body_at + 1)
         if keys is None and timestamps_ns is None:
-            buffer += _NO_COLUMNS
+            buffer += NO_COLUMNS
         else:
             field = "timestamps_ns"
             column = timestamps_ns and [time - base for time in timestamps_ns]
@@ -312,7 +311,7 @@ def pack_alone(
             packed = encoder.encode(value)
         except PACKING_ERRORS as error:
             raise packing_error("value", value, error) from error
-    columns = _NO_COLUMNS
+    columns = NO_COLUMNS
     if key is not None or headers is not None:
         packed_headers = pack_headers(headers)
         columns = b"".join(

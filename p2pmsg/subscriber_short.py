@@ -12,10 +12,9 @@ from p2pmsg import wire
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_peer import Stream
-from p2pmsg.wire import LONE_BYTES, decode_plain
+from p2pmsg.wire import LONE_BYTES, NO_COLUMNS, decode_plain
 
 _REST_BYTES: Final = wire.REST.size
-_NO_COLUMNS: Final = b"\xc0\xc0\xc0"
 
 
 def take_lone(core: SubscriberCore, stream: Stream, data: bytes, now_ns: int) -> Message | None:
@@ -31,7 +30,7 @@ def take_lone(core: SubscriberCore, stream: Stream, data: bytes, now_ns: int) ->
         return None
     value: Any = data[stream.lone.size : -3]
     size = len(value)
-    if lead != LONE_BYTES + size or length != size + 7 or size > 255 or data[-3:] != _NO_COLUMNS:
+    if lead != LONE_BYTES + size or length != size + 7 or size > 255 or data[-3:] != NO_COLUMNS:
         body_at = len(prefix) + _REST_BYTES
         value = wire.NOT_PLAIN if length != len(data) - body_at else decode_plain(data, body_at)
         if value is wire.NOT_PLAIN:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from recovery.log.format import SEGMENT_HEADER, Walk, check_segment_header
-from recovery.log.index import Key, SegmentIndex, decode_index, index_name
+from recovery.log.index import Key, SegmentIndex, StreamIndex, decode_index, index_name
 from recovery.log.store import LogStore
 
 
@@ -123,14 +123,12 @@ class Catalog:
 
     def holes(self, key: Key) -> list[tuple[int, int]]:
         """Return what is missing of a stream between two segments that it is in."""
-        parts = [segment.streams[key] for segment in self._of.get(key, ())]
-        parts = [part for part in parts if part.frames]
+        parts = self._parts(key)
         return [(a.stop, b.start) for a, b in pairwise(parts) if a.stop < b.start]
 
     def summary(self, key: Key) -> StreamSummary | None:
         """Return what there is of a stream, or None where nothing is kept."""
-        parts = [segment.streams[key] for segment in self._of.get(key, ())]
-        parts = [part for part in parts if part.frames]
+        parts = self._parts(key)
         if not parts:
             return None
         return StreamSummary(
@@ -145,6 +143,11 @@ class Catalog:
             appended_ns_first=parts[0].appended_ns_first,
             appended_ns_last=max(part.appended_ns_last for part in parts),
         )
+
+    def _parts(self, key: Key) -> list[StreamIndex]:
+        """Return what each segment has of a stream, where it has any."""
+        parts = [segment.streams[key] for segment in self._of.get(key, ())]
+        return [part for part in parts if part.frames]
 
 
 @dataclass(slots=True)
