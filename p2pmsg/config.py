@@ -143,6 +143,12 @@ class SubscriberConfig:
     """Where two lines carry the same stream, how long what one lost may come over the other before
     it is asked for, in ms. 5 ms: more than two ways through one building differ."""
 
+    busy_wait_us: float = 200.0
+    """How long a wait looks for the next message before it sleeps, in µs, at most 1000; 0 never
+    looks. Being woken costs 40 µs. It looks only where this process publishes messages that stand
+    alone, and the message before came within that time: where two take turns. It leaves its core to
+    whoever wants it. 200 µs: twice as long as an answer takes from this machine."""
+
     multicast: MulticastSubscriberConfig = field(default_factory=MulticastSubscriberConfig)
     """What matters where an endpoint is `udp://`."""
 
@@ -155,6 +161,8 @@ class SubscriberConfig:
         at_least("keep_alive_ms", self.keep_alive_ms, 10)
         of_kind("nack", self.nack, NackConfig)
         at_least("second_line_ms", self.second_line_ms, 0)
+        at_least("busy_wait_us", self.busy_wait_us, 0)
+        check("busy_wait_us", self.busy_wait_us, self.busy_wait_us <= 1000, "at most 1000")
         of_kind("multicast", self.multicast, MulticastSubscriberConfig)
 
 

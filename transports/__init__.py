@@ -1,6 +1,7 @@
 """Frames in, frames out: ZeroMQ, UDP, memory. This package knows endpoints and bytes, no more."""
 
 from transports.base import DataReceiver, DataSender, RecoveryClient, RecoveryServer
+from transports.busy_wait import BUSY_WAIT_US, TURN, BusyWait
 from transports.context import Context, context
 from transports.endpoint import Endpoint, as_endpoint, parse_endpoint
 from transports.errors import (
@@ -22,8 +23,11 @@ from transports.zmq_queue import ZmqQueueClient, ZmqQueueServer, wait_for_any
 from transports.zmq_recovery import ZmqRecoveryClient, ZmqRecoveryServer
 
 __all__ = [
+    "BUSY_WAIT_US",
+    "TURN",
     "AddressInUseError",
     "BindError",
+    "BusyWait",
     "ClosedError",
     "ConnectError",
     "Context",

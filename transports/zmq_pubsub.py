@@ -1,10 +1,13 @@
 """The data channel over ZeroMQ: XPUB to SUB."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import zmq
+from zmq.backend import zmq_poll
 
+from transports.busy_wait import BUSY_WAIT_US, BusyWait
 from transports.context import Context, Socket
 from transports.endpoint import Endpoint
 from transports.errors import ClosedError
@@ -218,6 +221,7 @@ class ZmqReceiver(ZmqConnectingSocket):
         queue_frames: int = QUEUE_FRAMES,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         silence_ms: int = SILENCE_MS,
+        busy_wait_us: float = BUSY_WAIT_US,
     ) -> None:
         """Make the socket, unconnected.
 
@@ -229,6 +233,8 @@ class ZmqReceiver(ZmqConnectingSocket):
                 `reconnect`. Default 16 MiB.
             silence_ms: how long the publisher may be silent. Default 5000. If the queue
                 stays full for this long the connection is given up too.
+            busy_wait_us: how long `receive_wait` looks for a frame before it sleeps, where this
+                process takes turns with another; see `BusyWait`. Default 200; 0 never looks.
 
         """
         limits = Limits(
@@ -239,6 +245,9 @@ class ZmqReceiver(ZmqConnectingSocket):
         super().__init__(endpoint, context=context, kind=zmq.SUB, limits=limits)
         self._receive_timeout_ms = -1
         self._recv = self.socket.recv
+        # Reading ZMQ_EVENTS takes as long, but keeps the interpreter from other threads.
+        has_come = partial(zmq_poll, [(self.socket, int(zmq.POLLIN))], 0)
+        self._busy_wait = BusyWait(busy_wait_us, has_come)
 
     def subscribe(self, prefix: bytes) -> None:
         """Receive frames that begin with `prefix`; as often as it is called, as often undo it.
@@ -289,8 +298,12 @@ class ZmqReceiver(ZmqConnectingSocket):
             if timeout_ms != self._receive_timeout_ms:
                 self.socket.set(zmq.RCVTIMEO, timeout_ms)
                 self._receive_timeout_ms = timeout_ms
-            return self._recv()
+            self._busy_wait.begin()
+            frame = self._recv()
+            self._busy_wait.end()
+            return frame
         except zmq.Again:
+            self._busy_wait.end()
             return None
         except zmq.ZMQError as error:
             raise self._error(error) from error

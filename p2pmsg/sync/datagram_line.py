@@ -5,6 +5,7 @@ import select
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import transports
@@ -41,6 +42,9 @@ class DatagramLine:
         self.sockets = (self._udp.socket, self._udp.back)
         for one in self.sockets:
             self._poll.register(one.fileno(), select.POLLIN)
+        self._busy_wait = transports.BusyWait(
+            core.config.busy_wait_us, partial(self._poll.poll, 0)
+        )
         self._member.rooms[line] = self._udp.buffer_bytes // _ROOM_PART
         if self._udp.buffer_bytes < wanted:
             _log.warning(
@@ -75,7 +79,10 @@ class DatagramLine:
 
     def wait(self, timeout_ms: int) -> bool:
         """Wait until something has come."""
-        return bool(self._poll.poll(timeout_ms))
+        self._busy_wait.begin()
+        come = bool(self._poll.poll(timeout_ms))
+        self._busy_wait.end()
+        return come
 
     def take(self, *, shed: bool = False) -> int:
         """Give the core what has come, a bounded amount of it; returns how much it was."""
@@ -104,7 +111,7 @@ class DatagramLine:
 
         It is for the short ways of `p2pmsg.sync.short`.
         """
-        if not self._poll.poll(timeout_ms):
+        if not self.wait(timeout_ms):
             return None
         received = self._udp.receive()
         if received is None:

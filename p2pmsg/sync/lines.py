@@ -59,6 +59,7 @@ def _make_receiver(
         context=transports.context(),
         queue_frames=config.queue_frames,
         frame_bytes_max=config.frame_bytes_max,
+        busy_wait_us=config.busy_wait_us,
     )
     for topic in topics or ["*"]:
         prefix = topic[:-1].encode() if topic.endswith("*") else topic.encode() + b"\0"

@@ -17,6 +17,7 @@ from p2pmsg.sync.publisher_driver import PublisherDriver
 from p2pmsg.sync.publisher_stats import publisher_stats
 from p2pmsg.sync.settings import check_columns, check_name, publish_error, publisher_config
 from p2pmsg.wire import encoder
+from transports import TURN
 
 if TYPE_CHECKING:
     from recovery.log import LogConfig
@@ -172,6 +173,7 @@ class Publisher(ClosesItself):
                     if sent:
                         outbox.popleft()
                     core.note_beat(topic, now_ns=now_ns)
+                    TURN.is_theirs = True
                     lock.busy = False
                     if not sent:
                         self._send_rest()

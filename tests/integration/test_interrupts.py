@@ -13,8 +13,9 @@ import recovery.queue
 from p2pmsg.queue import driver, job, puller, puller_line
 from p2pmsg.sync import exclusive, short, subscriber
 from tests.integration.peers import TOPIC, work_until
+from transports import busy_wait, zmq_pubsub
 
-SUBSCRIBER = (short, subscriber)
+SUBSCRIBER = (busy_wait, short, subscriber, zmq_pubsub)
 PULLER = (driver, exclusive, job, puller, puller_line)
 PUSHER = [
     str(path)

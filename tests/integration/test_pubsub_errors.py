@@ -75,6 +75,8 @@ BAD_CONFIGS = [
     (PublisherConfig, "replay", 5),
     (PublisherConfig, "heartbeat", None),
     (SubscriberConfig, "receive_bytes", 0),
+    (SubscriberConfig, "busy_wait_us", -1),
+    (SubscriberConfig, "busy_wait_us", 1001),
     (SubscriberConfig, "queue_frames", 0),
     (SubscriberConfig, "frame_bytes_max", 1),
     (SubscriberConfig, "publisher_timeout_ms", 0),

@@ -1,0 +1,80 @@
+"""Who takes turns with another waits awake, and who only consumes sleeps; over real sockets."""
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+import p2pmsg
+from tests.integration.peers import DEADLINE_S, TOPIC, check_ledger
+
+TRIPS_MAX = 2000
+EAGER = p2pmsg.SubscriberConfig(busy_wait_us=1000)
+
+
+def count_looks(subscriber):
+    """Return a list that gets an item each time the subscriber looks."""
+    looks = []
+    busy_wait = subscriber._driver._receivers[0]._busy_wait
+    has_come = busy_wait._has_come
+    busy_wait._has_come = lambda: looks.append(None) or has_come()
+    return looks
+
+
+@contextmanager
+def echoing(there, back):
+    """Publish what comes in `there` on `back`, in a thread."""
+
+    def echo():
+        for message in there:
+            back.publish(TOPIC, message.value)
+
+    thread = threading.Thread(target=echo)
+    thread.start()
+    yield
+    there.close()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def open_ends(make_publisher, make_subscriber):
+    """Give a function that makes a publisher and its subscriber, with a config."""
+
+    def make(config):
+        publisher = make_publisher()
+        return publisher, make_subscriber(publisher.endpoint, joins=publisher, config=config)
+
+    return make
+
+
+@pytest.mark.parametrize("how", ["receive", "iterate"])
+def test_two_that_take_turns_look_for_the_answer(open_ends, how):
+    there, echo = open_ends(None)
+    back, subscriber = open_ends(EAGER)
+    looks = count_looks(subscriber)
+    messages, trips = iter(subscriber), 0
+    with echoing(echo, back):
+        while not looks and trips < TRIPS_MAX:  # on a busy machine an answer may take its time
+            there.publish(TOPIC, trips)
+            message = subscriber.receive(DEADLINE_S) if how == "receive" else next(messages)
+            assert (message.sequence, message.value) == (trips, trips)
+            trips += 1
+    assert looks
+    check_ledger(subscriber, delivered=trips)
+
+
+@pytest.mark.parametrize("how", ["consume", "switched off"])
+def test_who_only_consumes_never_looks_nor_does_anybody_where_it_is_switched_off(
+    open_ends, how
+):
+    off = p2pmsg.SubscriberConfig(busy_wait_us=0)
+    publisher, subscriber = open_ends(off if how == "switched off" else EAGER)
+    looks = count_looks(subscriber)
+    turn = subscriber._driver._receivers[0]._busy_wait._turn
+    for number in range(200):
+        publisher.publish(TOPIC, number)
+        turn.is_theirs = how == "switched off"  # the publisher is another process's
+        assert subscriber.receive(DEADLINE_S).value == number
+    assert not looks
+    check_ledger(subscriber, delivered=200)

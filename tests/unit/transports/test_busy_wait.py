@@ -1,0 +1,85 @@
+"""When a wait looks before it sleeps, and for how long."""
+
+import pytest
+
+from transports.busy_wait import BusyWait, Turn
+
+WINDOW_US = 200
+LOOK_NS = 2_000
+
+
+class Bench:
+    """A clock that moves while somebody looks or sleeps, and what comes at a time."""
+
+    def __init__(self, window_us=WINDOW_US, **options):
+        self.now_ns, self.comes_ns = 0, 0
+        self.looks = self.yields = 0
+        self.turn = Turn()
+        options.setdefault("yield_core", self.leave_core)
+        self.wait = BusyWait(
+            window_us, self.has_come, turn=self.turn, now_ns=lambda: self.now_ns, **options
+        )
+
+    def has_come(self):
+        self.looks += 1
+        self.now_ns += LOOK_NS
+        return self.now_ns >= self.comes_ns
+
+    def leave_core(self):
+        self.yields += 1
+
+    def receive(self, after_us, *, spoke=True):
+        """Wait for what comes so many microseconds from now; return how often it looked."""
+        before = self.looks
+        self.comes_ns = self.now_ns + after_us * 1000
+        self.turn.is_theirs = spoke
+        self.wait.begin()
+        self.now_ns = max(self.now_ns, self.comes_ns)
+        self.wait.end()
+        return self.looks - before
+
+
+def test_the_first_wait_sleeps_and_one_behind_a_short_wait_looks_until_the_answer_is_there():
+    bench = Bench()
+    assert bench.receive(100) == 0
+    assert bench.receive(100) == 100_000 / LOOK_NS
+    assert bench.yields == bench.looks - 1  # the core is left to others between two looks
+
+
+@pytest.mark.parametrize(
+    ("waits_us", "looks"),
+    [
+        ((100, 198, 50), [False, True, True]),
+        ((200, 50, 50), [False, False, True]),  # just too long
+        ((100, 5000, 50, 50), [False, True, False, True]),  # one window in vain, no more
+        ((5000, 5000, 5000), [False, False, False]),
+        ((0, 0, 0), [False, True, True]),  # it was there already
+    ],
+)
+def test_a_wait_looks_where_the_one_before_was_over_within_the_window(waits_us, looks):
+    bench = Bench()
+    assert [bench.receive(after_us) > 0 for after_us in waits_us] == looks
+
+
+def test_whoever_only_consumes_sleeps_however_quickly_messages_follow():
+    bench = Bench()
+    assert [bench.receive(10, spoke=False) for _ in range(100)] == [0] * 100
+
+
+def test_one_message_of_ours_is_looked_behind_once():
+    bench = Bench()
+    bench.receive(10)
+    assert bench.receive(10) > 0
+    assert not bench.turn.is_theirs
+
+
+def test_a_look_in_vain_ends_with_the_window():
+    bench = Bench()
+    bench.receive(10)
+    assert bench.receive(1_000_000) == WINDOW_US * 1000 / LOOK_NS
+
+
+@pytest.mark.parametrize("options", [{"window_us": 0}, {"yield_core": None}])
+def test_it_never_looks_where_that_is_switched_off_or_the_system_cannot(options):
+    bench = Bench(**options)
+    assert [bench.receive(10) for _ in range(3)] == [0, 0, 0]

@@ -1,0 +1,90 @@
+"""Waiting awake: whoever waits for an answer looks for it before it sleeps.
+
+The kernel wakes a sleeping thread late, with cold caches, and perhaps on another core: half of a
+ping-pong's round trip. Aeron's idle strategies and Linux's haltpoll governor wait awake for the
+same reason, and the governor decides as it is done here: by how long the last wait was.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+BUSY_WAIT_US: Final = 200.0
+"""How long a wait looks by default, in µs: twice as long as an answer takes that comes from another
+process of this machine, and as long as KVM and haltpoll look."""
+_sched_yield: Final = getattr(os, "sched_yield", None)
+
+
+class Turn:
+    """Whose turn it is in this process's talk with others; all its sockets share one.
+
+    Attributes:
+        is_theirs: set by whoever sent a message that stands alone, and so may be answered.
+
+    """
+
+    __slots__ = ("is_theirs",)
+
+    def __init__(self) -> None:
+        self.is_theirs = False
+
+
+TURN: Final = Turn()
+
+
+class BusyWait:
+    """Whether a wait looks first, and the looking.
+
+    It looks when this process has sent a message since it last looked, and the wait before was over
+    within the window. So whoever takes turns with another looks, and who only consumes sleeps; when
+    answers become slow, one window is spent in vain. After each look the core is left to whoever
+    wants it, so that two ends on one core do not stand in each other's way.
+
+    Attributes:
+        was_short: whether the wait before was over within the window.
+
+    """
+
+    def __init__(
+        self,
+        window_us: float,
+        has_come: Callable[[], object],
+        *,
+        turn: Turn = TURN,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        yield_core: Callable[[], object] | None = _sched_yield,
+    ) -> None:
+        """Keep asleep until a wait was short.
+
+        Args:
+            window_us: how long to look at most, in µs; 0 never looks.
+            has_come: returns whether something is there, without waiting.
+            turn: whose turn it is.
+            now_ns: the clock.
+            yield_core: leaves the core to others; where the system has no such call it never looks.
+
+        """
+        self.was_short = False
+        self._window_ns = 0 if yield_core is None else round(window_us * 1000)
+        self._has_come = has_come
+        self._turn = turn
+        self._now_ns = now_ns
+        self._yield_core = yield_core
+        self._begun_ns = 0
+
+    def begin(self) -> None:
+        """Look, if it is worth it; what is still not there is then to be slept for."""
+        now_ns = self._now_ns
+        self._begun_ns = begun_ns = now_ns()
+        turn, yield_core = self._turn, self._yield_core
+        if not turn.is_theirs or not self.was_short or yield_core is None:
+            return
+        turn.is_theirs = False
+        until_ns = begun_ns + self._window_ns
+        while not self._has_come() and now_ns() < until_ns:
+            yield_core()
+
+    def end(self) -> None:
+        """Note that the wait is over."""
+        self.was_short = self._now_ns() - self._begun_ns < self._window_ns
