@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from p2pmsg.multicast.config import MulticastPublisherConfig, MulticastSubscriberConfig
-from p2pmsg.settings_checks import at_least, check, of_kind, whole
+from p2pmsg.settings_checks import at_least, check, of_kind, whole, within
 from recovery import HeartbeatConfig, NackConfig, ReplayConfig, RetransmitConfig
 
 OnFull = Literal["block", "drop", "raise"]
@@ -13,7 +13,16 @@ _BULK_FRAMES: Final = 2
 _FRAMES_KEPT: Final = 16
 _ROOMY_BYTES: Final = 64 * 1024
 
-__all__ = ["OnFull", "PublisherConfig", "SubscriberConfig", "at_least", "check", "of_kind", "whole"]
+__all__ = [
+    "OnFull",
+    "PublisherConfig",
+    "SubscriberConfig",
+    "at_least",
+    "check",
+    "of_kind",
+    "whole",
+    "within",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +170,7 @@ class SubscriberConfig:
         at_least("keep_alive_ms", self.keep_alive_ms, 10)
         of_kind("nack", self.nack, NackConfig)
         at_least("second_line_ms", self.second_line_ms, 0)
-        at_least("busy_wait_us", self.busy_wait_us, 0)
-        check("busy_wait_us", self.busy_wait_us, self.busy_wait_us <= 1000, "at most 1000")
+        within("busy_wait_us", self.busy_wait_us, 0, 1000)
         of_kind("multicast", self.multicast, MulticastSubscriberConfig)
 
 

@@ -25,6 +25,12 @@ def whole(field_name: str, value: int, least: int) -> None:
     check(field_name, value, ok, f"an int of at least {least}")
 
 
+def within(field_name: str, value: float, least: float, most: float) -> None:
+    """Raise `ConfigError` unless `value` is a number from `least` to `most`."""
+    at_least(field_name, value, least)
+    check(field_name, value, value <= most, f"at most {most}")
+
+
 def of_kind(field_name: str, value: Any, kind: type) -> None:
     """Raise `ConfigError` unless `value` is a `kind`."""
     check(field_name, value, isinstance(value, kind), f"a {kind.__name__}")

@@ -1,13 +1,11 @@
 """The data channel over ZeroMQ: XPUB to SUB."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 import zmq
-from zmq.backend import zmq_poll
 
-from transports.busy_wait import BUSY_WAIT_US, BusyWait
+from transports.busy_wait import BUSY_WAIT_US
 from transports.context import Context, Socket
 from transports.endpoint import Endpoint
 from transports.errors import ClosedError
@@ -18,6 +16,7 @@ from transports.zmq_socket import (
     Limits,
     ZmqConnectingSocket,
     ZmqSocket,
+    busy_wait_for,
 )
 
 NO_COPY_BYTES: Final = 128 * 1024
@@ -234,7 +233,7 @@ class ZmqReceiver(ZmqConnectingSocket):
             silence_ms: how long the publisher may be silent. Default 5000. If the queue
                 stays full for this long the connection is given up too.
             busy_wait_us: how long `receive_wait` looks for a frame before it sleeps, where this
-                process takes turns with another; see `BusyWait`. Default 200; 0 never looks.
+                process takes turns with another; see `BusyWait`. Default 200; 0: never.
 
         """
         limits = Limits(
@@ -245,9 +244,7 @@ class ZmqReceiver(ZmqConnectingSocket):
         super().__init__(endpoint, context=context, kind=zmq.SUB, limits=limits)
         self._receive_timeout_ms = -1
         self._recv = self.socket.recv
-        # Reading ZMQ_EVENTS takes as long, but keeps the interpreter from other threads.
-        has_come = partial(zmq_poll, [(self.socket, int(zmq.POLLIN))], 0)
-        self._busy_wait = BusyWait(busy_wait_us, has_come)
+        self._busy_wait = busy_wait_for(self.socket, busy_wait_us)
 
     def subscribe(self, prefix: bytes) -> None:
         """Receive frames that begin with `prefix`; as often as it is called, as often undo it.

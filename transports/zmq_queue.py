@@ -4,10 +4,11 @@ from typing import Final
 
 import zmq
 
+from transports.busy_wait import BUSY_WAIT_US
 from transports.context import Context
 from transports.endpoint import Endpoint
 from transports.zmq_recovery import ZmqRecoveryClient, ZmqRecoveryServer, skip_parts
-from transports.zmq_socket import FRAME_BYTES_MAX
+from transports.zmq_socket import FRAME_BYTES_MAX, busy_wait_for
 
 QUEUE_FRAMES: Final = 100_000
 """Above what a worker may have in hand: credit is the bound, and a frame has a job at least."""
@@ -34,12 +35,14 @@ class ZmqQueueServer(ZmqRecoveryServer):
         *,
         context: Context,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        busy_wait_us: float = BUSY_WAIT_US,
     ) -> None:
-        """Bind; see `ZmqRecoveryServer`."""
+        """Bind; see `ZmqRecoveryServer`, and `ZmqReceiver` for `busy_wait_us`."""
         super().__init__(
             endpoint, context=context, queue_frames=QUEUE_FRAMES, frame_bytes_max=frame_bytes_max
         )
         self._receive_timeout_ms = -1
+        self._busy_wait = busy_wait_for(self.socket, busy_wait_us)
         self._monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.fd = int(self.socket.get(zmq.FD))
         self.break_fd = int(self._monitor.get(zmq.FD))
@@ -66,11 +69,14 @@ class ZmqQueueServer(ZmqRecoveryServer):
             if timeout_ms != self._receive_timeout_ms:
                 socket.set(zmq.RCVTIMEO, timeout_ms)
                 self._receive_timeout_ms = timeout_ms
+            self._busy_wait.begin()
             requester = socket.recv()
+            self._busy_wait.end()
             frame = socket.recv()
             if not socket.get(zmq.RCVMORE):
                 return requester, frame
         except zmq.Again:
+            self._busy_wait.end()
             return None
         except zmq.ZMQError as error:
             raise self._error(error) from error
@@ -101,13 +107,15 @@ class ZmqQueueClient(ZmqRecoveryClient):
         *,
         context: Context,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        busy_wait_us: float = BUSY_WAIT_US,
     ) -> None:
-        """Make the socket, unconnected; see `ZmqRecoveryClient`."""
+        """Make the socket, unconnected; see `ZmqRecoveryClient`, `ZmqReceiver`."""
         super().__init__(
             endpoint, context=context, queue_frames=QUEUE_FRAMES, frame_bytes_max=frame_bytes_max
         )
         self.fd = int(self.socket.get(zmq.FD))
         self._receive_timeout_ms = -1
+        self._busy_wait = busy_wait_for(self.socket, busy_wait_us)
 
     def receive_wait(self, timeout_ms: int) -> bytes | None:
         """Return the next frame, or None after `timeout_ms` without one.
@@ -122,10 +130,13 @@ class ZmqQueueClient(ZmqRecoveryClient):
             if timeout_ms != self._receive_timeout_ms:
                 self.socket.set(zmq.RCVTIMEO, timeout_ms)
                 self._receive_timeout_ms = timeout_ms
+            self._busy_wait.begin()
             frame = self.socket.recv()
+            self._busy_wait.end()
             if not self.socket.get(zmq.RCVMORE):
                 return frame
         except zmq.Again:
+            self._busy_wait.end()
             return None
         except zmq.ZMQError as error:
             raise self._error(error) from error

@@ -4,11 +4,14 @@ import errno
 import os
 import socket as system_socket
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
 import zmq
+from zmq.backend import zmq_poll
 
+from transports.busy_wait import BusyWait
 from transports.context import Context, Socket, note_linger
 from transports.endpoint import Endpoint, as_endpoint
 from transports.errors import (
@@ -256,3 +259,9 @@ def _bind_address(endpoint: Endpoint) -> str:
         if isinstance(error, system_socket.gaierror):
             reason = f"host {endpoint.host!r} is unknown ({error.strerror})"
         raise BindError(str(endpoint), reason, error.errno) from error
+
+
+def busy_wait_for(socket: Socket, window_us: float) -> BusyWait:
+    """Return what looks for messages on a socket for so long, in µs, before a wait for them."""
+    # Reading ZMQ_EVENTS takes as long, but keeps the interpreter from other threads.
+    return BusyWait(window_us, partial(zmq_poll, [(socket, int(zmq.POLLIN))], 0))

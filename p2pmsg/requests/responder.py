@@ -11,7 +11,7 @@ from typing import Any, Final, Self, TypeVar
 
 import transports
 from p2pmsg.batch import check_size
-from p2pmsg.config import at_least, check, whole
+from p2pmsg.config import at_least, check, whole, within
 from p2pmsg.errors import BindError, ClosedError, ConfigError, EndpointError
 from p2pmsg.publisher_stream import check_topic
 from p2pmsg.requests import frames
@@ -49,6 +49,8 @@ class Responder(ClosesAtOnce):
         cache_bytes_max: bytes of them. Default 64 MiB.
         cache_seconds: for how long. Default 60: beyond the retries of most requests.
         message_bytes_max: largest reply, packed. Default 1 MiB.
+        busy_wait_us: how long it looks for the next request before it sleeps, in µs; as for
+            `Requester`. Default 200.
 
     Raises:
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoint.
@@ -67,6 +69,7 @@ class Responder(ClosesAtOnce):
         cache_bytes_max: int = 64 * 2**20,
         cache_seconds: float = 60.0,
         message_bytes_max: int = 1024 * 1024,
+        busy_wait_us: float = transports.BUSY_WAIT_US,
     ) -> None:
         whole("threads", threads, 1)
         whole("pending_max", pending_max, 1)
@@ -74,6 +77,7 @@ class Responder(ClosesAtOnce):
         whole("cache_bytes_max", cache_bytes_max, 0)
         at_least("cache_seconds", cache_seconds, 0)
         whole("message_bytes_max", message_bytes_max, 64)
+        within("busy_wait_us", busy_wait_us, 0, 1000)
         self._threads = threads
         self._pending_max = pending_max
         self._bytes_max = message_bytes_max
@@ -89,7 +93,9 @@ class Responder(ClosesAtOnce):
         self._serving = threading.Lock()
         self._closed = False
         try:
-            self._server = transports.ZmqQueueServer(endpoint, context=transports.context())
+            self._server = transports.ZmqQueueServer(
+                endpoint, context=transports.context(), busy_wait_us=busy_wait_us
+            )
         except transports.EndpointError as error:
             raise EndpointError(error) from error
         except transports.BindError as error:
@@ -243,5 +249,6 @@ class Responder(ClosesAtOnce):
         try:
             if self._server.reply(where, reply):
                 self.answered += 1
+                transports.TURN.is_theirs = True
         except transports.PeerUnreachableError:
             pass  # it asks again over its next connection, and is answered from the cache

@@ -6,16 +6,15 @@ from contextlib import contextmanager
 import pytest
 
 import p2pmsg
-from tests.integration.peers import DEADLINE_S, TOPIC, check_ledger
+from tests.integration.peers import DEADLINE_S, LOOPBACK, TOPIC, check_ledger
 
 TRIPS_MAX = 2000
 EAGER = p2pmsg.SubscriberConfig(busy_wait_us=1000)
 
 
-def count_looks(subscriber):
-    """Return a list that gets an item each time the subscriber looks."""
+def count_looks(busy_wait):
+    """Return a list that gets an item with each look."""
     looks = []
-    busy_wait = subscriber._driver._receivers[0]._busy_wait
     has_come = busy_wait._has_come
     busy_wait._has_come = lambda: looks.append(None) or has_come()
     return looks
@@ -52,7 +51,7 @@ def open_ends(make_publisher, make_subscriber):
 def test_two_that_take_turns_look_for_the_answer(open_ends, how):
     there, echo = open_ends(None)
     back, subscriber = open_ends(EAGER)
-    looks = count_looks(subscriber)
+    looks = count_looks(subscriber._driver._receivers[0]._busy_wait)
     messages, trips = iter(subscriber), 0
     with echoing(echo, back):
         while not looks and trips < TRIPS_MAX:  # on a busy machine an answer may take its time
@@ -70,7 +69,7 @@ def test_who_only_consumes_never_looks_nor_does_anybody_where_it_is_switched_off
 ):
     off = p2pmsg.SubscriberConfig(busy_wait_us=0)
     publisher, subscriber = open_ends(off if how == "switched off" else EAGER)
-    looks = count_looks(subscriber)
+    looks = count_looks(subscriber._driver._receivers[0]._busy_wait)
     turn = subscriber._driver._receivers[0]._busy_wait._turn
     for number in range(200):
         publisher.publish(TOPIC, number)
@@ -78,3 +77,23 @@ def test_who_only_consumes_never_looks_nor_does_anybody_where_it_is_switched_off
         assert subscriber.receive(DEADLINE_S).value == number
     assert not looks
     check_ledger(subscriber, delivered=200)
+
+
+@pytest.mark.parametrize("busy_wait_us", [1000, 0])
+def test_a_requester_and_its_responder_look_unless_it_is_switched_off(opened, busy_wait_us):
+    responder = opened.enter_context(
+        p2pmsg.Responder(LOOPBACK, {TOPIC: lambda value: value}, busy_wait_us=busy_wait_us)
+    )
+    requester = opened.enter_context(
+        p2pmsg.Requester(responder.endpoint, busy_wait_us=busy_wait_us)
+    )
+    responder.start()
+    there = count_looks(responder._server._busy_wait)
+    here = count_looks(requester._clients()[0]._busy_wait)
+    trips = 0
+    while trips < TRIPS_MAX and not (there and here):
+        assert requester.request(TOPIC, trips) == trips
+        trips += 1
+        if trips == 200 and not busy_wait_us:
+            break
+    assert bool(there) == bool(here) == bool(busy_wait_us)

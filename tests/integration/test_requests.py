@@ -168,6 +168,11 @@ BAD = {
     "timeout": (lambda r: r.request("t", timeout=0), p2pmsg.ConfigError, "timeout"),
     "attempts": (lambda r: r.request("t", attempts_max=0), p2pmsg.ConfigError, "attempts_max"),
     "deadline": (lambda r: r.request_all("t", deadline=-1), p2pmsg.ConfigError, "deadline"),
+    "busy wait": (
+        lambda _: p2pmsg.Requester("tcp://127.0.0.1:1", busy_wait_us=1001),
+        p2pmsg.ConfigError,
+        "busy_wait_us must be at most 1000, not 1001",
+    ),
 }
 
 
