@@ -25,6 +25,7 @@ from p2pmsg.errors import (
     NoHandlerError,
     P2PError,
     QueueFullError,
+    ReentrantCallError,
     RemoteError,
     RequestError,
 )
@@ -130,6 +131,7 @@ __all__ = [
     "QueueConfig",
     "QueueFullError",
     "RangeReader",
+    "ReentrantCallError",
     "Relay",
     "RelayStats",
     "RelayedSessionStats",

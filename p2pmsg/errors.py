@@ -155,6 +155,17 @@ class LogFailedError(P2PError, OSError):
         self.errno = number
 
 
+class ReentrantCallError(P2PError, RuntimeError):
+    """A signal handler called what its thread was inside of; nothing was done.
+
+    It cannot wait, since what it struck goes on when it returns. Let the handler raise, or set
+    something that the program looks at. (A finalizer, or a handler of `logging`, may be it too.)
+    """
+
+    def __init__(self) -> None:
+        super().__init__("called, probably by a signal handler, while the same thread was inside")
+
+
 class QueueFullError(P2PError):
     """A subscriber's queue is full; the message was not accepted and may be tried again."""
 

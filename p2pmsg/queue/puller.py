@@ -17,7 +17,7 @@ from p2pmsg.queue.process_id import this_process, worker_name
 from p2pmsg.queue.puller_line import PullerLine
 from p2pmsg.queue.stats import PullerStats, merge_counts
 from p2pmsg.sync.closing import ClosesAtOnce
-from p2pmsg.sync.exclusive import ExclusiveLock
+from p2pmsg.sync.exclusive import ExclusiveLock, goes_by_flag
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.settings import check_endpoints, check_name
 
@@ -63,7 +63,7 @@ class Puller(ClosesAtOnce):
         self._config = replace(config, prefetch=prefetch) if prefetch is not None else config
         self._name = check_name(name if name is not None else worker_name())
         places = check_endpoints(endpoints)
-        self._lock = ExclusiveLock()
+        self._lock = ExclusiveLock(nests=True)  # what is settled may be so by itself
         self._closed = False
         self._unusable: str | None = None
         self._clients: list[transports.ZmqQueueClient] = []
@@ -114,6 +114,7 @@ class Puller(ClosesAtOnce):
     def __iter__(self) -> Iterator[Job]:
         return self
 
+    @goes_by_flag("receive")
     def __next__(self) -> Job:
         # The way of a job that is there already is written out: see Publisher.publish. One with a
         # key, or a history, goes the long way, which looks at the lease.
@@ -173,7 +174,7 @@ class Puller(ClosesAtOnce):
 
     def stats(self) -> PullerStats:
         """Return the counters as they are now; also after `close`."""
-        return self._lock.run(self._stats)
+        return self._lock.look(self._stats)
 
     def close(self, timeout: float = 1.0) -> None:
         """Give back what was not begun, reject what was, and close.

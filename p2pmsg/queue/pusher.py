@@ -23,7 +23,7 @@ from p2pmsg.queue.pusher_io import PusherIO
 from p2pmsg.queue.pusher_stats import pusher_stats
 from p2pmsg.queue.stats import PusherStats
 from p2pmsg.sync.closing import ClosesItself
-from p2pmsg.sync.exclusive import ExclusiveLock
+from p2pmsg.sync.exclusive import ExclusiveLock, goes_by_flag
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.settings import check_name
 from p2pmsg.wire import encoder
@@ -148,6 +148,7 @@ class Pusher(ClosesItself):
         """The 64-bit id of the queue; with a log, the same after a restart."""
         return self._core.session
 
+    @goes_by_flag("_push_slowly")
     def push(
         self,
         value: Any,
@@ -232,7 +233,7 @@ class Pusher(ClosesItself):
 
     def stats(self) -> PusherStats:
         """Return the counters as they are now; also after `close`."""
-        return self._lock.run(
+        return self._lock.look(
             pusher_stats,
             self._core,
             self._io,
@@ -257,6 +258,7 @@ class Pusher(ClosesItself):
         """
         if self._closed:
             return
+        self._lock.refuse_inside()
         self._closed = True
         try:
             wait = timeout if timeout is not None else (0.0 if self._journal else 5.0)

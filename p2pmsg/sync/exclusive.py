@@ -7,22 +7,52 @@ line; a lock's acquire and release would be a quarter of its time. Where there i
 stays set, and everybody goes by the lock.
 """
 
+import dis
 import sys
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, TypeVar
+from types import CodeType, FrameType, TracebackType
+from typing import Any, Final, TypeVar
 
+from p2pmsg.errors import ReentrantCallError
 from p2pmsg.sync.shield import shielded
 
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+_by_flag: Final[dict[CodeType, tuple[int, tuple[str, ...]]]] = {}
+"""Of each method that goes by a flag: where it sets it, and what it calls outside."""
+_NEVER: Final[tuple[int, tuple[str, ...]]] = (sys.maxsize, ())
+
+
+def goes_by_flag(*outside: str) -> Callable[[F], F]:
+    """Mark a method that goes by the flag of its local variable `lock`.
+
+    Args:
+        outside: the methods that it calls while it has not set the flag.
+
+    """
+
+    def mark(method: F) -> F:
+        code = method.__code__
+        sets = (
+            step.offset
+            for step in dis.get_instructions(code)
+            if step.opname == "STORE_ATTR" and step.argval == "busy"
+        )
+        _by_flag[code] = next(sets), outside
+        return method
+
+    return mark
 
 
 class ExclusiveLock:
-    """A re-entrant lock that also keeps out those who go by the flag.
+    """A lock that also keeps out those who go by the flag.
 
-    Who goes by the flag does, with no call in between::
+    Who is inside, either way, cannot come in again: a signal handler that tries gets a
+    `ReentrantCallError`, where it would wait for ever, or find the work under the lock half done.
+
+    Who goes by the flag is marked with `goes_by_flag`, and does, with no call in between::
 
         if lock.busy: … go by the lock instead
         lock.busy = True
@@ -41,35 +71,65 @@ class ExclusiveLock:
 
     Attributes:
         busy: the flag; set while somebody is inside, either way.
-        depth: how often the thread that has the lock has taken it.
+        depth: how often the thread that has the lock has taken it: once, where it does not nest.
         unlock: the last step of a release, of which C does the whole.
         has_gil: whether this interpreter has a global lock.
 
     """
 
-    __slots__ = ("_lock", "busy", "depth", "has_gil", "unlock")
+    __slots__ = ("_lock", "_nests", "busy", "depth", "has_gil", "unlock")
 
-    def __init__(self) -> None:
+    def __init__(self, *, nests: bool = False) -> None:
+        """Make it; with `nests` a thread that has the lock may take it once more."""
         self._lock = threading.RLock()
+        self._nests = nests
         self.depth = 0
         self.has_gil = has_gil()
         self.busy = not self.has_gil
         self.unlock = self._lock.release
 
     def acquire(self) -> None:
-        """Wait for the lock, and for whoever is inside by the flag."""
+        """Wait for the lock, and for whoever is inside by the flag.
+
+        Raises:
+            ReentrantCallError: this thread is inside, and may not nest.
+
+        """
         lock = self._lock
         try:
-            lock.acquire()
+            if not lock.acquire(blocking=False):
+                self._refuse_if_set_here()  # whoever has the lock waits for the flag
+                lock.acquire()
+            if self.depth and not self._nests:
+                lock.release()
+                raise ReentrantCallError
             if self.depth == 0 and self.has_gil:
-                while self.busy:
-                    time.sleep(0)  # whoever is inside needs the GIL to come out
+                if self.busy:
+                    self._refuse_if_set_here()
+                    while self.busy:
+                        time.sleep(0)  # whoever is inside needs the GIL to come out
                 self.busy = True
             self.depth += 1
         except BaseException:
             if self.depth == 0 and lock._is_owned():  # type: ignore[attr-defined]
                 lock.release()
             raise
+
+    def refuse_inside(self) -> None:
+        """Raise `ReentrantCallError` where this thread is inside; for the start of many steps."""
+        self.acquire()
+        self.release()
+
+    def _refuse_if_set_here(self) -> None:
+        """Raise where this thread has set the flag further out, and is not out again."""
+        frame: FrameType | None = sys._getframe(1)
+        inner = ""
+        while frame is not None:
+            set_at, outside = _by_flag.get(frame.f_code, _NEVER)
+            has_set = frame.f_lasti > set_at and inner not in outside
+            if has_set and frame.f_locals.get("lock") is self:
+                raise ReentrantCallError
+            inner, frame = frame.f_code.co_name, frame.f_back
 
     def release(self) -> None:
         """Leave; the last release lets others in, by the flag too."""
@@ -86,6 +146,13 @@ class ExclusiveLock:
             self.depth -= 1
             self.busy = self.depth > 0 or not self.has_gil
             self.unlock()
+
+    def look(self, call: Callable[..., R], *arguments: Any, **options: Any) -> R:
+        """Call what only reads: under the lock, or at once where this thread is inside."""
+        try:
+            return self.run(call, *arguments, **options)
+        except ReentrantCallError:
+            return call(*arguments, **options)
 
     def run_whole(self, call: Callable[..., R], *arguments: Any) -> R:
         """Call under the lock, without a wait; Ctrl-C strikes behind it and not within."""

@@ -10,7 +10,7 @@ from p2pmsg.errors import ClosedError, LogFailedError
 from p2pmsg.stats import PublisherStats
 from p2pmsg.sync.bulk import Bulk
 from p2pmsg.sync.closing import ClosesItself
-from p2pmsg.sync.exclusive import ExclusiveLock
+from p2pmsg.sync.exclusive import ExclusiveLock, goes_by_flag
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.opening import open_publisher
 from p2pmsg.sync.publisher_driver import PublisherDriver
@@ -110,6 +110,7 @@ class Publisher(ClosesItself):
         """The 64-bit id of this publisher's sequence space."""
         return self._core.session
 
+    @goes_by_flag("_publish_locked", "_send_rest")
     def publish(
         self,
         topic: str,
@@ -137,6 +138,7 @@ class Publisher(ClosesItself):
             MessageError: it cannot be published as it is.
             QueueFullError: `on_full="raise"`, and a subscriber's queue is full.
             LogFailedError: the local log could not be written.
+            ReentrantCallError: a signal handler called it that struck within the publisher.
             ClosedError: the publisher is closed.
 
         """
@@ -260,7 +262,7 @@ class Publisher(ClosesItself):
 
     def stats(self) -> PublisherStats:
         """Return the counters as they are now; also after `close`."""
-        return self._lock.run(
+        return self._lock.look(
             publisher_stats,
             self._core,
             self._outgoing.guard,
@@ -277,9 +279,14 @@ class Publisher(ClosesItself):
             timeout: how long to wait, in seconds, for subscribers that still repair gaps. Default
                 5.0. Those who are not through by then are counted in `stats().undelivered`.
 
+        Raises:
+            LogFailedError: not everything could be written to the log.
+            ReentrantCallError: as for `publish`; it is still open.
+
         """
         if self._closed:
             return
+        self._lock.refuse_inside()
         self._closed = True
         try:
             self._lock.run(self._begin_close)

@@ -58,6 +58,7 @@ REST = [0, 1, 2, 5, 6, 7, 8, *range(10, 20)]
 
 def stalled_repairs(publisher):
     """Publish past what is kept before the publisher's thread can answer."""
+    publisher._lock._nests = True  # this thread publishes, and the one that answers waits
     with publisher._lock:
         publish(publisher, 0, 20)
 

@@ -1,0 +1,148 @@
+"""A signal handler that uses the publisher, or the pusher, which it struck in: behind each call."""
+
+import signal
+import sys
+
+import pytest
+
+import p2pmsg
+from p2pmsg import batch, publisher_core
+from p2pmsg.queue import gather, pusher
+from p2pmsg.sync import bulk, exclusive, outgoing, publisher
+from tests.integration.peers import TOPIC, check_ledger, take
+
+STRIKES = 60
+FILES = {
+    module.__file__
+    for module in (batch, bulk, exclusive, gather, outgoing, publisher, publisher_core, pusher)
+}
+
+
+class Handler:
+    """Runs `act` as a signal handler behind the n-th call of a C function in `FILES`."""
+
+    def __init__(self, act):
+        self.act = act
+        self.left = 0
+        self.results, self.refused = [], 0
+
+    def __enter__(self):
+        self.before = signal.signal(signal.SIGUSR1, self._handle)
+        return self
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+        signal.signal(signal.SIGUSR1, self.before)
+
+    def strike_in(self, number, work):
+        """Do the work; return its result."""
+        self.left = number
+        sys.setprofile(self._profile)
+        try:
+            return work()
+        finally:
+            sys.setprofile(None)
+
+    def _profile(self, frame, event, _):
+        if event == "c_return" and frame.f_code.co_filename in FILES:
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGUSR1)
+
+    def _handle(self, *_):
+        try:
+            self.results.append(self.act())
+        except p2pmsg.ReentrantCallError:
+            self.refused += 1
+
+
+@pytest.mark.parametrize("own", ["publish", "publish_many", "mixed"])
+@pytest.mark.parametrize("handler", ["publish", "publish_many"])
+def test_what_a_handler_publishes_is_accepted_or_refused_and_nothing_else_suffers(
+    make_publisher, make_subscriber, own, handler
+):
+    sender = make_publisher()
+    subscriber = make_subscriber(sender.endpoint, joins=sender)
+
+    def from_handler():
+        if handler == "publish":
+            return sender.publish(TOPIC, "handler"), 1
+        return sender.publish_many(TOPIC, ["handler"] * 3)[0], 3
+
+    expected = {}
+
+    def note(start, count, value):
+        for sequence in range(start, start + count):
+            assert expected.setdefault(sequence, value) == value
+
+    values = ["own"] * 700
+    with Handler(from_handler) as struck:
+        for number in range(1, STRIKES):
+            if own == "publish" or (own == "mixed" and number % 2):
+                for _ in range(3):  # alone, then gathered
+                    sequence = struck.strike_in(number, lambda: sender.publish(TOPIC, "own"))
+                    note(sequence, 1, "own")
+            else:
+                first, _ = struck.strike_in(number, lambda: sender.publish_many(TOPIC, values))
+                note(first, 700, "own")
+    for start, count in struck.results:
+        note(start, count, "handler")
+    sender.flush()
+    messages = take(subscriber, len(expected))
+    assert {m.sequence: m.value for m in messages} == expected
+    assert struck.refused
+    check_ledger(subscriber, delivered=len(expected))
+
+
+def test_a_handler_may_always_ask_for_the_counters(make_publisher):
+    sender = make_publisher()
+    with Handler(lambda: sender.stats().published) as struck:
+        for number in range(1, STRIKES):
+            struck.strike_in(number, lambda: sender.publish(TOPIC, b"v"))
+    assert not struck.refused
+    assert len(struck.results) > 10
+    assert struck.results == sorted(struck.results)
+
+
+@pytest.mark.parametrize("what", ["flush", "close"])
+def test_a_handler_that_flushes_or_closes_does_so_or_is_refused(
+    make_publisher, make_subscriber, what
+):
+    closed = 0
+    for number in range(1, 20):
+        sender = make_publisher()
+        subscriber = make_subscriber(sender.endpoint, joins=sender)
+        accepted = []
+
+        def work(sender=sender, accepted=accepted):
+            for value in range(5):
+                accepted.append(sender.publish(TOPIC, value))
+
+        with Handler(getattr(sender, what)) as struck:
+            try:
+                struck.strike_in(number, work)
+            except p2pmsg.ClosedError:
+                assert what == "close"
+                closed += 1
+        sender.close()
+        assert [m.sequence for m in take(subscriber, len(accepted))] == accepted
+        subscriber.close()
+    assert what == "flush" or closed or struck.refused
+
+
+def test_what_a_handler_pushes_is_accepted_or_refused(make_pusher, make_puller):
+    sender = make_pusher()
+    with Handler(lambda: sender.push("handler")) as struck:
+        accepted = [
+            struck.strike_in(number, lambda: sender.push("own")) for number in range(1, STRIKES)
+        ]
+    accepted += struck.results
+    puller = make_puller(sender.endpoint)
+    done = []
+    while len(done) < len(accepted):
+        job = puller.receive(10)
+        done.append(job.sequence)
+        job.ack()
+    assert sorted(done) == sorted(accepted)
+    assert struck.refused
