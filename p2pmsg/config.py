@@ -158,6 +158,10 @@ class SubscriberConfig:
     alone, and the message before came within that time: where two take turns. It leaves its core to
     whoever wants it. 200 µs: twice as long as an answer takes from this machine."""
 
+    busy_wait_always: bool = False
+    """Whether it looks where this process only consumes, too. Messages that come one by one at more
+    than 5,000 a second arrive 20 to 40 µs sooner, for a core that is in use all the time."""
+
     multicast: MulticastSubscriberConfig = field(default_factory=MulticastSubscriberConfig)
     """What matters where an endpoint is `udp://`."""
 
@@ -171,6 +175,7 @@ class SubscriberConfig:
         of_kind("nack", self.nack, NackConfig)
         at_least("second_line_ms", self.second_line_ms, 0)
         within("busy_wait_us", self.busy_wait_us, 0, 1000)
+        of_kind("busy_wait_always", self.busy_wait_always, bool)
         of_kind("multicast", self.multicast, MulticastSubscriberConfig)
 
 

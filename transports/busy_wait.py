@@ -39,7 +39,9 @@ class BusyWait:
     It looks when this process has sent a message since it last looked, and the wait before was over
     within the window. So whoever takes turns with another looks, and who only consumes sleeps; when
     answers become slow, one window is spent in vain. After each look the core is left to whoever
-    wants it, so that two ends on one core do not stand in each other's way.
+    wants it, so that two ends on one core do not stand in each other's way. With `always`, who only
+    consumes looks, too: it gets messages sooner that follow one another within the window, and its
+    core is in use all the time.
 
     Attributes:
         was_short: whether the wait before was over within the window.
@@ -51,6 +53,7 @@ class BusyWait:
         window_us: float,
         has_come: Callable[[], object],
         *,
+        always: bool = False,
         turn: Turn = TURN,
         now_ns: Callable[[], int] = time.monotonic_ns,
         yield_core: Callable[[], object] | None = _sched_yield,
@@ -60,6 +63,7 @@ class BusyWait:
         Args:
             window_us: how long to look at most, in µs; 0 never looks.
             has_come: returns whether something is there, without waiting.
+            always: whether it looks without having sent anything, too. Default False.
             turn: whose turn it is.
             now_ns: the clock.
             yield_core: leaves the core to others; where the system has no such call it never looks.
@@ -68,6 +72,7 @@ class BusyWait:
         self.was_short = False
         self._window_ns = 0 if yield_core is None else round(window_us * 1000)
         self._has_come = has_come
+        self._always = always
         self._turn = turn
         self._now_ns = now_ns
         self._yield_core = yield_core
@@ -78,7 +83,7 @@ class BusyWait:
         now_ns = self._now_ns
         self._begun_ns = begun_ns = now_ns()
         turn, yield_core = self._turn, self._yield_core
-        if not turn.is_theirs or not self.was_short or yield_core is None:
+        if not (turn.is_theirs or self._always) or not self.was_short or yield_core is None:
             return
         turn.is_theirs = False
         until_ns = begun_ns + self._window_ns

@@ -221,6 +221,7 @@ class ZmqReceiver(ZmqConnectingSocket):
         frame_bytes_max: int = FRAME_BYTES_MAX,
         silence_ms: int = SILENCE_MS,
         busy_wait_us: float = BUSY_WAIT_US,
+        busy_wait_always: bool = False,
     ) -> None:
         """Make the socket, unconnected.
 
@@ -234,6 +235,7 @@ class ZmqReceiver(ZmqConnectingSocket):
                 stays full for this long the connection is given up too.
             busy_wait_us: how long `receive_wait` looks for a frame before it sleeps, where this
                 process takes turns with another; see `BusyWait`. Default 200; 0: never.
+            busy_wait_always: whether it does where this process only consumes, too.
 
         """
         limits = Limits(
@@ -244,7 +246,7 @@ class ZmqReceiver(ZmqConnectingSocket):
         super().__init__(endpoint, context=context, kind=zmq.SUB, limits=limits)
         self._receive_timeout_ms = -1
         self._recv = self.socket.recv
-        self._busy_wait = busy_wait_for(self.socket, busy_wait_us)
+        self._busy_wait = busy_wait_for(self.socket, busy_wait_us, always=busy_wait_always)
 
     def subscribe(self, prefix: bytes) -> None:
         """Receive frames that begin with `prefix`; as often as it is called, as often undo it.

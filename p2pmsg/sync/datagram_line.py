@@ -43,7 +43,9 @@ class DatagramLine:
         for one in self.sockets:
             self._poll.register(one.fileno(), select.POLLIN)
         self._busy_wait = transports.BusyWait(
-            core.config.busy_wait_us, partial(self._poll.poll, 0)
+            core.config.busy_wait_us,
+            partial(self._poll.poll, 0),
+            always=core.config.busy_wait_always,
         )
         self._member.rooms[line] = self._udp.buffer_bytes // _ROOM_PART
         if self._udp.buffer_bytes < wanted:

@@ -60,6 +60,7 @@ def _make_receiver(
         queue_frames=config.queue_frames,
         frame_bytes_max=config.frame_bytes_max,
         busy_wait_us=config.busy_wait_us,
+        busy_wait_always=config.busy_wait_always,
     )
     for topic in topics or ["*"]:
         prefix = topic[:-1].encode() if topic.endswith("*") else topic.encode() + b"\0"

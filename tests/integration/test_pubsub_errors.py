@@ -77,6 +77,7 @@ BAD_CONFIGS = [
     (SubscriberConfig, "receive_bytes", 0),
     (SubscriberConfig, "busy_wait_us", -1),
     (SubscriberConfig, "busy_wait_us", 1001),
+    (SubscriberConfig, "busy_wait_always", 1),
     (SubscriberConfig, "queue_frames", 0),
     (SubscriberConfig, "frame_bytes_max", 1),
     (SubscriberConfig, "publisher_timeout_ms", 0),
