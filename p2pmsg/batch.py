@@ -59,6 +59,9 @@ def pack_headers(headers: Any) -> msgspec.Raw | None:
         raise packing_error("headers", headers, error) from error
 
 
+_FIRST_LOOK_BYTES: Final = 8
+
+
 class Batch:
     """Messages packed one behind the other, ready to become a frame.
 
@@ -70,18 +73,21 @@ class Batch:
         end: where in `buffer` the last message ends.
         first: the first message's sequence.
         next: the sequence after the last one's.
-        limit: the batch is full when `buffer` has so many bytes. What the columns beside the values
-            will take at most has been taken off.
+        limit: when `buffer` has so many bytes the batch is full, or it is to be looked whether it
+            has lingered. What the columns beside the values will take at most has been taken off.
+        beyond: how many more bytes there are until it is full.
         opened_ns: when, by the monotonic clock; the linger counts from here.
 
     """
 
     __slots__ = (
+        "_begin",
         "_body_at",
         "_headers",
         "_keys",
         "_timestamps",
         "base_timestamp_ns",
+        "beyond",
         "buffer",
         "end",
         "first",
@@ -98,14 +104,18 @@ class Batch:
         now_ns: int,
         frame_bytes: int,
         buffer: bytearray,
+        pace: int = 2**31,
     ) -> None:
+        """Begin; `pace` is that of the stream's batch before. Default: only the full one is due."""
         self._body_at = len(prefix) + REST.size
         self.buffer = buffer
         self.end = start_frame(buffer, prefix)
         self.first = self.next = sequence
         self.base_timestamp_ns = timestamp_ns
         self.opened_ns = now_ns
-        self.limit = frame_bytes
+        self._begin = self.end
+        self.limit = min(frame_bytes, self.end + max(pace, _FIRST_LOOK_BYTES))
+        self.beyond = frame_bytes - self.limit
         self._timestamps: list[int] | None = None
         self._keys: list[str | None] | None = None
         self._headers: list[msgspec.Raw | None] | None = None
@@ -114,6 +124,30 @@ class Batch:
     def count(self) -> int:
         """How many messages are in."""
         return self.next - self.first
+
+    @property
+    def full_bytes(self) -> int:
+        """The batch is full when `buffer` has so many bytes; 0 or less: it is sealed, or to be."""
+        return self.limit + self.beyond
+
+    @property
+    def pace(self) -> int:
+        """How many bytes of values there are."""
+        return len(self.buffer) - self._begin
+
+    def goes_on(self, oldest_ns: int) -> bool:
+        """Whether a batch at its `limit` has room, and was opened behind `oldest_ns`.
+
+        The thread that looks after batches may have to wait for the interpreter, and be it for
+        seconds. So who fills a batch looks after it, too: when it has as much as the one before
+        had, and each time that it has twice as much.
+        """
+        full, size = self.full_bytes, len(self.buffer)
+        if size >= full or self.opened_ns <= oldest_ns:
+            return False
+        limit = min(full, size + self.pace)
+        self.limit, self.beyond = limit, full - limit
+        return True
 
     def add_columns(self, key: Any, timestamp_ns: Any, headers: Any) -> None:
         """Add what a message has beside its value."""

@@ -29,7 +29,7 @@ from p2pmsg.multicast.packing import publish_datagrams
 from p2pmsg.multicast.publisher_desk import GroupDesk
 from p2pmsg.publisher_beats import BeatDesk
 from p2pmsg.publisher_log import PublisherLog
-from p2pmsg.publisher_requests import Reply, RequestDesk
+from p2pmsg.publisher_requests import RequestDesk
 from p2pmsg.publisher_stream import PublisherStream, check_topic
 from p2pmsg.wire import Kind, encoder
 from recovery import HeartbeatSchedule, ReplayBuffer
@@ -90,7 +90,6 @@ class PublisherCore:
         self._linger_ns = int(config.linger_ms * _MS)
         # So that the fast path need not look at the size of each message.
         self._batch_bytes = config.full_bytes
-        self._started_ns = now_ns
         stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
         self.greeting = control.Welcome(name, recovery, stall_ms)
         self.place = control.place_of(recovery)
@@ -151,13 +150,14 @@ class PublisherCore:
         """Accept one message and return its sequence; raises `MessageError`, `LogFailedError`."""
         self._wall_offset_ns = wall_ns - now_ns
         batch = self.open_batches.get(topic)
-        if batch is not None and batch.limit <= 0:
+        if batch is not None and batch.full_bytes <= 0:
             self.seal(topic, now_ns=now_ns)  # an interrupt kept it from going
             batch = None
         if batch is not None:
             end, following = batch.end, batch.next
             self._append(batch, value, key, timestamp_ns, headers)
-            if self.group is None or len(batch.buffer) <= batch.limit or following == batch.first:
+            fits = self.group is None or len(batch.buffer) <= batch.full_bytes
+            if fits or following == batch.first:
                 self._seal_if_full(batch, topic, end, now_ns)
                 return batch.next - 1
             # It must fit a datagram, so this message begins the next one.
@@ -174,8 +174,9 @@ class PublisherCore:
             return sequence
         # The base is the time of messages that are given none, whatever this one's time is.
         batch = Batch(
-            stream.prefix, sequence, wall_ns, now_ns, self._batch_bytes, self._buffers.take()
-        )
+            stream.prefix, sequence, wall_ns, now_ns, self._batch_bytes, self._buffers.take(),
+            stream.pace,
+        )  # fmt: skip
         end = batch.end
         self._append(batch, value, key, timestamp_ns, headers)
         self.open_batches[topic] = batch
@@ -226,9 +227,9 @@ class PublisherCore:
         self._streams[topic].sealed_ns = 2**62
 
     def _seal_if_full(self, batch: Batch, topic: str, end: int, now_ns: int) -> None:
-        """Seal the batch if its last message, from `end` on, has filled it."""
-        if len(batch.buffer) >= batch.limit:
-            # The time that sending takes is not idleness: whoever filled a frame will go on.
+        """Seal the batch if its last message, from `end` on, has filled it, or it has lingered."""
+        if len(batch.buffer) >= batch.limit and not batch.goes_on(now_ns - self._linger_ns):
+            is_full = len(batch.buffer) >= batch.full_bytes
             try:
                 self.seal(topic, now_ns=now_ns)
             except LogFailedError:
@@ -236,7 +237,8 @@ class PublisherCore:
                 batch.end, batch.next = end, batch.next - 1
                 batch.repair()
                 raise
-            self._streams[topic].sealed_ns = now_ns + _SENDING_NS
+            if is_full:  # sending takes time, but who filled a frame is not idle and will go on
+                self._streams[topic].sealed_ns = now_ns + _SENDING_NS
 
     def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> None:
         try:
@@ -307,10 +309,12 @@ class PublisherCore:
         batch = self.open_batches.get(topic)
         if batch is None:
             return
-        batch.limit = 0  # nothing more goes in, even if an interrupt leaves it here
+        batch.beyond = batch.limit = 0  # nothing more goes in, even if an interrupt leaves it here
         if batch.count:
+            stream = self._streams[topic]
+            stream.pace = batch.pace
             frame, latest = batch.seal()
-            self._keep(self._streams[topic], batch.first, batch.count, frame, latest, now_ns)
+            self._keep(stream, batch.first, batch.count, frame, latest, now_ns)
         del self.open_batches[topic]
         self._buffers.give_back(batch.buffer)
 
@@ -358,14 +362,6 @@ class PublisherCore:
         others = (self.beats.next_deadline_ns(), self.replay.next_deadline_ns())
         deadlines += [due_ns for due_ns in others if due_ns is not None]
         return min(deadlines, default=None)
-
-    def receive_request(self, requester: bytes, data: bytes, *, now_ns: int) -> None:
-        """Take a frame that came over the recovery channel; what is malformed is counted."""
-        self.requests.receive(requester, data, now_ns=now_ns)
-
-    def next_reply(self, *, now_ns: int) -> Reply | None:
-        """Return what to send next over the recovery channel; see `RequestDesk`."""
-        return self.requests.next_reply(now_ns=now_ns)
 
     def frames_synced(self, count: int) -> None:
         """Let the first `count` of `unsynced` go: they are on the disk."""

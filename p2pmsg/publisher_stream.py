@@ -14,6 +14,7 @@ class PublisherStream:
         "beat_ns",
         "guess",
         "heartbeat",
+        "pace",
         "plain_prefix",
         "prefix",
         "sealed_ns",
@@ -28,6 +29,7 @@ class PublisherStream:
         self.prefix = wire.stream_prefix(topic, session)
         self.plain_prefix = wire.stream_prefix(topic, session, wire.FLAG_PLAIN)
         self.guess = 8  # messages that fit a datagram; put right by the first ones
+        self.pace = 0  # of the last batch when it was sealed
         self.topic_bytes = topic_bytes
         self.heartbeat = heartbeat
         self.sealed_ns = -(2**62)

@@ -64,6 +64,39 @@ def test_a_stream_is_idle_again_after_gather_us():
     assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1)]
 
 
+@pytest.mark.parametrize("linger_ms", [0.5, 1.0, 5.0])
+@pytest.mark.parametrize("gap_us", [5, 100, 400])
+@pytest.mark.parametrize("value", [1, b"v" * 1000], ids=["small", "large"])
+def test_messages_go_in_time_where_the_timer_is_never_handled(linger_ms, gap_us, value):
+    """A program that keeps the interpreter to itself starves the thread that handles it."""
+    publisher = core(linger_ms=linger_ms)
+    waited_us = []
+    published_us = {}
+    for number in range(0, 2000, 2):
+        now_us = 1000 + number * gap_us
+        for one in range(number, number + 2):  # the second one is gathered
+            published_us[one] = now_us
+            publish(publisher, value, now_ns=now_us * 1000)
+        for _, start, count in sent(publisher):
+            waited_us += [now_us - published_us[one] for one in range(start, start + count)]
+    waited_us += [now_us - published_us[one] for one in range(len(waited_us), 2000)]
+    assert max(waited_us) <= 2 * linger_ms * 1000 + 8 * gap_us
+
+
+@pytest.mark.parametrize("key", [None, "BTCUSDT"])
+@pytest.mark.parametrize("size", [100, 3000])
+def test_frames_are_full_where_messages_follow_one_another_quickly(key, size):
+    publisher, value = core(), b"v" * size
+    for number in range(5 * 131_072 // size):
+        now_ns = 1000 + number * 250
+        publisher.publish("t", value, key, None, None, now_ns=now_ns, wall_ns=WALL_NS)
+        publisher.handle_timer(now_ns=now_ns)
+    alone, *full = [len(data) for data in publisher.frames_to_send()]
+    assert alone < 2 * size + 100
+    assert len(full) >= 4
+    assert min(full) > (0.9 if key is None else 0.7) * 131_072  # room for keys is set aside
+
+
 def test_one_busy_stream_does_not_hold_up_another():
     publisher = core()
     publish(publisher, "a", "b", now_ns=MS)

@@ -33,8 +33,9 @@ def core(count=10, **options):
 def replies(publisher, *, now_ns=0, count_max=100):
     """What goes out over the recovery channel: (requester, kind, what)."""
     found = []
-    while len(found) < count_max and (reply := publisher.next_reply(now_ns=now_ns)) is not None:
-        publisher.requests.reply_sent(reply, now_ns=now_ns)
+    desk = publisher.requests
+    while len(found) < count_max and (reply := desk.next_reply(now_ns=now_ns)) is not None:
+        desk.reply_sent(reply, now_ns=now_ns)
         frame = Frame(reply.frame)
         if frame.kind == Kind.DATA:
             found.append((reply.requester, "DATA", (frame.sequence, decode_columns(frame)[0])))
@@ -47,7 +48,7 @@ def replies(publisher, *, now_ns=0, count_max=100):
 
 
 def ask(publisher, data, *, requester=ALICE, now_ns=0):
-    publisher.receive_request(requester, data, now_ns=now_ns)
+    publisher.requests.receive(requester, data, now_ns=now_ns)
 
 
 def test_a_nack_is_answered_with_the_frames_themselves():
@@ -157,9 +158,9 @@ def test_a_requester_beyond_its_budget_waits_and_holds_up_nobody():
 def test_a_full_requester_is_left_alone_for_a_while():
     publisher = core()
     ask(publisher, nack((0, 2), session=SESSION))
-    reply = publisher.next_reply(now_ns=0)
+    reply = publisher.requests.next_reply(now_ns=0)
     publisher.requests.reply_blocked(reply, now_ns=0)
-    assert publisher.next_reply(now_ns=0) is None
+    assert publisher.requests.next_reply(now_ns=0) is None
     later_ns = publisher.requests.next_deadline_ns(now_ns=0)
     assert 0 < later_ns < 10 * MS
     assert len(replies(publisher, now_ns=later_ns)) == 2
@@ -168,8 +169,8 @@ def test_a_full_requester_is_left_alone_for_a_while():
 def test_a_requester_that_is_gone_is_forgotten():
     publisher = core()
     ask(publisher, nack((0, 10), session=SESSION))
-    publisher.requests.requester_gone(publisher.next_reply(now_ns=0))
-    assert publisher.next_reply(now_ns=0) is None
+    publisher.requests.requester_gone(publisher.requests.next_reply(now_ns=0))
+    assert publisher.requests.next_reply(now_ns=0) is None
     assert len(publisher.requests.scheduler) == 0
 
 
