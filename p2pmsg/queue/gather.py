@@ -16,6 +16,10 @@ class Gather:
 
     A job is in by one append to `ends`; `repair` cuts off what an interrupt left behind it.
 
+    The pusher's thread hands out what was gathered for `linger_ms`, but may have to wait for the
+    interpreter, and be it for seconds. So `push` does it, too, behind as many jobs as came within
+    that time before.
+
     Attributes:
         buffer: their values, packed.
         ends: where each ends.
@@ -24,25 +28,41 @@ class Gather:
 
     """
 
-    __slots__ = ("_config", "_first", "_store", "buffer", "bytes_max", "ends", "next", "stop")
+    __slots__ = (
+        "_config",
+        "_first",
+        "_linger_ns",
+        "_opened_ns",
+        "_pace",
+        "_store",
+        "buffer",
+        "bytes_max",
+        "ends",
+        "next",
+        "stop",
+    )
 
     def __init__(self, store: JobStore, config: PusherConfig, sequence: int) -> None:
         self._store = store
         self._config = config
         self._first = sequence
+        self._linger_ns = int(config.linger_ms * 1_000_000)
+        self._opened_ns = 0
+        self._pace = 1
         self.buffer = bytearray(_DUMMY)
         self.ends: list[int] = []
         self.next = self.stop = sequence
         self.bytes_max = config.frame_bytes
 
     def open(self) -> None:
-        """Let `push` gather up to a frame's worth, or what there is room for."""
+        """Let `push` gather what comes while it lingers, up to a frame's worth and to the room."""
         config, store = self._config, self._store
         room = config.in_flight_max - store.in_flight
         if store.bytes + self.bytes_max > config.in_flight_bytes_max:
             room = 0
         self._first = self.next
-        self.stop = self.next + max(0, min(room, config.frame_jobs))
+        self._opened_ns = time.monotonic_ns()
+        self.stop = self.next + max(0, min(room, config.frame_jobs, self._pace))
 
     def seal(self) -> None:
         """Put what was gathered into the queue."""
@@ -51,6 +71,9 @@ class Gather:
         self.stop = self.next
         if not ends:
             return
+        age_ns = max(1, time.monotonic_ns() - self._opened_ns)
+        within = len(ends) * self._linger_ns // age_ns
+        self._pace = max(1, self._pace // 2, min(within, 2 * self._pace))
         lot = Lot(self._first, bytes(self.buffer), ends, time.time_ns(), _DUMMY)
         self.ends = []
         # The buffer keeps its memory: `del` would give it back.
