@@ -83,8 +83,10 @@ class Batch:
     __slots__ = (
         "_begin",
         "_body_at",
+        "_columns",
         "_headers",
         "_keys",
+        "_last_columns",
         "_timestamps",
         "base_timestamp_ns",
         "beyond",
@@ -116,6 +118,7 @@ class Batch:
         self._begin = self.end
         self.limit = min(frame_bytes, self.end + max(pace, _FIRST_LOOK_BYTES))
         self.beyond = frame_bytes - self.limit
+        self._columns = self._last_columns = 0
         self._timestamps: list[int] | None = None
         self._keys: list[str | None] | None = None
         self._headers: list[msgspec.Raw | None] | None = None
@@ -132,8 +135,8 @@ class Batch:
 
     @property
     def pace(self) -> int:
-        """How many bytes of values there are."""
-        return len(self.buffer) - self._begin
+        """How many bytes of values and of columns there are."""
+        return len(self.buffer) - self._begin + self._columns
 
     def goes_on(self, oldest_ns: int) -> bool:
         """Whether a batch at its `limit` has room, and was opened behind `oldest_ns`.
@@ -152,7 +155,7 @@ class Batch:
     def add_columns(self, key: Any, timestamp_ns: Any, headers: Any) -> None:
         """Add what a message has beside its value."""
         count = self.next - self.first
-        extra = 0
+        self._last_columns = extra = 0
         if key is not None:
             if type(key) is not str or not key.isascii():
                 check_key(key)
@@ -174,15 +177,23 @@ class Batch:
             self._headers = packs = _padded(self._headers, count, None)
             packs.append(packed)
             extra += memoryview(packed).nbytes  # type: ignore[arg-type]
+        self._last_columns = extra
+        self._columns += extra
         self.limit -= extra
 
     def repair(self) -> None:
         """Cut off what belongs to no accepted message."""
         count = self.next - self.first
         del self.buffer[self.end :]
+        cut = 0
         for column in (self._timestamps, self._keys, self._headers):
-            if column is not None:
+            if column is not None and len(column) > count:
+                cut = self._last_columns
                 del column[count:]
+        self._last_columns = 0
+        if cut and self.full_bytes:  # of one that is sealed it stays as it is
+            self._columns -= cut
+            self.limit += cut
 
     def seal(self) -> tuple[bytes, int]:
         """Return the frame, and the latest timestamp in it. It may be called again."""

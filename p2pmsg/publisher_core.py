@@ -40,6 +40,8 @@ _SENDING_NS = _MS // 2
 _LARGE_BYTES = 32 * 1024  # from here on a frame of its own costs less than copying into a batch
 LOG_RETRY_NS = 100 * _MS
 """How long what the log did not take waits until it is tried again by itself."""
+LINGER_NS_MIN = _MS // 10
+"""What who publishes takes `linger_ms` for at least, so that 0 still gathers what comes at once."""
 _encode_into = encoder.encode_into
 
 
@@ -88,6 +90,7 @@ class PublisherCore:
         self._buffers = BufferPool(2 * config.bulk_bytes)
         self._gather_ns = int(config.gather_us * 1000)
         self._linger_ns = int(config.linger_ms * _MS)
+        self._look_ns = max(self._linger_ns, LINGER_NS_MIN)
         # So that the fast path need not look at the size of each message.
         self._batch_bytes = config.full_bytes
         stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
@@ -228,7 +231,7 @@ class PublisherCore:
 
     def _seal_if_full(self, batch: Batch, topic: str, end: int, now_ns: int) -> None:
         """Seal the batch if its last message, from `end` on, has filled it, or it has lingered."""
-        if len(batch.buffer) >= batch.limit and not batch.goes_on(now_ns - self._linger_ns):
+        if len(batch.buffer) >= batch.limit and not batch.goes_on(now_ns - self._look_ns):
             is_full = len(batch.buffer) >= batch.full_bytes
             try:
                 self.seal(topic, now_ns=now_ns)

@@ -71,8 +71,8 @@ class ZmqQueueServer(ZmqRecoveryServer):
                 self._receive_timeout_ms = timeout_ms
             self._busy_wait.begin()
             requester = socket.recv()
-            self._busy_wait.end()
             frame = socket.recv()
+            self._busy_wait.end()
             if not socket.get(zmq.RCVMORE):
                 return requester, frame
         except zmq.Again:

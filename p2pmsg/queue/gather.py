@@ -46,7 +46,7 @@ class Gather:
         self._store = store
         self._config = config
         self._first = sequence
-        self._linger_ns = int(config.linger_ms * 1_000_000)
+        self._linger_ns = int(max(config.linger_ms, 0.1) * 1_000_000)
         self._opened_ns = 0
         self._pace = 1
         self.buffer = bytearray(_DUMMY)

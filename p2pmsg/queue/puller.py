@@ -184,6 +184,8 @@ class Puller(ClosesAtOnce):
                 acknowledged. Default 1.
 
         """
+        if not self._closed:
+            self._lock.refuse_inside()
         if self._closed:
             return
         self._closed = True

@@ -256,9 +256,10 @@ class Pusher(ClosesItself):
                 by then is lost, and said to be; 0 with one, where it is done after a restart.
 
         """
+        if not self._closed:
+            self._lock.refuse_inside()
         if self._closed:
             return
-        self._lock.refuse_inside()
         self._closed = True
         try:
             wait = timeout if timeout is not None else (0.0 if self._journal else 5.0)

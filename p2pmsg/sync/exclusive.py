@@ -117,8 +117,7 @@ class ExclusiveLock:
 
     def refuse_inside(self) -> None:
         """Raise `ReentrantCallError` where this thread is inside; for the start of many steps."""
-        self.acquire()
-        self.release()
+        self.run(dict)  # a call of C, so that Ctrl-C cannot come before it is left
 
     def _refuse_if_set_here(self) -> None:
         """Raise where this thread has set the flag further out, and is not out again."""

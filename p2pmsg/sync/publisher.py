@@ -284,9 +284,10 @@ class Publisher(ClosesItself):
             ReentrantCallError: as for `publish`; it is still open.
 
         """
+        if not self._closed:
+            self._lock.refuse_inside()
         if self._closed:
             return
-        self._lock.refuse_inside()
         self._closed = True
         try:
             self._lock.run(self._begin_close)

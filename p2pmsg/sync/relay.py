@@ -238,7 +238,7 @@ class Relay(ClosesItself):
     def stats(self) -> RelayStats:
         """Return the counters as they are now; also after `close`."""
         with self._receiving.lock:
-            return self._lock.run(
+            return self._lock.look(
                 relay_stats,
                 self._core,
                 self._source,
@@ -260,6 +260,8 @@ class Relay(ClosesItself):
             LogFailedError: not everything could be written to the log.
 
         """
+        if not self._closed:
+            self._lock.refuse_inside()
         if self._closed:
             return
         self._closed = True

@@ -4,7 +4,7 @@ from p2pmsg import control
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, MessageError
 from p2pmsg.publisher_core import PublisherCore
-from p2pmsg.wire import FLAG_CLOSING, Frame, Kind, decode_columns
+from p2pmsg.wire import FLAG_CLOSING, Frame, Kind, decode_columns, encoder
 from recovery import HeartbeatConfig, ReplayConfig
 
 MS = 1_000_000
@@ -95,6 +95,43 @@ def test_frames_are_full_where_messages_follow_one_another_quickly(key, size):
     assert alone < 2 * size + 100
     assert len(full) >= 4
     assert min(full) > (0.9 if key is None else 0.7) * 131_072  # room for keys is set aside
+
+
+@pytest.mark.parametrize("frame_bytes", [1400, 131_072])
+@pytest.mark.parametrize(
+    ("value", "key", "headers"),
+    [
+        (b"v" * 10, None, {"h": "x" * 100}),
+        (b"v" * 10, None, {"h": "x" * 500}),
+        (1, "1234567890", None),
+        (b"v" * 100, None, None),
+    ],
+)
+def test_what_is_beside_the_values_makes_neither_looks_nor_small_frames(
+    frame_bytes, value, key, headers
+):
+    publisher = core(frame_bytes=frame_bytes)
+    looks, columns = 0, 0
+    for number in range(4000):
+        now_ns = 1000 + number
+        batch = publisher.open_batches.get("t")
+        if batch is not None:  # what Publisher.publish does
+            encoder.encode_into(value, batch.buffer, -1)
+            before = batch.limit
+            if key is not None or headers is not None:
+                batch.add_columns(key, None, headers)
+            columns = max(columns, before - batch.limit)
+            if len(batch.buffer) < batch.limit:
+                batch.end, batch.next = len(batch.buffer), batch.next + 1
+                continue
+            batch.repair()
+            looks += 1
+        publisher.publish("t", value, key, None, headers, now_ns=now_ns, wall_ns=WALL_NS)
+    frames = sent(publisher)
+    fits = frame_bytes // (len(encoder.encode(value)) + columns)
+    counts = [count for _, _, count in frames[1:]]
+    assert not counts or min(counts) >= min(0.9 * fits, fits - 8)
+    assert looks <= len(frames) + 20
 
 
 def test_one_busy_stream_does_not_hold_up_another():
