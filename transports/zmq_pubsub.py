@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 import zmq
+from zmq.utils.garbage import gc
 
 from transports.busy_wait import BUSY_WAIT_US
 from transports.context import Context, Socket
@@ -24,6 +25,10 @@ NO_COPY_BYTES: Final = 128 * 1024
 TCP loopback, CPU time of both ends together, copied / not copied: 4 KiB 9 / 29 µs, 32 KiB 36 / 51,
 64 KiB 58 / 68, 128 KiB 137 / 92, 256 KiB 175 / 118, 1 MiB 423 / 263."""
 
+_KEPT_QUEUES: Final = 2
+"""So many queues' worth of frames may be sent without a copy and not be given back yet. It is a
+thread of pyzmq's that gives them back, which may have to wait for the interpreter: without a bound,
+200 MB of frames that had long left came together on two busy cores."""
 _SUBSCRIPTION_BYTES_MAX: Final = 4096
 """All that a subscriber sends is subscriptions (a topic has at most 255 bytes) and handshakes."""
 _SUBSCRIPTIONS_PER_CALL: Final = 1000
@@ -78,6 +83,7 @@ class ZmqSender(ZmqSocket):
         if welcome:
             self.socket.set(zmq.XPUB_WELCOME_MSG, welcome)
         self._send_timeout_ms = -1
+        self._kept_max = _KEPT_QUEUES * queue_frames
         # pyzmq's Python-level send costs 0.3 µs more than the compiled one below it.
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         self._bind()
@@ -98,7 +104,7 @@ class ZmqSender(ZmqSocket):
             ClosedError: the sender is closed.
 
         """
-        if len(frame) < NO_COPY_BYTES:
+        if len(frame) < NO_COPY_BYTES or len(gc.refs) > self._kept_max:
             return self.send_now(frame) or (wait_ms > 0 and self._send_waiting(frame, wait_ms))
         try:
             self._send(frame, _NOBLOCK, False)
@@ -162,7 +168,7 @@ class ZmqSender(ZmqSocket):
                 self.socket.set(zmq.SNDTIMEO, wait_ms)
                 self._send_timeout_ms = wait_ms
             _take_up_news(self.socket)
-            self._send(frame, 0, len(frame) < NO_COPY_BYTES)
+            self._send(frame, 0, len(frame) < NO_COPY_BYTES or len(gc.refs) > self._kept_max)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:

@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from zmq.utils.garbage import gc
 
 from tests.unit.transports.sockets import (
     LOOPBACK,
@@ -76,6 +77,24 @@ def test_welcome_and_frames_arrive_over_every_kind_of_endpoint(pair, tmp_path, e
     frames = [receiver.receive_wait(5000) for _ in range(4)]
     assert frames == [b"\x00hello", b"small", large, b"last"]
     assert receiver.receive() is None
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_frames_are_copied_while_pyzmq_is_behind_with_giving_them_back(
+    pair, monkeypatch, is_behind
+):
+    sender, receiver = pair(sender_options={"queue_frames": 10})
+    assert sender.send(bytes(NO_COPY_BYTES))  # pyzmq's thread runs
+    assert receiver.receive_wait(5000) == bytes(NO_COPY_BYTES)
+    stored = []
+    store = gc.store
+    monkeypatch.setattr(gc, "store", lambda *kept: stored.append(kept) or store(*kept))
+    if is_behind:
+        monkeypatch.setattr(gc, "refs", gc.refs | dict.fromkeys(range(2 * 10 + 1)))
+    frame = os.urandom(NO_COPY_BYTES)
+    assert sender.send(frame)
+    assert receiver.receive_wait(5000) == frame
+    assert bool(stored) != is_behind
 
 
 def test_only_frames_with_a_subscribed_prefix_arrive(pair):
