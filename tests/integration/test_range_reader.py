@@ -1,6 +1,7 @@
 """Ranges over real sockets: exact, in order, each once; and what cannot be had is named."""
 
 import itertools
+import socket
 import time
 
 import pytest
@@ -48,10 +49,14 @@ def test_heads_name_the_publisher_and_its_streams(publisher, reader):
     assert heads.streams == {"a": p2pmsg.StreamHead(0, 3), "b": p2pmsg.StreamHead(0, 1)}
 
 
+def _bind(held):
+    held.bind(("127.0.0.1", 0))
+    return f"tcp://127.0.0.1:{held.getsockname()[1]}"
+
+
 def test_nobody_there_is_a_timeout():
-    with p2pmsg.Publisher("tcp://127.0.0.1:0") as closed:
-        endpoint = closed.endpoint
-    with RangeReader(endpoint, timeout=0.3) as reader:
+    # Bound and not listening: nobody is there, and no other test's publisher gets the port.
+    with socket.socket() as held, RangeReader(_bind(held), timeout=0.3) as reader:
         with pytest.raises(TimeoutError, match="nobody is there"):
             reader.heads()
         with pytest.raises(TimeoutError, match="nobody is there"):
