@@ -9,6 +9,7 @@ from p2pmsg.wire import ARRAY4, NO_COLUMNS, REST, encoder, values_header
 
 _NIL: Final = b"\xc0"
 _LARGE_BYTES: Final = 4 * 1024
+_FIRST_LOOK_BYTES: Final = 8
 _VALUES_HEADER_BYTES: Final = 6
 _LEAD_BIN32: Final = b"\x94\x91\xc6"
 _LEADS: Final = tuple(bytes((ARRAY4, 0x91, 0xC4, length)) for length in range(256))
@@ -57,9 +58,6 @@ def pack_headers(headers: Any) -> msgspec.Raw | None:
         return msgspec.Raw(encoder.encode(headers))
     except PACKING_ERRORS as error:
         raise packing_error("headers", headers, error) from error
-
-
-_FIRST_LOOK_BYTES: Final = 8
 
 
 class Batch:

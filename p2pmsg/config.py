@@ -5,23 +5,26 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from p2pmsg.multicast.config import MulticastPublisherConfig, MulticastSubscriberConfig
-from p2pmsg.settings_checks import at_least, check, of_kind, whole, within
+from p2pmsg.settings_checks import at_least, check, check_busy_wait, of_kind, whole
 from recovery import HeartbeatConfig, NackConfig, ReplayConfig, RetransmitConfig
 
 OnFull = Literal["block", "drop", "raise"]
+LINGER_MS_MIN: Final = 0.1
+"""What `linger_ms` counts for at least, so that 0 still gathers what comes at once."""
 _BULK_FRAMES: Final = 2
 _FRAMES_KEPT: Final = 16
 _ROOMY_BYTES: Final = 64 * 1024
 
 __all__ = [
+    "LINGER_MS_MIN",
     "OnFull",
     "PublisherConfig",
     "SubscriberConfig",
     "at_least",
     "check",
+    "check_busy_wait",
     "of_kind",
     "whole",
-    "within",
 ]
 
 
@@ -174,7 +177,7 @@ class SubscriberConfig:
         at_least("keep_alive_ms", self.keep_alive_ms, 10)
         of_kind("nack", self.nack, NackConfig)
         at_least("second_line_ms", self.second_line_ms, 0)
-        within("busy_wait_us", self.busy_wait_us, 0, 1000)
+        check_busy_wait(self.busy_wait_us)
         of_kind("busy_wait_always", self.busy_wait_always, bool)
         of_kind("multicast", self.multicast, MulticastSubscriberConfig)
 

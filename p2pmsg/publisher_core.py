@@ -23,7 +23,7 @@ from p2pmsg.batch import (
     pack_fitting,
     packing_error,
 )
-from p2pmsg.config import PublisherConfig
+from p2pmsg.config import LINGER_MS_MIN, PublisherConfig
 from p2pmsg.errors import ConfigError, LogFailedError, MessageError
 from p2pmsg.multicast.packing import publish_datagrams
 from p2pmsg.multicast.publisher_desk import GroupDesk
@@ -40,8 +40,6 @@ _SENDING_NS = _MS // 2
 _LARGE_BYTES = 32 * 1024  # from here on a frame of its own costs less than copying into a batch
 LOG_RETRY_NS = 100 * _MS
 """How long what the log did not take waits until it is tried again by itself."""
-LINGER_NS_MIN = _MS // 10
-"""What who publishes takes `linger_ms` for at least, so that 0 still gathers what comes at once."""
 _encode_into = encoder.encode_into
 
 
@@ -90,7 +88,7 @@ class PublisherCore:
         self._buffers = BufferPool(2 * config.bulk_bytes)
         self._gather_ns = int(config.gather_us * 1000)
         self._linger_ns = int(config.linger_ms * _MS)
-        self._look_ns = max(self._linger_ns, LINGER_NS_MIN)
+        self._look_ns = int(max(config.linger_ms, LINGER_MS_MIN) * _MS)
         # So that the fast path need not look at the size of each message.
         self._batch_bytes = config.full_bytes
         stall_ms = config.stall_ms if config.on_full != "drop" else -1.0

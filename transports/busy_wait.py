@@ -44,7 +44,7 @@ class BusyWait:
     core is in use all the time.
 
     Attributes:
-        was_short: whether the wait before was over within the window.
+        was_short: whether something came within the window in the wait before.
 
     """
 
@@ -81,9 +81,10 @@ class BusyWait:
     def begin(self) -> None:
         """Look, if it is worth it; what is still not there is then to be slept for."""
         now_ns = self._now_ns
+        was_short, self.was_short = self.was_short, False
         self._begun_ns = begun_ns = now_ns()
         turn, yield_core = self._turn, self._yield_core
-        if not (turn.is_theirs or self._always) or not self.was_short or yield_core is None:
+        if not (turn.is_theirs or self._always) or not was_short or yield_core is None:
             return
         turn.is_theirs = False
         until_ns = begun_ns + self._window_ns
@@ -91,5 +92,5 @@ class BusyWait:
             yield_core()
 
     def end(self) -> None:
-        """Note that the wait is over."""
+        """Note that something came; where nothing does the wait counts as long."""
         self.was_short = self._now_ns() - self._begun_ns < self._window_ns

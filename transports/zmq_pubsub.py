@@ -109,7 +109,7 @@ class ZmqSender(ZmqSocket):
         try:
             self._send(frame, _NOBLOCK, False)
         except zmq.Again:
-            return self._send_waiting(frame, wait_ms)
+            return self._send_waiting(frame, wait_ms, False)
         except zmq.ZMQError as error:
             raise self._error(error) from error
         except RuntimeError as error:  # the program ends, and pyzmq takes no memory in keeping
@@ -162,13 +162,13 @@ class ZmqSender(ZmqSocket):
             raise self._error(error) from error
         return subscriptions
 
-    def _send_waiting(self, frame: bytes, wait_ms: int) -> bool:
+    def _send_waiting(self, frame: bytes, wait_ms: int, copy: bool = True) -> bool:
         try:
             if wait_ms != self._send_timeout_ms:
                 self.socket.set(zmq.SNDTIMEO, wait_ms)
                 self._send_timeout_ms = wait_ms
             _take_up_news(self.socket)
-            self._send(frame, 0, len(frame) < NO_COPY_BYTES or len(gc.refs) > self._kept_max)
+            self._send(frame, 0, copy)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
@@ -308,7 +308,6 @@ class ZmqReceiver(ZmqConnectingSocket):
             self._busy_wait.end()
             return frame
         except zmq.Again:
-            self._busy_wait.end()
             return None
         except zmq.ZMQError as error:
             raise self._error(error) from error

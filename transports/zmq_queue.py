@@ -76,7 +76,6 @@ class ZmqQueueServer(ZmqRecoveryServer):
             if not socket.get(zmq.RCVMORE):
                 return requester, frame
         except zmq.Again:
-            self._busy_wait.end()
             return None
         except zmq.ZMQError as error:
             raise self._error(error) from error
@@ -136,7 +135,6 @@ class ZmqQueueClient(ZmqRecoveryClient):
             if not self.socket.get(zmq.RCVMORE):
                 return frame
         except zmq.Again:
-            self._busy_wait.end()
             return None
         except zmq.ZMQError as error:
             raise self._error(error) from error

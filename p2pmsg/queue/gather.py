@@ -3,6 +3,7 @@
 import time
 from typing import Final
 
+from p2pmsg.config import LINGER_MS_MIN
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.wire import encoder
 from recovery.queue import JobStore, Lot
@@ -25,6 +26,7 @@ class Gather:
         ends: where each ends.
         next: the next sequence. stop: where `push` has to come by and see whether there is room.
         bytes_max: how many bytes are gathered.
+        linger_ms: for how long.
 
     """
 
@@ -38,6 +40,7 @@ class Gather:
         "buffer",
         "bytes_max",
         "ends",
+        "linger_ms",
         "next",
         "stop",
     )
@@ -46,7 +49,8 @@ class Gather:
         self._store = store
         self._config = config
         self._first = sequence
-        self._linger_ns = int(max(config.linger_ms, 0.1) * 1_000_000)
+        self.linger_ms = max(config.linger_ms, LINGER_MS_MIN)
+        self._linger_ns = int(self.linger_ms * 1_000_000)
         self._opened_ns = 0
         self._pace = 1
         self.buffer = bytearray(_DUMMY)

@@ -360,7 +360,7 @@ class Pusher(ClosesItself):
             return 0.0
         if self._gathering:
             self._gather.open()
-            return max(self._config.linger_ms, 0.1)
+            return self._gather.linger_ms
         return self._io.wait_ms(now_ns=now_ns)
 
     def _wait(self, seconds: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import transports
 from p2pmsg.batch import PACKING_ERRORS, check_size, packing_error
-from p2pmsg.config import check, whole, within
+from p2pmsg.config import check, check_busy_wait, whole
 from p2pmsg.errors import ClosedError, NoHandlerError, RemoteError, RequestError
 from p2pmsg.publisher_stream import check_topic
 from p2pmsg.requests import frames
@@ -60,7 +60,7 @@ class Requester(ClosesAtOnce):
     ) -> None:
         self._endpoints = check_endpoints(endpoints)
         whole("message_bytes_max", message_bytes_max, 64)
-        within("busy_wait_us", busy_wait_us, 0, 1000)
+        check_busy_wait(busy_wait_us)
         self._bytes_max = message_bytes_max
         self._busy_wait_us = busy_wait_us
         self._id = secrets.randbits(64)

@@ -11,7 +11,7 @@ from typing import Any, Final, Self, TypeVar
 
 import transports
 from p2pmsg.batch import check_size
-from p2pmsg.config import at_least, check, whole, within
+from p2pmsg.config import at_least, check, check_busy_wait, whole
 from p2pmsg.errors import BindError, ClosedError, ConfigError, EndpointError
 from p2pmsg.publisher_stream import check_topic
 from p2pmsg.requests import frames
@@ -77,7 +77,7 @@ class Responder(ClosesAtOnce):
         whole("cache_bytes_max", cache_bytes_max, 0)
         at_least("cache_seconds", cache_seconds, 0)
         whole("message_bytes_max", message_bytes_max, 64)
-        within("busy_wait_us", busy_wait_us, 0, 1000)
+        check_busy_wait(busy_wait_us)
         self._threads = threads
         self._pending_max = pending_max
         self._bytes_max = message_bytes_max

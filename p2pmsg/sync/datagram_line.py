@@ -82,9 +82,10 @@ class DatagramLine:
     def wait(self, timeout_ms: int) -> bool:
         """Wait until something has come."""
         self._busy_wait.begin()
-        come = bool(self._poll.poll(timeout_ms))
+        if not self._poll.poll(timeout_ms):
+            return False
         self._busy_wait.end()
-        return come
+        return True
 
     def take(self, *, shed: bool = False) -> int:
         """Give the core what has come, a bounded amount of it; returns how much it was."""
