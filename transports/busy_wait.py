@@ -2,7 +2,7 @@
 
 The kernel wakes a sleeping thread late, with cold caches, and perhaps on another core: half of a
 ping-pong's round trip. Aeron's idle strategies and Linux's haltpoll governor wait awake for the
-same reason, and the governor decides as it is done here: by how long the last wait was.
+same reason, and the governor decides as it is done here: by how long the last waits were.
 """
 
 import os
@@ -13,6 +13,9 @@ from typing import Final
 BUSY_WAIT_US: Final = 200.0
 """How long a wait looks by default, in µs: twice as long as an answer takes that comes from another
 process of this machine, and as long as KVM and haltpoll look."""
+_REST_MAX: Final = 16
+"""How many waits sleep at most behind looks in vain. Two ends that both sleep may take longer than
+the window where looking would take half of it: one of them has to try, and at that it succeeds."""
 _sched_yield: Final = getattr(os, "sched_yield", None)
 
 
@@ -36,16 +39,18 @@ TURN: Final = Turn()
 class BusyWait:
     """Whether a wait looks first, and the looking.
 
-    It looks when this process has sent a message since it last looked, and the wait before was over
-    within the window. So whoever takes turns with another looks, and who only consumes sleeps; when
-    answers become slow, one window is spent in vain. After each look the core is left to whoever
-    wants it, so that two ends on one core do not stand in each other's way. With `always`, who only
-    consumes looks, too: it gets messages sooner that follow one another within the window, and its
-    core is in use all the time.
+    It looks when this process has sent a message since it last looked. So whoever takes turns with
+    another looks, and who only consumes sleeps. Where a look was in vain, the next wait sleeps, and
+    behind each further one twice as many, 16 at most; a wait that was over within the window ends
+    that. So answers that are slow cost one window in 17 waits. After each look the core is left to
+    whoever wants it, so that two ends on one core do not stand in each other's way. With `always`,
+    who only consumes looks, too: it gets messages sooner that follow one another within the window,
+    and its core is in use all the time.
 
-    Attributes:
-        was_short: whether something came within the window in the wait before.
+    ::
 
+        asleep, n waits to go ──n waits──▶ looks ──in vain──▶ asleep, twice the n of before
+              └─────a wait within the window─▲ └─▲ something came
     """
 
     def __init__(
@@ -58,7 +63,7 @@ class BusyWait:
         now_ns: Callable[[], int] = time.monotonic_ns,
         yield_core: Callable[[], object] | None = _sched_yield,
     ) -> None:
-        """Keep asleep until a wait was short.
+        """Sleep in the first wait.
 
         Args:
             window_us: how long to look at most, in µs; 0 never looks.
@@ -69,28 +74,34 @@ class BusyWait:
             yield_core: leaves the core to others; where the system has no such call it never looks.
 
         """
-        self.was_short = False
-        self._window_ns = 0 if yield_core is None else round(window_us * 1000)
+        self._rest = self._rest_last = 1
+        self._window_ns = round(window_us * 1000)
         self._has_come = has_come
         self._always = always
         self._turn = turn
         self._now_ns = now_ns
-        self._yield_core = yield_core
+        self._yield_core = yield_core if self._window_ns else None
         self._begun_ns = 0
 
     def begin(self) -> None:
         """Look, if it is worth it; what is still not there is then to be slept for."""
         now_ns = self._now_ns
-        was_short, self.was_short = self.was_short, False
         self._begun_ns = begun_ns = now_ns()
         turn, yield_core = self._turn, self._yield_core
-        if not (turn.is_theirs or self._always) or not was_short or yield_core is None:
+        if not (turn.is_theirs or self._always) or yield_core is None:
+            return
+        if self._rest:
+            self._rest -= 1
             return
         turn.is_theirs = False
         until_ns = begun_ns + self._window_ns
-        while not self._has_come() and now_ns() < until_ns:
+        while not self._has_come():
+            if now_ns() >= until_ns:
+                self._rest = self._rest_last = min(max(1, 2 * self._rest_last), _REST_MAX)
+                return
             yield_core()
 
     def end(self) -> None:
-        """Note that something came; where nothing does the wait counts as long."""
-        self.was_short = self._now_ns() - self._begun_ns < self._window_ns
+        """Note that something came."""
+        if self._now_ns() - self._begun_ns < self._window_ns:
+            self._rest, self._rest_last = 0, 0

@@ -1,5 +1,7 @@
 """When a wait looks before it sleeps, and for how long."""
 
+from itertools import pairwise
+
 import pytest
 
 from transports.busy_wait import BusyWait, Turn
@@ -28,12 +30,17 @@ class Bench:
     def leave_core(self):
         self.yields += 1
 
-    def receive(self, after_us, *, spoke=True):
-        """Wait for what comes so many microseconds from now; return how often it looked."""
+    def receive(self, after_us, *, spoke=True, asleep_us=0):
+        """Wait for what comes so many microseconds from now; return how often it looked.
+
+        With `asleep_us` it comes that late where nobody looks.
+        """
         before = self.looks
         self.comes_ns = self.now_ns + after_us * 1000
         self.turn.is_theirs = spoke
         self.wait.begin()
+        if self.looks == before and asleep_us:
+            self.comes_ns += (asleep_us - after_us) * 1000
         self.now_ns = max(self.now_ns, self.comes_ns)
         self.wait.end()
         return self.looks - before
@@ -50,15 +57,30 @@ def test_the_first_wait_sleeps_and_one_behind_a_short_wait_looks_until_the_answe
     ("waits_us", "looks"),
     [
         ((100, 198, 50), [False, True, True]),
-        ((200, 50, 50), [False, False, True]),  # just too long
-        ((100, 5000, 50, 50), [False, True, False, True]),  # one window in vain, no more
-        ((5000, 5000, 5000), [False, False, False]),
+        ((200, 300, 50), [False, True, False]),  # the second look was in vain
+        ((100, 5000, 50, 50), [False, True, False, True]),  # a short wait ends the rest
         ((0, 0, 0), [False, True, True]),  # it was there already
+        ((5000, 5000, 199, 50), [False, True, False, True]),
+        ((5000, 5000, 200, 50), [False, True, False, False]),  # just too long to end the rest
     ],
 )
-def test_a_wait_looks_where_the_one_before_was_over_within_the_window(waits_us, looks):
+def test_a_wait_behind_a_look_in_vain_sleeps(waits_us, looks):
     bench = Bench()
     assert [bench.receive(after_us) > 0 for after_us in waits_us] == looks
+
+
+def test_behind_each_look_in_vain_twice_as_many_waits_sleep_up_to_sixteen():
+    bench = Bench()
+    looked = [n for n in range(70) if bench.receive(5000)]
+    assert [after - before - 1 for before, after in pairwise(looked)] == [2, 4, 8, 16, 16, 16]
+
+
+def test_two_ends_that_both_sleep_come_back_to_looking_though_no_slept_wait_is_short():
+    bench = Bench()
+    bench.receive(100)
+    bench.receive(5000)  # something held the other end up, and now both sleep
+    looks = [bench.receive(100, asleep_us=350) for _ in range(10)]
+    assert looks == [0] + [100_000 / LOOK_NS] * 9
 
 
 def test_whoever_only_consumes_sleeps_however_quickly_messages_follow():
