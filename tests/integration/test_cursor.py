@@ -17,6 +17,7 @@ from tests.integration.peers import (
     small_frames,
     take,
 )
+from tests.places import lasting_place
 
 
 def test_it_resumes_behind_what_was_committed(make_publisher, resume):
@@ -211,8 +212,8 @@ def test_one_thread_may_receive_and_another_commit(make_publisher, resume):
 
 
 def test_a_new_session_and_a_new_topic_are_taken_from_their_beginning(make_publisher, resume):
-    publisher = make_publisher()
-    endpoint = publisher.endpoint
+    endpoint = lasting_place()
+    publisher = make_publisher(endpoint)
     with resume(publisher, joins=publisher) as subscriber:
         publish(publisher, 3)
         take(subscriber, 3)

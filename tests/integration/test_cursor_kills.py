@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 
 from tests.integration.peers import eventually
+from tests.places import lasting_place
 
 pytest.importorskip("recovery.log")
 
@@ -75,9 +76,7 @@ class Nursery:
 @pytest.mark.parametrize("commit", ["explicit", "message", 20])
 def test_whoever_is_killed_nothing_is_missing(tmp_path, make_child, make_publisher, commit):
     rng = random.Random(str(commit))
-    publisher = make_publisher()
-    endpoint = publisher.endpoint
-    publisher.close()  # its port is free now, and everybody knows it
+    endpoint = lasting_place()
     notes = Notes(tmp_path / "notes")
     nursery = Nursery(make_child("nursery", module="cursor_children"))
 

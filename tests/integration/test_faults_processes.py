@@ -4,7 +4,6 @@ import json
 import signal
 
 from tests.integration.peers import (
-    LOOPBACK,
     TOPIC,
     Collector,
     check_exact,
@@ -13,6 +12,7 @@ from tests.integration.peers import (
     ranges,
     take,
 )
+from tests.places import lasting_place
 
 
 def test_a_killed_subscriber_harms_nobody(make_publisher, make_subscriber, make_child):
@@ -64,7 +64,7 @@ def test_a_frozen_subscriber_process_holds_nobody_up_for_long(
 
 
 def test_a_publisher_killed_and_restarted_at_its_port(make_subscriber, make_child):
-    child = make_child("publish", LOOPBACK, 10_000)
+    child = make_child("publish", lasting_place(), 10_000)
     endpoint, session = child.line().split()
     reports = []
     subscriber = make_subscriber(endpoint, on_gap=reports.append)
@@ -82,7 +82,7 @@ def test_a_publisher_killed_and_restarted_at_its_port(make_subscriber, make_chil
 
 
 def test_what_a_killed_publisher_still_owed_is_reported(make_subscriber, make_child, make_proxy):
-    child = make_child("publish", LOOPBACK, 50_000)
+    child = make_child("publish", lasting_place(), 50_000)
     endpoint, session = child.line().split()
 
     class Target:
@@ -130,7 +130,7 @@ def _send_no_nacks(subscriber):
 
 
 def test_a_publisher_killed_at_full_speed_again_and_again(make_subscriber, make_child):
-    endpoint = LOOPBACK
+    endpoint = lasting_place()
     sessions = []
     subscriber = None
     for _ in range(4):

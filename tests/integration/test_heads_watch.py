@@ -8,6 +8,7 @@ import pytest
 import p2pmsg
 from p2pmsg import HeadsWatch
 from tests.integration.test_udp_multicast import GROUP, free_port
+from tests.places import lasting_place
 
 
 def wait_until(condition, seconds=10.0):
@@ -73,8 +74,8 @@ def test_all_topics_where_none_is_named():
 
 
 def test_a_publisher_that_goes_and_one_that_comes_in_its_place():
-    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="first") as first:
-        endpoint = first.endpoint
+    endpoint = lasting_place()
+    with p2pmsg.Publisher(endpoint, name="first") as first:
         first.publish("t", 1)
         watch = HeadsWatch([endpoint], topics=["t"])
         wait_until(lambda: next_of(watch, endpoint) == 1)

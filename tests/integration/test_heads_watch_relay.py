@@ -7,6 +7,7 @@ import pytest
 import p2pmsg
 from p2pmsg import HeadsWatch
 from tests.integration.peers import LOOPBACK, eventually
+from tests.places import lasting_place
 
 
 @pytest.fixture
@@ -53,8 +54,8 @@ def test_every_session_of_a_relay_is_followed(make_publisher, make_relay, follow
 
 
 def test_a_session_that_comes_later_is_taken_up(make_publisher, make_relay, follow):
-    first = make_publisher(name="first")
-    endpoint = first.endpoint
+    endpoint = lasting_place()
+    first = make_publisher(endpoint, name="first")
     first.publish_many("t", [b"x"] * 10)
     relay = make_relay(endpoint)
     watch = follow(relay, topics=["t"])
@@ -86,7 +87,7 @@ def test_a_relay_begun_anew_has_what_it_has_now(make_publisher, make_relay, foll
     gone, publisher = make_publisher(name="gone"), make_publisher(name="feed")
     for each in (gone, publisher):
         each.publish_many("t", [b"x"] * 10)
-    relay = make_relay([gone.endpoint, publisher.endpoint])
+    relay = make_relay([gone.endpoint, publisher.endpoint], lasting_place())
     watch = follow(relay, topics=["t"])
     eventually(lambda: nexts(watch, relay) == {"gone": 10, "feed": 10})
     gone.close()

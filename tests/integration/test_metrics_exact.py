@@ -15,6 +15,7 @@ import p2pmsg
 from p2pmsg import metrics
 from p2pmsg.testing import TcpProxy
 from tests.integration.statsd_tools import LOOPBACK, collecting, until
+from tests.places import lasting_place
 
 LOSS = 0.2
 
@@ -134,8 +135,8 @@ def test_totals_hold_what_was_sent_before_the_collector_was_there():
 
 
 def test_a_client_that_is_closed_and_one_that_comes_after_it_count_together(tmp_path):
-    with metrics.Client(LOOPBACK) as first:
-        place = first.endpoint
+    place = lasting_place()
+    with metrics.Client(place) as first:
         with collecting(exact=place, state=tmp_path / "s") as (collector, _):
             first.wait_for_collectors(timeout=10)
             first.increment("a", 3)
@@ -168,7 +169,7 @@ class LoggedClient:
     """A client with a log in a process of its own, that is killed and started again."""
 
     def __init__(self, log):
-        self.place, self.log = LOOPBACK, str(log)
+        self.place, self.log = lasting_place(), str(log)
         self.begun, self.done = set(), set()
 
     @contextlib.contextmanager
@@ -177,7 +178,7 @@ class LoggedClient:
         first = max(self.begun, default=-1) + 1
         span = (str(first), str(first + count))
         with child("count_with_log", self.place, self.log, *span) as process:
-            self.place = say_until(process, lambda told: "endpoint" in told)["endpoint"]
+            say_until(process, lambda told: "endpoint" in told)
             yield process
             process.send_signal(signal.SIGKILL)
             for line in process.stdout:

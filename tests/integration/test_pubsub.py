@@ -15,6 +15,7 @@ from tests.integration.peers import (
     take,
     take_to,
 )
+from tests.places import lasting_place
 
 VALUES = [
     b"",
@@ -266,9 +267,7 @@ def test_one_publisher_and_many_subscribers(make_publisher, make_subscriber):
 
 
 def test_a_subscriber_waits_for_a_publisher_that_comes_later(make_publisher, make_subscriber):
-    first = make_publisher()
-    endpoint = first.endpoint
-    first.close()
+    endpoint = lasting_place()
     subscriber = make_subscriber(endpoint)
     with p2pmsg.Publisher(endpoint) as publisher:
         publisher.wait_for_subscribers(1, timeout=10)

@@ -1,7 +1,6 @@
 """Ranges over real sockets: exact, in order, each once; and what cannot be had is named."""
 
 import itertools
-import socket
 import time
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 import p2pmsg
 from p2pmsg import LossReason, LossReport, Message, MessageBatch, RangeReader
 from p2pmsg.testing.proxy import TcpProxy
+from tests.places import lasting_place
 
 
 @pytest.fixture
@@ -49,14 +49,8 @@ def test_heads_name_the_publisher_and_its_streams(publisher, reader):
     assert heads.streams == {"a": p2pmsg.StreamHead(0, 3), "b": p2pmsg.StreamHead(0, 1)}
 
 
-def _bind(held):
-    held.bind(("127.0.0.1", 0))
-    return f"tcp://127.0.0.1:{held.getsockname()[1]}"
-
-
 def test_nobody_there_is_a_timeout():
-    # Bound and not listening: nobody is there, and no other test's publisher gets the port.
-    with socket.socket() as held, RangeReader(_bind(held), timeout=0.3) as reader:
+    with RangeReader(lasting_place(), timeout=0.3) as reader:
         with pytest.raises(TimeoutError, match="nobody is there"):
             reader.heads()
         with pytest.raises(TimeoutError, match="nobody is there"):
@@ -64,8 +58,7 @@ def test_nobody_there_is_a_timeout():
 
 
 def test_a_publisher_that_comes_later_is_found():
-    with p2pmsg.Publisher("tcp://127.0.0.1:0") as closed:
-        endpoint = closed.endpoint
+    endpoint = lasting_place()
     with RangeReader(endpoint) as reader:
         with pytest.raises(TimeoutError):
             reader.heads(0.1)

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from p2pmsg import NackConfig, SubscriberConfig
-from tests.integration.test_relay import free_place
+from tests.places import lasting_place
 
 pytest.importorskip("recovery.log")
 
@@ -17,7 +17,7 @@ ROUNDS = 12
 
 def test_nothing_is_missing_whoever_is_killed(tmp_path, make_child, make_subscriber):
     rng = random.Random(7)
-    at, place = free_place(), free_place()
+    at, place = lasting_place(), lasting_place()
 
     def publisher():
         child = make_child(

@@ -14,6 +14,7 @@ from p2pmsg.testing import lose_datagrams
 from tests.integration.cursors import committed
 from tests.integration.peers import TOPIC, check_ledger, eventually, take, take_all
 from tests.integration.peers import check_exact as check_sequences
+from tests.places import lasting_place
 
 pytest.importorskip("recovery.log")
 
@@ -107,12 +108,11 @@ def test_what_a_killed_publisher_sent_comes_from_its_log(
 def test_a_fixed_recovery_endpoint_does_not_hide_that_a_publisher_restarted(
     tmp_path, make_publisher, make_subscriber, endpoint
 ):
-    log = LogConfig(tmp_path)
-    first = make_publisher(endpoint, log=log, recovery_endpoint="tcp://127.0.0.1:0")
+    log, place = LogConfig(tmp_path), lasting_place()
+    first = make_publisher(endpoint, log=log, recovery_endpoint=place)
     subscriber = make_subscriber(endpoint, joins=first)
     publish(first, range(1000))
     check_exact(take(subscriber, 1000))
-    place = first.recovery_endpoint
     first.close()
     second = make_publisher(endpoint, log=log, recovery_endpoint=place)
     second.wait_for_subscribers(1, timeout=10)

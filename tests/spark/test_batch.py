@@ -7,6 +7,7 @@ import pytest
 
 import p2pmsg
 import spark_bridge
+from tests.places import lasting_place
 from tests.spark.streams import read_stream, sealed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(90)]
@@ -76,8 +77,7 @@ def test_a_batch_of_many_rows_is_split_and_pruned_by_options(spark, publisher):
 
 
 def test_a_silent_peer_fails_a_batch_by_name(spark, publisher):
-    with p2pmsg.Publisher("tcp://127.0.0.1:0") as closed:
-        silent = closed.endpoint
+    silent = lasting_place()
     publisher.publish_many("t", [b"x"] * 10)
     sealed(publisher, "t", 10)
 
@@ -99,17 +99,8 @@ def test_options_that_a_batch_has_not(spark, publisher, options, message):
         read(spark, [publisher.endpoint], **options).load().count()
 
 
-def subscribe(ports):
-    endpoints = [f"tcp://127.0.0.1:{port}" for port in ports]
+def subscribe(endpoints):
     return p2pmsg.Subscriber(endpoints, topics=["*"], start="earliest")
-
-
-def free_ports(count):
-    found = []
-    for _ in range(count):
-        with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
-            found.append(int(publisher.endpoint.rpartition(":")[2]))
-    return found
 
 
 def gather(rows, count, seconds=40):
@@ -121,7 +112,7 @@ def gather(rows, count, seconds=40):
 
 
 def test_a_batch_is_written_with_all_columns(spark):
-    ports = free_ports(2)
+    places = [lasting_place() for _ in range(2)]
     frame = spark.range(0, 100, numPartitions=3).selectExpr(
         "cast(id as string) value",
         "concat('k', id) key",
@@ -129,11 +120,10 @@ def test_a_batch_is_written_with_all_columns(spark):
         "timestamp_seconds(id) timestamp",
         "if(id = 7, map('h', 'x'), null) headers",
     )
-    with subscribe(ports) as subscriber:
+    with subscribe(places) as subscriber:
         rows = spark_bridge.CommittedRows(subscriber)
-        endpoint = ",".join(f"tcp://127.0.0.1:{port}" for port in ports)
-        writer = frame.write.format("p2pmsg").option("endpoint", endpoint).option("topic", "odd")
-        writer.mode("append").save()
+        writer = frame.write.format("p2pmsg").option("endpoint", ",".join(places))
+        writer.option("topic", "odd").mode("append").save()
         found = gather(rows, 100)
 
     assert sorted(int(each.value) for each in found) == list(range(100))
@@ -168,10 +158,9 @@ def test_a_sink_refuses_by_name(spark, columns, options, message):
 
 
 def test_rows_that_nobody_would_get_are_not_written(spark):
-    (port,) = free_ports(1)
     rows = spark.range(0, 3, 1, numPartitions=1)  # others would wait for the endpoint, in vain
     writer = rows.selectExpr("id value").write.format("p2pmsg")
-    writer = writer.options(endpoint=f"tcp://127.0.0.1:{port}", topic="t", timeoutMs="200")
+    writer = writer.options(endpoint=lasting_place(), topic="t", timeoutMs="200")
 
     with pytest.raises(Exception, match="minSubscribers = 1"):
         writer.mode("append").save()
@@ -180,10 +169,9 @@ def test_rows_that_nobody_would_get_are_not_written(spark):
 
 def test_a_stream_is_written_once_though_its_batches_come_again(spark, publisher, tmp_path):
     """Source to sink; the query is set back by one batch after each of its runs."""
-    ports = free_ports(2)
-    endpoint = ",".join(f"tcp://127.0.0.1:{port}" for port in ports)
+    places = [lasting_place() for _ in range(2)]
     total = 0
-    with subscribe(ports) as subscriber:
+    with subscribe(places) as subscriber:
         rows = spark_bridge.CommittedRows(subscriber)
         found = []
         for _ in range(3):
@@ -192,7 +180,7 @@ def test_a_stream_is_written_once_though_its_batches_come_again(spark, publisher
             sealed(publisher, "t", total)
             options = {"startingOffsets": "earliest", "minPartitions": "2"}
             frame = read_stream(spark, [publisher.endpoint], **options).select("value", "timestamp")
-            writer = frame.writeStream.format("p2pmsg").option("endpoint", endpoint)
+            writer = frame.writeStream.format("p2pmsg").option("endpoint", ",".join(places))
             writer = writer.option("topic", "out").option("checkpointLocation", str(tmp_path))
             query = writer.trigger(availableNow=True).start()
             query.awaitTermination()
@@ -209,8 +197,7 @@ def test_a_stream_is_written_once_though_its_batches_come_again(spark, publisher
 
 
 def test_a_stream_goes_through_a_plain_subscriber_as_well(spark, publisher, tmp_path):
-    (port,) = free_ports(1)
-    endpoint = f"tcp://127.0.0.1:{port}"
+    endpoint = lasting_place()
     publisher.publish_many("t", [{"n": number} for number in range(10)])
     sealed(publisher, "t", 10)
     with p2pmsg.Subscriber([endpoint], topics=["out"], start="earliest") as subscriber:

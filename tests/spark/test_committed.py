@@ -5,6 +5,7 @@ import pytest
 import p2pmsg
 import spark_bridge
 from spark_bridge.committed import Delivered
+from tests.places import lasting_place
 
 
 def record(state, query="q", batch=0, partition=0, attempt=1, **more):
@@ -30,8 +31,7 @@ def attempt(endpoint, values, *, commit=True, crash_after=None, **which):
 
 @pytest.fixture
 def place():
-    with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
-        endpoint = publisher.endpoint
+    endpoint = lasting_place()
     with p2pmsg.Subscriber([endpoint], topics=["*"], start="earliest") as subscriber:
         yield endpoint, subscriber
 

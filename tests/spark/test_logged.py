@@ -9,6 +9,7 @@ import time
 import pytest
 
 import p2pmsg
+from tests.places import lasting_place
 from tests.spark.conftest import ROOT
 from tests.spark.streams import Collector, read_stream, start
 
@@ -22,8 +23,7 @@ KILLS = 8
 
 def test_a_publisher_with_a_log_is_killed_and_spark_misses_nothing(spark, tmp_path):
     rng = random.Random(3)
-    with p2pmsg.Publisher("tcp://127.0.0.1:0") as free:
-        endpoint = free.endpoint
+    endpoint = lasting_place()
     log = str(tmp_path / "log")
     command = [sys.executable, "-m", "tests.spark.logged_publisher", endpoint, log]
     sink = Collector()

@@ -10,7 +10,7 @@ import pytest
 
 import p2pmsg
 from tests.integration.peers import start_child
-from tests.integration.test_relay import free_place
+from tests.places import lasting_place
 from tests.spark.streams import Collector, collect_now, read_stream, start
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(90)]
@@ -73,7 +73,7 @@ class Lives:
 
     def __init__(self, make_child):
         self._make_child = make_child
-        self.endpoint = free_place()
+        self.endpoint = lasting_place()
         self.counts = {}
 
     def live(self, count, relay):
@@ -160,7 +160,7 @@ def test_a_relay_is_killed_again_and_again_and_spark_misses_nothing(
     spark, publisher, make_child, tmp_path
 ):
     rng = random.Random(5)
-    place = free_place()
+    place = lasting_place()
 
     def relay():
         child = make_child("relay", publisher.endpoint, place, str(tmp_path / "log"))

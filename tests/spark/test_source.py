@@ -9,6 +9,7 @@ import pytest
 
 import p2pmsg
 import spark_bridge
+from tests.places import lasting_place
 from tests.spark.streams import (
     Collector,
     collect_now,
@@ -155,8 +156,7 @@ def test_two_peers_and_two_topics(spark, publisher, tmp_path):
 
 
 def test_an_unreachable_peer_stops_nobody_and_joins_later(spark, publisher, tmp_path):
-    with p2pmsg.Publisher("tcp://127.0.0.1:0") as closed:
-        endpoint = closed.endpoint
+    endpoint = lasting_place()
     publisher.publish_many("t", [b"x"] * 100)
     sink = Collector()
     query = start(
@@ -213,8 +213,8 @@ def test_a_range_that_is_gone_is_skipped_exactly(spark, tmp_path):
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_publisher_that_restarts_is_taken_up_from_its_first_message(spark, tmp_path, fail):
     sink = Collector()
-    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="first") as first:
-        endpoint = first.endpoint
+    endpoint = lasting_place()
+    with p2pmsg.Publisher(endpoint, name="first") as first:
         first.publish_many("t", [b"x"] * 100)
         frame = read_stream(
             spark,

@@ -9,6 +9,7 @@ import pytest
 import p2pmsg
 import spark_bridge
 from p2pmsg.testing import TcpProxy
+from tests.places import lasting_place
 from tests.spark.hostile import HostilePublisher
 from tests.spark.streams import (
     Collector,
@@ -220,8 +221,8 @@ def test_lag_is_reported(spark, publisher, tmp_path):
 
 def test_a_publisher_that_is_gone_for_good_fails_by_name_in_time(spark, tmp_path):
     sink = Collector()
-    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="first") as first:
-        endpoint = first.endpoint
+    endpoint = lasting_place()
+    with p2pmsg.Publisher(endpoint, name="first") as first:
         first.publish_many("t", [b"x"] * 100)
         options = {"startingOffsets": "earliest", "fetchTimeoutMs": "300", "fetchRetries": "1"}
         frame = read_stream(spark, [endpoint], **options)
