@@ -193,8 +193,8 @@ class Batch:
             self._columns -= cut
             self.limit += cut
 
-    def seal(self) -> tuple[bytes, int]:
-        """Return the frame, and the latest timestamp in it. It may be called again."""
+    def seal(self) -> tuple[bytearray, int]:
+        """Make `buffer` a frame; return it, and its latest timestamp. It may be called again."""
         self.repair()
         buffer, count = self.buffer, self.next - self.first
         latest = self.base_timestamp_ns
@@ -211,7 +211,7 @@ class Batch:
         buffer[at : at + 6] = values_header(count)
         length = len(buffer) - at
         REST.pack_into(buffer, at - REST.size, self.first, count, length, self.base_timestamp_ns)
-        return bytes(buffer), latest
+        return buffer, latest
 
 
 _BUFFERS_MAX = 8
@@ -264,7 +264,7 @@ def _padded(column: list[Any] | None, count: int, padding: Any) -> list[Any]:
     return column
 
 
-def pack_slice(
+def fill_slice(
     prefix: bytes,
     sequence: int,
     timestamp_ns: int,
@@ -272,10 +272,10 @@ def pack_slice(
     keys: list[str | None] | None,
     timestamps_ns: list[int] | None,
     buffer: bytearray,
-) -> tuple[bytes, int]:
-    """Return a frame of `values` packed in one go, and its latest timestamp.
+) -> int:
+    """Make `buffer` a frame of `values`, packed in one go; return its latest timestamp.
 
-    It is packed in `buffer`, which stays in the processor's cache if it is used again and again.
+    The buffer stays in the processor's cache if it is used again and again.
     """
     base = timestamp_ns if timestamps_ns is None else timestamps_ns[0]
     latest = base if timestamps_ns is None else max(timestamps_ns)
@@ -299,10 +299,24 @@ def pack_slice(
         raise packing_error(field, column, error) from error
     length = len(buffer) - body_at
     REST.pack_into(buffer, len(prefix), sequence, len(values), length, base)
+    return latest
+
+
+def pack_slice(
+    prefix: bytes,
+    sequence: int,
+    timestamp_ns: int,
+    values: list[Any],
+    keys: list[str | None] | None,
+    timestamps_ns: list[int] | None,
+    buffer: bytearray,
+) -> tuple[bytes, int]:
+    """Return a frame of `values` packed in `buffer`, and its latest timestamp."""
+    latest = fill_slice(prefix, sequence, timestamp_ns, values, keys, timestamps_ns, buffer)
     return bytes(buffer), latest
 
 
-def pack_fitting(
+def fill_fitting(
     prefix: bytes,
     sequence: int,
     timestamp_ns: int,
@@ -313,18 +327,17 @@ def pack_fitting(
     *,
     frame_bytes: int,
     bytes_max: int,
-) -> tuple[bytes, int, int]:
-    """Do as `pack_slice` with as many values as `bytes_max` has room for; return how many, too.
+) -> tuple[int, int]:
+    """Do as `fill_slice` with as many values as `bytes_max` has room for; return how many, too.
 
     One is always taken. Where all are too many, it is tried with what should make `frame_bytes`.
     """
     while True:
-        frame, latest = pack_slice(
-            prefix, sequence, timestamp_ns, values, keys, timestamps_ns, buffer
-        )
-        if len(frame) <= bytes_max or len(values) == 1:
-            return frame, latest, len(values)
-        kept = max(1, len(values) * frame_bytes // len(frame))
+        latest = fill_slice(prefix, sequence, timestamp_ns, values, keys, timestamps_ns, buffer)
+        size = len(buffer)
+        if size <= bytes_max or len(values) == 1:
+            return latest, len(values)
+        kept = max(1, len(values) * frame_bytes // size)
         values, keys = values[:kept], keys and keys[:kept]
         timestamps_ns = timestamps_ns and timestamps_ns[:kept]
 

@@ -158,8 +158,8 @@ class SubscriberConfig:
     busy_wait_us: float = 200.0
     """How long a wait looks for the next message before it sleeps, in µs, at most 1000; 0 never
     looks. Being woken costs 40 µs. It looks only where this process publishes messages that stand
-    alone, and the message before came within that time: where two take turns. It leaves its core to
-    whoever wants it. 200 µs: twice as long as an answer takes from this machine."""
+    alone, so where two take turns, and in one of 17 waits where that is in vain. It leaves its core
+    to whoever wants it. 200 µs: twice as long as an answer takes from this machine."""
 
     busy_wait_always: bool = False
     """Whether it looks where this process only consumes, too. Messages that come one by one at more

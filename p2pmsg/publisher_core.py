@@ -19,8 +19,8 @@ from p2pmsg.batch import (
     check_key,
     check_size,
     check_timestamp,
+    fill_fitting,
     pack_alone,
-    pack_fitting,
     packing_error,
 )
 from p2pmsg.config import LINGER_MS_MIN, PublisherConfig
@@ -28,9 +28,9 @@ from p2pmsg.errors import ConfigError, LogFailedError, MessageError
 from p2pmsg.multicast.packing import publish_datagrams
 from p2pmsg.multicast.publisher_desk import GroupDesk
 from p2pmsg.publisher_beats import BeatDesk
-from p2pmsg.publisher_log import PublisherLog
+from p2pmsg.publisher_log import PublisherLog, next_sequence
 from p2pmsg.publisher_requests import RequestDesk
-from p2pmsg.publisher_stream import PublisherStream, check_topic
+from p2pmsg.publisher_stream import PYTHON_MEMORY, FrameMemory, PublisherStream, check_topic
 from p2pmsg.wire import Kind, encoder
 from recovery import HeartbeatSchedule, ReplayBuffer
 
@@ -69,20 +69,22 @@ class PublisherCore:
         config: PublisherConfig,
         now_ns: int,
         log: PublisherLog | None = None,
+        memory: FrameMemory = PYTHON_MEMORY,
     ) -> None:
         self.name = name
         self.log = self.losses = log
         self.session = session
         self.config = config
         self.open_batches: dict[str, Batch] = {}
-        self.outbox: deque[bytes] = deque()
-        self.unsynced: deque[tuple[str, int, bytes]] = deque()
+        self.outbox: deque[bytes | memoryview] = deque()
+        self.unsynced: deque[tuple[str, int, bytes | memoryview]] = deque()
         self._unsynced_from: dict[str, int] = {}
-        self.replay = ReplayBuffer(config.replay)
+        self.replay = ReplayBuffer(config.replay, memory.free)
         self.requests = RequestDesk(self)
         self.beats = BeatDesk(self)
         self.group: GroupDesk | None = None
         self.sealed_ns = 0
+        self.memory = memory
         self.closing = False
         self._streams: dict[str, PublisherStream] = {}
         self._buffers = BufferPool(2 * config.bulk_bytes)
@@ -165,13 +167,13 @@ class PublisherCore:
             batch.end, batch.next = end, following
             self.seal(topic, now_ns=now_ns)
         stream = self._streams.get(topic) or self._make_stream(topic)
-        sequence = self.replay.next(topic)
+        sequence = next_sequence(self.replay, self.log, topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         large = type(value) is bytes and len(value) >= min(self._batch_bytes // 2, _LARGE_BYTES)
         if large or now_ns - stream.sealed_ns >= self._gather_ns:
             limit = self.config.message_bytes_max
-            frame = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
-            self._keep(stream, sequence, 1, frame, base_ns, now_ns)
+            data = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
+            self._keep(stream, sequence, 1, data, base_ns, now_ns)
             return sequence
         # The base is the time of messages that are given none, whatever this one's time is.
         batch = Batch(
@@ -203,18 +205,17 @@ class PublisherCore:
         stream = self._streams.get(topic)
         if stream is None or now_ns - stream.sealed_ns < self._gather_ns:
             return -1
-        if self.outbox or self.closing:
+        log = self.log
+        if self.outbox or self.closing or (log is not None and log.gated):
             return -1
-        replay, log = self.replay, self.log
-        sequence = replay.next(topic)
+        sequence = next_sequence(self.replay, self.log, topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         limit = self.config.message_bytes_max
-        frame = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
+        data = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
+        frame = self.memory.make(data)
         if log is not None:
-            if log.gated:
-                return -1
             log.append(topic, sequence, 1, frame, base_ns, wall_ns)
-        replay.append(topic, sequence, 1, frame, now_ns=now_ns, timestamp_ns_max=base_ns)
+        self.replay.append(topic, sequence, 1, frame, now_ns=now_ns, timestamp_ns_max=base_ns)
         self.outbox.append(frame)
         stream.sealed_ns = self.sealed_ns = now_ns
         return sequence
@@ -288,16 +289,16 @@ class PublisherCore:
         part = values[at:stop] if type(values) is list else list(values[at:stop])
         part_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
         times = None if timestamps_ns is None else [*map(check_timestamp, timestamps_ns[at:stop])]
-        sequence = self.replay.next(topic)
+        sequence = next_sequence(self.replay, self.log, topic)
         bytes_max = min(2 * self.config.bulk_bytes, self.config.message_bytes_max)
         buffer = self._buffers.take()
-        frame, latest, taken = pack_fitting(
+        latest, taken = fill_fitting(
             stream.prefix, sequence, wall_ns, part, part_keys, times, buffer,
             frame_bytes=self.config.bulk_bytes, bytes_max=bytes_max,
         )  # fmt: skip
         if taken == 1:
-            check_size("values", len(frame), self.config.message_bytes_max + 512)
-        self._keep(stream, sequence, taken, frame, latest, now_ns)
+            check_size("values", len(buffer), self.config.message_bytes_max + 512)
+        self._keep(stream, sequence, taken, buffer, latest, now_ns)
         self._buffers.give_back(buffer)
         return taken
 
@@ -314,8 +315,8 @@ class PublisherCore:
         if batch.count:
             stream = self._streams[topic]
             stream.pace = batch.pace
-            frame, latest = batch.seal()
-            self._keep(stream, batch.first, batch.count, frame, latest, now_ns)
+            data, latest = batch.seal()
+            self._keep(stream, batch.first, batch.count, data, latest, now_ns)
         del self.open_batches[topic]
         self._buffers.give_back(batch.buffer)
 
@@ -374,7 +375,7 @@ class PublisherCore:
         for topic, sequence, _ in unsynced:
             self._unsynced_from.setdefault(topic, sequence)
 
-    def frames_to_send(self) -> list[bytes]:
+    def frames_to_send(self) -> list[bytes | memoryview]:
         """Take out the frames for the data path. The shell uses `outbox` instead."""
         frames = list(self.outbox)
         self.outbox.clear()
@@ -385,13 +386,13 @@ class PublisherCore:
         stream: PublisherStream,
         sequence: int,
         count: int,
-        frame: bytes,
+        data: bytes | bytearray,
         latest_ns: int,
         now_ns: int,
     ) -> None:
-        topic, replay = stream.topic, self.replay
+        topic, replay, frame = stream.topic, self.replay, self.memory.make(data)
         if replay.next(topic) <= sequence:
-            if self.log is not None:
+            if self.log is not None and self.log.next(topic) <= sequence:  # else it was interrupted
                 wall_ns = now_ns + self._wall_offset_ns
                 self.log.append(topic, sequence, count, frame, latest_ns, wall_ns)
             replay.append(topic, sequence, count, frame, now_ns=now_ns, timestamp_ns_max=latest_ns)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.errors import ConfigError, LogFailedError
-from recovery import Kept, Loss, LossReason
+from recovery import Kept, Loss, LossReason, ReplayBuffer
 from recovery.ranges import RangeSet
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class PublisherLog:
         topic: str,
         start: int,
         count: int,
-        frame: bytes,
+        frame: bytes | memoryview,
         latest_ns: int,
         wall_ns: int,
         session: int | None = None,
@@ -199,7 +199,7 @@ class PublisherLog:
                 break
             kept = next(frames, None)
         if kept is None or not kept.start <= start < kept.stop:
-            frames = self._reader.follow(session, topic, start)
+            frames = self._reader.follow(session, topic, start, copy=False)
             kept = next(frames, None)
             if kept is None:
                 self._ahead.pop(key, None)
@@ -220,11 +220,15 @@ class PublisherLog:
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `sync` is due, or None."""
-        if self.failed is not None or self.config.fsync == "never":
+        is_over = self.failed is not None or self.broken is not None
+        if is_over or self.config.fsync == "never":
             return None
-        if not self._writer.unsynced_bytes:
+        waiting = self._writer.unsynced_bytes
+        if not waiting:
             self._sync_due_ns = None
             return None
+        if waiting >= self.config.fsync_bytes:
+            return now_ns
         if self._sync_due_ns is None:
             self._sync_due_ns = now_ns + (0 if self.gated else self._interval_ns)
         return self._sync_due_ns
@@ -285,6 +289,12 @@ class PublisherLog:
             failed=self.failed,
             errors=self._errors,
         )
+
+
+def next_sequence(replay: ReplayBuffer, log: PublisherLog | None, topic: str) -> int:
+    """Return a stream's next; an interrupt may have struck where the log alone had a frame."""
+    following = replay.next(topic)
+    return following if log is None else max(following, log.next(topic))
 
 
 def import_log() -> Any:

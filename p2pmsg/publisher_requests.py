@@ -26,7 +26,7 @@ class Reply:
     """One frame for one requester; a repair has the range that it answers, and who had it."""
 
     requester: bytes
-    frame: bytes
+    frame: bytes | memoryview
     topic: str = ""
     start: int = 0
     stop: int = 0
@@ -123,7 +123,7 @@ class RequestDesk:
             if kept is not None:
                 reply.stop = min(reply.stop, kept.start)
             return False
-        reply.frame = kept.frame
+        reply.frame = self._core.memory.make(kept.frame)
         reply.stop = min(reply.stop, kept.stop)
         return True
 
@@ -221,7 +221,7 @@ class RequestDesk:
                 kept = core.log.first_at_or_after(topic, timestamp_ns) or kept
         if kept is None:
             return following
-        frame = Frame(kept.frame)
+        frame = Frame(bytes(kept.frame))
         timestamps = wire.decode_columns(frame)[1]
         if timestamps is None:
             return kept.start

@@ -1,10 +1,27 @@
 """What a publisher knows of one of its streams, beside the replay buffer."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from p2pmsg import wire
 from p2pmsg.errors import MessageError
 from recovery import HeartbeatSchedule
+
+
+class FrameMemory(NamedTuple):
+    """Where frames are kept, and sent from.
+
+    Attributes:
+        make: copies a frame there.
+        free: empties a list of frames; None where it is enough to forget them.
+
+    """
+
+    make: Callable[[bytes | bytearray | memoryview], bytes | memoryview]
+    free: Callable[[list[bytes | memoryview]], None] | None
+
+
+PYTHON_MEMORY = FrameMemory(bytes, None)
 
 
 class PublisherStream:

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
 from operator import itemgetter
@@ -16,7 +17,8 @@ class ReplayConfig:
 
     bytes_max: int = 64 * 2**20
     """Bound on the bytes of all kept frames. 64 MiB are half a second of a gigabit link, many
-    times what a repair takes. A frame's bookkeeping, some 200 bytes, comes on top."""
+    times what a repair takes. A frame's bookkeeping comes on top: some 200 bytes, and 900 more for
+    one of 32 KiB or more that ZeroMQ sends."""
 
     age_ms_max: float | None = None
     """Age at which a frame is dropped, in ms. None: age does not matter, since old frames serve
@@ -43,18 +45,20 @@ class Kept(NamedTuple):
 
     start: int
     stop: int
-    frame: bytes
+    frame: bytes | memoryview
     timestamp_ns_max: int
     """The newest of its messages' timestamps, in ns since the epoch."""
 
 
 # What a stream keeps for a frame is a plain tuple, three times cheaper to make than a Kept:
 # (start, stop, frame, timestamp_ns_max, newest timestamp so far).
-_Row = tuple[int, int, bytes, int, int]
+_Row = tuple[int, int, bytes | memoryview, int, int]
 _STOP = itemgetter(1)
 _NEWEST = itemgetter(4)
+Free = Callable[[list[bytes | memoryview]], None]
 _GONE: _Row = (0, 0, b"", 0, 0)
 _COMPACT_AT = 1024
+_FREED_AT_ONCE = 8
 
 
 class _Stream:
@@ -75,6 +79,9 @@ class ReplayBuffer:
 
     Args:
         config: bounds.
+        free: empties a list of evicted frames that are not bytes, where that takes more than to
+            forget them; of eight at a time, which are kept until then. It is called when all is
+            done; what it raises changes nothing. Default: none is needed.
 
     Attributes:
         bytes_held: bytes of the frames kept now.
@@ -89,7 +96,9 @@ class ReplayBuffer:
         "_age_ns",
         "_appended_ns",
         "_bytes_max",
+        "_evicted",
         "_frames_max",
+        "_free",
         "_order",
         "_streams",
         "_streams_max",
@@ -99,7 +108,9 @@ class ReplayBuffer:
         "messages_evicted",
     )
 
-    def __init__(self, config: ReplayConfig) -> None:
+    def __init__(self, config: ReplayConfig, free: Free | None = None) -> None:
+        self._free = free
+        self._evicted: list[bytes | memoryview] = []
         self._bytes_max = config.bytes_max
         self._frames_max = config.frames_max
         self._streams_max = config.streams_max
@@ -117,7 +128,7 @@ class ReplayBuffer:
         stream: str,
         start: int,
         count: int,
-        frame: bytes,
+        frame: bytes | memoryview,
         *,
         now_ns: int,
         timestamp_ns_max: int,
@@ -152,6 +163,7 @@ class ReplayBuffer:
         self.bytes_held += size
         while self.bytes_held > self._bytes_max or len(order) > self._frames_max:
             self._evict_oldest()
+        self._free_evicted()
 
     def begin(self, stream: str, following: int) -> None:
         """Begin a stream at `following`: what was before it is kept elsewhere.
@@ -206,6 +218,7 @@ class ReplayBuffer:
         self.bytes_held += size
         while self.bytes_held > self._bytes_max or len(self._order) > self._frames_max:
             self._evict_oldest()
+        self._free_evicted()
 
     def find(self, stream: str, start: int, stop: int) -> tuple[list[Kept], list[tuple[int, int]]]:
         """Return the kept frames that overlap `[start, stop)`, and the parts that none covers."""
@@ -276,6 +289,7 @@ class ReplayBuffer:
         limit_ns = now_ns - self._age_ns
         while self._appended_ns and self._appended_ns[0] <= limit_ns:
             self._evict_oldest()
+        self._free_evicted()
 
     def next_deadline_ns(self) -> int | None:
         """Return when `expire` has something to do, or None."""
@@ -298,7 +312,8 @@ class ReplayBuffer:
         rows, first = kept.rows, kept.first
         start, stop, frame, _, _ = rows[first]
         size, half = len(frame), len(rows) // 2
-        # From here to the end no call but the last: an interrupt comes before it all or behind it.
+        # From here to the first call at the end no other: an interrupt comes before it all or
+        # behind it. What it may keep from happening then is but the frame's being freed at leisure.
         rows[first] = _GONE
         first += 1
         if first >= _COMPACT_AT and first >= half:
@@ -311,3 +326,9 @@ class ReplayBuffer:
         self._order.popleft()
         if self._age_ns is not None:
             self._appended_ns.popleft()
+        if self._free is not None and type(frame) is not bytes:
+            self._evicted.append(frame)
+
+    def _free_evicted(self) -> None:
+        if len(self._evicted) >= _FREED_AT_ONCE and self._free is not None:
+            self._free(self._evicted)

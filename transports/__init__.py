@@ -18,6 +18,7 @@ from transports.memory import Link, MemoryNetwork
 from transports.memory_pubsub import MemoryReceiver, MemorySender
 from transports.memory_recovery import MemoryRecoveryClient, MemoryRecoveryServer
 from transports.udp import Received, UdpReceiver, UdpSender
+from transports.zmq_frame import free_zmq_frames, make_zmq_frame
 from transports.zmq_pubsub import ZmqReceiver, ZmqSender
 from transports.zmq_queue import ZmqQueueClient, ZmqQueueServer, wait_for_any
 from transports.zmq_recovery import ZmqRecoveryClient, ZmqRecoveryServer
@@ -57,6 +58,8 @@ __all__ = [
     "ZmqSender",
     "as_endpoint",
     "context",
+    "free_zmq_frames",
+    "make_zmq_frame",
     "parse_endpoint",
     "wait_for_any",
 ]

@@ -20,7 +20,7 @@ class DataSender(Protocol):
     def endpoint(self) -> str:
         """Where it is bound, with the port that the system picked."""
 
-    def send(self, frame: bytes, *, wait_ms: int = 0) -> bool:
+    def send(self, frame: bytes | memoryview, *, wait_ms: int = 0) -> bool:
         """Send to everybody whose prefix matches, or to nobody.
 
         Args:
@@ -35,7 +35,7 @@ class DataSender(Protocol):
 
         """
 
-    def send_shedding(self, frame: bytes) -> None:
+    def send_shedding(self, frame: bytes | memoryview) -> None:
         """Send to everybody whose prefix matches and whose queue has room; the others miss it.
 
         Whoever missed a frame so may miss the following ones too, even those that `send` took,
@@ -121,7 +121,7 @@ class RecoveryServer(Protocol):
         The requester is an opaque identity of one connection: a peer that comes back has a new one.
         """
 
-    def reply(self, requester: bytes, frame: bytes) -> bool:
+    def reply(self, requester: bytes, frame: bytes | memoryview) -> bool:
         """Send `frame` to one requester.
 
         Returns:

@@ -5,13 +5,11 @@ gets a new one: ZeroMQ's threads do not survive a fork, and a context without th
 """
 
 import atexit
-import ctypes
 import os
 import threading
 import time
 
 import zmq
-from zmq.utils.garbage import gc
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
@@ -86,11 +84,7 @@ def _let_frames_leave() -> None:
         thread = threading.Thread(target=_state.context.term, name="p2pmsg-linger", daemon=True)
         thread.start()
         thread.join(left)
-    for reference in list(gc.refs.values()):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(reference))
 
 
 os.register_at_fork(after_in_child=_start_anew)
-# pyzmq frees at exit what ZeroMQ sends out of Python's memory, even while it is being sent. It has
-# registered for that when `gc` was imported, so this runs before it.
 atexit.register(_let_frames_leave)

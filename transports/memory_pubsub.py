@@ -40,20 +40,22 @@ class MemorySender(MemoryServer):
         self._notes: deque[bytes] = deque(maxlen=SUBSCRIPTIONS_MAX)
         network.bind(self)
 
-    def send(self, frame: bytes, *, wait_ms: int = 0) -> bool:
+    def send(self, frame: bytes | memoryview, *, wait_ms: int = 0) -> bool:
         """Send to all who match, or to nobody and return False; it never waits."""
+        frame = bytes(frame)
         links = self._links_for(frame)
         if any(link.is_full for link in links):
             return False
         self._send(links, frame)
         return True
 
-    def send_now(self, frame: bytes) -> bool:
+    def send_now(self, frame: bytes | memoryview) -> bool:
         """Do as `send(frame)` does."""
         return self.send(frame)
 
-    def send_shedding(self, frame: bytes) -> None:
+    def send_shedding(self, frame: bytes | memoryview) -> None:
         """Send to those who match and have room."""
+        frame = bytes(frame)
         self._send([link for link in self._links_for(frame) if not link.is_full], frame)
 
     def receive_subscriptions(self) -> list[bytes]:

@@ -44,7 +44,7 @@ class MemoryRecoveryServer(MemoryServer):
         link.waiting -= 1
         return self._requesters[link], frame
 
-    def reply(self, requester: bytes, frame: bytes) -> bool:
+    def reply(self, requester: bytes, frame: bytes | memoryview) -> bool:
         """Send to one requester; False: its link is full. `PeerUnreachableError`: it is gone."""
         self._require_open()
         link = self._replies.get(requester)
@@ -52,7 +52,7 @@ class MemoryRecoveryServer(MemoryServer):
             raise PeerUnreachableError(self.endpoint, requester)
         if link.is_full:
             return False
-        self._network.transfer(link, frame)
+        self._network.transfer(link, bytes(frame))
         return True
 
     def _attach(self, client: "MemoryRecoveryClient") -> tuple[Link, Link]:

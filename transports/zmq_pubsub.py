@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import Final
 
 import zmq
-from zmq.utils.garbage import gc
 
 from transports.busy_wait import BUSY_WAIT_US
 from transports.context import Context, Socket
 from transports.endpoint import Endpoint
-from transports.errors import ClosedError
+from transports.zmq_frame import send_frame
 from transports.zmq_socket import (
     FRAME_BYTES_MAX,
     QUEUE_FRAMES,
@@ -20,15 +19,6 @@ from transports.zmq_socket import (
     busy_wait_for,
 )
 
-NO_COPY_BYTES: Final = 128 * 1024
-"""From this size on, ZeroMQ sends a frame from Python's memory instead of copying it. Measured over
-TCP loopback, CPU time of both ends together, copied / not copied: 4 KiB 9 / 29 µs, 32 KiB 36 / 51,
-64 KiB 58 / 68, 128 KiB 137 / 92, 256 KiB 175 / 118, 1 MiB 423 / 263."""
-
-_KEPT_QUEUES: Final = 2
-"""So many queues' worth of frames may be sent without a copy and not be given back yet. It is a
-thread of pyzmq's that gives them back, which may have to wait for the interpreter: without a bound,
-200 MB of frames that had long left came together on two busy cores."""
 _SUBSCRIPTION_BYTES_MAX: Final = 4096
 """All that a subscriber sends is subscriptions (a topic has at most 255 bytes) and handshakes."""
 _SUBSCRIPTIONS_PER_CALL: Final = 1000
@@ -83,17 +73,16 @@ class ZmqSender(ZmqSocket):
         if welcome:
             self.socket.set(zmq.XPUB_WELCOME_MSG, welcome)
         self._send_timeout_ms = -1
-        self._kept_max = _KEPT_QUEUES * queue_frames
         # pyzmq's Python-level send costs 0.3 µs more than the compiled one below it.
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         self._bind()
-        self.send_now: Callable[[bytes], bool] = self._make_send_now()
+        self.send_now: Callable[[bytes | memoryview], bool] = self._make_send_now()
 
-    def send(self, frame: bytes, *, wait_ms: int = 0) -> bool:
+    def send(self, frame: bytes | memoryview, *, wait_ms: int = 0) -> bool:
         """Send to everybody whose prefix matches, or to nobody.
 
         Args:
-            frame: what to send.
+            frame: what to send; without a copy where `make_zmq_frame` made it.
             wait_ms: how long to wait for room at most. Default 0: not at all. Signals are handled
                 while it waits, so Ctrl-C works.
 
@@ -104,23 +93,13 @@ class ZmqSender(ZmqSocket):
             ClosedError: the sender is closed.
 
         """
-        if len(frame) < NO_COPY_BYTES or len(gc.refs) > self._kept_max:
-            return self.send_now(frame) or (wait_ms > 0 and self._send_waiting(frame, wait_ms))
-        try:
-            self._send(frame, _NOBLOCK, False)
-        except zmq.Again:
-            return self._send_waiting(frame, wait_ms, False)
-        except zmq.ZMQError as error:
-            raise self._error(error) from error
-        except RuntimeError as error:  # the program ends, and pyzmq takes no memory in keeping
-            raise ClosedError(self.endpoint) from error
-        return True
+        return self.send_now(frame) or (wait_ms > 0 and self._send_waiting(frame, wait_ms))
 
     def fileno(self) -> int:
         """Return the descriptor that ZeroMQ signals news on; readable does not mean a message."""
         return int(self.socket.get(zmq.FD))
 
-    def send_shedding(self, frame: bytes) -> None:
+    def send_shedding(self, frame: bytes | memoryview) -> None:
         """Send to everybody whose prefix matches and whose queue has room; the others miss it.
 
         Whoever missed a frame so misses the following ones too, even those that `send` took, until
@@ -134,7 +113,7 @@ class ZmqSender(ZmqSocket):
             _take_up_news(self.socket)
             self.socket.set(zmq.XPUB_NODROP, 0)
             try:
-                self._send(frame, _NOBLOCK)
+                send_frame(self._send, frame, _NOBLOCK)
             finally:
                 self.socket.set(zmq.XPUB_NODROP, 1)
         except zmq.ZMQError as error:
@@ -162,29 +141,30 @@ class ZmqSender(ZmqSocket):
             raise self._error(error) from error
         return subscriptions
 
-    def _send_waiting(self, frame: bytes, wait_ms: int, copy: bool = True) -> bool:
+    def _send_waiting(self, frame: bytes | memoryview, wait_ms: int) -> bool:
         try:
             if wait_ms != self._send_timeout_ms:
                 self.socket.set(zmq.SNDTIMEO, wait_ms)
                 self._send_timeout_ms = wait_ms
             _take_up_news(self.socket)
-            self._send(frame, 0, copy)
+            send_frame(self._send, frame, 0)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
             raise self._error(error) from error
-        except RuntimeError as error:
-            raise ClosedError(self.endpoint) from error
         return True
 
-    def _make_send_now(self) -> Callable[[bytes], bool]:
+    def _make_send_now(self) -> Callable[[bytes | memoryview], bool]:
         # A closure, because it finds its names faster than a method finds its attributes.
         send, send_waiting = self._send, self._send_waiting
         noblock, full, error_kind = _NOBLOCK, zmq.Again, zmq.ZMQError
 
-        def send_now(frame: bytes) -> bool:
+        def send_now(frame: bytes | memoryview) -> bool:
             try:
-                send(frame, noblock)
+                if type(frame) is bytes:
+                    send(frame, noblock)
+                else:
+                    send_frame(send, frame, noblock)
             except full:
                 return send_waiting(frame, 0)
             except error_kind as error:

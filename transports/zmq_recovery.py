@@ -7,6 +7,7 @@ import zmq
 from transports.context import Context
 from transports.endpoint import Endpoint
 from transports.errors import PeerUnreachableError
+from transports.zmq_frame import send_frame
 from transports.zmq_socket import (
     FRAME_BYTES_MAX,
     QUEUE_FRAMES,
@@ -88,7 +89,7 @@ class ZmqRecoveryServer(ZmqSocket):
         except zmq.ZMQError as error:
             raise self._error(error) from error
 
-    def reply(self, requester: bytes, frame: bytes) -> bool:
+    def reply(self, requester: bytes, frame: bytes | memoryview) -> bool:
         """Send `frame` to one requester.
 
         Returns:
@@ -102,7 +103,7 @@ class ZmqRecoveryServer(ZmqSocket):
         """
         try:
             self._send(requester, _NOBLOCK_MORE)
-            self._send(frame, _NOBLOCK)
+            send_frame(self._send, frame, _NOBLOCK)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:

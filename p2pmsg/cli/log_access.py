@@ -145,7 +145,7 @@ def _resolve(reader: "LogReader", key: Key, where: Start | None, default: int, b
     if kept is None:
         return behind
     try:
-        frame = Frame(kept.frame)
+        frame = Frame(bytes(kept.frame))
         times = decode_columns(frame)[1]
     except FrameError:
         return kept.start
@@ -238,7 +238,7 @@ class Reading:
             if not kept:
                 return
             for one in kept:
-                yield key, one.start, one.frame, 0
+                yield key, one.start, bytes(one.frame), 0
             at = kept[-1].stop
 
     def _decode(self, key: Key, start: int, data: bytes) -> MessageBatch | None:

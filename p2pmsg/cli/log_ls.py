@@ -70,7 +70,7 @@ def begin_ns(reader: "LogReader", stream: "StreamSummary") -> int:
     key = (stream.session, stream.topic)
     kept = reader.frames(*key, stream.earliest, stream.earliest + 1, 1)
     try:
-        frame = Frame(kept[0].frame)
+        frame = Frame(bytes(kept[0].frame))
         times: list[int] = decode_columns(frame)[1] or [frame.base_timestamp_ns]
         return min(times)
     except (FrameError, IndexError):

@@ -69,7 +69,7 @@ class MoldLog:
             if kept is None or not kept.start <= at < kept.stop:
                 break
             try:
-                values = wire.decode_columns(Frame(kept.frame))[0]
+                values = wire.decode_columns(Frame(bytes(kept.frame)))[0]
             except FrameError:
                 break
             found += values[at - kept.start : stop - kept.start]

@@ -13,6 +13,7 @@ from p2pmsg.batch import (
     start_frame,
 )
 from p2pmsg.errors import LogFailedError
+from p2pmsg.publisher_log import next_sequence
 from p2pmsg.publisher_stream import PublisherStream
 from p2pmsg.wire import ARRAY4, REST, encoder
 
@@ -43,7 +44,7 @@ def publish_datagrams(
     """Accept values from `at` on, in frames of a datagram each; returns how many."""
     assert core.group is not None
     frame_bytes = core.group.frame_bytes
-    sequence = core.replay.next(stream.topic)
+    sequence = next_sequence(core.replay, core.log, stream.topic)
     buffer = core._buffers.take()
     if keys is None and timestamps_ns is None:
         made = pack_plain(

@@ -194,7 +194,7 @@ class GroupDesk:
             if not kept or kept[0].start != nack.parts_of:
                 return
             stream = f"{nack.topic}{_PARTS_OF}{nack.parts_of}"
-            size = datagram.part_bytes(kept[0].frame, self.datagram_bytes)
+            size = datagram.part_bytes(bytes(kept[0].frame), self.datagram_bytes)
             low, high = 0, -(-len(kept[0].frame) // size)
         else:
             low = kept_from
@@ -211,9 +211,10 @@ class GroupDesk:
         flags = wire.FLAG_RETRANSMISSION
         if sequence:
             stop = min(stop, start + 32)
-            frames = datagram.fragments(kept[0].frame, self.datagram_bytes, flags)[start:stop]
+            frame = bytes(kept[0].frame)
+            frames = datagram.fragments(frame, self.datagram_bytes, flags)[start:stop]
         else:
-            frames = self.parts(kept[0].frame, flags)
+            frames = self.parts(bytes(kept[0].frame), flags)
             stop = min(stop, kept[0].stop)
         if not frames:
             return None

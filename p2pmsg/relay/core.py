@@ -11,7 +11,7 @@ from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import MessageError
 from p2pmsg.publisher_log import PublisherLog
-from p2pmsg.publisher_stream import check_topic
+from p2pmsg.publisher_stream import PYTHON_MEMORY, FrameMemory, check_topic
 from p2pmsg.relay.memo import RelayMemo
 from p2pmsg.relay.requests import RelayRequests
 from p2pmsg.relay.session import LOSSES_MAX, RelayedSession, RelayedStream
@@ -40,6 +40,7 @@ class RelayCore:
         now_ns: monotonic time.
         log: the local log, or None.
         memo: what is kept beside the log, or None.
+        memory: as for `PublisherCore`.
 
     Attributes:
         sessions: the sessions that are served, by their ids.
@@ -61,6 +62,7 @@ class RelayCore:
         now_ns: int,
         log: PublisherLog | None = None,
         memo: RelayMemo | None = None,
+        memory: FrameMemory = PYTHON_MEMORY,
     ) -> None:
         self.name = name
         self.id = relay
@@ -70,11 +72,12 @@ class RelayCore:
         self.memo = memo
         self.path: list[int] = [relay]
         self.open_batches: dict[str, Any] = {}
-        self.outbox: deque[bytes] = deque()
-        self.unsynced: deque[tuple[tuple[int, str], int, bytes]] = deque()
+        self.outbox: deque[bytes | memoryview] = deque()
+        self.unsynced: deque[tuple[tuple[int, str], int, bytes | memoryview]] = deque()
         self._unsynced_from: dict[tuple[int, str], int] = {}
-        self.replay = ReplayBuffer(config.replay)
+        self.replay = ReplayBuffer(config.replay, memory.free)
         self.group = None
+        self.memory = memory
         self.sealed_ns = 0
         self.closing = False
         self.sessions: dict[int, RelayedSession] = {}
@@ -205,13 +208,14 @@ class RelayCore:
         now_ns: int,
     ) -> None:
         key = served.replay.key(stream.topic)
-        self.replay.append(key, start, count, data, now_ns=now_ns, timestamp_ns_max=latest_ns)
+        frame = self.memory.make(data)
+        self.replay.append(key, start, count, frame, now_ns=now_ns, timestamp_ns_max=latest_ns)
         if self.log is not None and self.log.gated:
             place = (served.session, stream.topic)
-            self.unsynced.append((place, start, data))
+            self.unsynced.append((place, start, frame))
             self._unsynced_from.setdefault(place, start)
         else:
-            self.outbox.append(data)
+            self.outbox.append(frame)
         stream.next = start + count
         stream.received += count
         stream.sealed_ns = self.sealed_ns = now_ns

@@ -107,6 +107,7 @@ class RelayedSession:
         self.hops = hops
         self.is_live = True
         self.config = relay.config
+        self.memory = relay.memory
         self.outbox = relay.outbox
         self.place = relay.place
         self.replay = SessionBuffer(relay.replay, session)

@@ -42,9 +42,10 @@ class Requester(ClosesAtOnce):
     Args:
         endpoints: of one responder, or of several that can answer the same.
         message_bytes_max: largest request, packed. Default 1 MiB.
-        busy_wait_us: how long it looks for the answer before it sleeps, in µs, where the last one
-            took no longer; at most 1000, and 0 never looks. Default 200: a round trip on one
-            machine takes 90 to 150, and a third more where every answer has to wake the asker.
+        busy_wait_us: how long it looks for the answer before it sleeps, in µs, in one of 17
+            waits where answers take longer; at most 1000, and 0 never looks. Default 200: a round
+            trip on one machine takes 90 to 150, and a third more where every answer has to wake
+            the asker.
 
     Raises:
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.

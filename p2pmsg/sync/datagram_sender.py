@@ -4,7 +4,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 import transports
 from p2pmsg import wire
@@ -70,7 +70,7 @@ class DatagramSender:
         """Return the descriptor that news come by."""
         return self._news.fileno()
 
-    def send(self, frame: bytes, *, wait_ms: int = 0) -> bool:
+    def send(self, frame: bytes | memoryview, *, wait_ms: int = 0) -> bool:
         """Send one frame alone; False: not now, by the pace or for want of room."""
         group, size = self._group, len(frame) + 4
         if size > self._datagram_bytes or self._parts or group.parity is not None:
@@ -79,7 +79,8 @@ class DatagramSender:
             return False
         if not self._bucket.try_take(size, _now_ns()):
             return False
-        sealed = frame + datagram.checksum(frame).to_bytes(4, "big")
+        data = bytes(frame)
+        sealed = data + datagram.checksum(data).to_bytes(4, "big")
         sent = self._udp.send(sealed)
         if sent:
             for other in self._others:
@@ -220,11 +221,13 @@ class DatagramOutgoing(Outgoing):
     def __init__(self, core: PublisherCore, sender: DatagramSender) -> None:
         super().__init__(core, sender)  # type: ignore[arg-type]
         self._trains = sender
+        # Its core makes bytes of frames: nothing is sent out of ZeroMQ's memory.
+        self._datagrams = cast("deque[bytes]", core.outbox)
         self._window = sender._group.window
 
     def send_now(self) -> bool:
         """Send what may leave now; False where frames remain. It never waits."""
-        outbox = self._outbox
+        outbox = self._datagrams
         while not self._trains.send_outbox(outbox, held=True):
             if self._trains.is_paced or self._window.room() > 0:
                 return False

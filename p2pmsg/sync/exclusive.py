@@ -16,7 +16,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, TypeVar
 
 from p2pmsg.errors import ReentrantCallError
-from p2pmsg.sync.shield import shielded
+from transports.shield import shielded
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -11,12 +11,14 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import BindError, EndpointError
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_log import PublisherLog
+from p2pmsg.publisher_stream import PYTHON_MEMORY, FrameMemory
 from p2pmsg.sync.outgoing import Outgoing
 from p2pmsg.sync.ways_out import Sender, open_way_out, parse_lines, recovery_beside
 
 if TYPE_CHECKING:
     from recovery.log import LogConfig
 
+ZMQ_MEMORY = FrameMemory(transports.make_zmq_frame, transports.free_zmq_frames)
 _random = SystemRandom()  # a forked child would repeat what another one draws
 Opened = tuple[PublisherCore, Sender, transports.ZmqRecoveryServer, Outgoing]
 
@@ -67,6 +69,7 @@ def _open(
         config=config,
         now_ns=time.monotonic_ns(),
         log=kept,
+        memory=PYTHON_MEMORY if any(at.is_datagram for at in places) else ZMQ_MEMORY,
     )
     sender, outgoing = open_way_out(core, places)
     return core, sender, server, outgoing

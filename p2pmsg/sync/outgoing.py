@@ -77,7 +77,7 @@ class Outgoing:
             return self.guard.blocked(now_ns=time.monotonic_ns()) > 0
         return self._on_full == "raise"
 
-    def _wait_for_room(self, frame: bytes) -> bool:
+    def _wait_for_room(self, frame: bytes | memoryview) -> bool:
         """Wait a little for room; True when the frame has been sent, or shed."""
         self._held_up = True
         wait_ns = self.guard.blocked(now_ns=time.monotonic_ns())

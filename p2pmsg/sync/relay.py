@@ -22,7 +22,7 @@ from p2pmsg.sync.closing import ClosesItself
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.lines import open_lines
-from p2pmsg.sync.opening import recovery_endpoint_of
+from p2pmsg.sync.opening import ZMQ_MEMORY, recovery_endpoint_of
 from p2pmsg.sync.outgoing import Outgoing
 from p2pmsg.sync.publisher_driver import PublisherDriver
 from p2pmsg.sync.relay_stats import relay_stats
@@ -169,6 +169,7 @@ class Relay(ClosesItself):
             now_ns=time.monotonic_ns(),
             log=kept,
             memo=memo,
+            memory=ZMQ_MEMORY,
         )
         self._server = server
         self._sender = transports.ZmqSender(

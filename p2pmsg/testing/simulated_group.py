@@ -45,7 +45,7 @@ class GroupSending:
         """Send everything: a multicast has no queues that could be full."""
         outbox = self._core.outbox
         while outbox:
-            for part in self._group.with_parity(outbox.popleft()):
+            for part in self._group.with_parity(bytes(outbox.popleft())):
                 self._send(part)
         return True
 

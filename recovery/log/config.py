@@ -46,11 +46,17 @@ class LogConfig:
     fsync_interval_ms: float = 100.0
     """See `fsync`; in ms. A disk takes some ms for it, so that 100 cost next to nothing."""
 
-    cache_bytes: int | None = 64 * 2**20
+    fsync_bytes: int = 8 * 2**20
+    """When so much waits for that, it is forced before the interval is over; more comes together
+    while the disk is at it. What waits cannot be given back (see `cache_bytes`): with 8 MiB writing
+    is a fifth faster than with the 30 of 100 ms at two million messages a second."""
+
+    cache_bytes: int | None = 16 * 2**20
     """How much of the newest the operating system is asked to keep in memory; what is older and on
     the disk is given back, so that the log does not push out what others read, and finds memory
-    that was used just now, which in a virtual machine is several times as fast to write to. 64 MiB,
-    as much as a replay buffer. None: as the system sees fit, as with `fsync="never"`."""
+    that was used just now, which in a virtual machine is several times as fast to write to. 16 MiB:
+    what is as new, and newer, a publisher answers from its replay buffer. None: as the system sees
+    fit, as with `fsync="never"`."""
 
     reserve: int = 1_000_000
     """How many sequences of a stream are reserved at a time, so that none is used twice after a
@@ -76,6 +82,7 @@ class LogConfig:
         at_least("segment_bytes", self.segment_bytes, 4096)
         at_least("index_bytes", self.index_bytes, 1)
         at_least("fsync_interval_ms", self.fsync_interval_ms, 0)
+        at_least("fsync_bytes", self.fsync_bytes, 1)
         at_least("reserve", self.reserve, 1)
         if self.cache_bytes is not None:
             at_least("cache_bytes", self.cache_bytes, 0)

@@ -45,7 +45,7 @@ Read = Callable[[int, int], bytes]
 def pack_head(
     at: int,
     kind: int,
-    payload: bytes,
+    payload: bytes | memoryview,
     stream: int,
     count: int,
     start: int,

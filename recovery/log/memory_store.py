@@ -28,7 +28,7 @@ class _File:
         self._life = store.lives
         self._shares = self._is_closed = False
 
-    def write(self, parts: Sequence[bytes], offset: int) -> None:
+    def write(self, parts: Sequence[bytes | memoryview], offset: int) -> None:
         joined = b"".join(parts)
         data = self._content.data
         room = self._store.room(joined, "write")

@@ -119,10 +119,13 @@ class LogReader:
                 break
         return result
 
-    def follow(self, session: int, topic: str, start: int) -> Iterator[Kept]:
+    def follow(
+        self, session: int, topic: str, start: int, *, copy: bool = True
+    ) -> Iterator[Kept]:
         """Yield the frames of a stream from the one that has `start` on, in order.
 
-        It reads ahead by a quarter of a megabyte, and ends where the log did at that time.
+        It reads ahead by half a megabyte, and ends where the log did at that time. Without `copy` a
+        frame is a view of what was read, all of which stays in memory for as long as the view does.
         """
         key = (session, topic)
         for segment in self._catalog.from_sequence(key, start):
@@ -130,7 +133,7 @@ class LogReader:
             if entries is None:
                 continue
             number, at = segment.streams[key].number, entries.offset_of_sequence(start)
-            for kept in self._frames_of(segment, number, at):
+            for kept in self._frames_of(segment, number, at, copy=copy):
                 if kept.stop > start:
                     yield kept
 
@@ -290,13 +293,15 @@ class LogReader:
             self._note_missing(segment, error)
         return index
 
-    def _frames_of(self, segment: SegmentIndex, number: int, at: int) -> Iterator[Kept]:
+    def _frames_of(
+        self, segment: SegmentIndex, number: int, at: int, *, copy: bool = True
+    ) -> Iterator[Kept]:
         for placed in self._walk(segment, at, number):
             if placed.kind == KIND_DATA:
                 yield Kept(
                     placed.start,
                     placed.start + placed.messages,
-                    bytes(placed.payload),
+                    bytes(placed.payload) if copy else placed.payload,
                     placed.timestamp_ns_max,
                 )
 

@@ -23,7 +23,7 @@ _KEEP_SIZE: Final = 1
 class LogFile(Protocol):
     """An open file of a log. Its methods raise `OSError`."""
 
-    def write(self, parts: Sequence[bytes], offset: int) -> None:
+    def write(self, parts: Sequence[bytes | memoryview], offset: int) -> None:
         """Write all of `parts` at `offset`."""
 
     def read(self, byte_count: int, offset: int) -> bytes:
@@ -95,7 +95,7 @@ class _File:
         self._reserved = _RESERVE_FROM
         _open_files.add(self)
 
-    def write(self, parts: Sequence[bytes], offset: int) -> None:
+    def write(self, parts: Sequence[bytes | memoryview], offset: int) -> None:
         wanted = sum(map(len, parts))
         if offset + wanted > self._reserved:
             self._reserve(offset)

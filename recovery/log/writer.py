@@ -147,7 +147,7 @@ class LogWriter:
         topic: str,
         start: int,
         count: int,
-        frame: bytes,
+        frame: bytes | memoryview,
         *,
         timestamp_ns_max: int,
         now_ns: int,
@@ -309,7 +309,7 @@ class LogWriter:
             self._close_file()
             self._store.unlock()
 
-    def _refuse(self, key: tuple[int, str], start: int, count: int, frame: bytes) -> None:
+    def _refuse(self, key: Key, start: int, count: int, frame: bytes | memoryview) -> None:
         if len(frame) > PAYLOAD_MAX:
             raise ValueError(f"a frame has at most {PAYLOAD_MAX} bytes, not {len(frame)}")
         raise ValueError(
@@ -317,7 +317,7 @@ class LogWriter:
             f"not {start} and {count}"
         )
 
-    def _write(self, segment: SegmentIndex, parts: tuple[bytes, ...], at: int) -> None:
+    def _write(self, segment: SegmentIndex, parts: tuple[bytes | memoryview, ...], at: int) -> None:
         if self._file is None:
             raise LogWriteError("the log is closed", OSError(9, "it was given up"))
         try:

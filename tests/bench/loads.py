@@ -7,6 +7,7 @@ chunk at a time, with the same stretch of its own ring; ours and every peer pay 
 
 import struct
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 SMALL_BYTES = 128
@@ -38,7 +39,7 @@ class Load:
         """Raise `TrialError` unless `values` are those from `position` on."""
         start = position % len(self.ring)
         end = start + len(values)
-        marks = [self._mark(value) for value in values] if self._mark else values
+        marks = list(map(self._mark, values)) if self._mark else values
         if marks == self._marks[start:end] and values[0] == self._twice[start]:
             return
         for offset, (mark, value) in enumerate(zip(marks, values, strict=True)):
@@ -65,7 +66,7 @@ def dict_load() -> Load:
         }
         for number in range(_SMALL_COUNT)
     ]
-    return Load(ring, lambda value: value["id"], chunk_count=256)
+    return Load(ring, itemgetter("id"), chunk_count=256)
 
 
 def large_load() -> Load:

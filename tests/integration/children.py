@@ -146,9 +146,12 @@ def rss():
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
-def grow(endpoint, replay_bytes, total_bytes):
+def grow(endpoint, replay_bytes, total_bytes, frame_bytes=128 * 1024):
     """Publish to subscribers that may not read; print how much memory that took, in bytes."""
-    with Publisher(endpoint, replay_bytes=int(replay_bytes), stall_ms=100) as publisher:
+    config = p2pmsg.PublisherConfig(frame_bytes=int(frame_bytes))
+    with Publisher(
+        endpoint, replay_bytes=int(replay_bytes), stall_ms=100, config=config
+    ) as publisher:
         say(publisher.endpoint)
         publisher.wait_for_subscribers(1, timeout=20)
         value, before = bytes(1000), rss()

@@ -2,14 +2,16 @@
 
 import pytest
 
+from p2pmsg import PublisherConfig
 from tests.integration.peers import LOOPBACK, TOPIC
 
 MIB = 2**20
+FRAME_BYTES = 64 * 1024
 
 
 def test_memory_is_bounded_with_a_subscriber_that_never_reads(make_child):
     """The publisher keeps 4 MiB for replay and a queue of 4 MiB; the subscriber 1 MiB."""
-    publisher = make_child("grow", LOOPBACK, 4 * MIB, 150 * 10**6)
+    publisher = make_child("grow", LOOPBACK, 4 * MIB, 150 * 10**6, FRAME_BYTES)
     endpoint = publisher.line()
     subscriber = make_child("hold", endpoint, MIB)
     assert subscriber.line() == "joining"
@@ -48,7 +50,7 @@ def endpoint_of(publisher, subscriber):
 def test_a_subscriber_that_waits_for_a_repair_holds_no_more_than_it_may(
     make_publisher, make_subscriber, make_proxy, receive_bytes
 ):
-    publisher = make_publisher(stall_ms=20)
+    publisher = make_publisher(stall_ms=20, config=PublisherConfig(frame_bytes=FRAME_BYTES))
     lost = []
 
     def drop(prefix):

@@ -12,7 +12,8 @@ import pytest
 import p2pmsg
 from p2pmsg import LogConfig, LogFailedError, PublisherConfig, RangeReader
 from recovery import LossReason
-from tests.integration.peers import LOOPBACK
+from tests.integration.peers import LOOPBACK, eventually
+from tests.places import lasting_place
 
 LogReader = pytest.importorskip("recovery.log").LogReader
 
@@ -32,8 +33,8 @@ def take(subscriber, count, topic="t"):
 @pytest.mark.parametrize("fsync", ["interval", "always", "never"])
 def test_a_publisher_goes_on_in_its_session(tmp_path, make_publisher, make_subscriber, fsync):
     log = LogConfig(tmp_path / "log", fsync=fsync)
-    first = make_publisher(log=log)
-    endpoint, session = first.endpoint, first.session
+    first = make_publisher(endpoint := lasting_place(), log=log)
+    session = first.session
     subscriber = make_subscriber(endpoint, joins=first)
     for number in range(100):
         assert first.publish("t", number) == number
@@ -63,9 +64,11 @@ def test_what_the_buffer_has_forgotten_comes_from_the_log(
 
     subscriber = make_subscriber(publisher.endpoint, start="earliest")
     assert take(subscriber, 20_000) == list(range(20_000))
-    rungs = publisher.stats().repaired
-    assert rungs["log"] > 5_000
-    assert rungs["log"] + rungs["buffer"] >= 20_000
+    # The publisher counts an answer once it is sent, and the subscriber may be as fast.
+    eventually(
+        lambda: (rungs := publisher.stats().repaired)["log"] + rungs["buffer"] >= 20_000
+    )
+    assert publisher.stats().repaired["log"] > 5_000
     assert subscriber.stats().lost == 0
 
 
@@ -151,8 +154,9 @@ def test_a_log_that_cannot_be_opened_leaves_nothing_bound(tmp_path, make_publish
 def test_a_full_disk_is_told_and_what_was_written_stays(
     tmp_path, make_child, make_publisher, make_subscriber, policy
 ):
-    child = make_child("fill_log", LOOPBACK, tmp_path, policy, module="logged_children")
-    endpoint = child.line()
+    endpoint = lasting_place()
+    child = make_child("fill_log", endpoint, tmp_path, policy, module="logged_children")
+    child.line()
     subscriber = make_subscriber(endpoint, start="earliest")
     child.tell("go")
     told = json.loads(child.line())
@@ -200,8 +204,9 @@ def ranges_in(directory):
 def test_a_hole_that_a_crash_left_is_lost_for_that_reason_and_no_other(
     tmp_path, make_publisher, make_subscriber, make_child
 ):
-    child = make_child("publish_logged", LOOPBACK, tmp_path, "never", module="logged_children")
-    endpoint = child.line().split()[0]
+    endpoint = lasting_place()
+    child = make_child("publish_logged", endpoint, tmp_path, "never", module="logged_children")
+    child.line()
     while int(child.line()) < 2_000:
         pass
     child.signal(signal.SIGKILL)

@@ -4,7 +4,6 @@ import logging
 import random
 import shutil
 import signal
-import socket
 import time
 from datetime import UTC, datetime
 
@@ -15,6 +14,8 @@ import p2pmsg
 from p2pmsg import LogConfig, PublisherConfig, Relay, wire
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.test_udp_multicast import free_port
+from tests.places import lasting_place
+from transports.zmq_frame import SHARED_BYTES
 
 pytest.importorskip("recovery.log")
 
@@ -140,7 +141,7 @@ def test_relays_stand_one_behind_another(make_publisher, make_relay, make_subscr
 def test_one_relay_has_several_publishers_and_sees_new_ones(
     make_publisher, make_relay, make_subscriber
 ):
-    publishers = [make_publisher(name=f"p{index}") for index in range(3)]
+    publishers = [make_publisher(lasting_place(), name=f"p{index}") for index in range(3)]
     relay = make_relay([publisher.endpoint for publisher in publishers])
     subscriber = make_subscriber(relay.endpoint)
     for publisher in publishers:
@@ -182,15 +183,9 @@ def test_late_joiners_of_a_relay_begin_where_they_want(
     assert take(subscriber, 1000 - first) == list(range(first, 1000))
 
 
-def free_place():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-
-
 def ring(make_relay, count):
     """Relays each of which has the next one as its upstream, the last one the first."""
-    places = [free_place() for _ in range(count)]
+    places = [lasting_place() for _ in range(count)]
     return [
         make_relay(places[(index + 1) % count], places[index], name=f"r{index}")
         for index in range(count)
@@ -225,8 +220,9 @@ def test_a_relay_is_killed_and_goes_on_on_its_log(
 ):
     publisher = make_publisher(config=SMALL)
     publisher.publish_many("t", list(range(4000)))
-    child = make_child("relay", publisher.endpoint, LOOPBACK, str(tmp_path), module=CHILDREN)
-    endpoint = child.line().strip()
+    endpoint = lasting_place()
+    child = make_child("relay", publisher.endpoint, endpoint, str(tmp_path), module=CHILDREN)
+    child.line()
     subscriber = make_subscriber(endpoint, start="earliest")
     assert take(subscriber, 4000) == list(range(4000))
     kill(child)
@@ -251,11 +247,11 @@ def test_a_relay_without_a_log_that_is_restarted_costs_nothing_while_its_publish
     make_publisher, make_relay, make_subscriber
 ):
     publisher = make_publisher()
-    relay = make_relay(publisher.endpoint)
-    subscriber = make_subscriber(relay.endpoint, start="earliest")
+    endpoint = lasting_place()
+    relay = make_relay(publisher.endpoint, endpoint)
+    subscriber = make_subscriber(endpoint, start="earliest")
     publisher.publish_many("t", list(range(1000)))
     assert take(subscriber, 1000) == list(range(1000))
-    endpoint = relay.endpoint
     relay.close(timeout=0.0)
     publisher.publish_many("t", list(range(1000, 2000)))
     make_relay(publisher.endpoint, endpoint)
@@ -395,3 +391,21 @@ def test_a_publishers_log_is_refused(tmp_path):
         publisher.publish("t", 1)
     with pytest.raises(p2pmsg.ConfigError, match="this is a publisher's"):
         Relay("tcp://127.0.0.1:1", LOOPBACK, log=LogConfig(tmp_path))
+
+
+def test_large_frames_are_kept_in_zeromqs_memory_by_publishers_and_relays(
+    make_publisher, make_relay, make_subscriber
+):
+    publisher = make_publisher()
+    relay = make_relay(publisher.endpoint)
+    subscriber = make_subscriber(relay.endpoint, start="earliest")
+    publisher.publish("t", bytes(65536))
+    publisher.publish_many("t", [bytes(128)] * 2000)
+    assert len(take(subscriber, 2001)) == 2001
+    kept = publisher._core.replay.frames("t", 0, 2001, 2**30)
+    (served,) = relay._core.sessions.values()
+    relayed = served.replay.frames("t", 0, 2001, 2**30)
+    assert [one.stop for one in kept][-1] == [one.stop for one in relayed][-1] == 2001
+    large = [one.frame for one in (*kept, *relayed) if len(one.frame) >= SHARED_BYTES]
+    assert len(large) >= 4
+    assert all(isinstance(frame.obj, zmq.Frame) for frame in large)

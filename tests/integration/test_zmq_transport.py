@@ -10,7 +10,6 @@ import threading
 import time
 
 import pytest
-from zmq.utils.garbage import gc
 
 from tests.unit.transports.sockets import (
     LOOPBACK,
@@ -27,8 +26,9 @@ from transports import (
     ZmqRecoveryClient,
     ZmqRecoveryServer,
     ZmqSender,
+    make_zmq_frame,
 )
-from transports.zmq_pubsub import NO_COPY_BYTES
+from transports.zmq_frame import SHARED_BYTES
 
 
 @pytest.fixture
@@ -70,31 +70,44 @@ def test_welcome_and_frames_arrive_over_every_kind_of_endpoint(pair, tmp_path, e
             raise
         pytest.skip("no IPv6 here")
     assert not sender.endpoint.endswith(":0")
-    large = os.urandom(NO_COPY_BYTES)
+    large = os.urandom(SHARED_BYTES)
     assert sender.send(b"small")
-    assert sender.send(large)
+    assert sender.send(make_zmq_frame(large))
     sender.send_shedding(b"last")
     frames = [receiver.receive_wait(5000) for _ in range(4)]
     assert frames == [b"\x00hello", b"small", large, b"last"]
     assert receiver.receive() is None
 
 
-@pytest.mark.parametrize("is_behind", [False, True])
-def test_frames_are_copied_while_pyzmq_is_behind_with_giving_them_back(
-    pair, monkeypatch, is_behind
-):
-    sender, receiver = pair(sender_options={"queue_frames": 10})
-    assert sender.send(bytes(NO_COPY_BYTES))  # pyzmq's thread runs
-    assert receiver.receive_wait(5000) == bytes(NO_COPY_BYTES)
-    stored = []
-    store = gc.store
-    monkeypatch.setattr(gc, "store", lambda *kept: stored.append(kept) or store(*kept))
-    if is_behind:
-        monkeypatch.setattr(gc, "refs", gc.refs | dict.fromkeys(range(2 * 10 + 1)))
-    frame = os.urandom(NO_COPY_BYTES)
-    assert sender.send(frame)
-    assert receiver.receive_wait(5000) == frame
-    assert bool(stored) != is_behind
+def test_a_frame_in_zeromqs_memory_goes_to_everybody_as_often_as_it_is_sent(pair, opened):
+    sender, receiver = pair()
+    second = join_second(opened, sender)
+    data = bytearray(os.urandom(SHARED_BYTES))
+    kept = bytes(data)
+    frame = make_zmq_frame(data)
+    data[:] = bytes(len(data))  # the buffer is used for the next frame
+    for send in (sender.send, sender.send_now, sender.send_shedding):
+        send(frame)
+    server = opened(ZmqRecoveryServer, "tcp://127.0.0.1:0")
+    client = opened(ZmqRecoveryClient, server.endpoint)
+    client.connect()
+    client.send(b"again")
+    requester, _ = eventually(server.receive)
+    assert server.reply(requester, frame)
+    del frame  # those on their way need nobody who keeps it
+    assert [receiver.receive_wait(5000) for _ in range(3)] == [kept] * 3
+    assert [second.receive_wait(5000) for _ in range(3)] == [kept] * 3
+    assert eventually(client.receive) == kept
+
+
+def test_a_part_of_a_frame_in_zeromqs_memory_is_sent_as_the_part(pair):
+    sender, receiver = pair()
+    data = os.urandom(SHARED_BYTES)
+    part = memoryview(make_zmq_frame(data))[100:1100]
+    assert sender.send(part)
+    assert sender.send(memoryview(data)[7:])
+    assert receiver.receive_wait(5000) == data[100:1100]
+    assert receiver.receive_wait(5000) == data[7:]
 
 
 def test_only_frames_with_a_subscribed_prefix_arrive(pair):

@@ -63,7 +63,7 @@ class MemoryLog:
             batch.add_columns(None, time_ns, None)
             batch.end, batch.next = len(batch.buffer), batch.next + 1
         stop = start + len(times)
-        data = batch.seal()[0]
+        data = bytes(batch.seal()[0])
         self.kept.append(Kept(session, topic, start, stop, data, max(times), appended_ns))
 
     def of(self, session: int, topic: str) -> list[Kept]:

@@ -185,8 +185,8 @@ def test_a_batch_is_sealed_again_to_the_same_frame():
         batch.add_columns("k", None, None)
         batch.end, batch.next = len(batch.buffer), batch.next + 1
 
-    first, _ = batch.seal()
-    again, _ = batch.seal()
+    first = bytes(batch.seal()[0])
+    again = bytes(batch.seal()[0])
 
     assert first == again
     assert Frame(first).sequence == 5

@@ -26,8 +26,9 @@ from transports import (
     ZmqReceiver,
     ZmqRecoveryServer,
     ZmqSender,
+    make_zmq_frame,
 )
-from transports.zmq_pubsub import NO_COPY_BYTES
+from transports.zmq_frame import SHARED_BYTES
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_close_is_idempotent_quick_and_possible_from_another_thread(opened):
     assert time.monotonic() - start < 5
     uses = [
         lambda: sender.send(b""),
-        lambda: sender.send(bytes(NO_COPY_BYTES)),
+        lambda: sender.send(make_zmq_frame(bytes(SHARED_BYTES))),
         lambda: sender.send_now(b""),
         lambda: sender.send_shedding(b""),
         sender.receive_subscriptions,

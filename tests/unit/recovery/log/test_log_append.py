@@ -265,6 +265,7 @@ def test_a_frame_is_read_although_its_file_was_closed_since_the_last_one():
 def test_settings_are_checked_by_name():
     for field, value in {
         "retention_bytes": -1, "segment_bytes": 4095, "index_bytes": 0, "fsync_interval_ms": -1,
+        "fsync_bytes": 0,
         "reserve": 0, "retention_age_s": 0, "segment_age_s": -5, "fsync": "sometimes",
         "on_error": "ignore", "directory": 5,
     }.items():  # fmt: skip

@@ -1,0 +1,118 @@
+"""When a publisher's log is to be forced to the disk."""
+
+import errno
+from contextlib import nullcontext
+
+import pytest
+
+from p2pmsg import LogConfig, PublisherConfig
+from p2pmsg.publisher_core import PublisherCore
+from p2pmsg.publisher_log import PublisherLog
+from recovery import ReplayBuffer
+from recovery.log import MemoryStore
+
+MS = 1_000_000
+INTERVAL_NS = 100 * MS
+FRAME = bytes(1000)
+
+
+def log_of(store=None, **options):
+    config = LogConfig("log", **options)
+    return PublisherLog(config, session=1, wall_ns=0, store=store or MemoryStore())
+
+
+def append(log, count=1):
+    for _ in range(count):
+        log.append("t", log.next("t"), 1, FRAME, 0, 0)
+
+
+def is_settled(log, now_ns=0):
+    """Bring to the disk what opening the log has written."""
+    log.sync(nullcontext())
+    return log.next_deadline_ns(now_ns=now_ns) is None
+
+
+def test_it_is_due_an_interval_after_the_first_frame():
+    log = log_of()
+    assert is_settled(log)
+    append(log)
+    assert log.next_deadline_ns(now_ns=5 * MS) == 5 * MS + INTERVAL_NS
+    append(log)
+    assert log.next_deadline_ns(now_ns=50 * MS) == 5 * MS + INTERVAL_NS
+    log.sync(nullcontext())
+    assert log.next_deadline_ns(now_ns=50 * MS) is None
+
+
+def test_it_is_due_at_once_when_so_many_bytes_wait():
+    log = log_of(fsync_bytes=10 * len(FRAME))
+    assert is_settled(log)
+    append(log, 9)
+    assert log.next_deadline_ns(now_ns=5 * MS) == 5 * MS + INTERVAL_NS
+    append(log)
+    assert log.next_deadline_ns(now_ns=6 * MS) == 6 * MS
+    log.sync(nullcontext())
+    assert log.next_deadline_ns(now_ns=7 * MS) is None
+
+
+def test_with_never_nothing_is_due_however_much_waits():
+    log = log_of(fsync="never", fsync_bytes=1)
+    append(log, 20)
+    assert log.next_deadline_ns(now_ns=0) is None
+
+
+@pytest.mark.parametrize("on_error", ["raise", "continue"])
+@pytest.mark.parametrize("fsync", ["interval", "always"])
+def test_nothing_is_due_any_more_when_it_has_failed_once(fsync, on_error):
+    store = MemoryStore()
+    log = log_of(store, fsync=fsync, on_error=on_error, fsync_bytes=1)
+    assert is_settled(log)
+    append(log)
+    assert log.next_deadline_ns(now_ns=3) == 3
+    store.failing = {"sync": OSError(errno.EIO, "Input/output error")}
+    log.sync(nullcontext())
+    assert (log.broken or log.failed).endswith("Input/output error")
+    # Or else the publisher's thread would never sleep again.
+    assert log.next_deadline_ns(now_ns=4) is None
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("how", ["publish", "publish_alone", "publish_many"])
+def test_a_stream_goes_on_where_an_interrupt_struck_between_log_and_buffer(how, size, monkeypatch):
+    log = log_of()
+    core = PublisherCore(
+        name="p", session=log.session, recovery="memory://r", config=PublisherConfig(), now_ns=0,
+        log=log,
+    )  # fmt: skip
+    values = [bytes([number]) * size for number in range(20)]
+
+    def publish(number, now_ns):
+        if how == "publish_many":
+            times = {"now_ns": now_ns, "wall_ns": 1}
+            core.publish_many("t", [values[number]], None, None, 0, **times, count=1)
+            return
+        nothing = (None, None, None)
+        if how == "publish" or core.publish_alone("t", values[number], *nothing, now_ns, 1) < 0:
+            core.publish("t", values[number], *nothing, now_ns=now_ns, wall_ns=1)
+
+    append, strikes = ReplayBuffer.append, iter([False, True, True, *[False] * 50])
+
+    def strike(*arguments, **options):
+        if next(strikes):
+            raise KeyboardInterrupt
+        append(*arguments, **options)
+
+    monkeypatch.setattr(ReplayBuffer, "append", strike)
+    interrupted = 0
+    for number in range(20):
+        try:
+            publish(number, number * 10**9)
+            core.flush(now_ns=number * 10**9)
+        except KeyboardInterrupt:
+            interrupted += 1
+    core.flush(now_ns=20 * 10**9)
+    assert interrupted == 2
+    assert log.next("t") == core.replay.next("t") >= 18
+    # What was struck is in the log, and nothing else suffers.
+    ends = [(kept.start, kept.stop) for kept in log._reader.frames(log.session, "t", 0, 99, 2**30)]
+    assert [start for start, _ in ends] == [0, *(stop for _, stop in ends[:-1])]
+    assert ends[-1][1] == log.next("t")

@@ -1,0 +1,62 @@
+"""What signal handlers raise strikes behind shielded work, and their handlers are as before."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from transports.shield import shielded
+
+
+class Stopped(Exception):
+    """What a handler of a test raises."""
+
+
+def stop(number, frame):
+    raise Stopped(number)
+
+
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1])
+def number(request):
+    before = signal.signal(request.param, stop)
+    yield request.param
+    signal.signal(request.param, before)
+
+
+def test_a_handler_that_raises_strikes_behind_the_work(number):
+    done = []
+
+    def work():
+        os.kill(os.getpid(), number)
+        done.append(sum(range(1000)))
+
+    with pytest.raises(Stopped):
+        shielded(work)
+    assert done == [499_500]
+    assert signal.getsignal(number) is stop
+
+
+def test_a_handler_that_only_notes_runs_once_behind_the_work():
+    order = []
+    before = signal.signal(signal.SIGUSR2, lambda *_: order.append("handler"))
+    try:
+        result = shielded(lambda: (os.kill(os.getpid(), signal.SIGUSR2), order.append("work")))
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert result == (None, None)
+    assert order == ["work", "handler"]
+
+
+def test_what_the_work_raises_is_raised_and_the_handlers_are_back(number):
+    with pytest.raises(ZeroDivisionError):
+        shielded(lambda: 1 / 0)
+    assert signal.getsignal(number) is stop
+
+
+def test_in_another_thread_it_is_the_call_alone(number):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(shielded(signal.getsignal, number)))
+    thread.start()
+    thread.join()
+    assert found == [stop]

@@ -1,0 +1,66 @@
+"""Work that no signal handler's exception must cut short, or get lost in: it strikes behind it."""
+
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any, Final, TypeVar
+
+R = TypeVar("R")
+Handler = Callable[[int, FrameType | None], Any]
+_NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGUSR1", "SIGUSR2")
+_SIGNALS: Final = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
+# Without the wrappers, which make enumerations of numbers, it takes a tenth of the time.
+get_handler: Final = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+_set_handler: Final = getattr(signal.signal, "__wrapped__", signal.signal)
+
+
+def shielded(call: Callable[..., R], *arguments: Any) -> R:
+    """Call; the handlers of signals that come meanwhile (Ctrl-C) run when it is done.
+
+    For work that changes a state machine in many steps, or where Python has no place for an
+    exception, and that waits for nothing. Python handles signals in the main thread only, so in any
+    other this is the call alone. It takes some 3 µs, and 1 more for each further signal that has a
+    handler.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call(*arguments)
+    held: dict[int, Handler] = {}
+    came: list[Callable[[], object]] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(partial(held[number], number, frame))
+
+    try:
+        for number in _SIGNALS:
+            handler = get_handler(number)
+            if callable(handler):
+                held[number] = handler
+                _set_handler(number, note)
+        return call(*arguments)
+    finally:
+        _restore(held)
+        _run_all(came)
+
+
+def _restore(held: dict[int, Handler]) -> None:
+    """Give back the handlers, the last one first; one that strikes meanwhile keeps none away."""
+    try:
+        while held:
+            number = next(reversed(held))
+            _set_handler(number, held[number])
+            del held[number]
+    finally:
+        if held:
+            _restore(held)
+
+
+def _run_all(came: list[Callable[[], object]]) -> None:
+    """Run what came, the first one first; one that raises keeps none away."""
+    try:
+        while came:
+            came.pop(0)()
+    finally:
+        if came:
+            _run_all(came)
