@@ -69,11 +69,12 @@ class PublisherConfig:
 
     retransmit: RetransmitConfig = field(
         default_factory=lambda: RetransmitConfig(
-            budget_bytes_s=2**30, budget_burst_bytes=128 * 2**20
+            budget_bytes_s=2**32, budget_burst_bytes=128 * 2**20
         )
     )
-    """Bounds on what one requester may ask for. 1 GiB/s: over TCP the requester's queue holds it
-    back before that, and a Spark task that reads history is a requester too."""
+    """Bounds on what one requester may ask for. 4 GiB/s, more than one TCP connection carries on
+    one machine, so that its own queue holds a requester back: who replays, or a Spark task that
+    reads history, may be as fast as who follows live, which is 2 GiB/s."""
 
     heartbeat: HeartbeatConfig = field(default_factory=HeartbeatConfig)
     """When a stream's head is repeated, so that a lost tail is noticed."""
