@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from transports.shield import shielded
+from transports.shield import interrupts_only, shielded
 
 
 class Stopped(Exception):
@@ -60,3 +60,22 @@ def test_in_another_thread_it_is_the_call_alone(number):
     thread.start()
     thread.join()
     assert found == [stop]
+
+
+@pytest.fixture
+def without_alarm():
+    """Without the handler by which pytest ends tests that take too long."""
+    before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_only_the_usual_ctrl_c_is_no_handler_of_the_programs_own(without_alarm, number):
+    assert [interrupts_only() for _ in range(3)] == [True] * 3
+    before = signal.signal(number, stop)
+    assert not interrupts_only()
+    signal.signal(number, signal.SIG_IGN)
+    assert interrupts_only() is (number != signal.SIGINT)
+    signal.signal(number, before)
+    assert interrupts_only()
