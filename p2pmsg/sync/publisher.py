@@ -220,6 +220,8 @@ class Publisher(ClosesItself):
                 at += taken
                 if not gone or not taken:
                     self._send_rest()
+                elif self._lock.wanted:
+                    self._lock.give_way()
         except BaseException as error:
             meant = publish_error(error, topic, values)
             meant.add_note(f"{at} of {count} values were accepted")

@@ -114,3 +114,53 @@ def test_behind_the_flag_the_lock_is_waited_for():
     assert door.enter() == "by lock"
     assert held.is_set()
     holder.join(DEADLINE_S)
+
+
+def test_who_waits_gets_in_between_two_turns_of_a_loop():
+    lock = ExclusiveLock()
+    turns, waited, is_over = 0, [], threading.Event()
+
+    def work():
+        end = time.monotonic() + 0.0002
+        while time.monotonic() < end:
+            pass
+
+    def loop():
+        nonlocal turns
+        while not is_over.is_set():
+            lock.run(work)
+            turns += 1
+            if lock.wanted:
+                lock.give_way()
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        for _ in range(50):
+            before = turns
+            lock.run(lambda before=before: waited.append(turns - before))
+            time.sleep(0.001)
+    finally:
+        is_over.set()
+        thread.join(DEADLINE_S)
+    assert sorted(waited)[25] <= 2  # without giving way it is 80
+    assert not lock.wanted
+
+
+def test_nobody_gives_way_for_long_to_one_who_does_not_come():
+    lock = ExclusiveLock()
+    lock.wanted = True
+    lock.give_way()
+    assert lock.run(lambda: "in") == "in"
+
+
+def test_an_exception_while_one_waits_leaves_nobody_wanted():
+    lock = ExclusiveLock()
+
+    def enter_twice():
+        with pytest.raises(ReentrantCallError):
+            lock.acquire()
+
+    lock.wanted = True
+    lock.run(enter_twice)
+    assert not lock.wanted
