@@ -6,6 +6,7 @@ import msgspec
 
 from p2pmsg.errors import MessageError, MessageTooLargeError
 from p2pmsg.wire import ARRAY4, NO_COLUMNS, REST, encoder, values_header
+from recovery import PartedFrame
 
 _NIL: Final = b"\xc0"
 _LARGE_BYTES: Final = 4 * 1024
@@ -350,10 +351,10 @@ def pack_alone(
     key: str | None,
     headers: dict[str, Any] | None,
     bytes_max: int,
-) -> bytes:
+) -> tuple[bytes, bytes | PartedFrame]:
     """Return a frame of one message, made without a batch: the way of a stream that is idle.
 
-    `prefix` is the stream's `stream_prefix`.
+    `prefix` is the stream's `stream_prefix`. The second is how to keep it, without a copy.
     """
     if type(value) is bytes and (len(value) >= _LARGE_BYTES or len(value) < 256):
         # Its header is made by hand: a large value is so copied once and not twice, and a small one
@@ -381,7 +382,9 @@ def pack_alone(
     if size > bytes_max:
         check_size("message", size, bytes_max)
     rest = REST.pack(sequence, 1, len(lead) + size, timestamp_ns)
-    return b"".join((prefix, rest, lead, packed, columns))
+    parts = (prefix, rest, lead, packed, columns)
+    frame = b"".join(parts)
+    return frame, frame if size < _LARGE_BYTES else PartedFrame(parts, len(frame))
 
 
 def check_size(field: str, size: int, limit: int) -> None:

@@ -32,7 +32,7 @@ from p2pmsg.publisher_log import PublisherLog, next_sequence
 from p2pmsg.publisher_requests import RequestDesk
 from p2pmsg.publisher_stream import PYTHON_MEMORY, FrameMemory, PublisherStream, check_topic
 from p2pmsg.wire import Kind, encoder
-from recovery import HeartbeatSchedule, ReplayBuffer
+from recovery import HeartbeatSchedule, PartedFrame, ReplayBuffer
 
 _MS = 1_000_000
 _SENDING_NS = _MS // 2
@@ -172,8 +172,8 @@ class PublisherCore:
         large = type(value) is bytes and len(value) >= min(self._batch_bytes // 2, _LARGE_BYTES)
         if large or now_ns - stream.sealed_ns >= self._gather_ns:
             limit = self.config.message_bytes_max
-            data = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
-            self._keep(stream, sequence, 1, data, base_ns, now_ns)
+            made = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
+            self._keep(stream, sequence, 1, *made, base_ns, now_ns)
             return sequence
         # The base is the time of messages that are given none, whatever this one's time is.
         batch = Batch(
@@ -211,11 +211,10 @@ class PublisherCore:
         sequence = next_sequence(self.replay, self.log, topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         limit = self.config.message_bytes_max
-        data = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
-        frame = self.memory.make(data)
+        frame, kept = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
         if log is not None:
             log.append(topic, sequence, 1, frame, base_ns, wall_ns)
-        self.replay.append(topic, sequence, 1, frame, now_ns=now_ns, timestamp_ns_max=base_ns)
+        self.replay.append(topic, sequence, 1, kept, now_ns=now_ns, timestamp_ns_max=base_ns)
         self.outbox.append(frame)
         stream.sealed_ns = self.sealed_ns = now_ns
         return sequence
@@ -298,7 +297,8 @@ class PublisherCore:
         )  # fmt: skip
         if taken == 1:
             check_size("values", len(buffer), self.config.message_bytes_max + 512)
-        self._keep(stream, sequence, taken, buffer, latest, now_ns)
+        frame = self.memory.make(buffer)
+        self._keep(stream, sequence, taken, frame, frame, latest, now_ns)
         self._buffers.give_back(buffer)
         return taken
 
@@ -316,7 +316,8 @@ class PublisherCore:
             stream = self._streams[topic]
             stream.pace = batch.pace
             data, latest = batch.seal()
-            self._keep(stream, batch.first, batch.count, data, latest, now_ns)
+            frame = self.memory.make(data)
+            self._keep(stream, batch.first, batch.count, frame, frame, latest, now_ns)
         del self.open_batches[topic]
         self._buffers.give_back(batch.buffer)
 
@@ -386,16 +387,17 @@ class PublisherCore:
         stream: PublisherStream,
         sequence: int,
         count: int,
-        data: bytes | bytearray,
+        frame: bytes | memoryview,
+        kept: bytes | memoryview | PartedFrame,
         latest_ns: int,
         now_ns: int,
     ) -> None:
-        topic, replay, frame = stream.topic, self.replay, self.memory.make(data)
+        topic, replay = stream.topic, self.replay
         if replay.next(topic) <= sequence:
             if self.log is not None and self.log.next(topic) <= sequence:  # else it was interrupted
                 wall_ns = now_ns + self._wall_offset_ns
                 self.log.append(topic, sequence, count, frame, latest_ns, wall_ns)
-            replay.append(topic, sequence, count, frame, now_ns=now_ns, timestamp_ns_max=latest_ns)
+            replay.append(topic, sequence, count, kept, now_ns=now_ns, timestamp_ns_max=latest_ns)
         if self.log is not None and self.log.gated:
             self.unsynced.append((topic, sequence, frame))
             self._unsynced_from.setdefault(topic, sequence)

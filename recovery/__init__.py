@@ -24,7 +24,7 @@ from recovery.reassembly import Reassembler, ReassemblyConfig
 from recovery.receiver import StreamReceiver
 from recovery.receiver_config import ReceiverConfig
 from recovery.reorder import HeldFrame, InsertResult, ReorderBuffer
-from recovery.replay_buffer import Kept, ReplayBuffer, ReplayConfig
+from recovery.replay_buffer import Kept, PartedFrame, ReplayBuffer, ReplayConfig
 from recovery.retransmit import RequesterStats, RetransmitConfig, RetransmitScheduler
 from recovery.stall import StallConfig, StallGuard, StallState
 from recovery.window import FlowWindow
@@ -55,6 +55,7 @@ __all__ = [
     "MemoryCursorStore",
     "NackConfig",
     "NackScheduler",
+    "PartedFrame",
     "RangeSet",
     "Reassembler",
     "ReassemblyConfig",

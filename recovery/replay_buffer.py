@@ -17,8 +17,8 @@ class ReplayConfig:
 
     bytes_max: int = 64 * 2**20
     """Bound on the bytes of all kept frames. 64 MiB are half a second of a gigabit link, many
-    times what a repair takes. A frame's bookkeeping comes on top: some 200 bytes, and 900 more for
-    one of 32 KiB or more that ZeroMQ sends."""
+    times what a repair takes. A frame's bookkeeping comes on top: some 200 bytes, 300 more for a
+    message of 4 KiB or more that stands alone, and 900 for a frame of 32 KiB that ZeroMQ sends."""
 
     age_ms_max: float | None = None
     """Age at which a frame is dropped, in ms. None: age does not matter, since old frames serve
@@ -50,9 +50,30 @@ class Kept(NamedTuple):
     """The newest of its messages' timestamps, in ns since the epoch."""
 
 
+class PartedFrame:
+    """A frame in parts, which are joined when it is asked for.
+
+    What is large in it is somebody else's object, which is so kept without a copy: of what it takes
+    to publish 64 KiB a third.
+    """
+
+    __slots__ = ("_parts", "_size")
+
+    def __init__(self, parts: tuple[bytes, ...], size: int) -> None:
+        self._parts = parts
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def join(self) -> bytes:
+        """Return the whole frame."""
+        return b"".join(self._parts)
+
+
 # What a stream keeps for a frame is a plain tuple, three times cheaper to make than a Kept:
 # (start, stop, frame, timestamp_ns_max, newest timestamp so far).
-_Row = tuple[int, int, bytes | memoryview, int, int]
+_Row = tuple[int, int, bytes | memoryview | PartedFrame, int, int]
 _STOP = itemgetter(1)
 _NEWEST = itemgetter(4)
 Free = Callable[[list[bytes | memoryview]], None]
@@ -79,7 +100,7 @@ class ReplayBuffer:
 
     Args:
         config: bounds.
-        free: empties a list of evicted frames that are not bytes, where that takes more than to
+        free: empties a list of evicted frames that are memoryviews, where that takes more than to
             forget them; of eight at a time, which are kept until then. It is called when all is
             done; what it raises changes nothing. Default: none is needed.
 
@@ -128,7 +149,7 @@ class ReplayBuffer:
         stream: str,
         start: int,
         count: int,
-        frame: bytes | memoryview,
+        frame: bytes | memoryview | PartedFrame,
         *,
         now_ns: int,
         timestamp_ns_max: int,
@@ -248,7 +269,7 @@ class ReplayBuffer:
             total += len(row[2])
             if row[0] >= stop or (result and total > bytes_max):
                 break
-            result.append(Kept._make(row[:4]))
+            result.append(_kept(row))
         return result
 
     def earliest(self, stream: str) -> int | None:
@@ -279,7 +300,7 @@ class ReplayBuffer:
         # Timestamps need not be sorted, but the newest so far is: before it nothing can match.
         for index in range(bisect_left(rows, timestamp_ns, kept.first, key=_NEWEST), len(rows)):
             if rows[index][3] >= timestamp_ns:
-                return Kept._make(rows[index][:4])
+                return _kept(rows[index])
         return None
 
     def expire(self, *, now_ns: int) -> None:
@@ -326,9 +347,16 @@ class ReplayBuffer:
         self._order.popleft()
         if self._age_ns is not None:
             self._appended_ns.popleft()
-        if self._free is not None and type(frame) is not bytes:
+        if self._free is not None and isinstance(frame, memoryview):
             self._evicted.append(frame)
 
     def _free_evicted(self) -> None:
         if len(self._evicted) >= _FREED_AT_ONCE and self._free is not None:
             self._free(self._evicted)
+
+
+def _kept(row: _Row) -> Kept:
+    start, stop, frame, timestamp_ns_max, _ = row
+    return Kept(
+        start, stop, frame.join() if isinstance(frame, PartedFrame) else frame, timestamp_ns_max
+    )

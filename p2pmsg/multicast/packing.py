@@ -80,7 +80,7 @@ def _keep_logged(
     taken = 0
     for sequence, count, frame, latest_ns in made:
         try:
-            core._keep(stream, sequence, count, frame, latest_ns, now_ns)
+            core._keep(stream, sequence, count, frame, frame, latest_ns, now_ns)
         except LogFailedError:
             if not taken:
                 raise

@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery import Kept, ReplayBuffer, ReplayConfig
+from recovery import Kept, PartedFrame, ReplayBuffer, ReplayConfig
 
 STREAMS = st.sampled_from(["a", "b", "c"])
 APPENDS = st.lists(
@@ -39,7 +39,11 @@ def test_a_replay_buffer_is_a_list_that_is_cut_at_its_front(
         first = heads.get(stream, 0) + skipped
         frame = bytes([now_ns]) * size
         appended_messages += count
-        buffer.append(stream, first, count, frame, now_ns=now_ns, timestamp_ns_max=timestamp_ns)
+        parts = PartedFrame((frame[:1], frame[1:]), size)
+        buffer.append(
+            stream, first, count, parts if size % 2 else frame,
+            now_ns=now_ns, timestamp_ns_max=timestamp_ns,
+        )  # fmt: skip
         if stream in heads or len(heads) < streams_max:
             heads[stream] = first + count
             if size <= bytes_max:

@@ -20,7 +20,7 @@ def test_the_record_is_the_logs_own():
 def frame_bytes(size, count):
     prefix = stream_prefix(TOPIC, 1)
     if count == 1:
-        return len(pack_alone(prefix, 0, 0, bytes(size), None, None, 2**30))
+        return len(pack_alone(prefix, 0, 0, bytes(size), None, None, 2**30)[0])
     return len(pack_slice(prefix, 0, 0, [bytes(size)] * count, None, None, bytearray())[0])
 
 
