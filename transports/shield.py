@@ -53,12 +53,13 @@ def shielded(call: Callable[..., R], *arguments: Any) -> R:
 
 
 def interrupts_only() -> bool:
-    """Whether no signal has a handler but Ctrl-C, and that one the usual KeyboardInterrupt."""
+    """Whether no signal has a handler, but for the KeyboardInterrupt that is usual for Ctrl-C."""
     global _usual
     handlers = tuple(map(get_handler, _SIGNALS))
     if handlers == _usual:
         return True
-    if handlers[0] is not signal.default_int_handler or any(map(callable, handlers[1:])):
+    own = [each for each in handlers if each is not signal.default_int_handler]
+    if any(map(callable, own)):
         return False
     _usual = handlers
     return True
