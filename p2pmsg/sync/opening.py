@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import transports
 from p2pmsg.config import PublisherConfig
-from p2pmsg.errors import BindError, EndpointError
+from p2pmsg.errors import BindError, ConfigError, EndpointError
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_log import PublisherLog
 from p2pmsg.publisher_stream import PYTHON_MEMORY, FrameMemory
@@ -58,6 +58,9 @@ def _open(
         kept = PublisherLog(log, session=session, wall_ns=time.time_ns())
         session = kept.session
         undo.callback(kept.close, time.time_ns())
+        if any(its != session for its, _ in kept.streams()):
+            limit = "the log of a publisher, or a new one; this is a relay's"
+            raise ConfigError("log", limit, str(log.directory))
     server = transports.ZmqRecoveryServer(
         recovery_at, context=transports.context(), queue_frames=config.queue_frames
     )

@@ -3,8 +3,8 @@
 import pytest
 
 import p2pmsg
-from p2pmsg import RangeReader, Relay
-from tests.integration.peers import LOOPBACK, eventually
+from p2pmsg import LogConfig, RangeReader, Relay
+from tests.integration.peers import LOOPBACK, eventually, take
 
 
 @pytest.fixture
@@ -107,3 +107,19 @@ def test_a_relay_that_is_restarted_is_met_again(make_publisher, make_relay, read
     again.wait_for_streams(1, timeout=10)
     assert reader.heads(timeout=10).recovery_endpoint == again.recovery_endpoint
     assert values(reader.fetch("t", 0, 1000)) == list(range(1000))
+
+
+def test_a_relays_log_is_refused_by_publishers_and_stays_the_relays(
+    tmp_path, make_publisher, make_relay, make_subscriber
+):
+    publisher = make_publisher()
+    relay = make_relay(publisher.endpoint, log=LogConfig(tmp_path))
+    publisher.publish_many("t", list(range(100)))
+    eventually(lambda: [head[1] for head in relay.stats().streams.values()] == [100])
+    relay.close(timeout=0.0)
+    with pytest.raises(p2pmsg.ConfigError, match="this is a relay's"):
+        p2pmsg.Publisher(LOOPBACK, log=LogConfig(tmp_path))
+    publisher.close(timeout=0.0)
+    again = make_relay(publisher.endpoint, log=LogConfig(tmp_path))
+    messages = take(make_subscriber(again.endpoint, start="earliest"), 100)
+    assert [message.value for message in messages] == list(range(100))

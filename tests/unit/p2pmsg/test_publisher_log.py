@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from p2pmsg import LogConfig, PublisherConfig
+from p2pmsg import LogConfig, LogFailedError, PublisherConfig
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_log import PublisherLog
 from recovery import ReplayBuffer
@@ -116,3 +116,62 @@ def test_a_stream_goes_on_where_an_interrupt_struck_between_log_and_buffer(how, 
     ends = [(kept.start, kept.stop) for kept in log._reader.frames(log.session, "t", 0, 99, 2**30)]
     assert [start for start, _ in ends] == [0, *(stop for _, stop in ends[:-1])]
     assert ends[-1][1] == log.next("t")
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("how", ["publish", "publish_alone", "publish_many"])
+def test_a_frame_is_in_the_log_before_it_may_go_out(how, size):
+    log = log_of()
+    core = PublisherCore(
+        name="p", session=log.session, recovery="memory://r", config=PublisherConfig(), now_ns=0,
+        log=log,
+    )  # fmt: skip
+    append, logged = log.append, []
+
+    def append_first(topic, start, count, frame, *rest):
+        append(topic, start, count, frame, *rest)
+        assert not core.outbox
+        logged.append(bytes(frame))
+
+    log.append = append_first
+    nothing = (None, None, None)
+    core.publish("t", b"first", *nothing, now_ns=0, wall_ns=1)
+    core.flush(now_ns=0)
+    for number in range(1, 20):
+        assert list(map(bytes, core.outbox)) == logged[-1:]
+        core.outbox.clear()
+        now_ns, value = number * 10**9, bytes([number]) * size
+        if how == "publish_many":
+            core.publish_many("t", [value] * 3, None, None, 0, now_ns=now_ns, wall_ns=1, count=3)
+        elif how == "publish":
+            core.publish("t", value, *nothing, now_ns=now_ns, wall_ns=1)
+        else:
+            assert core.publish_alone("t", value, *nothing, now_ns, 1) == number
+        core.flush(now_ns=now_ns)
+    assert len(logged) == 20
+    kept = log._reader.frames(log.session, "t", 0, 99, 2**30)
+    assert [one.frame for one in kept] == logged  # byte for byte as it is sent
+
+
+def test_what_the_log_does_not_take_does_not_go_out():
+    store = MemoryStore()
+    log = log_of(store, on_error="raise")
+    core = PublisherCore(
+        name="p", session=log.session, recovery="memory://r", config=PublisherConfig(), now_ns=0,
+        log=log,
+    )  # fmt: skip
+    nothing = (None, None, None)
+    core.publish("t", b"first", *nothing, now_ns=0, wall_ns=1)
+    core.outbox.clear()
+    store.failing = {"write": OSError(errno.EROFS, "Read-only file system")}
+    for publish in (
+        lambda: core.publish_alone("t", b"second", *nothing, 10**9, 1),
+        lambda: core.publish("t", b"second", *nothing, now_ns=2 * 10**9, wall_ns=1),
+        lambda: core.publish_many(
+            "t", [b"second"], None, None, 0, now_ns=3 * 10**9, wall_ns=1, count=1
+        ),
+    ):
+        with pytest.raises(LogFailedError, match="Read-only file system"):
+            publish()
+        assert not core.outbox
+        assert core.replay.next("t") == 1
