@@ -1,6 +1,7 @@
 """`p2pmsg capacity`: how long a window a disk holds, or how much disk a window needs."""
 
 import argparse
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +24,8 @@ Tell how long a window a disk holds, or how much disk a window needs.
 
 A message takes its value, what msgpack puts before it, and a share of what stands around the frame
 that carries it: topic, header, record. How many messages share a frame depends on how closely they
-follow one another; it is worked out from the rate for messages that come evenly and one by one,
-and --per-frame states it (publish_many fills frames of 64 KiB). Keys, timestamps of your own and
+follow one another; it is worked out from the rate for messages that come one by one and at random,
+and --per-frame states it (publish_many fills frames of 256 KiB). Keys, timestamps of your own and
 headers go into --size or --overhead. For a log that is there, `p2pmsg log ls` measures all of it.
 
 examples:
@@ -111,12 +112,15 @@ def footprint(
 
 
 def _per_frame(rate: float, packed_bytes: int) -> float:
-    """Return how many messages share a frame that come evenly, `rate` a second on one stream."""
+    """Return how many messages share a frame that come at random, `rate` a second on one stream.
+
+    The first behind a frame begins a batch where it comes within `gather_us`, and takes along what
+    comes within `linger_ms`; else it goes alone.
+    """
     config = PublisherConfig()
-    if rate * config.gather_us <= 1e6:
-        return 1.0
-    lingering = rate * config.linger_ms / 1000
-    return max(1.0, min(lingering, config.full_bytes // packed_bytes))
+    gathered = 1 - math.exp(-rate * config.gather_us / 1e6)
+    lingering = gathered * rate * config.linger_ms / 1000
+    return max(1.0, min(1 + lingering, config.full_bytes // packed_bytes))
 
 
 def run(arguments: argparse.Namespace) -> int:

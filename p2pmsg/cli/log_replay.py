@@ -9,6 +9,7 @@ from typing import Any
 
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.log_access import (
+    LogAccessError,
     Reading,
     add_directory,
     add_part,
@@ -51,7 +52,7 @@ def add_parser(commands: Any) -> None:
     add_directory(parser)
     parser.add_argument(
         "endpoint", metavar="ENDPOINT", type=kinds.bind_endpoint,
-        help="where to bind: tcp://HOST:PORT or ipc://PATH",
+        help="where to bind: tcp://HOST:PORT, ipc://PATH or udp://GROUP:PORT",
     )  # fmt: skip
     add_part(parser)
     parser.add_argument(
@@ -74,7 +75,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Publish the part of the log that was chosen."""
     with open_log(arguments.directory) as reader:
         bar = Bar(sys.stderr if kinds.is_terminal(sys.stderr) else None)
-        reading = Reading(reader, choose(reader, arguments), bar.around(teller("replay")))
+        parts = choose(reader, arguments)
+        if not parts:  # or else it would wait for subscribers, to give them nothing
+            raise LogAccessError("there are no such messages in the log")
+        reading = Reading(reader, parts, bar.around(teller("replay")))
         config = PublisherConfig(stall_ms=_STALL_MS, message_bytes_max=_MESSAGE_BYTES_MAX)
         publisher = Publisher(arguments.endpoint, name=arguments.name, config=config)
         replay = _Replay(publisher, reading, bar, arguments)

@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
     parser = kinds.add_command(commands, "pub", _DESCRIPTION, run)
     parser.add_argument(
         "endpoint", metavar="ENDPOINT", type=kinds.bind_endpoint,
-        help="where to bind: tcp://HOST:PORT or ipc://PATH",
+        help="where to bind: tcp://HOST:PORT, ipc://PATH or udp://GROUP:PORT",
     )  # fmt: skip
     parser.add_argument("topic", metavar="TOPIC", type=kinds.topic, help="what to publish under")
     parser.add_argument("--json", action="store_true", help="each line is a JSON value")

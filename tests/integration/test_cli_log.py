@@ -242,6 +242,14 @@ def test_replay_gives_up_when_nobody_comes(log, endpoint):
     assert ended.stdout == b""
 
 
+def test_replay_of_nothing_does_not_wait_for_anybody(log, endpoint):
+    ended = run("log", "replay", log.path, endpoint, "trades", "--from", "9999")
+
+    assert ended.returncode == 1
+    assert ended.stderr == b"p2pmsg log replay: there are no such messages in the log\n"
+    assert ended.stdout == b""
+
+
 @pytest.mark.parametrize("how", ENDINGS)
 def test_replay_ends_by_a_signal_while_it_waits_for_subscribers(log, start, endpoint, how):
     number, status = ENDINGS[how]
