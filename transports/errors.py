@@ -155,4 +155,5 @@ def translate(error: zmq.ZMQError, endpoint: str) -> TransportError:
 def translate_bind(error: zmq.ZMQError, endpoint: str) -> BindError:
     """Return this package's error for `error`, met while binding `endpoint`."""
     kind = AddressInUseError if error.errno in _IN_USE else BindError
-    return kind(endpoint, error.strerror or str(error), error.errno)
+    why = zmq.strerror(error.errno) if error.errno else str(error)  # without the address again
+    return kind(endpoint, why, error.errno)

@@ -151,6 +151,29 @@ def test_by_interval_all_but_what_is_in_hand_is_committed(make_publisher, resume
         eventually(lambda: committed(subscriber) == head)
 
 
+def test_by_interval_it_commits_as_often_as_was_said(make_publisher, resume):
+    """What a kill may repeat is what was returned since the last interval ended."""
+    publisher = make_publisher()
+    hour_ns = 3600 * 10**9
+    subscriber = resume(publisher, start=0, commit=hour_ns / 1e6, joins=publisher)
+    commits = subscriber._commits
+    eventually(lambda: commits._commit_due_ns)  # the background thread's first turn
+    now_ns = commits._commit_due_ns
+    publish(publisher, 100)
+    for turn in range(1, 10):
+        for _ in range(10):
+            subscriber.receive(10)
+        commits.handle_timer(now_ns - 1)
+        assert committed(subscriber) in (None, 0, 10 * turn - 11)
+        commits.handle_timer(now_ns)
+        assert committed(subscriber) == 10 * turn - 1  # but for the one in hand
+        now_ns += hour_ns
+
+
+def test_by_interval_the_thread_looks_twice_in_each(make_publisher, resume):
+    assert resume(make_publisher(), commit=20)._commits.tick_s == 0.01
+
+
 def test_by_interval_it_commits_while_it_waits(make_publisher, resume):
     publisher = make_publisher()
     subscriber = resume(publisher, start=0, commit=20, joins=publisher)

@@ -9,7 +9,7 @@ from p2pmsg import LogConfig, LogFailedError, PublisherConfig
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_log import PublisherLog
 from recovery import ReplayBuffer
-from recovery.log import MemoryStore
+from recovery.log import MemoryStore, memory_store
 
 MS = 1_000_000
 INTERVAL_NS = 100 * MS
@@ -52,6 +52,20 @@ def test_it_is_due_at_once_when_so_many_bytes_wait():
     assert log.next_deadline_ns(now_ns=6 * MS) == 6 * MS
     log.sync(nullcontext())
     assert log.next_deadline_ns(now_ns=7 * MS) is None
+
+
+@pytest.mark.parametrize("fsync", ["interval", "always"])
+def test_one_sync_is_for_all_that_waits(fsync, monkeypatch):
+    log, synced = log_of(fsync=fsync), []
+    assert is_settled(log)
+    sync = memory_store._File.sync
+    monkeypatch.setattr(memory_store._File, "sync", lambda file: (synced.append(file), sync(file)))
+    for _ in range(5):
+        synced.clear()
+        append(log, 200)
+        assert not synced
+        log.sync(nullcontext())
+        assert len(synced) == 1
 
 
 def test_with_never_nothing_is_due_however_much_waits():
