@@ -92,5 +92,7 @@ if __name__ == "__main__":
         sys.exit(f"usage: {sys.argv[0]} [ENDPOINT FOLDER]")
     try:
         consume(sys.argv[1], Path(sys.argv[2]))
+    except p2pmsg.EndpointError as error:
+        sys.exit(f"durable_consumer.py: {error}")
     except KeyboardInterrupt:
         pass

@@ -76,5 +76,7 @@ def main() -> int:
 if __name__ == "__main__":
     if sys.argv[1:] == ["publish"]:
         publish()
+    elif sys.argv[1:]:
+        sys.exit(f"usage: {sys.argv[0]}")
     else:
         sys.exit(main())
