@@ -45,7 +45,7 @@ class RelayMemo:
         self._store = store
         self._sessions: dict[int, tuple[str, int]] = {}
         self._losses: list[tuple[int, str, Loss]] = []
-        self._changed = False
+        self._changed = True  # even one that knows nothing says whose the log is
         self._due_ns = 0
         self.is_damaged = False
         self.errors = 0
@@ -53,6 +53,7 @@ class RelayMemo:
         if data is not None:
             try:
                 self._load(json.loads(data))
+                self._changed = False
             except (ValueError, TypeError, LookupError, AttributeError):
                 self.is_damaged = True
 

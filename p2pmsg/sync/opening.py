@@ -12,6 +12,7 @@ from p2pmsg.errors import BindError, ConfigError, EndpointError
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_log import PublisherLog
 from p2pmsg.publisher_stream import PYTHON_MEMORY, FrameMemory
+from p2pmsg.relay.memo import NAME as RELAY_MEMO
 from p2pmsg.sync.outgoing import Outgoing
 from p2pmsg.sync.ways_out import Sender, open_way_out, parse_lines, recovery_beside
 
@@ -58,7 +59,7 @@ def _open(
         kept = PublisherLog(log, session=session, wall_ns=time.time_ns())
         session = kept.session
         undo.callback(kept.close, time.time_ns())
-        if any(its != session for its, _ in kept.streams()):
+        if kept.store.read(RELAY_MEMO) is not None:
             limit = "the log of a publisher, or a new one; this is a relay's"
             raise ConfigError("log", limit, str(log.directory))
     server = transports.ZmqRecoveryServer(

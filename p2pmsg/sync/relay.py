@@ -157,6 +157,7 @@ class Relay(ClosesItself):
                 raise ConfigError("log", limit, str(log.directory))
             if memo.is_damaged:
                 _log.warning("%s: the relay's memo is damaged; names are unknown", log.directory)
+            memo.write()
         server = transports.ZmqRecoveryServer(
             recovery_at, context=context, queue_frames=config.queue_frames
         )
