@@ -407,6 +407,7 @@ def test_large_frames_are_kept_in_zeromqs_memory_by_publishers_and_relays(
     relayed = served.replay.frames("t", 0, 2001, 2**30)
     assert [one.stop for one in kept][-1] == [one.stop for one in relayed][-1] == 2001
     # What stands alone a publisher keeps as the caller's own bytes.
+    assert type(kept[0].frame) is bytes
     large = [one.frame for one in (*kept[1:], *relayed) if len(one.frame) >= SHARED_BYTES]
     assert len(large) >= 3
     assert all(isinstance(frame.obj, zmq.Frame) for frame in large)

@@ -68,6 +68,13 @@ def test_as_many_share_a_frame_as_do_at_a_publisher(rate, size):
     assert footprint(10 * rate, size, streams=10).per_frame == footprint(rate, size).per_frame
 
 
+@pytest.mark.parametrize(
+    ("rate", "size", "count"), [(2_000_000, 126, 1024.0), (100_000, 100_000, 1.0)]
+)
+def test_no_more_share_a_frame_than_fill_it(rate, size, count):
+    assert footprint(rate, size).per_frame == count
+
+
 def test_the_window_and_the_disk_are_each_others_answer(capsys):
     assert main([*CAPACITY, "--disk", "500GB", "--json"]) == 0
     there = json.loads(capsys.readouterr().out)
@@ -75,7 +82,9 @@ def test_the_window_and_the_disk_are_each_others_answer(capsys):
     back = json.loads(capsys.readouterr().out)
 
     assert there["disk_bytes"] == 500 * 10**9
-    assert there["bytes_s"] == pytest.approx(50_000 * there["message_bytes"], rel=1e-4)
+    taken = footprint(50_000, 128).total_bytes
+    assert there["message_bytes"] == round(taken, 3)
+    assert there["bytes_s"] == pytest.approx(50_000 * taken)
     assert back["disk_bytes"] == pytest.approx(500 * 10**9, rel=1e-6)
 
 
