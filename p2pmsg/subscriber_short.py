@@ -1,8 +1,8 @@
 """The short ways of a frame through the subscriber's core: past `ready`, to whoever waits for it.
 
-They are for the next frame of the stream that the last one was of, when it comes in over the only
-line and nothing is ready. None: give the frame to `SubscriberCore.receive_frame`, which is the long
-way, and judges what is wrong with it.
+They are for the next frame of a stream, when it comes in over the only line and nothing is ready.
+None: give the frame to `SubscriberCore.receive_frame`, which is the long way, and judges what is
+wrong with it.
 """
 
 from struct import error as StructError
@@ -12,12 +12,27 @@ from p2pmsg import wire
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_peer import Stream
-from p2pmsg.wire import LONE_BYTES, NO_COLUMNS, decode_plain
+from p2pmsg.wire import LONE_BYTES, NO_COLUMNS, decode_body, decode_plain
 
 _REST_BYTES: Final = wire.REST.size
 
 
-def take_lone(core: SubscriberCore, stream: Stream, data: bytes, now_ns: int) -> Message | None:
+def stream_of(core: SubscriberCore, stream: Stream, data: bytes) -> Stream:
+    """Return the stream that a frame is of, if it is known; else `stream`, the last frame's."""
+    if data.startswith(stream.prefix):
+        return stream
+    zero = data.find(b"\0", 0, wire.TOPIC_BYTES_MAX + 1)
+    if zero < 1:
+        return stream
+    peer = core.peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
+    if peer is None:
+        return stream
+    return peer.streams.get(data[:zero].decode("utf-8", "replace"), stream)
+
+
+def take_lone(
+    core: SubscriberCore, stream: Stream, data: bytes, now_ns: int, count_max: int = 1
+) -> Message | None:
     """Return the message of a frame that has one, without key and headers.
 
     `p2pmsg.sync.short` says why it is so long.
@@ -53,26 +68,28 @@ def take_whole(
     core: SubscriberCore, stream: Stream, data: bytes, now_ns: int, count_max: int
 ) -> MessageBatch | None:
     """Return the messages of a frame that has at most `count_max`."""
-    if not data.startswith(stream.prefix):
+    try:
+        prefix, sequence, count, length, timestamp_ns, _ = stream.lone.unpack_from(data)
+    except StructError:
         return None
-    peer, line = stream.peer, core.lines[0]
-    frame = wire.next_frame(data, stream.prefix, stream.topic, peer.session)
-    if frame is None or frame.count > count_max:
+    body_at = len(prefix) + _REST_BYTES
+    if prefix != stream.prefix or length != len(data) - body_at or not 0 < count <= count_max:
         return None
     try:
-        values, timestamps, keys, headers = wire.decode_columns(frame)
+        values, timestamps, keys, headers = decode_body(data, body_at, count, timestamp_ns)
     except wire.FrameError:
         return None
-    sequence, count = frame.sequence, frame.count
-    if not stream.receiver.accept(sequence, count):
+    stop = sequence + count
+    if stop > wire.SEQUENCE_MAX or not stream.receiver.accept(sequence, count):
         return None
+    peer, line = stream.peer, core.lines[0]
     core.frames_received += 1
     line.received += 1
     line.heard_ns = peer.heard_ns = now_ns
     batch = MessageBatch(
-        stream.topic, peer.session, peer.name, sequence, frame.base_timestamp_ns,
+        stream.topic, peer.session, peer.name, sequence, timestamp_ns,
         values, timestamps, keys, headers,
     )  # fmt: skip
     given = stream.given_messages + count
-    stream.given, stream.given_messages = sequence + count, given
+    stream.given, stream.given_messages = stop, given
     return batch

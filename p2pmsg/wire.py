@@ -248,11 +248,17 @@ def typed_decode(value_type: Any) -> Decode:
 
 def decode_columns(frame: Frame, decode: Decode = _decode_columns) -> Columns:
     """Return the columns of a DATA frame; `FrameError` where the body is malformed."""
+    return decode_body(frame.data, frame.body_at, frame.count, frame.base_timestamp_ns, decode)
+
+
+def decode_body(
+    data: bytes, body_at: int, count: int, base_ns: int, decode: Decode = _decode_columns
+) -> Columns:
+    """Return the columns of `count` messages; `FrameError` where the body has no such."""
     try:
-        columns = decode(memoryview(frame.data)[frame.body_at :])
+        columns = decode(memoryview(data)[body_at:])
     except _WIRE_ERRORS:
         raise FrameError("body") from None
-    count = frame.count
     values, timestamps, keys, headers = columns
     if (
         len(values) != count
@@ -262,8 +268,7 @@ def decode_columns(frame: Frame, decode: Decode = _decode_columns) -> Columns:
     ):
         raise FrameError("columns")
     if timestamps is not None:
-        base = frame.base_timestamp_ns
-        timestamps = [base + offset for offset in timestamps]
+        timestamps = [base_ns + offset for offset in timestamps]
     return values, timestamps, keys, headers
 
 

@@ -33,7 +33,7 @@ from p2pmsg.sync.settings import (
     cursor_config,
     subscriber_config,
 )
-from p2pmsg.sync.short import receive_short, receive_whole
+from p2pmsg.sync.short import receive_active, receive_short, receive_whole
 from p2pmsg.sync.subscriber_parts import batch_of, deadline, read, read_single
 from p2pmsg.sync.subscriber_stats import subscriber_stats
 from p2pmsg.wire import Frame, FrameError
@@ -173,7 +173,7 @@ class Subscriber:
         deadline_ns = deadline(timeout)
         if self._commits is not None:
             self._commits.asked()
-        if lone := receive_short(self._core, self._driver, deadline_ns, take_lone):
+        if lone := receive_short(self._core, self._driver, deadline_ns, take_lone, 1):
             return lone
         while True:  # another thread may be quicker
             self._advance(timeout, deadline_ns)
@@ -199,7 +199,7 @@ class Subscriber:
         if self._commits is not None:
             self._commits.asked()
         while True:
-            taken = self._take_batch(count_max)
+            taken = None if self._values is _NO_VALUES else self._take_batch(count_max)
             if taken := taken or receive_whole(self._core, self._driver, deadline_ns, count_max):
                 return taken
             self._advance(timeout, deadline_ns)
@@ -217,6 +217,7 @@ class Subscriber:
                 # All of the iterator, so that whoever else has it (a loop, a thread) gets none.
                 rest = [] if self._closed else list(values)
                 if not rest:
+                    self._set_active(None, None)
                     return None
                 whole = batch if batch is not None else batch_of(rest[0])
                 total = len(whole)
@@ -307,7 +308,7 @@ class Subscriber:
                 raise ClosedError("the subscriber")
             if commits is not None and commits.newcomers:
                 commits.record()
-            if self._activate():
+            if receive_active(self, deadline_ns) or self._activate():
                 return
             wait_ms = _WAIT_MS
             if deadline_ns is not None:

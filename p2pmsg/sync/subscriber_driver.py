@@ -12,6 +12,7 @@ from p2pmsg.stats import LineStats
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_heal import heal
 from p2pmsg.subscriber_lines import Command
+from p2pmsg.subscriber_peer import Stream
 from p2pmsg.sync.commits import Commits
 from p2pmsg.sync.datagram_line import DatagramLine, host_of, line_stats
 from p2pmsg.sync.mold_line import MoldClient, MoldLine
@@ -39,6 +40,12 @@ class SubscriberDriver:
         stopping: set by `stop`; rounds end soon after.
         hurt: set when an exception may have cut the core's work short; `heal` is called then.
         commits: the subscriber's, if it has a cursor.
+        last_round_ns: when somebody last looked at the sockets.
+        sole: the only socket that messages come from, or None; no repairs are awaited from others
+            while there is a `steady`.
+        steady: the stream whose frames come one behind the other with nothing else to be done, or
+            None where that is to be found out.
+        takes_whole: whether a frame's messages are handed on all together.
 
     """
 
@@ -58,7 +65,11 @@ class SubscriberDriver:
         self.stopping = False
         self.hurt = False
         self.commits: Commits | None = None
-        self._last_round_ns = 0
+        self.last_round_ns = 0
+        only = receivers[0] if len(receivers) == 1 else None
+        self.sole = only if isinstance(only, transports.ZmqReceiver) else None
+        self.steady: Stream | None = None
+        self.takes_whole = core.cursor is None and not core.policy.any_conflates
         self._full_since_ns: int | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="p2pmsg-subscriber", daemon=True)
@@ -85,7 +96,7 @@ class SubscriberDriver:
         """Do I/O once, waiting at most `wait_ms` for something to come; `io_lock` is held."""
         core = self._core
         now_ns = time.monotonic_ns()
-        self._last_round_ns = now_ns
+        self.last_round_ns, self.steady = now_ns, None
         if self.hurt:
             self.heal()
         deadline_ns = core.next_deadline_ns()
@@ -133,7 +144,7 @@ class SubscriberDriver:
     def wait_ms(self, deadline_ns: int | None) -> int:
         """Return how long to wait at most, up to a caller's deadline; 0 where something is due."""
         now_ns = time.monotonic_ns()
-        self._last_round_ns = now_ns
+        self.last_round_ns = now_ns
         due_ns = self._core.next_deadline_ns()
         if deadline_ns is not None and deadline_ns < due_ns:
             due_ns = deadline_ns
@@ -291,7 +302,7 @@ class SubscriberDriver:
             tick_s = idle_s
             if commits is not None:
                 commits.handle_timer(time.monotonic_ns())
-            if time.monotonic_ns() - self._last_round_ns < busy_s * 1e9 / 2:
+            if time.monotonic_ns() - self.last_round_ns < busy_s * 1e9 / 2:
                 continue
             if not self.io_lock.acquire(blocking=False):
                 continue
@@ -302,7 +313,7 @@ class SubscriberDriver:
                     if self._core.frames_received == before or self._ended.is_set():
                         break
                     tick_s = busy_s
-                self._last_round_ns = 0  # nobody waits: look again at the next tick
+                self.last_round_ns = 0  # nobody waits: look again at the next tick
             except transports.ClosedError:
                 return
             except Exception:  # the thread must go on: without it gaps are not asked for

@@ -77,6 +77,18 @@ def publish_without_end(endpoint):
                 time.sleep(0.001)
 
 
+def flood(*topics):
+    """Publish faster than anybody reads, until killed; say so when nobody is there any more."""
+    config = p2pmsg.PublisherConfig(subscriber_timeout_ms=1000)
+    with Publisher("tcp://127.0.0.1:0", config=config) as publisher:
+        say(publisher.endpoint)
+        publisher.wait_for_subscribers(1, timeout=30)
+        for topic in itertools.cycle(topics):
+            publisher.publish_many(topic, [bytes(128)] * 1000)
+            if not publisher.stats().subscribers:
+                say("alone")
+
+
 def publish_and_exit(endpoint, count, how):
     """Publish and end at once, in one of the ways in which a program ends."""
     publisher = Publisher(endpoint)
@@ -300,7 +312,7 @@ ROLES = {
     role.__name__: role
     for role in (
         subscribe, publish, publish_without_end, publish_and_exit, leave_open, idle, grow, hold,
-        publish_interrupted, receive_interrupted, fork,
+        publish_interrupted, receive_interrupted, fork, flood,
     )
 }  # fmt: skip
 

@@ -51,7 +51,7 @@ class Strike:
 
 
 @pytest.mark.parametrize("how", ["iterate", "receive", "receive_many"])
-@pytest.mark.parametrize("count", [1, 300])
+@pytest.mark.parametrize("count", [1, 300, 9000])
 def test_ctrl_c_behind_any_call_neither_loses_nor_doubles(
     make_publisher, make_subscriber, how, count
 ):

@@ -1,0 +1,113 @@
+"""Frames that wait in the socket when they are asked for: one is taken behind the other."""
+
+import random
+import threading
+import time
+from itertools import count, islice
+
+import pytest
+
+from p2pmsg import SubscriberConfig
+from p2pmsg.sync import short
+from tests.integration.peers import check_ledger, eventually
+
+READERS = {
+    "receive": lambda subscriber, iterator, size: [subscriber.receive(20)],
+    "receive_many": lambda subscriber, iterator, size: subscriber.receive_many(size, 20),
+    "iterate": lambda subscriber, iterator, size: list(islice(iterator, size)),
+}
+
+
+@pytest.fixture
+def flood(make_child, make_subscriber):
+    """Subscribe to somebody who publishes faster than it is read; return both."""
+
+    def start(*topics, **options):
+        child = make_child("flood", *topics)
+        return child, make_subscriber(child.line(), **options)
+
+    return start
+
+
+@pytest.fixture
+def followed(monkeypatch):
+    """Count the frames that were taken without asking what else is to be done."""
+    found = []
+
+    def follow(driver, inner=short._follow):
+        result = inner(driver)
+        found.append(result is not None)
+        return result
+
+    monkeypatch.setattr(short, "_follow", follow)
+    return lambda: sum(found)
+
+
+@pytest.mark.parametrize("how", ["receive_many", "iterate"])
+def test_a_busy_subscriber_still_does_what_is_due(flood, followed, how):
+    """Its keep-alives go out: the publisher forgets who is silent for longer than a second."""
+    child, subscriber = flood("a", config=SubscriberConfig(keep_alive_ms=100))
+    iterator, expected = iter(subscriber), 0
+    end = time.monotonic() + 3.0
+    while time.monotonic() < end:
+        for message in READERS[how](subscriber, iterator, 2000):
+            assert message.sequence == expected
+            expected += 1
+    assert followed() > 1000
+    assert child.lines.empty()  # or else it would have said that it is alone
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_all_ways_of_reading_take_turns(flood, followed, seed):
+    rng = random.Random(seed)
+    topics = ["a", "b"] if seed % 2 else ["a"]
+    _, subscriber = flood(*topics)
+    iterator, expected = iter(subscriber), dict.fromkeys(topics, 0)
+    for _ in range(300):
+        how = rng.choice(list(READERS))
+        for message in READERS[how](subscriber, iterator, rng.choice([1, 7, 1500, 10_000])):
+            assert message.sequence == expected[message.topic]
+            expected[message.topic] += 1
+        delivered = {one.topic: one.delivered for one in check_ledger(subscriber).streams}
+        assert {topic: delivered.get(topic, 0) for topic in topics} == expected
+    assert followed() > 20
+
+
+def test_a_loss_between_frames_is_noticed_and_repaired(flood, followed, monkeypatch):
+    inner, frames = short._follow, count(1)
+
+    def lose_each_tenth(driver):
+        found = inner(driver)
+        return inner(driver) if found is not None and next(frames) % 10 == 0 else found
+
+    monkeypatch.setattr(short, "_follow", lose_each_tenth)
+    _, subscriber = flood("a", "b")
+    expected = {"a": 0, "b": 0}
+    while followed() < 200:
+        for message in subscriber.receive_many(timeout=20):
+            assert message.sequence == expected[message.topic]
+            expected[message.topic] += 1
+    stats = check_ledger(subscriber, lost=0)
+    assert stats.repaired["buffer"] > 0
+
+
+def test_closing_in_the_middle_ends_the_loop(flood, followed):
+    _, subscriber = flood("a")
+    taken = []
+    reader = threading.Thread(target=lambda: taken.extend(map(id, subscriber)))
+    reader.start()
+    eventually(lambda: followed() > 20)
+    subscriber.close()
+    reader.join(20)
+    assert not reader.is_alive()
+    check_ledger(subscriber, delivered=len(taken))
+
+
+def test_behind_a_round_of_another_thread_it_is_asked_anew_what_is_to_be_done(flood):
+    """It may have found a gap in another stream, whose repair comes over another socket."""
+    _, subscriber = flood("a")
+    driver = subscriber._driver
+    eventually(lambda: subscriber.receive_many(timeout=20) and driver.steady)
+    with driver.io_lock:
+        driver.round(0)
+    assert driver.steady is None
