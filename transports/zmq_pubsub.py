@@ -230,6 +230,8 @@ class ZmqReceiver(ZmqConnectingSocket):
             silence_ms=silence_ms,
         )
         super().__init__(endpoint, context=context, kind=zmq.SUB, limits=limits)
+        # All that it sends are subscriptions, and libzmq drops one that has no room, silently.
+        self.socket.set(zmq.SNDHWM, 0)
         self._receive_timeout_ms = -1
         self._recv = self.socket.recv
         self._busy_wait = busy_wait_for(self.socket, busy_wait_us, always=busy_wait_always)

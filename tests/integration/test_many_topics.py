@@ -1,0 +1,59 @@
+"""More topics than a queue has room for: libzmq drops subscriptions that find it full, silently."""
+
+import pytest
+
+import p2pmsg
+from tests.integration.peers import check_ledger, check_silence, eventually
+
+COUNT = 500
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ipc", "inproc"])
+def test_a_subscriber_gets_each_topic_that_it_asked_for(
+    make_publisher, make_subscriber, tmp_path, scheme
+):
+    where = {"tcp": "tcp://127.0.0.1:0", "ipc": f"ipc://{tmp_path}/p", "inproc": "inproc://many"}
+    publisher = make_publisher(where[scheme])
+    topics = [f"topic {n}" for n in range(COUNT)]
+    subscriber = make_subscriber(publisher.endpoint, topics=topics, joins=publisher)
+    for topic in topics:
+        publisher.publish(topic, topic)
+    publisher.publish("another", None)
+    assert {subscriber.receive(10).value for _ in topics} == set(topics)
+    check_silence(subscriber)
+    check_ledger(subscriber, delivered=COUNT, outstanding=0, lost=0)
+    assert subscriber.stats().repaired["buffer"] == 0
+
+
+def test_each_topic_is_asked_for_again_behind_a_cut(make_publisher, make_subscriber, make_proxy):
+    publisher = make_publisher()
+    proxy = make_proxy(publisher)
+    topics = [f"topic {n}" for n in range(COUNT)]
+    subscriber = make_subscriber(proxy.endpoint, topics=topics, joins=publisher)
+    before = proxy.connections
+    proxy.cut()
+    eventually(lambda: proxy.connections > before)
+    for turn in range(3):
+        for topic in topics:
+            publisher.publish(topic, turn)
+        taken = [subscriber.receive(10) for _ in topics]
+        assert sorted(message.topic for message in taken) == sorted(topics)
+        assert {message.value for message in taken} == {turn}
+    check_ledger(subscriber, delivered=3 * COUNT, outstanding=0, lost=0)
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+def test_the_shortest_queue_has_room_for_what_joining_takes(
+    make_publisher, make_subscriber, frames
+):
+    publisher = make_publisher()
+    subscriber = make_subscriber(
+        publisher.endpoint,
+        topics=["a", "b", "c"],
+        joins=publisher,
+        config=p2pmsg.SubscriberConfig(queue_frames=frames),
+    )
+    for value in range(50):
+        publisher.publish("b", value)
+        assert subscriber.receive(10).value == value
+    check_ledger(subscriber, delivered=50, outstanding=0, lost=0)
