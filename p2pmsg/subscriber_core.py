@@ -21,6 +21,7 @@ from p2pmsg.subscriber_peer import Peer, Stream
 from p2pmsg.subscriber_relays import RelayDesk
 from p2pmsg.subscriber_room import Room, can_take
 from p2pmsg.subscriber_routes import RouteDesk
+from p2pmsg.subscriber_troubled import Troubled
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, LatencyHistogram, Loss, ReceiverConfig
 
@@ -48,6 +49,7 @@ class SubscriberCore:
         desk: who looks after the lines, relays after those to relays, routes after who is asked.
         member: what datagram lines need beside; None: there is none.
         tally: which line brought what; None: there is one only.
+        troubled: the streams that miss something.
         repairs_dropped: repairs that came while there was no room, and are asked for again.
         cursor: where streams resume; None: nowhere.
         lone: the stream whose last message went past `ready`, until the shell has seen that.
@@ -99,7 +101,7 @@ class SubscriberCore:
             reorder_bytes_max=config.receive_bytes,
             wait_for_repair=wait_for_repair,
         )
-        self._troubled: dict[int, Stream] = {}
+        self.troubled = Troubled(int(config.nack.deadline_ms * _MS))
         self._stream_count = 0
         self._last: Stream | None = None
         self.room = Room(config, self.receiver_config)
@@ -122,9 +124,7 @@ class SubscriberCore:
     @property
     def bytes_held(self) -> int:
         """Bytes of frames that wait for the application, or for a repair."""
-        if not self._troubled:
-            return self.ready_bytes
-        return self.ready_bytes + sum(s.receiver.bytes_held for s in self._troubled.values())
+        return self.ready_bytes + self.troubled.bytes_held
 
     @property
     def is_full(self) -> bool:
@@ -212,12 +212,15 @@ class SubscriberCore:
                     raise FrameError("stream")
                 if not can_take(self, stream, frame, now_ns=now_ns):
                     return
+                self.troubled.answered(stream, now_ns)
                 before = stream.receiver.repaired
                 self._take(stream, frame, now_ns, repaired=True)
                 if route.hops:
                     stream.relayed += stream.receiver.repaired - before
             elif frame.kind == Kind.REFUSED:
-                self._settle(self.routes.receive_refused(peer, route, frame, now_ns))
+                stream = self.routes.receive_refused(peer, route, frame, now_ns)
+                self.troubled.answered(stream, now_ns)
+                self._settle(stream)
             else:
                 raise FrameError("kind")
         except FrameError as error:
@@ -245,8 +248,7 @@ class SubscriberCore:
             self.desk.excuse_silence(now_ns)
         if self.replies_full:
             # What is asked for now could not be taken in; gaps must not age meanwhile.
-            for stream in self._troubled.values():
-                stream.receiver.postpone(now_ns=now_ns, delay_ns=5 * _MS)
+            self.troubled.postpone(now_ns=now_ns, delay_ns=5 * _MS)
             if self.member is not None:
                 self.member.note_pause()
         else:
@@ -261,12 +263,8 @@ class SubscriberCore:
 
     def next_deadline_ns(self) -> int:
         """Return when `handle_timer` has something to do."""
-        deadline = self.next_check_ns
-        for stream in self._troubled.values():
-            due = stream.receiver.next_deadline_ns()
-            if due is not None and due < deadline:
-                deadline = due
-        return deadline
+        due_ns = self.troubled.next_deadline_ns() if self.troubled else None
+        return self.next_check_ns if due_ns is None else min(due_ns, self.next_check_ns)
 
     @property
     def recovering(self) -> list[int]:
@@ -283,7 +281,7 @@ class SubscriberCore:
         self.relays.leave()
 
     def _care_for_gaps(self, now_ns: int) -> None:
-        for stream in list(self._troubled.values()):
+        for stream in self.troubled.take_due(now_ns=now_ns):
             receiver = stream.receiver
             receiver.handle_timer(now_ns=now_ns)
             if self.member is not None and stream.peer.feedback is not None:
@@ -297,6 +295,8 @@ class SubscriberCore:
             )
             if ranges and not stream.peer.gone:
                 self.routes.ask(stream, ranges, now_ns=now_ns)
+            else:
+                self.troubled.pass_on(stream)
             self._settle(stream)
 
     def _receive_data(self, line: int, frame: Frame, now_ns: int, shed: bool) -> None:
@@ -331,10 +331,9 @@ class SubscriberCore:
                 self.ready_bytes += len(output.item.data)
             self.ready.append((stream, output))
         if receiver.missing or not receiver.started:
-            if id(stream) not in self._troubled:
-                self._troubled[id(stream)] = stream
+            if self.troubled.note(stream):
                 stream.peer.gaps += 1
-        elif self._troubled and self._troubled.pop(id(stream), None) is not None:
+        elif self.troubled and self.troubled.discard(stream):
             stream.peer.gaps -= 1
             self.routes.settled(stream)
         if stream.watched:

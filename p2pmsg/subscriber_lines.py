@@ -280,8 +280,7 @@ class LineDesk:
             for route in (peer.own, *peer.relayed):
                 if route.asked_ns is not None:
                     route.asked_ns = min(now_ns, route.asked_ns + stopped_ns)
-        for stream in core._troubled.values():
-            stream.receiver.postpone(now_ns=now_ns, delay_ns=5 * _MS, stopped_ns=stopped_ns)
+        core.troubled.postpone(now_ns=now_ns, delay_ns=5 * _MS, stopped_ns=stopped_ns)
         if core.member is not None:
             core.member.note_pause()
 
@@ -385,7 +384,7 @@ class LineDesk:
         self._core._stream_count -= len(peer.streams)
         self._core._last = None
         for stream in peer.streams.values():
-            self._core._troubled.pop(id(stream), None)
+            self._core.troubled.discard(stream)
             if self._core.tally is not None:
                 self._core.tally.forget(stream)
             self._core.forgotten.update(stream.totals())

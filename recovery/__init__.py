@@ -10,6 +10,7 @@ from recovery.cursor import Cursor, CursorConfig, CursorFileError, CursorLockedE
 from recovery.cursor_file import CursorFile
 from recovery.cursor_memory import MemoryCursorStore
 from recovery.cursor_store import CursorFileStore, CursorStore
+from recovery.deadlines import DeadlineHeap
 from recovery.delivery import Delivery
 from recovery.errors import RecoveryError
 from recovery.feedback import Feedback, FeedbackConfig
@@ -38,6 +39,7 @@ __all__ = [
     "CursorFileStore",
     "CursorLockedError",
     "CursorStore",
+    "DeadlineHeap",
     "Delivery",
     "Feedback",
     "FeedbackConfig",

@@ -20,6 +20,7 @@ from transports.zmq_socket import (
 REQUEST_BYTES_MAX: Final = 64 * 1024
 """A request names streams and ranges, and has no payload."""
 
+_REQUESTS: Final = 1024
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 
@@ -143,7 +144,8 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
         Args:
             endpoint: where the server is bound.
             context: the ZeroMQ context, usually `context()`.
-            queue_frames: the high-water mark of the queues, each way, in frames. Default 1000.
+            queue_frames: the high-water mark of the replies, in frames. Default 1000; of requests
+                at least so many may wait.
             frame_bytes_max: a server that sends a larger frame is disconnected; see
                 `reconnect`. Default 16 MiB.
             silence_ms: how long the server may be silent. Default 5000.
@@ -155,6 +157,8 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
             silence_ms=silence_ms,
         )
         super().__init__(endpoint, context=context, kind=zmq.DEALER, limits=limits)
+        # Requests are small, and a late joiner has hundreds: what has no room is asked for later.
+        self.socket.set(zmq.SNDHWM, max(queue_frames, _REQUESTS))
         self.malformed = 0
         self._send = super(zmq.Socket, self.socket).send
 

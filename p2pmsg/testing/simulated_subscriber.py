@@ -216,6 +216,8 @@ class SimulatedSubscriber:
             self.cursor.record(core, hurried=self._hurried)
         if core.bytes_held > self.config.receive_bytes + _FRAME_BYTES_MAX:
             self._book.complain(f"{self.name} holds {core.bytes_held} bytes")
+        if core.troubled.bytes_held != sum(s.receiver.bytes_held for s in core.troubled):
+            self._book.complain(f"{self.name} miscounts what it holds")
         self._pumps += 1
         if self._pumps % _CHECK_EVERY == 0:
             self.check_streams()

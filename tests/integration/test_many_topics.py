@@ -57,3 +57,20 @@ def test_the_shortest_queue_has_room_for_what_joining_takes(
         publisher.publish("b", value)
         assert subscriber.receive(10).value == value
     check_ledger(subscriber, delivered=50, outstanding=0, lost=0)
+
+
+def test_a_late_joiner_of_thousands_of_streams_gets_all_of_each(make_publisher, make_subscriber):
+    publisher = make_publisher()
+    topics = [f"topic {n}" for n in range(5000)]
+    for topic in topics:
+        for value in range(3):
+            publisher.publish(topic, value)
+    publisher.flush()
+    subscriber = make_subscriber(publisher.endpoint, start="earliest", joins=publisher)
+    taken = {topic: [] for topic in topics}
+    for _ in range(3 * len(topics)):
+        message = subscriber.receive(30)
+        taken[message.topic].append(message.value)
+    assert all(values == [0, 1, 2] for values in taken.values())
+    stats = check_ledger(subscriber, delivered=3 * len(topics), outstanding=0, lost=0)
+    assert stats.nacks_sent < 5 * len(topics)  # one for each frame, and few in vain

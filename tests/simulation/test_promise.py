@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from p2pmsg import subscriber_troubled
 from tests.simulation.profiles import PROFILES, build, run
 
 SEEDS = int(96 * float(os.environ.get("P2PMSG_SEEDS", "1")))
@@ -20,3 +21,10 @@ def test_the_promise_holds(profile):
         run(simulation, profile)
 
         assert simulation.published, seed
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+def test_the_promise_holds_where_streams_wait_for_their_turn(profile, monkeypatch):
+    monkeypatch.setattr(subscriber_troubled, "TURNS_MAX", 1)
+    for seed in range(SEEDS // 8):
+        run(build(profile, seed), profile)
