@@ -10,6 +10,14 @@ from p2pmsg.wire import Frame, FrameError
 RANGES_MAX: Final = 1024
 """How many ranges one NACK may have; a receiver asks for the rest with its next one."""
 
+PAGES_MAX: Final = 4096
+STREAMS_MAX: Final = 2**20
+"""Of how many streams a reader takes the heads: 16 times as many as a publisher has by default."""
+_PAGE_BYTES: Final = 256 * 1024
+_ECHOES_MAX: Final = 64
+_HEAD_BYTES: Final = 31
+"""What a head has at most beside its topic."""
+
 Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Id = Annotated[int, msgspec.Meta(ge=0)]  # msgpack has none above 64 bits
 Topic = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
@@ -58,6 +66,58 @@ class Heads(msgspec.Struct, array_like=True):
     streams: list[Head]
     floor: Sequence = 0
     """Where any other stream of the session begins: what it had before was lost in a crash."""
+    page: Annotated[int, msgspec.Meta(ge=0, le=PAGES_MAX)] = 0
+    more: Annotated[int, msgspec.Meta(ge=0, le=PAGES_MAX)] = 0
+    """How many pages follow: of many streams there are several, one right behind the other."""
+
+
+def pages_of(heads: Heads) -> list[Heads]:
+    """Cut heads into pages of 256 KiB at most: many streams would not fit in a frame."""
+    pages: list[list[Head]] = [[]]
+    size = 0
+    for head in heads.streams:
+        size += len(head.topic.encode()) + _HEAD_BYTES
+        if size > _PAGE_BYTES and pages[-1]:
+            pages.append([])
+            size = len(head.topic.encode()) + _HEAD_BYTES
+        pages[-1].append(head)
+    last = len(pages) - 1
+    return [
+        Heads(heads.name, streams, heads.floor, page, last - page)
+        for page, streams in enumerate(pages)
+    ]
+
+
+class HeadPages:
+    """Puts the pages of heads together again.
+
+    Args:
+        streams_max: heads of more are forgotten.
+
+    """
+
+    def __init__(self, streams_max: int) -> None:
+        self._streams_max = streams_max
+        self._pages: dict[int, list[Heads]] = {}
+
+    def take(self, probe: int, page: Heads) -> Heads | None:
+        """Take a page of the answer to `probe`; return the whole with its last one."""
+        if page.page == 0:
+            if not page.more:
+                return page
+            if len(self._pages) >= _ECHOES_MAX:
+                self._pages.clear()
+            self._pages[probe] = []
+        pages = self._pages.get(probe)
+        if pages is None or page.page != len(pages):
+            self._pages.pop(probe, None)  # one is missing: it will be probed again
+            return None
+        pages.append(page)
+        if page.more and sum(len(one.streams) for one in pages) <= self._streams_max:
+            return None
+        del self._pages[probe]
+        streams = [head for one in pages for head in one.streams]
+        return None if page.more else Heads(page.name, streams, page.floor)
 
 
 class Joined(msgspec.Struct, array_like=True):

@@ -66,6 +66,7 @@ class RequestDesk:
         self._replies: deque[Reply] = deque()
         self.subscribers: dict[int, KnownSubscriber] = {}
         self.invalid: Counter[str] = Counter()
+        self._echoes: dict[int, bytes] = {}  # the last page of each that may not have left
         self.replies_dropped = 0
         self.frames_repaired = 0
         self.messages_repaired = {"buffer": 0, "log": 0}
@@ -184,9 +185,13 @@ class RequestDesk:
 
     def _receive_probe(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         probe = control.read_body(frame, control.Probe)
-        if len(self._core.outbox) >= REPLIES_MAX:
+        outbox = self._core.outbox
+        if len(outbox) >= REPLIES_MAX:
             self.replies_dropped += 1  # they cannot leave; it will probe again
             return
+        self._echoes = {one: last for one, last in self._echoes.items() if last in outbox}
+        if probe.probe in self._echoes:
+            return  # it was impatient: the answer is on its way
         heads = [
             control.Head(
                 topic,
@@ -199,7 +204,10 @@ class RequestDesk:
         ]
         log = self._core.log
         body = control.Heads(self._core.name, heads, 0 if log is None else log.floor)
-        self._core.outbox.append(wire.control_frame(Kind.ECHO, probe.probe, body))
+        for page in control.pages_of(body):
+            echo = wire.control_frame(Kind.ECHO, probe.probe, page)
+            outbox.append(echo)
+        self._echoes[probe.probe] = echo
 
     def _start(self, topic: str, probe: control.Probe) -> int:
         earliest, following = self._core.head(topic)
@@ -296,10 +304,10 @@ class RequestDesk:
                 if matches(topic, probe.topics)
             ]
         body = control.Heads(self._core.name, found)
-        self._reply(
-            requester,
-            wire.control_frame(Kind.HEADS, self._core.session, body, sequence=frame.sequence),
-        )
+        session, request = self._core.session, frame.sequence
+        for page in control.pages_of(body):
+            answer = wire.control_frame(Kind.HEADS, session, page, sequence=request)
+            self._reply(requester, answer)
 
     def _refuse(
         self, requester: bytes, topic: str, ranges: list[tuple[int, int]], reason: LossReason

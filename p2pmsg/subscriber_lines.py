@@ -25,6 +25,8 @@ _MS = 1_000_000
 PEERS_MAX = 4096
 """Sessions known at once; the ones that ended first are forgotten first."""
 PROBE_RETRY_NS = 100 * _MS
+_TRIES_QUICK, _TRIES_MAX = 8, 12
+"""Then probes come ever more rarely, up to 1.6 s: the echo of many streams takes its time."""
 _NEVER_NS = 2**62
 DEAF_NS = 2000 * _MS
 """How long NACKs may be without any answer: it may have restarted on its log, its welcome lost."""
@@ -96,6 +98,7 @@ class LineDesk:
         self.subscriber = subscriber
         self.name = name
         self._timeout_ns = int(core.config.publisher_timeout_ms * _MS)
+        self._pages = control.HeadPages(core.config.streams_max)
 
     def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
         """Take what each new connection begins with, or what a closing publisher sends."""
@@ -178,7 +181,7 @@ class LineDesk:
             self._core.commands.append(Command("unsubscribe", peer.probe_line, prefix=prefix))
         peer.probe = self._core._rng.getrandbits(64)
         peer.probe_line = line
-        peer.probe_due_ns = now_ns + PROBE_RETRY_NS
+        peer.probe_due_ns, peer.probe_tries = now_ns + PROBE_RETRY_NS, 0
         prefix = wire.control_prefix(Kind.ECHO, peer.probe)
         self._core.commands.append(Command("subscribe", line, prefix=prefix))
         self._request_probe(peer)
@@ -200,9 +203,13 @@ class LineDesk:
         if peer is None:
             found = core.relays.route_of_probe(frame.session)
             if found is not None:
-                core.relays.receive_echo(*found, control.read_body(frame, control.Heads), now_ns)
+                body = self._pages.take(frame.session, control.read_body(frame, control.Heads))
+                if body is not None:
+                    core.relays.receive_echo(*found, body, now_ns)
             return found is not None  # who takes all topics gets the others' echoes, too
-        body = control.read_body(frame, control.Heads)
+        body = self._pages.take(frame.session, control.read_body(frame, control.Heads))
+        if body is None:
+            return True
         heads = core.relays.hold(peer, peer.session, body, now_ns)
         if heads is None:
             return True
@@ -302,7 +309,9 @@ class LineDesk:
             if peer.gone:
                 continue
             if peer.probe is not None and now_ns >= peer.probe_due_ns:
-                peer.probe_due_ns = now_ns + PROBE_RETRY_NS
+                peer.probe_tries = min(peer.probe_tries + 1, _TRIES_MAX)
+                doublings = max(0, peer.probe_tries - _TRIES_QUICK)
+                peer.probe_due_ns = now_ns + (PROBE_RETRY_NS << doublings)
                 self._request_probe(peer)
             if peer.joined and peer.closing and not peer.told_complete:
                 if _is_complete(peer):

@@ -57,6 +57,7 @@ class Peer:
         "probe",
         "probe_due_ns",
         "probe_line",
+        "probe_tries",
         "recovery",
         "relayed",
         "returning",
@@ -78,7 +79,7 @@ class Peer:
         self.streams: dict[str, Stream] = {}
         self.probe: int | None = None
         self.probe_line = -1
-        self.probe_due_ns = 0
+        self.probe_due_ns = self.probe_tries = 0
         self.keep_alive_ns = 0
         self.own = Route(session, -1, 0, now_ns=now_ns)
         self.relayed: list[Route] = []

@@ -57,6 +57,7 @@ class HeadsPeer:
         (at,) = check_endpoints(endpoint)
         self.channel = RangeChannel(at)
         self.heads: dict[int, Heads] = {}
+        self._pages = control.HeadPages(control.STREAMS_MAX)
         self.reachable = self.has_more = False
         self.due_ns = 0
         self._questions: dict[int, _Question] = {}
@@ -168,11 +169,14 @@ class HeadsPeer:
             presence = self.channel.presences().get(frame.session)
             if presence is None:
                 raise FrameError("session")
-            heads = heads_of(presence, control.read_body(frame, control.Heads))
+            body = self._pages.take(frame.session, control.read_body(frame, control.Heads))
         except (FrameError, P2PError):
             self.channel.invalid += 1
             return
         self._heard()
+        if body is None:
+            return  # more of it follows
+        heads = heads_of(presence, body)
         if self.heads.get(frame.session) == heads:
             return
         self._changed = True

@@ -109,6 +109,7 @@ class RangeReader(ClosesAtOnce):
         self._others: dict[int, RangeChannel] = {}
         self._channel.wanted = session
         self._requests = 0
+        self._pages = control.HeadPages(control.STREAMS_MAX)
         if recovery_endpoint is not None and session is not None:
             address = self._channel.address(recovery_endpoint)
             self._channel.meet(Presence(session, check_name(publisher), address))
@@ -328,11 +329,12 @@ class RangeReader(ClosesAtOnce):
                     continue  # what is left of an earlier request
                 if frame.session != peer.session:
                     raise FrameError("session")
-                body = control.read_body(frame, control.Heads)
+                page = control.read_body(frame, control.Heads)
             except FrameError:
                 self._channel.invalid += 1
                 continue
-            return heads_of(peer, body, with_time=with_time)
+            if (body := self._pages.take(frame.sequence, page)) is not None:
+                return heads_of(peer, body, with_time=with_time)
         return None
 
 

@@ -74,3 +74,20 @@ def test_a_late_joiner_of_thousands_of_streams_gets_all_of_each(make_publisher, 
     assert all(values == [0, 1, 2] for values in taken.values())
     stats = check_ledger(subscriber, delivered=3 * len(topics), outstanding=0, lost=0)
     assert stats.nacks_sent < 5 * len(topics)  # one for each frame, and few in vain
+
+
+def test_heads_that_would_not_fit_in_a_frame_come_in_pages(make_publisher, make_subscriber):
+    publisher = make_publisher()
+    topics = [f"{n:240}" for n in range(18_000)]  # more than 4 MiB of names
+    for topic in topics:
+        publisher.publish(topic, 0)
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    publisher.publish(topics[-1], 1)
+    assert subscriber.receive(30).value == 1
+    assert len(subscriber.stats().streams) == len(topics)
+
+    with p2pmsg.RangeReader(publisher.endpoint) as reader:
+        assert len(reader.heads(timeout=30).streams) == len(topics)
+    with p2pmsg.HeadsWatch([publisher.endpoint]) as watch:
+        eventually(lambda: watch.heads()[publisher.endpoint])
+        assert len(watch.heads()[publisher.endpoint].streams) == len(topics)

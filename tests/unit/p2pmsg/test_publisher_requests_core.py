@@ -325,3 +325,13 @@ def test_a_nack_for_an_unknown_topic_is_not_answered():
     ask(publisher, nack((0, 5), topic="nothing", session=SESSION))
     assert replies(publisher) == []
     assert publisher.heads() == {"t": (0, 10)}
+
+
+def test_who_is_impatient_gets_one_echo_and_another_when_that_has_left():
+    publisher = core()
+    for _ in range(5):
+        ask(publisher, probe(77, ["t"], "latest", 0, session=SESSION))
+        ask(publisher, probe(78, ["t"], "latest", 0, session=SESSION))
+    assert len(publisher.frames_to_send()) == 2
+    ask(publisher, probe(77, ["t"], "latest", 0, session=SESSION))
+    assert len(publisher.frames_to_send()) == 1

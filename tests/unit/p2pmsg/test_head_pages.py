@@ -1,0 +1,86 @@
+"""An echo of many streams comes in pages, and counts only when all of them came."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pmsg import control
+from p2pmsg.control import Head, HeadPages, Heads, pages_of
+from p2pmsg.wire import Kind, control_frame
+from tests.unit.p2pmsg.frames import SESSION, welcome
+from tests.unit.p2pmsg.subscriber import Talk
+
+PROBE = 7
+
+
+def heads(count, length=200):
+    streams = [Head(f"{n}".ljust(length, "x"), 0, 2**40 + n, 1) for n in range(count)]
+    return Heads("feed", streams, floor=3)
+
+
+def test_few_streams_have_one_page():
+    few = heads(100)
+    assert pages_of(few) == [few]
+    assert pages_of(Heads("feed", [])) == [Heads("feed", [])]
+
+
+def test_no_page_is_larger_than_256_kib_and_all_of_them_make_the_whole():
+    many = heads(10_000)
+    pages = pages_of(many)
+    assert len(pages) == 9
+    assert all(len(msgspec.msgpack.encode(page)) <= 256 * 1024 for page in pages)
+    book = HeadPages(65_536)
+    *first, last = pages
+    assert [book.take(PROBE, page) for page in first] == [None] * 8
+    assert book.take(PROBE, last) == many
+
+
+def test_a_page_that_is_missing_takes_the_others_with_it():
+    pages = pages_of(heads(5000))
+    book = HeadPages(65_536)
+    for page in (*pages[:2], *pages[3:], *pages[1:]):
+        assert book.take(PROBE, page) is None
+    for page in pages[:-1]:
+        assert book.take(PROBE, page) is None
+    assert book.take(PROBE, pages[-1]) == heads(5000)
+
+
+def test_more_streams_than_a_subscriber_takes_are_forgotten():
+    book = HeadPages(2000)
+    assert all(book.take(PROBE, page) is None for page in pages_of(heads(5000)))
+    assert not book._pages
+
+
+def test_pages_without_end_are_not_kept():
+    book = HeadPages(65_536)
+    first = pages_of(heads(5000))[0]
+    for probe in range(1000):
+        assert book.take(probe, first) is None
+    assert len(book._pages) <= 64
+
+
+@given(st.permutations([(probe, n) for probe in (1, 2) for n in range(3)]))
+def test_only_pages_in_their_order_make_a_whole(order):
+    pages = pages_of(heads(3000))
+    assert len(pages) == 3
+    book, seen = HeadPages(65_536), {1: [], 2: []}
+    for probe, n in order:
+        in_turn = seen[probe] == [*range(n)]
+        seen[probe] = [0] if n == 0 else [*seen[probe], n] if in_turn else []
+        whole = book.take(probe, pages[n])
+        assert (whole is not None) == (seen[probe] == [0, 1, 2])
+
+
+def test_a_subscriber_joins_with_the_last_page():
+    talk = Talk()
+    talk.hear(welcome())
+    probe = talk.probe().probe
+    *first, last = (control_frame(Kind.ECHO, probe, page) for page in pages_of(heads(3000)))
+    for page in first:
+        talk.hear(page)
+    assert not talk.core.peers[SESSION].joined
+    assert not talk.core.streams
+    talk.hear(last)
+    assert talk.core.peers[SESSION].joined
+    assert len(talk.core.streams) == 3000
+    assert control.PAGES_MAX > 65_536 * (255 + 31) // (256 * 1024)
