@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _MS = 1_000_000
 REPLIES_MAX = 4096
+_ECHOES_MAX = 16
 """Control replies that wait; a peer that asks faster than it reads is not answered."""
 SUBSCRIBERS_MAX = 65_536
 """Subscribers that are counted; further ones are served all the same."""
@@ -66,7 +67,7 @@ class RequestDesk:
         self._replies: deque[Reply] = deque()
         self.subscribers: dict[int, KnownSubscriber] = {}
         self.invalid: Counter[str] = Counter()
-        self._echoes: dict[int, bytes] = {}  # the last page of each that may not have left
+        self._echoes: dict[int, bytes] = {}  # the last page of the newest
         self.replies_dropped = 0
         self.frames_repaired = 0
         self.messages_repaired = {"buffer": 0, "log": 0}
@@ -189,8 +190,8 @@ class RequestDesk:
         if len(outbox) >= REPLIES_MAX:
             self.replies_dropped += 1  # they cannot leave; it will probe again
             return
-        self._echoes = {one: last for one, last in self._echoes.items() if last in outbox}
-        if probe.probe in self._echoes:
+        if (last := self._echoes.pop(probe.probe, None)) is not None and last in outbox:
+            self._echoes[probe.probe] = last
             return  # it was impatient: the answer is on its way
         heads = [
             control.Head(
@@ -207,6 +208,8 @@ class RequestDesk:
         for page in control.pages_of(body):
             echo = wire.control_frame(Kind.ECHO, probe.probe, page)
             outbox.append(echo)
+        if len(self._echoes) >= _ECHOES_MAX:
+            del self._echoes[next(iter(self._echoes))]
         self._echoes[probe.probe] = echo
 
     def _start(self, topic: str, probe: control.Probe) -> int:

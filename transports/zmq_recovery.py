@@ -20,7 +20,7 @@ from transports.zmq_socket import (
 REQUEST_BYTES_MAX: Final = 64 * 1024
 """A request names streams and ranges, and has no payload."""
 
-_REQUESTS: Final = 1024
+REQUESTS_MAX: Final = 1024
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 
@@ -136,6 +136,7 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
         *,
         context: Context,
         queue_frames: int = QUEUE_FRAMES,
+        requests_max: int = REQUESTS_MAX,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         silence_ms: int = SILENCE_MS,
     ) -> None:
@@ -144,8 +145,9 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
         Args:
             endpoint: where the server is bound.
             context: the ZeroMQ context, usually `context()`.
-            queue_frames: the high-water mark of the replies, in frames. Default 1000; of requests
-                at least so many may wait.
+            queue_frames: the high-water mark of the replies, in frames. Default 1000.
+            requests_max: the same of the requests. Default 1024: they are small, and who joins late
+                has hundreds at once.
             frame_bytes_max: a server that sends a larger frame is disconnected; see
                 `reconnect`. Default 16 MiB.
             silence_ms: how long the server may be silent. Default 5000.
@@ -157,8 +159,7 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
             silence_ms=silence_ms,
         )
         super().__init__(endpoint, context=context, kind=zmq.DEALER, limits=limits)
-        # Requests are small, and a late joiner has hundreds: what has no room is asked for later.
-        self.socket.set(zmq.SNDHWM, max(queue_frames, _REQUESTS))
+        self.socket.set(zmq.SNDHWM, requests_max)
         self.malformed = 0
         self._send = super(zmq.Socket, self.socket).send
 

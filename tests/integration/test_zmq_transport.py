@@ -284,7 +284,7 @@ def test_a_request_waits_for_a_server_that_is_away(opened, tmp_path):
 
 
 def test_a_request_queue_has_its_bound(opened):
-    client = opened(ZmqRecoveryClient, "tcp://127.0.0.1:9", queue_frames=3)
+    client = opened(ZmqRecoveryClient, "tcp://127.0.0.1:9", requests_max=3)
     client.connect()
     assert [client.send(b"?") for _ in range(5)] == [True, True, True, False, False]
 
