@@ -13,7 +13,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo '  variables: PYTHON=…  demo: ARGS="--input FILE --json"  test: PYTEST_ARGS="-k …"'
-	@echo '             bench: ONLY=spine JSON=FILE RUNS=5 QUICK=1'
+	@echo '             bench: ONLY=spine JSON=FILE RUNS=5 QUICK=1 CORES=0,1'
 
 setup: $(DEV_STAMP) ## make .venv and install the package with its development tools
 	@:
@@ -54,7 +54,7 @@ check: setup ## lint, types, import contracts
 
 bench: setup $(BENCH_STAMP) ## measure against the peers; ONLY=area, JSON=file
 	@$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON)) \
-		$(if $(RUNS),--runs $(RUNS)) $(if $(QUICK),--quick)
+		$(if $(RUNS),--runs $(RUNS)) $(if $(QUICK),--quick) $(if $(CORES),--cores $(CORES))
 
 clean: ## remove .venv, caches and build products
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

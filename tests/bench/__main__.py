@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,8 @@ QUICK_SECONDS = 0.4
 def main(arguments: list[str] | None = None) -> int:
     """Return 0, 1 where a trial failed (a bound not met is in the table), 2 for a wrong call."""
     options = _parse(arguments)
+    if options.cores:
+        os.sched_setaffinity(0, options.cores)  # whoever is started has them from here
     plan = Plan(
         run_count=options.runs or (QUICK_RUN_COUNT if options.quick else RUN_COUNT),
         seconds=QUICK_SECONDS if options.quick else SECONDS,
@@ -53,6 +56,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", type=_writable, help="write the rows there too")
     parser.add_argument("--quick", action="store_true", help="one short run of each")
     parser.add_argument("--runs", metavar="N", type=_run_count, help=f"default {RUN_COUNT}")
+    parser.add_argument(
+        "--cores", metavar="A,B", type=_cores, help="run everything on these; default all"
+    )
     return parser.parse_args(arguments)
 
 
@@ -62,6 +68,15 @@ def _area_list(text: str) -> list[str]:
         if area not in AREAS:
             raise argparse.ArgumentTypeError(f"no area {area!r}; there is {', '.join(AREAS)}")
     return areas
+
+
+def _cores(text: str) -> set[int]:
+    there = os.sched_getaffinity(0)
+    cores = {int(core) if core.isascii() and core.isdigit() else -1 for core in text.split(",")}
+    if not cores <= there:
+        listed = ",".join(map(str, sorted(there)))
+        raise argparse.ArgumentTypeError(f"must be some of the cores {listed}, got {text!r}")
+    return cores
 
 
 def _run_count(text: str) -> int:
