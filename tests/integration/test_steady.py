@@ -9,7 +9,7 @@ import pytest
 
 from p2pmsg import SubscriberConfig
 from p2pmsg.sync import short
-from tests.integration.peers import check_ledger, eventually
+from tests.integration.peers import DEADLINE_S, check_ledger, eventually
 
 READERS = {
     "receive": lambda subscriber, iterator, size: [subscriber.receive(20)],
@@ -107,7 +107,10 @@ def test_behind_a_round_of_another_thread_it_is_asked_anew_what_is_to_be_done(fl
     """It may have found a gap in another stream, whose repair comes over another socket."""
     _, subscriber = flood("a")
     driver = subscriber._driver
-    eventually(lambda: subscriber.receive_many(timeout=20) and driver.steady)
+    end = time.monotonic() + DEADLINE_S
+    while driver.steady is None and time.monotonic() < end:
+        subscriber.receive_many(timeout=20)
+    assert driver.steady is not None
     with driver.io_lock:
         driver.round(0)
     assert driver.steady is None
