@@ -11,10 +11,12 @@ RANGES_MAX: Final = 1024
 """How many ranges one NACK may have; a receiver asks for the rest with its next one."""
 
 PAGES_MAX: Final = 4096
+"""Pages of heads: a GiB."""
 STREAMS_MAX: Final = 2**20
 """Of how many streams a reader takes the heads: 16 times as many as a publisher has by default."""
 _PAGE_BYTES: Final = 256 * 1024
-_ECHOES_MAX: Final = 64
+_ANSWERS_MAX: Final = 64
+"""Answers of which a part has come."""
 _HEAD_BYTES: Final = 31
 """What a head has at most beside its topic."""
 
@@ -76,10 +78,11 @@ def pages_of(heads: Heads) -> list[Heads]:
     pages: list[list[Head]] = [[]]
     size = 0
     for head in heads.streams:
-        size += len(head.topic.encode()) + _HEAD_BYTES
-        if size > _PAGE_BYTES and pages[-1]:
+        head_bytes = len(head.topic.encode()) + _HEAD_BYTES
+        if size + head_bytes > _PAGE_BYTES:
             pages.append([])
-            size = len(head.topic.encode()) + _HEAD_BYTES
+            size = 0
+        size += head_bytes
         pages[-1].append(head)
     last = len(pages) - 1
     return [
@@ -105,7 +108,7 @@ class HeadPages:
         if page.page == 0:
             if not page.more:
                 return page
-            if len(self._pages) >= _ECHOES_MAX:
+            if len(self._pages) >= _ANSWERS_MAX:
                 self._pages.clear()
             self._pages[probe] = []
         pages = self._pages.get(probe)
@@ -113,11 +116,12 @@ class HeadPages:
             self._pages.pop(probe, None)  # one is missing: it will be probed again
             return None
         pages.append(page)
-        if page.more and sum(len(one.streams) for one in pages) <= self._streams_max:
-            return None
-        del self._pages[probe]
-        streams = [head for one in pages for head in one.streams]
-        return None if page.more else Heads(page.name, streams, page.floor)
+        if not page.more:
+            del self._pages[probe]
+            return Heads(page.name, [head for one in pages for head in one.streams], page.floor)
+        if sum(len(one.streams) for one in pages) > self._streams_max:
+            del self._pages[probe]
+        return None
 
 
 class Joined(msgspec.Struct, array_like=True):

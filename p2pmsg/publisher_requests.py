@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 _MS = 1_000_000
 REPLIES_MAX = 4096
-_ECHOES_MAX = 16
 """Control replies that wait; a peer that asks faster than it reads is not answered."""
+_ECHOES_MAX = 16
+"""Echoes that are known, so that whoever probes again while one waits gets no other."""
 SUBSCRIBERS_MAX = 65_536
 """Subscribers that are counted; further ones are served all the same."""
 BLOCKED_NS = 2 * _MS

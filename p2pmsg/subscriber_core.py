@@ -263,7 +263,7 @@ class SubscriberCore:
 
     def next_deadline_ns(self) -> int:
         """Return when `handle_timer` has something to do."""
-        due_ns = self.troubled.next_deadline_ns() if self.troubled else None
+        due_ns = self.troubled.next_deadline_ns()
         return self.next_check_ns if due_ns is None else min(due_ns, self.next_check_ns)
 
     @property
@@ -333,7 +333,7 @@ class SubscriberCore:
         if receiver.missing or not receiver.started:
             if self.troubled.note(stream):
                 stream.peer.gaps += 1
-        elif self.troubled and self.troubled.discard(stream):
+        elif self.troubled.discard(stream):
             stream.peer.gaps -= 1
             self.routes.settled(stream)
         if stream.watched:

@@ -200,24 +200,28 @@ class LineDesk:
         """Take an echo; False where it is not for us."""
         core = self._core
         peer = next((p for p in core.peers.values() if p.probe == frame.session), None)
-        if peer is None:
-            found = core.relays.route_of_probe(frame.session)
-            if found is not None:
-                body = self._pages.take(frame.session, control.read_body(frame, control.Heads))
-                if body is not None:
-                    core.relays.receive_echo(*found, body, now_ns)
-            return found is not None  # who takes all topics gets the others' echoes, too
+        routed = core.relays.route_of_probe(frame.session) if peer is None else None
+        if peer is None and routed is None:
+            return False  # who takes all topics gets the others' echoes, too
         body = self._pages.take(frame.session, control.read_body(frame, control.Heads))
         if body is None:
             return True
+        if routed is not None:
+            core.relays.receive_echo(*routed, body, now_ns)
+        elif peer is not None:
+            self._take_echo(peer, frame.session, body, now_ns)
+        return True
+
+    def _take_echo(self, peer: Peer, probe: int, body: control.Heads, now_ns: int) -> None:
+        core = self._core
         heads = core.relays.hold(peer, peer.session, body, now_ns)
         if heads is None:
-            return True
+            return
         core.commands.append(
             Command(
                 "unsubscribe",
                 peer.probe_line,
-                prefix=wire.control_prefix(Kind.ECHO, frame.session),
+                prefix=wire.control_prefix(Kind.ECHO, probe),
             )
         )
         first = not peer.joined
@@ -228,7 +232,6 @@ class LineDesk:
             self._send_joined(peer, now_ns)
         else:  # it has joined once the cursor says so: see `CursorDesk.record`
             peer.keep_alive_ns = _NEVER_NS
-        return True
 
     def take_heads(self, peer: Peer, heads: control.Heads, now_ns: int) -> None:
         """Take where the streams of a session stand, from an echo."""

@@ -35,7 +35,7 @@ def take_lone(
 ) -> Message | None:
     """Return the message of a frame that has one, without key and headers.
 
-    `p2pmsg.sync.short` says why it is so long.
+    `p2pmsg.sync.short` says why it is so long; `count_max` is there because it calls either way.
     """
     try:
         prefix, sequence, count, length, timestamp_ns, lead = stream.lone.unpack_from(data)

@@ -141,6 +141,8 @@ class Troubled:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `take_due` has something, or None."""
+        if not self._streams:
+            return None
         first = self._due.first()
         due_ns = None if first is None else first[0]
         if self._waiting:

@@ -23,6 +23,9 @@ _SUBSCRIPTION_BYTES_MAX: Final = 4096
 """All that a subscriber sends is subscriptions (a topic has at most 255 bytes) and handshakes."""
 _SUBSCRIPTIONS_PER_CALL: Final = 1000
 """So that a peer which subscribes in a loop cannot keep the publisher's thread in one call."""
+_SUBSCRIPTIONS_MAX: Final = 65_536
+"""Subscriptions that wait, as all do until there is a connection: libzmq drops one that has no
+room, silently. More than a subscriber may have topics."""
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
@@ -226,12 +229,11 @@ class ZmqReceiver(ZmqConnectingSocket):
         """
         limits = Limits(
             queue_frames=queue_frames,
+            send_frames=_SUBSCRIPTIONS_MAX,
             frame_bytes_max=frame_bytes_max,
             silence_ms=silence_ms,
         )
         super().__init__(endpoint, context=context, kind=zmq.SUB, limits=limits)
-        # All that it sends are subscriptions, and libzmq drops one that has no room, silently.
-        self.socket.set(zmq.SNDHWM, 0)
         self._receive_timeout_ms = -1
         self._recv = self.socket.recv
         self._busy_wait = busy_wait_for(self.socket, busy_wait_us, always=busy_wait_always)

@@ -21,6 +21,7 @@ REQUEST_BYTES_MAX: Final = 64 * 1024
 """A request names streams and ranges, and has no payload."""
 
 REQUESTS_MAX: Final = 1024
+"""Requests are small, and who joins late has hundreds at once."""
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 
@@ -155,11 +156,11 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
         """
         limits = Limits(
             queue_frames=queue_frames,
+            send_frames=requests_max,
             frame_bytes_max=frame_bytes_max,
             silence_ms=silence_ms,
         )
         super().__init__(endpoint, context=context, kind=zmq.DEALER, limits=limits)
-        self.socket.set(zmq.SNDHWM, requests_max)
         self.malformed = 0
         self._send = super(zmq.Socket, self.socket).send
 

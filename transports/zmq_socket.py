@@ -42,6 +42,9 @@ class Limits:
     queue_frames: int = QUEUE_FRAMES
     """The high-water mark of each peer's queue, both ways, in frames, at least 1. Default 1000."""
 
+    send_frames: int | None = None
+    """The high-water mark of what it sends alone. Default None: as `queue_frames`."""
+
     frame_bytes_max: int = FRAME_BYTES_MAX
     """The largest frame that is received; a peer that sends a larger one is disconnected, before
     memory is set aside for it. Default 16 MiB."""
@@ -53,9 +56,10 @@ class Limits:
 
     def __post_init__(self) -> None:
         # ZeroMQ takes 0 or -1 in these options for "no limit", which nothing here may be.
-        for name in ("queue_frames", "frame_bytes_max", "silence_ms"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is at least 1, not {getattr(self, name)}")
+        for name in ("queue_frames", "send_frames", "frame_bytes_max", "silence_ms"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is at least 1, not {value}")
 
 
 class ZmqSocket:
@@ -217,7 +221,7 @@ class ZmqConnectingSocket(ZmqSocket):
 def _set_options(socket: Socket, endpoint: Endpoint, limits: Limits) -> None:
     options = {
         zmq.LINGER: 0,
-        zmq.SNDHWM: limits.queue_frames,
+        zmq.SNDHWM: limits.send_frames or limits.queue_frames,
         zmq.RCVHWM: limits.queue_frames,
         zmq.MAXMSGSIZE: limits.frame_bytes_max,
         # A frozen peer, or a network that went dark, must not hold its queue for ever. Not by

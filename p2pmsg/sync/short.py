@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 _now_ns: Final = time.monotonic_ns
 _GATHERED_BYTES: Final = 4096
 """From this size on a frame has likely another one behind it, so that it pays to look."""
-
-
 _LONE_BYTES: Final = 1024
+"""Up to this size a frame is likely a message that stands alone."""
 _COUNT_MAX: Final = 2**32
 
 _Taken = TypeVar("_Taken", Message, MessageBatch, Literal[True])
