@@ -30,7 +30,7 @@ from p2pmsg.errors import (
     RequestError,
 )
 from p2pmsg.frames import decode_frame
-from p2pmsg.message import FixedBatch, Message, MessageBatch
+from p2pmsg.message import FixedBatch, Message, MessageBatch, Origin
 from p2pmsg.multicast.config import MulticastPublisherConfig, MulticastSubscriberConfig
 from p2pmsg.publisher_log import LogStats
 from p2pmsg.queue import (
@@ -118,6 +118,7 @@ __all__ = [
     "MulticastSubscriberConfig",
     "NackConfig",
     "NoHandlerError",
+    "Origin",
     "P2PError",
     "Publisher",
     "PublisherConfig",

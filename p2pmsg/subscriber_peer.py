@@ -4,6 +4,7 @@ from random import Random
 
 from p2pmsg.control import Heads, Welcome
 from p2pmsg.errors import LossReport
+from p2pmsg.message import Origin
 from p2pmsg.stats import StreamLedger
 from p2pmsg.subscriber_routes import Route
 from p2pmsg.wire import FLAG_PLAIN, Frame, lone_struct, stream_prefix
@@ -34,6 +35,7 @@ class Peer:
         late: its relay announced it when the others had been joined.
         blamed: what is missing will be lost as `publisher_gone`, for it is silent.
         gaps: how many of its streams miss something.
+        origin: what its messages say of where they come from.
 
     """
 
@@ -54,6 +56,7 @@ class Peer:
         "keep_alive_ns",
         "late",
         "name",
+        "origin",
         "own",
         "probe",
         "probe_due_ns",
@@ -72,6 +75,7 @@ class Peer:
     def __init__(self, session: int, welcome: Welcome, *, returning: bool, now_ns: int) -> None:
         self.session = session
         self.name = welcome.name
+        self.origin = Origin(session, welcome.name)
         self.recovery = welcome.recovery
         self.stall_ms = welcome.stall_ms
         self.returning = returning

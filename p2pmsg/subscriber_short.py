@@ -56,9 +56,7 @@ def take_lone(
     core.frames_received += 1
     line.received += 1
     line.heard_ns = peer.heard_ns = now_ns
-    message = Message(
-        stream.topic, value, None, timestamp_ns, None, sequence, peer.session, peer.name
-    )
+    message = Message(stream.topic, value, timestamp_ns, sequence, peer.origin)
     given = stream.given_messages + 1
     core.lone, stream.given, stream.given_messages = stream, sequence + 1, given
     return message

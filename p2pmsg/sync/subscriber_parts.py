@@ -31,12 +31,11 @@ def read_single(stream: Stream, frame: Frame) -> Message:
     return Message(
         stream.topic,
         values[0],
-        None if keys is None else keys[0],
         frame.base_timestamp_ns if timestamps is None else timestamps[0],
-        None if headers is None else headers[0],
         frame.sequence,
-        frame.session,
-        stream.peer.name,
+        stream.peer.origin,
+        None if keys is None else keys[0],
+        None if headers is None else headers[0],
     )
 
 

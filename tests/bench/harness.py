@@ -39,9 +39,14 @@ class Sender(Protocol):
 
 
 class Receiver(Protocol):
-    """The receiving end: `receive` gives at least one and at most `count` values, in order."""
+    """The receiving end: `receive` gives at least one and at most `count` values, in order.
+
+    `check_each` takes as many dicts as there are marks; it raises `TrialError` where one has
+    another in its field. Only who is given dicts needs it.
+    """
 
     def receive(self, count: int) -> list[Any]: ...
+    def check_each(self, field: str, marks: list[Any]) -> None: ...
     def receive_rest(self, seconds: float) -> int: ...
     def close(self) -> None: ...
 
@@ -228,6 +233,8 @@ class SubscriberRole:
 
     def receive(self, count: int) -> int:
         """Receive and check `count` messages; return when the last one came."""
+        if self._load.field is not None:
+            return self._receive_dicts(self._load.field, count)
         receive, check = self._receiver.receive, self._load.check
         chunk_count = self._load.chunk_count
         position = 0
@@ -237,6 +244,15 @@ class SubscriberRole:
             check(position, values)
             position += len(values)
         return last_ns
+
+    def _receive_dicts(self, field: str, count: int) -> int:
+        load, receiver = self._load, self._receiver
+        for position in range(0, count, load.chunk_count):
+            load.check(position, receiver.receive(1))
+            receiver.check_each(
+                field, load.marks(position + 1, min(load.chunk_count, count - position) - 1)
+            )
+        return time.monotonic_ns()
 
     def receive_rest(self) -> int:
         """Count what comes although nothing more was sent."""

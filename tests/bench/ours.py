@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from tests.bench.loads import BATCH_COUNT
+from tests.bench.loads import BATCH_COUNT, TrialError
 
 REPLAY_BYTES = 64 << 20
 READY_SECONDS = 10.0
@@ -82,6 +82,11 @@ class OursReceiver:
 
     def receive(self, count: int) -> list[Any]:
         return [message.value for message in islice(self._messages, count)]
+
+    def check_each(self, field: str, marks: list[Any]) -> None:
+        for mark, message in zip(marks, self._messages, strict=False):
+            if message.value[field] != mark:
+                raise TrialError(f"{message.value} came where {field} {mark} was due")
 
     def receive_rest(self, seconds: float) -> int:
         return receive_rest(self._subscriber, seconds)

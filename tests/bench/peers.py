@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from tests.bench.loads import BATCH_COUNT
+from tests.bench.loads import BATCH_COUNT, TrialError
 
 TIMEOUT_MS = 20_000
 READY_SECONDS = 10.0
@@ -104,6 +104,15 @@ class MsgpackReceiver(ZmqReceiver):
 
         receive = self._socket.recv
         return [unpackb(receive()) for _ in range(count)]
+
+    def check_each(self, field: str, marks: list[Any]) -> None:
+        from msgpack import unpackb
+
+        receive = self._socket.recv
+        for mark in marks:
+            value = unpackb(receive())
+            if value[field] != mark:
+                raise TrialError(f"{value} came where {field} {mark} was due")
 
 
 @dataclass(frozen=True)

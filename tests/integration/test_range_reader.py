@@ -6,7 +6,7 @@ import time
 import pytest
 
 import p2pmsg
-from p2pmsg import LossReason, LossReport, Message, MessageBatch, RangeReader
+from p2pmsg import LossReason, LossReport, Message, MessageBatch, Origin, RangeReader
 from p2pmsg.testing.proxy import TcpProxy
 from tests.places import lasting_place
 
@@ -80,8 +80,9 @@ def test_a_range_comes_whole_and_in_order_with_all_columns(publisher, reader):
         publisher.publish("t", number, key=f"k{number}", timestamp_ns=number, headers={"n": number})
     publisher.flush()
 
+    origin = Origin(publisher.session, "feed")
     assert messages_of(reader.fetch("t", 0, 3000)) == [
-        Message("t", n, f"k{n}", n, {"n": n}, n, publisher.session, "feed") for n in range(3000)
+        Message("t", n, n, n, origin, f"k{n}", {"n": n}) for n in range(3000)
     ]
 
 

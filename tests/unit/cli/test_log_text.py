@@ -6,7 +6,7 @@ import pytest
 
 from p2pmsg.cli.log_progress import Bar, Pace, bar_text
 from p2pmsg.cli.log_text import bytes_text, log_message_json, rate_text, span_text, time_text
-from p2pmsg.message import Message
+from p2pmsg.message import Message, Origin
 
 BYTES = {
     0: "0 B", 999: "999 B", 1000: "1 kB", 1536: "1.54 kB", 999_999: "1 MB", 5e11: "500 GB",
@@ -41,7 +41,7 @@ def test_times_are_iso_in_utc():
 
 
 def test_a_message_of_the_log_names_its_session():
-    message = Message("t", b"\xff", "k", 5, {"a": 1}, 7, 255, "")
+    message = Message("t", b"\xff", 5, 7, Origin(255, ""), "k", {"a": 1})
 
     assert json.loads(log_message_json(message)) == {
         "topic": "t", "session": "00000000000000ff", "sequence": 7, "key": "k",

@@ -6,7 +6,7 @@ import pytest
 
 from p2pmsg.cli.pub import InputError, lines, reader
 from p2pmsg.cli.text import message_json, render_columns, to_json, value_text
-from p2pmsg.message import Message
+from p2pmsg.message import Message, Origin
 
 TEXTS = {
     "text": ("hello", "hello"),
@@ -48,7 +48,7 @@ def test_a_terminal_is_not_sent_control_characters():
 
 
 def test_a_message_is_one_line_of_json():
-    message = Message("t", b"a\nb", "k", 5, {"h": b"\xff"}, 3, 9, "p")
+    message = Message("t", b"a\nb", 5, 3, Origin(9, "p"), "k", {"h": b"\xff"})
 
     line = message_json(message)
 

@@ -1,0 +1,70 @@
+"""Messages and batches: each way to a message gives the same one, whatever columns there are."""
+
+import itertools
+import pickle
+
+import pytest
+
+from p2pmsg import Message, MessageBatch, Origin
+
+VALUES = [b"a", {"price": 1.5}, None]
+COLUMNS = {
+    "timestamps_ns": [30, 10, 20],
+    "keys": ["k", None, "m"],
+    "headers": [None, {"h": 1}, None],
+}
+SUBSETS = [
+    names for size in range(4) for names in itertools.combinations(sorted(COLUMNS), size)
+]
+
+
+def expected(columns: dict[str, list], *, late: bool) -> list[Message]:
+    times, keys, headers = (columns.get(name) for name in ("timestamps_ns", "keys", "headers"))
+    return [
+        Message(
+            topic="t",
+            value=VALUES[at],
+            timestamp_ns=times[at] if times else 7,
+            sequence=40 + at,
+            origin=Origin(session=2**63 + 5, publisher="feed"),
+            key=keys[at] if keys else None,
+            headers=headers[at] if headers else None,
+            late=late,
+        )
+        for at in range(3)
+    ]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("names", SUBSETS, ids=lambda names: "+".join(names) or "values only")
+def test_iterated_indexed_and_sliced_are_the_same(names, late):
+    columns = {name: COLUMNS[name] for name in names}
+    batch = MessageBatch("t", 2**63 + 5, "feed", 40, 7, VALUES, **columns)
+    batch.late = late
+
+    messages = expected(columns, late=late)
+    assert list(batch) == messages
+    assert [batch[at] for at in range(3)] == messages
+    assert batch[-1] == messages[2]
+    assert list(batch[1:]) == messages[1:]
+    assert all(message.session == 2**63 + 5 for message in batch)
+    assert all(message.publisher == "feed" for message in batch)
+
+
+def test_the_messages_of_a_batch_share_their_origin():
+    first, second, *_ = MessageBatch("t", 1, "feed", 0, 7, VALUES)
+    assert first.origin is second.origin
+
+
+def test_a_message_survives_pickling_and_may_be_in_a_set():
+    message = Message("t", b"a", 7, 0, Origin(1, "feed"), "k")
+    assert pickle.loads(pickle.dumps(message)) == message
+    assert {message} == {Message("t", b"a", 7, 0, Origin(1, "feed"), "k")}
+    assert message != Message("t", b"a", 7, 0, Origin(2, "feed"), "k")
+
+
+@pytest.mark.parametrize("name", ["value", "origin", "session", "publisher"])
+def test_a_message_does_not_change(name):
+    message = Message("t", b"a", 7, 0, Origin(1, "feed"))
+    with pytest.raises(AttributeError):
+        setattr(message, name, 1)
