@@ -84,6 +84,8 @@ def _follow(driver: SubscriberDriver) -> tuple[Stream, bytes] | None:
     stream, sole = driver.steady, driver.sole
     if stream is None or sole is None or driver.stopping:
         return None
+    if driver.last_round_ns >= driver.looks_ns:
+        driver.give_way()
     data = sole.receive()
     return None if data is None else (stream, data)
 

@@ -80,7 +80,7 @@ def dict_load() -> Load:
         }
         for number in range(_SMALL_COUNT)
     ]
-    return Load(ring, itemgetter("id"), chunk_count=256, field="id")
+    return Load(ring, itemgetter("id"), chunk_count=1024, field="id")
 
 
 def large_load() -> Load:

@@ -103,6 +103,29 @@ def test_closing_in_the_middle_ends_the_loop(flood, followed):
     check_ledger(subscriber, delivered=len(taken))
 
 
+@pytest.mark.parametrize("how", ["receive_many", "iterate"])
+def test_the_thread_gets_its_turn_beside_a_busy_reader(flood, followed, how, monkeypatch):
+    _, subscriber = flood("a")
+    driver, iterator = subscriber._driver, iter(subscriber)
+    given, inner = [], driver.give_way
+    monkeypatch.setattr(driver, "give_way", lambda: (given.append(driver.looks_ns), inner()))
+
+    def read_on():
+        end = followed() + 30
+        while followed() < end:
+            READERS[how](subscriber, iterator, 2000)
+
+    driver._ended.set()  # the thread would say itself when it is its turn
+    driver._thread.join(20)
+    driver.looks_ns = 2**63
+    read_on()
+    assert not given
+    driver.looks_ns = 1
+    read_on()
+    assert given[0] == 1
+    assert all(due_ns > 1 for due_ns in given[1:])  # and not before each frame
+
+
 def test_behind_a_round_of_another_thread_it_is_asked_anew_what_is_to_be_done(flood):
     """It may have found a gap in another stream, whose repair comes over another socket."""
     _, subscriber = flood("a")
