@@ -55,7 +55,6 @@ class Peer:
         "joined",
         "keep_alive_ns",
         "late",
-        "name",
         "origin",
         "own",
         "probe",
@@ -74,7 +73,6 @@ class Peer:
 
     def __init__(self, session: int, welcome: Welcome, *, returning: bool, now_ns: int) -> None:
         self.session = session
-        self.name = welcome.name
         self.origin = Origin(session, welcome.name)
         self.recovery = welcome.recovery
         self.stall_ms = welcome.stall_ms
@@ -97,6 +95,15 @@ class Peer:
         self.joined = self.closing = self.gone = self.told_complete = self.blamed = False
         self.gaps = 0
         self.feedback: Feedback | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name; it may come to be known later, and change where it restarts on its log."""
+        return self.origin.publisher
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self.origin = Origin(self.session, name)
 
     @property
     def routes(self) -> list[Route]:

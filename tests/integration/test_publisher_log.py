@@ -53,6 +53,26 @@ def test_a_publisher_goes_on_in_its_session(tmp_path, make_publisher, make_subsc
     assert stats.delivered == 1001
 
 
+def test_a_publisher_may_come_back_under_another_name(tmp_path, make_publisher, make_subscriber):
+    log = LogConfig(tmp_path / "log")
+    first = make_publisher(endpoint := lasting_place(), log=log, name="old")
+    subscriber = make_subscriber(endpoint, joins=first)
+    first.publish("t", 0)
+    assert subscriber.receive(10).publisher == "old"
+    first.close()
+
+    second = make_publisher(endpoint, log=log, name="new")
+    second.wait_for_subscribers(1, timeout=10)
+    for number in (1, 2):  # alone in their frames
+        second.publish("t", number)
+        second.flush()
+        assert subscriber.receive(10).publisher == "new"
+    second.publish_many("t", [3, 4])
+    batch = subscriber.receive_many(timeout=10)
+    assert {batch.publisher, *(message.publisher for message in batch)} == {"new"}
+    assert [one.publisher for one in subscriber.stats().streams] == ["new"]
+
+
 def test_what_the_buffer_has_forgotten_comes_from_the_log(
     tmp_path, make_publisher, make_subscriber
 ):
