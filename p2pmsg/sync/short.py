@@ -51,6 +51,8 @@ def receive_short(
     stream: Stream | None = None
     try:
         try:
+            if driver.last_round_ns >= driver.late_ns:
+                driver.give_way()
             found = _follow(driver) or _wait(core, driver, deadline_ns)
             if found is None:
                 return None
@@ -84,8 +86,6 @@ def _follow(driver: SubscriberDriver) -> tuple[Stream, bytes] | None:
     stream, sole = driver.steady, driver.sole
     if stream is None or sole is None or driver.stopping:
         return None
-    if driver.last_round_ns >= driver.looks_ns:
-        driver.give_way()
     data = sole.receive()
     return None if data is None else (stream, data)
 

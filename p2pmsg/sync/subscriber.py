@@ -10,7 +10,6 @@ from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, Self
 
-import transports
 from p2pmsg.config import OnGap, SubscriberConfig
 from p2pmsg.conflation import ConflatedBatch, Folded, fold
 from p2pmsg.errors import ClosedError, ConfigError, LossReport, MessagesLostError
@@ -318,13 +317,7 @@ class Subscriber:
                 if self._closed:
                     continue
                 if not self._core.ready or (commits is not None and commits.joining):
-                    try:
-                        driver.round(wait_ms)
-                    except transports.TransportError:
-                        raise
-                    except BaseException:
-                        driver.hurt = True  # Ctrl-C, somewhere in the core's work
-                        raise
+                    driver.read(wait_ms)
             ready = self._core.ready and not (commits is not None and commits.joining)
             if deadline_ns is not None and wait_ms == 0 and not ready:
                 raise TimeoutError(f"no message within {timeout} s")

@@ -27,11 +27,13 @@ _TURN_NS = 3 * _MS
 """How long it reads then at most: a third of the time, and some 300 frames."""
 _DATAGRAM_TICK_S = 0.002
 """The same where a line is UDP: nobody holds the sender up while the kernel's buffer fills."""
+_LATE_NS = _MS
+"""How late the thread may be until whoever takes frame after frame sleeps, to give it its turn."""
 _GIVEN_S = 20e-6
-"""How long somebody who takes frame after frame sleeps so that the thread gets its turn; with what
-the kernel adds it is 70 µs."""
+"""For how long; with what the kernel adds it is 70 µs."""
 _GIVEN_AGAIN_NS = 10 * _MS
-"""When, if that was not enough."""
+"""When again, if that was not enough."""
+_NEVER_NS = 2**63
 _SLICE_MS = 100
 """Longest single wait, so that close() and other threads get their turn."""
 _log = logging.getLogger("p2pmsg")
@@ -48,7 +50,8 @@ class SubscriberDriver:
         hurt: set when an exception may have cut the core's work short; `heal` is called then.
         commits: the subscriber's, if it has a cursor.
         last_round_ns: when somebody last looked at the sockets.
-        looks_ns: when the thread will look at them next.
+        late_ns: from when on the thread lacks the interpreter: it should have had its turn before.
+            Not where a line is UDP, which is not kept waiting.
         sole: the only socket that messages come from, or None; no repairs are awaited from others
             while there is a `steady`.
         steady: the stream whose frames come one behind the other with nothing else to be done, or
@@ -73,9 +76,10 @@ class SubscriberDriver:
         self.stopping = False
         self.hurt = False
         self.commits: Commits | None = None
-        self.last_round_ns = self.looks_ns = 0
+        self.last_round_ns, self.late_ns = 0, _NEVER_NS
         only = receivers[0] if len(receivers) == 1 else None
         self.sole = only if isinstance(only, transports.ZmqReceiver) else None
+        self._has_datagrams = any(isinstance(one, DatagramLine) for one in receivers)
         self.steady: Stream | None = None
         self.takes_whole = core.cursor is None and not core.policy.any_conflates
         self._full_since_ns: int | None = None
@@ -99,6 +103,18 @@ class SubscriberDriver:
                 receiver.close()
             for client in self._clients.values():
                 client.close(linger_ms=100)
+
+    def read(self, wait_ms: int) -> None:
+        """Do a `round` for somebody who waits; `io_lock` is held."""
+        try:
+            if self.last_round_ns >= self.late_ns:
+                self.give_way()
+            self.round(wait_ms)
+        except transports.TransportError:
+            raise
+        except BaseException:
+            self.hurt = True  # Ctrl-C, somewhere in the core's work
+            raise
 
     def round(self, wait_ms: int) -> None:
         """Do I/O once, waiting at most `wait_ms` for something to come; `io_lock` is held."""
@@ -146,12 +162,12 @@ class SubscriberDriver:
         return receivers[0]
 
     def give_way(self) -> None:
-        """Let the thread have the interpreter: it is its turn.
+        """Let the thread have the interpreter; for who reads when it is `late_ns`.
 
-        Taking a frame gives it up for too short a time. Each woke the thread, which takes 6 µs, and
-        was over before that was awake: it got the interpreter after 75 ms of them.
+        Taking a frame gives the interpreter up for some 20 µs. That wakes the thread, which takes
+        6 µs of the reader's time, but is over before it runs; it waited for 75 ms of such frames.
         """
-        self.looks_ns = self.last_round_ns + _GIVEN_AGAIN_NS
+        self.late_ns = self.last_round_ns + _GIVEN_AGAIN_NS
         time.sleep(_GIVEN_S)
 
     def line_stats(self) -> list[LineStats]:
@@ -309,9 +325,8 @@ class SubscriberDriver:
             requests.popleft()
 
     def _run(self) -> None:
-        datagrams = any(isinstance(receiver, DatagramLine) for receiver in self._receivers)
-        busy_s = _DATAGRAM_TICK_S if datagrams else _TICK_S
-        idle_s = 5 * _DATAGRAM_TICK_S if datagrams else _IDLE_TICK_S
+        busy_s = _DATAGRAM_TICK_S if self._has_datagrams else _TICK_S
+        idle_s = 5 * _DATAGRAM_TICK_S if self._has_datagrams else _IDLE_TICK_S
         commits = self.commits
         tick_max_s = idle_s if commits is None else min(idle_s, commits.tick_s)
         tick_s = busy_s
@@ -342,8 +357,12 @@ class SubscriberDriver:
 
     def _wait_for_turn(self, tick_s: float) -> bool:
         """Wait for the thread's turn; True: it ends."""
-        self.looks_ns = time.monotonic_ns() + int(tick_s * 1e9)
-        return self._ended.wait(tick_s)
+        if not self._has_datagrams:
+            self.late_ns = time.monotonic_ns() + int(tick_s * 1e9) + _LATE_NS
+        if self._ended.wait(tick_s):
+            self.late_ns = _NEVER_NS
+            return True
+        return False
 
 
 def _recovery_address(text: str, host: str) -> transports.Endpoint:

@@ -3,12 +3,12 @@
 import random
 import threading
 import time
-from itertools import count, islice
+from itertools import count, islice, pairwise
 
 import pytest
 
-from p2pmsg import SubscriberConfig
-from p2pmsg.sync import short
+from p2pmsg import CursorConfig, SubscriberConfig
+from p2pmsg.sync import short, subscriber_driver
 from tests.integration.peers import DEADLINE_S, check_ledger, eventually
 
 READERS = {
@@ -103,27 +103,51 @@ def test_closing_in_the_middle_ends_the_loop(flood, followed):
     check_ledger(subscriber, delivered=len(taken))
 
 
-@pytest.mark.parametrize("how", ["receive_many", "iterate"])
-def test_the_thread_gets_its_turn_beside_a_busy_reader(flood, followed, how, monkeypatch):
-    _, subscriber = flood("a")
-    driver, iterator = subscriber._driver, iter(subscriber)
-    given, inner = [], driver.give_way
-    monkeypatch.setattr(driver, "give_way", lambda: (given.append(driver.looks_ns), inner()))
+@pytest.fixture(params=[False, True], ids=["", "cursor"])
+def crowded(request, flood, tmp_path):
+    """A busy subscriber; with a cursor its frames go the long way."""
+    options = {"cursor": CursorConfig(tmp_path / "cursor", fsync="never")} if request.param else {}
+    return flood("a", **options)[1]
+
+
+@pytest.mark.parametrize("how", list(READERS))
+def test_a_busy_reader_gives_way_to_a_thread_that_is_late(crowded, how, monkeypatch):
+    driver, iterator = crowded._driver, iter(crowded)
+    given, slept, nap, give = [], [], time.sleep, driver.give_way
+    monkeypatch.setattr(driver, "give_way", lambda: (given.append(driver.last_round_ns), give()))
+    monkeypatch.setattr(subscriber_driver.time, "sleep", lambda s: (slept.append(s), nap(s)))
 
     def read_on():
-        end = followed() + 30
-        while followed() < end:
-            READERS[how](subscriber, iterator, 2000)
+        end = driver._core.frames_received + 300
+        while driver._core.frames_received < end:
+            READERS[how](crowded, iterator, 2000)
 
-    driver._ended.set()  # the thread would say itself when it is its turn
+    driver._ended.set()  # else the thread would say when it is late
     driver._thread.join(20)
-    driver.looks_ns = 2**63
     read_on()
     assert not given
-    driver.looks_ns = 1
+    driver.late_ns = 1
     read_on()
-    assert given[0] == 1
-    assert all(due_ns > 1 for due_ns in given[1:])  # and not before each frame
+    assert len(slept) == len(given) > 0
+    assert max(slept) < 0.001
+    assert all(then + 10_000_000 <= now for then, now in pairwise(given))  # not before each frame
+
+
+@pytest.mark.parametrize("how", list(READERS))
+def test_the_thread_has_its_turns_beside_a_busy_reader(crowded, how, monkeypatch):
+    driver, iterator, late_ns = crowded._driver, iter(crowded), []
+    inner = driver._ended.wait
+
+    def wait(seconds):
+        late_ns.append(driver.late_ns)
+        return inner(seconds)
+
+    monkeypatch.setattr(driver._ended, "wait", wait)
+    end = time.monotonic() + DEADLINE_S
+    while len(late_ns) < 10 and time.monotonic() < end:
+        READERS[how](crowded, iterator, 2000)
+    assert len(late_ns) >= 10
+    assert all(then + 10_000_000 < now for then, now in pairwise(late_ns))
 
 
 def test_behind_a_round_of_another_thread_it_is_asked_anew_what_is_to_be_done(flood):
