@@ -13,7 +13,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo '  variables: PYTHON=…  demo: ARGS="--input FILE --json"  test: PYTEST_ARGS="-k …"'
-	@echo '             bench: ONLY=spine JSON=FILE RUNS=5 QUICK=1 CORES=all'
+	@echo '             bench: ONLY=spine JSON=FILE RUNS=5 QUICK=1 CORES=0,1'
 
 setup: $(DEV_STAMP) ## make .venv and install the package with its development tools
 	@:

@@ -12,11 +12,6 @@ from tests.bench.harness import Plan, say
 AREAS = ("spine", "log", "spark", "multicast", "queue", "statsd")
 """Each is a module of this package with `run(plan)`, which yields rows."""
 
-CORE_COUNTS = {"spine": 2}
-"""On how many cores an area is measured; one that is not named has all. The bounds of `spine` come
-from figures of its peers that were taken so, and a ratio depends on it: a peer whose I/O thread has
-a core of its own gains by that, and ours has work for one core a process."""
-ALL = "all"
 RUN_COUNT = 5
 SECONDS = 1.2
 QUICK_RUN_COUNT = 1
@@ -26,25 +21,23 @@ QUICK_SECONDS = 0.4
 def main(arguments: list[str] | None = None) -> int:
     """Return 0, 1 where a trial failed (a bound not met is in the table), 2 for a wrong call."""
     options = _parse(arguments)
+    if options.cores:
+        os.sched_setaffinity(0, options.cores)  # whoever is started has them from here
     plan = Plan(
         run_count=options.runs or (QUICK_RUN_COUNT if options.quick else RUN_COUNT),
         seconds=QUICK_SECONDS if options.quick else SECONDS,
     )
     started = time.monotonic()
-    rows, places, there = [], [], os.sched_getaffinity(0)
+    rows = []
     for area in options.only:
-        cores = options.cores or set(sorted(there)[: CORE_COUNTS.get(area)])
-        os.sched_setaffinity(0, cores)  # whoever is started has them from here
         rows += importlib.import_module(f"tests.bench.{area}").run(plan)
-        places.append(f"{area} on {'all' if cores == there else ','.join(map(str, sorted(cores)))}")
-    os.sched_setaffinity(0, there)
 
     from tests.bench import report
 
     if options.json:
         report.write_json(rows, options.json)
     print(report.render_markdown(rows))
-    print(f"\n{report.name_machine()}; cores: {'; '.join(places)}")
+    print(f"\n{report.name_machine()}")
     minutes, seconds = divmod(int(time.monotonic() - started), 60)
     print(f"{plan.run_count} runs of {plan.seconds} s or more each, in {minutes} min {seconds} s")
     return 1 if any(row.ok is False and row.ours is None for row in rows) else 0
@@ -64,7 +57,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short run of each")
     parser.add_argument("--runs", metavar="N", type=_run_count, help=f"default {RUN_COUNT}")
     parser.add_argument(
-        "--cores", metavar="A,B", type=_cores, help="run everything on these, or on 'all'"
+        "--cores", metavar="A,B", type=_cores, help="run everything on these; default all"
     )
     return parser.parse_args(arguments)
 
@@ -79,12 +72,10 @@ def _area_list(text: str) -> list[str]:
 
 def _cores(text: str) -> set[int]:
     there = os.sched_getaffinity(0)
-    if text == ALL:
-        return there
     cores = {int(core) if core.isascii() and core.isdigit() else -1 for core in text.split(",")}
     if not cores <= there:
         listed = ",".join(map(str, sorted(there)))
-        raise argparse.ArgumentTypeError(f"must be {ALL!r}, or some of {listed}, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be some of the cores {listed}, got {text!r}")
     return cores
 
 

@@ -1,8 +1,9 @@
 """What is sent, and how the receiving side checks that each message came once and in order.
 
 A load is a ring of distinct values, built before anything is timed. Each value carries its number:
-bytes in their first eight bytes, a dict in its field `id`. The receiver compares what it got, a
-chunk at a time, with the same stretch of its own ring; ours and every peer pay for it alike.
+bytes in their first eight bytes, a dict in its field `id`. The receiver compares what it got with
+the same stretch of its own ring, a chunk at a time, or dicts one by one; ours and every peer pay
+for it alike.
 """
 
 import struct

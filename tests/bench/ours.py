@@ -84,9 +84,12 @@ class OursReceiver:
         return [message.value for message in islice(self._messages, count)]
 
     def check_each(self, field: str, marks: list[Any]) -> None:
+        message = None
         for mark, message in zip(marks, self._messages, strict=False):
             if message.value[field] != mark:
                 raise TrialError(f"{message.value} came where {field} {mark} was due")
+        if marks and (message is None or message.value[field] != marks[-1]):
+            raise TrialError(f"the messages ended before {field} {marks[-1]}")
 
     def receive_rest(self, seconds: float) -> int:
         return receive_rest(self._subscriber, seconds)
