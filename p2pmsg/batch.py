@@ -137,6 +137,14 @@ class Batch:
         """How many bytes of values and of columns there are."""
         return len(self.buffer) - self._begin + self._columns
 
+    def is_calm(self, now_ns: int, gather_ns: int) -> bool:
+        """Whether the messages came further apart than those that are gathered.
+
+        A batch of a datagram's size is full of them all the same. What comes next does not wait, or
+        a stream of a message each 100 µs, once it has gathered a few, would go on to for good.
+        """
+        return now_ns - self.opened_ns >= self.count * gather_ns
+
     def goes_on(self, oldest_ns: int) -> bool:
         """Whether a batch at its `limit` has room, and was opened behind `oldest_ns`.
 

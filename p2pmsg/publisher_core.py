@@ -152,7 +152,7 @@ class PublisherCore:
     ) -> int:
         """Accept one message and return its sequence; raises `MessageError`, `LogFailedError`."""
         self._wall_offset_ns = wall_ns - now_ns
-        batch = self.open_batches.get(topic)
+        batch, calm = self.open_batches.get(topic), False
         if batch is not None and batch.full_bytes <= 0:
             self.seal(topic, now_ns=now_ns)  # an interrupt kept it from going
             batch = None
@@ -163,14 +163,15 @@ class PublisherCore:
             if fits or following == batch.first:
                 self._seal_if_full(batch, topic, end, now_ns)
                 return batch.next - 1
-            # It must fit a datagram, so this message begins the next one.
+            # It must fit a datagram, so this message begins the next one, or is one.
             batch.end, batch.next = end, following
+            calm = batch.is_calm(now_ns, self._gather_ns)
             self.seal(topic, now_ns=now_ns)
         stream = self._streams.get(topic) or self._make_stream(topic)
         sequence = next_sequence(self.replay, self.log, topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         large = type(value) is bytes and len(value) >= min(self._batch_bytes // 2, _LARGE_BYTES)
-        if large or now_ns - stream.sealed_ns >= self._gather_ns:
+        if large or calm or now_ns - stream.sealed_ns >= self._gather_ns:
             limit = self.config.message_bytes_max
             made = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
             self._keep(stream, sequence, 1, *made, base_ns, now_ns)
@@ -238,7 +239,8 @@ class PublisherCore:
                 batch.end, batch.next = end, batch.next - 1
                 batch.repair()
                 raise
-            if is_full:  # sending takes time, but who filled a frame is not idle and will go on
+            if is_full and not batch.is_calm(now_ns, self._gather_ns):
+                # Sending takes time, but who filled a frame so is not idle and will go on.
                 self._streams[topic].sealed_ns = now_ns + _SENDING_NS
 
     def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> None:
@@ -251,14 +253,10 @@ class PublisherCore:
             size = end - batch.end + limit - batch.limit
             check_size("message", size, self.config.message_bytes_max)
             batch.end, batch.next = end, batch.next + 1  # no call in between: see Batch
-        except MessageError:
+        except BaseException as error:
             batch.repair()
-            raise
-        except PACKING_ERRORS as error:
-            batch.repair()
-            raise packing_error("value", value, error) from error
-        except BaseException:
-            batch.repair()
+            if isinstance(error, PACKING_ERRORS) and not isinstance(error, MessageError):
+                raise packing_error("value", value, error) from error
             raise
 
     def publish_many(

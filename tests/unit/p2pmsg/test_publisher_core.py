@@ -64,6 +64,25 @@ def test_a_stream_is_idle_again_after_gather_us():
     assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1)]
 
 
+@pytest.mark.parametrize("grouped", [False, True], ids=["frames", "datagrams"])
+@pytest.mark.parametrize("gap_us", [10, 30, 100, 400])
+def test_a_burst_does_not_make_a_calm_stream_gather_for_good(grouped, gap_us):
+    """What fills a datagram may be ten messages of 100 µs each."""
+    publisher = core(frame_bytes=1400, linger_ms=5.0)
+    if grouped:
+        publisher.become_group(1400, now_ns=0)
+    publish(publisher, *[b"v" * 100] * 30, now_ns=MS)
+    publisher.frames_to_send()
+    for number in range(200):
+        publish(publisher, b"v" * 100, now_ns=2 * MS + number * gap_us * 1000)
+    counts = [count for _, _, count in sent(publisher)]
+    if gap_us < 20:  # gather_us
+        assert min(counts[2:]) > 5
+    else:
+        assert counts[0] > 1
+        assert set(counts[2:]) == {1}
+
+
 @pytest.mark.parametrize("linger_ms", [0.5, 1.0, 5.0])
 @pytest.mark.parametrize("gap_us", [5, 100, 400])
 @pytest.mark.parametrize("value", [1, b"v" * 1000], ids=["small", "large"])
