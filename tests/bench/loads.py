@@ -42,7 +42,7 @@ class Load:
         self.chunk_count = chunk_count
         self.field = field
         self._twice = ring + ring  # any stretch of the ring is one slice of this
-        self._mark = mark
+        self._mark = mark = mark if field is None else itemgetter(field)
         self._marks = [mark(value) for value in self._twice] if mark else self._twice
 
     def marks(self, position: int, count: int) -> list[Any]:
@@ -53,9 +53,8 @@ class Load:
     def check(self, position: int, values: list[Any]) -> None:
         """Raise `TrialError` unless `values` are those from `position` on."""
         start = position % len(self.ring)
-        end = start + len(values)
         marks = list(map(self._mark, values)) if self._mark else values
-        if marks == self._marks[start:end] and values[0] == self._twice[start]:
+        if marks == self.marks(position, len(values)) and values[0] == self._twice[start]:
             return
         for offset, (mark, value) in enumerate(zip(marks, values, strict=True)):
             if mark != self._marks[start + offset] or value != self._twice[start + offset]:
@@ -81,7 +80,7 @@ def dict_load() -> Load:
         }
         for number in range(_SMALL_COUNT)
     ]
-    return Load(ring, itemgetter("id"), chunk_count=1024, field="id")
+    return Load(ring, None, chunk_count=1024, field="id")
 
 
 def large_load() -> Load:
