@@ -4,7 +4,7 @@ Heartbeats have one schedule a stream, and stand in the order in which they are 
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
@@ -43,7 +43,7 @@ class BeatDesk:
             if self.sooner is not None:
                 self.sooner()
 
-    def handle_timer(self, streams: Sequence[PublisherStream], *, now_ns: int) -> None:
+    def handle_timer(self, streams: Iterable[PublisherStream], *, now_ns: int) -> None:
         """Send what is due; while the publisher closes, all heads again and again."""
         heap = self._heap
         while heap and heap[0][0] <= now_ns:

@@ -349,7 +349,7 @@ class PublisherCore:
         if self.log is not None:
             self.log.expire(now_ns=now_ns, wall_ns=now_ns + self._wall_offset_ns)
         self.requests.expire(now_ns=now_ns)
-        self.beats.handle_timer(list(self._streams.values()), now_ns=now_ns)
+        self.beats.handle_timer(self._streams.values(), now_ns=now_ns)
 
     def lingering(self, *, now_ns: int) -> list[str]:
         """Return the topics whose open batch has waited for long enough; needs no lock."""

@@ -136,10 +136,10 @@ class ZmqSender(ZmqSocket):
         """
         subscriptions: list[bytes] = []
         try:
-            while len(subscriptions) < _SUBSCRIPTIONS_PER_CALL:
+            while self._has_message() and len(subscriptions) < _SUBSCRIPTIONS_PER_CALL:
                 subscriptions.append(self.socket.recv(_NOBLOCK))
         except zmq.Again:
-            pass
+            pass  # it went with its connection
         except zmq.ZMQError as error:
             raise self._error(error) from error
         return subscriptions

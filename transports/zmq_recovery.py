@@ -79,7 +79,7 @@ class ZmqRecoveryServer(ZmqSocket):
 
         """
         try:
-            while True:
+            while self._has_message():
                 requester = self.socket.recv(_NOBLOCK)
                 frame = self.socket.recv(_NOBLOCK)
                 if not self.socket.get(zmq.RCVMORE):
@@ -87,9 +87,10 @@ class ZmqRecoveryServer(ZmqSocket):
                 self.malformed += 1
                 skip_parts(self.socket)
         except zmq.Again:
-            return None
+            pass  # it went with its connection
         except zmq.ZMQError as error:
             raise self._error(error) from error
+        return None
 
     def reply(self, requester: bytes, frame: bytes | memoryview) -> bool:
         """Send `frame` to one requester.
@@ -187,16 +188,17 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
 
         """
         try:
-            while True:
+            while self._has_message():
                 frame = self.socket.recv(_NOBLOCK)
                 if not self.socket.get(zmq.RCVMORE):
                     return frame
                 self.malformed += 1
                 skip_parts(self.socket)
         except zmq.Again:
-            return None
+            pass  # it went with its connection
         except zmq.ZMQError as error:
             raise self._error(error) from error
+        return None
 
 
 def skip_parts(socket: zmq.Socket[bytes]) -> None:

@@ -271,7 +271,7 @@ class RelayCore:
         for served in self.sessions.values():
             due_ns = served.beats.next_deadline_ns()
             if due_ns is not None and due_ns <= now_ns:
-                served.beats.handle_timer(list(served.streams.values()), now_ns=now_ns)
+                served.beats.handle_timer(served.streams.values(), now_ns=now_ns)
         if now_ns >= self._tidy_ns:
             self._tidy_ns = now_ns + _TIDY_NS
             self.requests.expire(now_ns=now_ns)

@@ -137,9 +137,9 @@ class PublisherDriver:
         # descriptor that ZeroMQ signals news on may be.
         poller = zmq.Poller()
         poller.register(self._server.socket, zmq.POLLIN)
-        poller.register(self._ears.fileno(), zmq.POLLIN)
         datagrams = isinstance(self._sender, DatagramSender)
-        news = self._sender.fileno()
+        news, ears = self._sender.fileno(), self._ears.fileno()
+        poller.register(ears, zmq.POLLIN)
         polled = False
         while not self._stopping:
             try:
@@ -157,7 +157,7 @@ class PublisherDriver:
                 now_ns = time.monotonic_ns()
                 if happened or not self.ticking or now_ns >= self._round_due_ns:
                     self._round_due_ns = now_ns + _ROUND_NS
-                    self._round()
+                    self._round(woken=any(source == ears for source, _ in happened))
                 elif self._core.lingering(now_ns=now_ns):
                     self._flush()
             except (transports.ClosedError, zmq.ContextTerminated):
@@ -196,12 +196,13 @@ class PublisherDriver:
                 deadline_ns = min(deadline_ns, now_ns + _RETRY_NS)
         return max(0, -((now_ns - deadline_ns) // _MS))
 
-    def _round(self) -> None:
-        try:
-            while self._ears.recv(4096):
+    def _round(self, *, woken: bool) -> None:
+        if woken:
+            try:
+                while self._ears.recv(4096):
+                    pass
+            except BlockingIOError:
                 pass
-        except BlockingIOError:
-            pass
         with self._lock:
             self._sender.receive_subscriptions()
             if len(self._core.outbox) < _OUTBOX_MAX:
@@ -219,8 +220,9 @@ class PublisherDriver:
             self._serve(_REPLIES_PER_ROUND)
         if self._core.log is not None:
             self._sync(self._core.log)
-        with self._lock:
-            self._outgoing.send_now()
+        if self._core.outbox:
+            with self._lock:
+                self._outgoing.send_now()
         if self._core.closing or self._joined_changed():
             self._changed.tell()
 
