@@ -223,34 +223,6 @@ class Batch:
         return buffer, latest
 
 
-_BUFFERS_MAX = 8
-
-
-class BufferPool:
-    """A few warm buffers of a frame's size; more streams than there are make new ones.
-
-    Args:
-        bytes_max: a buffer that had to grow further is let go.
-
-    """
-
-    __slots__ = ("_buffers", "_bytes_max")
-
-    def __init__(self, bytes_max: int) -> None:
-        self._buffers: list[bytearray] = []
-        self._bytes_max = bytes_max
-
-    def take(self) -> bytearray:
-        """Return a buffer, which may have anything in it."""
-        buffers = self._buffers
-        return buffers.pop() if buffers else bytearray()
-
-    def give_back(self, buffer: bytearray) -> None:
-        """Keep a buffer that nobody uses any more."""
-        if len(self._buffers) < _BUFFERS_MAX and len(buffer) <= self._bytes_max:
-            self._buffers.append(buffer)
-
-
 def start_frame(buffer: bytearray, prefix: bytes) -> int:
     """Begin a frame of values in `buffer`; return where the first of them goes.
 

@@ -15,7 +15,6 @@ from p2pmsg import control, wire
 from p2pmsg.batch import (
     PACKING_ERRORS,
     Batch,
-    BufferPool,
     check_key,
     check_size,
     check_timestamp,
@@ -27,6 +26,7 @@ from p2pmsg.config import LINGER_MS_MIN, PublisherConfig
 from p2pmsg.errors import ConfigError, LogFailedError, MessageError
 from p2pmsg.multicast.packing import publish_datagrams
 from p2pmsg.multicast.publisher_desk import GroupDesk
+from p2pmsg.open_batches import BufferPool, OpenBatches
 from p2pmsg.publisher_beats import BeatDesk
 from p2pmsg.publisher_log import PublisherLog, next_sequence
 from p2pmsg.publisher_requests import RequestDesk
@@ -75,7 +75,7 @@ class PublisherCore:
         self.log = self.losses = log
         self.session = session
         self.config = config
-        self.open_batches: dict[str, Batch] = {}
+        self.open_batches = OpenBatches()
         self.outbox: deque[bytes | memoryview] = deque()
         self.unsynced: deque[tuple[str, int, bytes | memoryview]] = deque()
         self._unsynced_from: dict[str, int] = {}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from p2pmsg.config import OnFull, PublisherConfig
 from p2pmsg.errors import ClosedError, LogFailedError
+from p2pmsg.open_batches import OpenBatches
 from p2pmsg.stats import PublisherStats
 from p2pmsg.sync.bulk import Bulk
 from p2pmsg.sync.closing import ClosesItself
@@ -151,8 +152,14 @@ class Publisher(ClosesItself):
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
         lock.busy = True
         try:
-            if topic in self._batches:
-                batch = self._batches[topic]
+            batches = self._batches
+            if topic is batches.topic:
+                batch = batches.batch
+            elif topic in batches:
+                batch = batches[topic]
+            else:
+                batch = None
+            if batch is not None:
                 buffer = batch.buffer
                 _encode_into(value, buffer, -1)
                 if key is not None or timestamp_ns is not None or headers is not None:
@@ -405,4 +412,4 @@ class Publisher(ClosesItself):
         self._closed = True
         self._lock = ExclusiveLock()
         self._core.closing = True
-        self._batches = {}  # so that publish() goes by the lock, and looks at _unusable
+        self._batches = OpenBatches()  # so that publish() goes by the lock, and looks at _unusable

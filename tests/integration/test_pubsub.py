@@ -225,6 +225,24 @@ def test_a_topic_that_begins_later_is_received_from_its_first_message(
         check_exact([message for message in messages if message.topic == f"topic {topic}"])
 
 
+@pytest.mark.parametrize("run", [1, 7, 500])
+def test_topics_that_take_turns(run, make_publisher, make_subscriber):
+    publisher = make_publisher(config=p2pmsg.PublisherConfig(frame_bytes=1024))
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    topics, following = ("a", "b", "c"), {"a": 0, "b": 0, "c": 0}
+    for turn in range(6000 // run):
+        topic = topics[turn % 3]
+        for n in range(following[topic], following[topic] + run):
+            assert publisher.publish(topic, n) == n
+        following[topic] += run
+    publisher.flush()
+    messages = take(subscriber, sum(following.values()))
+    for topic in topics:
+        own = [message for message in messages if message.topic == topic]
+        check_exact(own)
+        assert len(own) == following[topic]
+
+
 def test_one_subscriber_of_two_publishers(make_publisher, make_subscriber):
     publishers = [make_publisher(name=f"source {n}") for n in range(2)]
     endpoints = [publisher.endpoint for publisher in publishers]
