@@ -229,6 +229,8 @@ class PullerLine:
             claims = [(job.delivery, job.sequence) for job in self._undecided()]
         held = frames.ranges_of(job.delivery for job in (*self._undecided(), *self.ready))
         self._say_hello(who.token, held, claims, now_ns)
+        # A knock behind it would be asked about, too, with a new token, and so on without an end.
+        self._beat_due_ns = now_ns + self._beat_ns
 
     def _receive_welcome(self, frame: Frame, now_ns: int) -> None:
         welcome: QueueWelcome = frames.read(frame, QueueWelcome)

@@ -240,17 +240,20 @@ class JobQueue:
     def release(
         self, worker: Worker, ranges: Iterable[tuple[int, int]], *, now_ns: int, answer: bool
     ) -> None:
-        """Take back jobs that a worker has not begun; `answer`: it was asked to."""
-        released = 0
+        """Take back jobs that a worker has not begun; `answer`: it was asked to.
+
+        It has none to give where it says so. An answer that was under way when its connection broke
+        is about jobs that its hello brought back before, and it may have others.
+        """
+        has_none = True
         for start, stop in ranges:
+            has_none = False
             found = worker.hand.settle(start, stop)
-            count = sum(bits.bit_count() for _, bits in found)
-            released += count
-            self._refuse(stop - start - count)
+            self._refuse(stop - start - sum(bits.bit_count() for _, bits in found))
             self._take_back(worker, found, now_ns)
         if answer:
             worker.recalling = False
-            worker.recall_is_vain = not released
+            worker.recall_is_vain = has_none
 
     # ----------------------------------------------------------------------------------- time
 

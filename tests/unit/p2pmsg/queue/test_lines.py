@@ -91,6 +91,37 @@ def test_a_worker_that_leaves_while_it_is_asked_who_it_is_is_gone(connection):
     assert pusher.queue.lost == 0
 
 
+def test_who_is_asked_again_says_so_once_and_does_not_knock_as_well():
+    """A knock behind the hello would be asked about again, and so on without an end."""
+    pusher = make_pusher()
+    line = joined(pusher)
+    knock = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], []))
+    pusher.receive(b"a", knock, now_ns=0)
+    for turn in range(3):
+        while pusher.outbox:
+            line.receive(pusher.outbox.popleft()[1], now_ns=0)
+        line.handle_timer(now_ns=0)
+        while line.outbox:
+            pusher.receive(b"a", line.outbox.popleft(), now_ns=0)
+        assert pusher.queue.workers[1].cut_ns is None, turn
+    while pusher.outbox:
+        line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    assert line.joined
+
+
+def test_who_hears_nothing_more_knocks_again_after_a_beat():
+    pusher = make_pusher()
+    line = joined(pusher)
+    knock = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], []))
+    pusher.receive(b"a", knock, now_ns=0)
+    line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    line.outbox.clear()  # the connection took it along
+    line.handle_timer(now_ns=99 * MS)
+    assert not line.outbox
+    line.handle_timer(now_ns=100 * MS)
+    assert len(line.outbox) == 1
+
+
 def test_a_stranger_cannot_send_a_worker_away():
     pusher = make_pusher()
     joined(pusher)

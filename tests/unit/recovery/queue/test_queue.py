@@ -82,6 +82,26 @@ def test_an_idle_worker_has_jobs_asked_back_for_it():
     assert machine.refused == 1
 
 
+def test_an_answer_about_jobs_taken_back_already_does_not_end_the_recalls():
+    """The connection broke while it was under way: the hello behind it said what is held."""
+    machine = queue(recall_ms=2)
+    busy = machine.join(1, "busy", 16, now_ns=0)
+    machine.store.push_lot(lot(9))
+    taken(machine)
+    machine.join(2, "idle", 16, now_ns=0)
+    assert machine.recalls(now_ns=2 * MS) == [(busy, 4)]
+    machine.cut(1, now_ns=2 * MS)
+    machine.join(1, "busy", 16, now_ns=3 * MS)
+    machine.reconcile(busy, [(0, 5)], now_ns=3 * MS)
+    assert {worker for worker, _ in taken(machine, 3 * MS)} == {2}
+    machine.ack(machine.workers[2], 9, 13, now_ns=4 * MS)
+
+    machine.release(busy, [(5, 9)], now_ns=4 * MS, answer=True)
+    assert machine.recalls(now_ns=5 * MS) == [(busy, 2)]
+    machine.release(busy, [], now_ns=5 * MS, answer=True)
+    assert machine.recalls(now_ns=6 * MS) == []  # it has none to give
+
+
 @pytest.mark.parametrize("how", ["reject", "lose"])
 def test_the_next_of_a_key_waits_for_what_becomes_of_the_first(how):
     machine = queue()
