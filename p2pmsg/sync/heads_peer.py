@@ -20,6 +20,9 @@ from p2pmsg.wire import Frame, FrameError, Kind
 
 _SILENT_NS: Final = 2000 * MS
 """A publisher that was silent for so long is no longer reachable, and is connected to anew."""
+_PATIENCE_NS: Final = 8000 * MS
+"""It is waited twice as long before each further try, up to this: who needs more than 2 s for an
+answer (thousands of streams on a busy machine) would be cut off each time before it has come."""
 _ALONE_NS: Final = 100 * MS
 """How often is looked after a peer that cannot be asked yet."""
 _LIST_NS: Final = 1000 * MS
@@ -68,6 +71,7 @@ class HeadsPeer:
         self._changed = False
         self._now_ns = self._floor_ns = 0
         self._heard_ns = self._connected_ns = time.monotonic_ns()
+        self._patience_ns = _SILENT_NS
         self.channel.follow(wire.control_prefix(Kind.HEARTBEAT))  # relays'
         for topic in topics or ():
             kind = bytes((wire.VERSION, Kind.HEARTBEAT))
@@ -97,8 +101,9 @@ class HeadsPeer:
         channel = self.channel
         if now_ns - self._heard_ns > _SILENT_NS:
             self.reachable = False
-            if now_ns - self._connected_ns > _SILENT_NS:
+            if now_ns - self._connected_ns > self._patience_ns:
                 self._connected_ns = now_ns
+                self._patience_ns = min(2 * self._patience_ns, _PATIENCE_NS)
                 channel.reconnect()
         if channel.relay is not None and now_ns >= self._list_due_ns:
             self._list_due_ns = now_ns + _LIST_NS
@@ -221,5 +226,5 @@ class HeadsPeer:
             question.due_ns = max(question.due_ns, due_ns)
 
     def _heard(self) -> None:
-        self._heard_ns = self._now_ns
+        self._heard_ns, self._patience_ns = self._now_ns, _SILENT_NS
         self.reachable = True
