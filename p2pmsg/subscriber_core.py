@@ -353,9 +353,6 @@ class SubscriberCore:
         self._settle(stream)
         return body.place
 
-    def _start_of_new(self) -> int:
-        return self.start.position if self.start.kind == "sequence" else 0
-
     def _make_stream(self, peer: Peer, topic: str, now_ns: int) -> Stream:
         if not topic:
             raise FrameError("topic")
@@ -364,16 +361,17 @@ class SubscriberCore:
         stream = self._add_stream(peer, topic)
         if peer.joined:
             # It was not among the heads of the echo, so it is younger: nothing of it is too old.
-            self.begin(stream, self._start_of_new(), now_ns=now_ns)
+            self.begin(stream, now_ns=now_ns)
         return stream
 
-    def begin(self, stream: Stream, otherwise: int, *, now_ns: int) -> None:
-        """Start a stream where the cursor says, or else at `otherwise`."""
-        resumed: int | None = None
+    def begin(self, stream: Stream, otherwise: int | None = None, *, now_ns: int) -> None:
+        """Start a stream where the cursor says, or else at `otherwise`; default: as a new one."""
+        of_new = self.start.position if self.start.kind == "sequence" else 0
+        start = of_new if otherwise is None else otherwise
         if self.cursor is not None:
-            of_new = self._start_of_new()
             resumed = self.cursor.start_of(stream.peer.session, stream.topic, of_new)
-        stream.receiver.start_at(otherwise if resumed is None else resumed, now_ns=now_ns)
+            start = start if resumed is None else resumed
+        stream.receiver.start_at(start, now_ns=now_ns)
 
     def _add_stream(self, peer: Peer, topic: str) -> Stream:
         self._stream_count += 1

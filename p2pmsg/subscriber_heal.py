@@ -34,7 +34,7 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
         _rewind(stream, *given.get(id(stream), (stream.given, stream.given_messages)), now_ns)
         if stream.peer.joined and not (stream.peer.gone or stream.receiver.started):
             # It was about to begin, as one that is younger than what the echo told of.
-            core.begin(stream, core._start_of_new(), now_ns=now_ns)
+            core.begin(stream, now_ns=now_ns)
         core._settle(stream)
 
 

@@ -248,16 +248,15 @@ class LineDesk:
             stream = peer.streams.get(head.topic) or core._add_stream(peer, head.topic)
             if not stream.receiver.started:
                 # On a later connection, a topic that is new was opened while we were away.
-                start = head.start if first else core._start_of_new()
                 stream.history = head.next
-                core.begin(stream, start, now_ns=now_ns)
+                core.begin(stream, head.start if first else None, now_ns=now_ns)
             earliest = core.routes.earliest(peer, min(head.earliest, head.next), now_ns)
             stream.receiver.observe_head(head.next, now_ns=now_ns, earliest=earliest)
             core._settle(stream)
         listed = {head.topic for head in heads.streams}
         for topic, stream in peer.streams.items():
             if not stream.receiver.started:
-                core.begin(stream, core._start_of_new(), now_ns=now_ns)
+                core.begin(stream, now_ns=now_ns)
             if topic not in listed:
                 stream.receiver.observe_head(heads.floor, now_ns=now_ns)
             core._settle(stream)
@@ -378,8 +377,7 @@ class LineDesk:
             if not receiver.started:
                 # It was never joined: what came is all that is known to be ours.
                 whole = peer.returning or self._core.start.kind == "sequence"
-                start = self._core._start_of_new() if whole else receiver.first_known
-                self._core.begin(stream, start, now_ns=now_ns)
+                self._core.begin(stream, None if whole else receiver.first_known, now_ns=now_ns)
             stream.receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)
             self._core._settle(stream)
         if self._core.cursor is not None and not peer.joined and peer.streams:

@@ -12,7 +12,7 @@ Rules, in the order in which they matter:
   asked back from the one that has the most.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from recovery._checks import ms_to_ns
 from recovery.queue.breaker import Breaker, BreakerState
@@ -238,22 +238,20 @@ class JobQueue:
             self._settled(worker)
 
     def release(
-        self, worker: Worker, ranges: Iterable[tuple[int, int]], *, now_ns: int, answer: bool
+        self, worker: Worker, ranges: Sequence[tuple[int, int]], *, now_ns: int, answer: bool
     ) -> None:
         """Take back jobs that a worker has not begun; `answer`: it was asked to.
 
         It has none to give where it says so. An answer that was under way when its connection broke
         is about jobs that its hello brought back before, and it may have others.
         """
-        has_none = True
         for start, stop in ranges:
-            has_none = False
             found = worker.hand.settle(start, stop)
             self._refuse(stop - start - sum(bits.bit_count() for _, bits in found))
             self._take_back(worker, found, now_ns)
         if answer:
             worker.recalling = False
-            worker.recall_is_vain = has_none
+            worker.recall_is_vain = not ranges
 
     # ----------------------------------------------------------------------------------- time
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import p2pmsg
-from p2pmsg import batch, publisher_core
+from p2pmsg import batch, open_batches, publisher_core
 from p2pmsg.queue import gather, pusher
 from p2pmsg.sync import bulk, exclusive, outgoing, publisher
 from tests.integration.peers import TOPIC, check_ledger, take
@@ -14,8 +14,10 @@ from tests.integration.peers import TOPIC, check_ledger, take
 STRIKES = 60
 FILES = {
     module.__file__
-    for module in (batch, bulk, exclusive, gather, outgoing, publisher, publisher_core, pusher)
-}
+    for module in (
+        batch, bulk, exclusive, gather, open_batches, outgoing, publisher, publisher_core, pusher,
+    )
+}  # fmt: skip
 
 
 class Handler:

@@ -48,12 +48,13 @@ def test_a_busy_subscriber_still_does_what_is_due(flood, followed, how):
     """Its keep-alives go out: the publisher forgets who is silent for longer than a second."""
     child, subscriber = flood("a", config=SubscriberConfig(keep_alive_ms=100))
     iterator, expected = iter(subscriber), 0
-    end = time.monotonic() + 3.0
-    while time.monotonic() < end:
+    begun = time.monotonic()
+    end, last = begun + 3.0, begun + DEADLINE_S
+    while time.monotonic() < end or (followed() <= 1000 and time.monotonic() < last):
         for message in READERS[how](subscriber, iterator, 2000):
             assert message.sequence == expected
             expected += 1
-    assert followed() > 50  # thousands, where the machine has nothing else to do
+    assert followed() > 1000
     assert child.lines.empty()  # or else it would have said that it is alone
 
 

@@ -1,4 +1,4 @@
-import sys
+from functools import partial
 
 import pytest
 
@@ -8,9 +8,14 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import MessageError
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.wire import Frame, decode_columns
+from tests.unit.p2pmsg.interrupts import interrupt_at
 
 WALL_NS = 1_700_000_000 * 10**9
-INSIDE = ("batch.py", "publisher_core.py")
+INSIDE = ("batch.py", "open_batches.py", "publisher_core.py")
+
+
+def is_inside(code):
+    return code.co_filename.endswith(INSIDE)
 
 
 def core():
@@ -113,33 +118,6 @@ def test_a_message_that_cannot_be_packed_leaves_no_trace(bad, busy):
     assert publisher.published == len(found)
 
 
-def interrupt_at(step, action):
-    """Call `action`, with Ctrl-C before the line number `step` that runs inside; False: no more."""
-    left = step
-
-    def on_line(frame, event, argument):
-        nonlocal left
-        if event == "line":
-            left -= 1
-            if left < 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return on_line
-
-    def on_call(frame, event, argument):
-        return on_line if frame.f_code.co_filename.endswith(INSIDE) else None
-
-    former = sys.gettrace()
-    sys.settrace(on_call)
-    try:
-        action()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(former)
-    return False
-
-
 ACTIONS = {
     "publish": lambda publisher: publish(publisher, "this", key="k"),
     "publish what fills the frame": lambda publisher: publish(publisher, "x" * 700, headers={}),
@@ -160,7 +138,7 @@ def test_an_interrupt_anywhere_loses_nothing_that_was_accepted(action):
         publish(publisher, "a")
         publish(publisher, "b" * 300)
         publish(publisher, "c", headers={"h": 1})
-        interrupted = interrupt_at(step, lambda at=publisher: action(at))
+        interrupted = interrupt_at(step, partial(action, publisher), is_inside)
         batch = publisher.open_batches.get("t")
         if batch is not None:
             batch.repair()  # as the shell does

@@ -1,52 +1,19 @@
 """Ctrl-C may strike at each function's start: whatever it cuts short, all messages come, once."""
 
-import sys
 from functools import partial
+from itertools import count
 
 import pytest
 
 from p2pmsg.subscriber_heal import heal
 from tests.unit.p2pmsg import frames
+from tests.unit.p2pmsg.interrupts import interrupt_at
 from tests.unit.p2pmsg.subscriber import Talk, data, head
 
 
-class Strike:
-    """Raises KeyboardInterrupt where the `at`-th function of the library begins.
-
-    Attributes:
-        where: which one that was; None where there are not so many.
-
-    """
-
-    def __init__(self, at):
-        self._left = at
-        self.where = None
-
-    def __enter__(self):
-        sys.settrace(self._trace)
-
-    def __exit__(self, *_):
-        sys.settrace(None)
-
-    def _trace(self, frame, event, argument):
-        code = frame.f_code
-        if "/tests/" in code.co_filename or code.co_name == "<genexpr>":
-            return  # a generator that is let go has nobody to raise it to
-        self._left -= 1
-        if self._left == 0:
-            self.where = code.co_qualname
-            sys.settrace(None)
-            raise KeyboardInterrupt
-
-
-def struck(at, call):
-    strike = Strike(at)
-    try:
-        with strike:
-            call()
-    except KeyboardInterrupt:
-        pass
-    return strike.where
+def is_inside(code):
+    """Not a generator that is let go: it has nobody to raise it to."""
+    return "/tests/" not in code.co_filename and code.co_name != "<genexpr>"
 
 
 def play_on(talk, following):
@@ -112,11 +79,10 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_whatever_is_cut_short_all_messages_come_once(case):
     before, call, make, part = CASES[case]
-    at, places = 0, []
-    while True:
-        at += 1
+    places = []
+    for step in count():
         talk = before()
-        where = struck(at, partial(getattr(talk, call), make(talk)))
+        where = interrupt_at(step, partial(getattr(talk, call), make(talk)), is_inside, "call")
         if where is None:
             break
         places.append(where)
@@ -126,6 +92,6 @@ def test_whatever_is_cut_short_all_messages_come_once(case):
                 talk.hear(data(sequence))
         expected = [("t", sequence) for sequence in range(5)]
         found = [one for one in play_on(talk, 5) if len(one) == 3]
-        spread = [(topic, n) for topic, start, count in found for n in range(start, start + count)]
-        assert spread == expected, (at, where)
+        spread = [(topic, n) for topic, start, size in found for n in range(start, start + size)]
+        assert spread == expected, (step, where)
     assert part in places

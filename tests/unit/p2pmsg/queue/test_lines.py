@@ -11,6 +11,8 @@ from p2pmsg.wire import Kind, control_frame
 from recovery.queue import DeadJob, JobQueue, Lot, QueueConfig, QueuedJob
 
 MS = 1_000_000
+KNOCK = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], []))
+"""A hello without a token: whoever sends it is asked who it is."""
 
 
 def make_pusher() -> PusherCore:
@@ -18,15 +20,23 @@ def make_pusher() -> PusherCore:
     return PusherCore(queue, name="jobs", session=7, incarnation=1)
 
 
+def up(line: PullerLine, pusher: PusherCore, connection: bytes = b"a") -> None:
+    while line.outbox:
+        pusher.receive(connection, line.outbox.popleft(), now_ns=0)
+
+
+def down(pusher: PusherCore, line: PullerLine) -> None:
+    while pusher.outbox:
+        line.receive(pusher.outbox.popleft()[1], now_ns=0)
+
+
 def joined(pusher: PusherCore) -> PullerLine:
     """Return a worker that the pusher took on, over the connection `a`."""
     line = PullerLine(1, "worker", 4, Process(), now_ns=0)
     line.handle_timer(now_ns=0)
     for _ in range(2):
-        while line.outbox:
-            pusher.receive(b"a", line.outbox.popleft(), now_ns=0)
-        while pusher.outbox:
-            line.receive(pusher.outbox.popleft()[1], now_ns=0)
+        up(line, pusher)
+        down(pusher, line)
     assert line.joined
     return line
 
@@ -36,25 +46,20 @@ def test_what_was_acknowledged_is_told_even_if_the_pusher_asks_again_who_this_is
     pusher.queue.store.push_lot(Lot(0, b"\xc0", [1], 0))
     line = PullerLine(1, "worker", 4, Process(), now_ns=0)
 
-    def up() -> None:
-        while line.outbox:
-            pusher.receive(b"a", line.outbox.popleft(), now_ns=0)
+    def tell() -> None:
+        up(line, pusher)
         pusher.handle_timer(now_ns=0)
-
-    def down(count: int) -> None:
-        for _ in range(count):
-            line.receive(pusher.outbox.popleft()[1], now_ns=0)
 
     line.handle_timer(now_ns=0)
     hello = line.outbox[0]
-    up()
-    down(1)
-    up()
+    tell()
+    line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    tell()
     # A hello of before, that had waited for the connection: it is asked who it is once more.
-    down(len(pusher.outbox))
+    down(pusher, line)
     job = line.take(now_ns=0)
     pusher.receive(b"a", hello, now_ns=0)
-    down(len(pusher.outbox))
+    down(pusher, line)
     assert not line.joined
     assert line.ack(job)
 
@@ -62,8 +67,8 @@ def test_what_was_acknowledged_is_told_even_if_the_pusher_asks_again_who_this_is
     assert line.unsettled
     for _ in range(4):
         line.flush(now_ns=0)
-        up()
-        down(len(pusher.outbox))
+        tell()
+        down(pusher, line)
     assert not line.unsettled
     assert pusher.queue.store.in_flight == 0
     assert pusher.queue.store.done == 1
@@ -73,18 +78,15 @@ def test_what_was_acknowledged_is_told_even_if_the_pusher_asks_again_who_this_is
 def test_a_worker_that_leaves_while_it_is_asked_who_it_is_is_gone(connection):
     pusher = make_pusher()
     line = joined(pusher)
-    hello = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], []))
     pusher.queue.store.push_lot(Lot(0, b"\xc0", [1], 0))
     pusher.handle_timer(now_ns=0)
     if connection != b"a":
         pusher.unreachable(b"a", now_ns=0)
-    pusher.receive(connection, hello, now_ns=0)
-    while pusher.outbox:
-        line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    pusher.receive(connection, KNOCK, now_ns=0)
+    down(pusher, line)
     assert not line.joined
     line.leave(now_ns=0)
-    while line.outbox:
-        pusher.receive(connection, line.outbox.popleft(), now_ns=0)
+    up(line, pusher, connection)
 
     assert not pusher.queue.workers
     assert pusher.queue.store.lanes.count == 1
@@ -95,25 +97,20 @@ def test_who_is_asked_again_says_so_once_and_does_not_knock_as_well():
     """A knock behind the hello would be asked about again, and so on without an end."""
     pusher = make_pusher()
     line = joined(pusher)
-    knock = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], []))
-    pusher.receive(b"a", knock, now_ns=0)
+    pusher.receive(b"a", KNOCK, now_ns=0)
     for turn in range(3):
-        while pusher.outbox:
-            line.receive(pusher.outbox.popleft()[1], now_ns=0)
+        down(pusher, line)
         line.handle_timer(now_ns=0)
-        while line.outbox:
-            pusher.receive(b"a", line.outbox.popleft(), now_ns=0)
+        up(line, pusher)
         assert pusher.queue.workers[1].cut_ns is None, turn
-    while pusher.outbox:
-        line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    down(pusher, line)
     assert line.joined
 
 
 def test_who_hears_nothing_more_knocks_again_after_a_beat():
     pusher = make_pusher()
     line = joined(pusher)
-    knock = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], []))
-    pusher.receive(b"a", knock, now_ns=0)
+    pusher.receive(b"a", KNOCK, now_ns=0)
     line.receive(pusher.outbox.popleft()[1], now_ns=0)
     line.outbox.clear()  # the connection took it along
     line.handle_timer(now_ns=99 * MS)

@@ -66,12 +66,18 @@ def test_jobs_are_shared_among_workers():
     assert max(shares) <= 4
 
 
-def test_an_idle_worker_has_jobs_asked_back_for_it():
+def with_a_busy_and_an_idle_worker():
+    """A queue, and the worker 1, which has nine jobs; 2 has none."""
     machine = queue(recall_ms=2)
     busy = machine.join(1, "busy", 16, now_ns=0)
     machine.store.push_lot(lot(9))
     taken(machine)
     machine.join(2, "idle", 16, now_ns=0)
+    return machine, busy
+
+
+def test_an_idle_worker_has_jobs_asked_back_for_it():
+    machine, busy = with_a_busy_and_an_idle_worker()
 
     assert machine.recalls(now_ns=1 * MS) == []
     assert machine.recalls(now_ns=2 * MS) == [(busy, 4)]
@@ -84,11 +90,7 @@ def test_an_idle_worker_has_jobs_asked_back_for_it():
 
 def test_an_answer_about_jobs_taken_back_already_does_not_end_the_recalls():
     """The connection broke while it was under way: the hello behind it said what is held."""
-    machine = queue(recall_ms=2)
-    busy = machine.join(1, "busy", 16, now_ns=0)
-    machine.store.push_lot(lot(9))
-    taken(machine)
-    machine.join(2, "idle", 16, now_ns=0)
+    machine, busy = with_a_busy_and_an_idle_worker()
     assert machine.recalls(now_ns=2 * MS) == [(busy, 4)]
     machine.cut(1, now_ns=2 * MS)
     machine.join(1, "busy", 16, now_ns=3 * MS)
