@@ -135,7 +135,7 @@ class Batch:
     @property
     def pace(self) -> int:
         """How many bytes of values and of columns there are."""
-        return len(self.buffer) - self._begin + self._columns
+        return self.end - self._begin + self._columns
 
     def is_calm(self, now_ns: int, gather_ns: int) -> bool:
         """Whether the messages came further apart than those that are gathered.
@@ -152,15 +152,23 @@ class Batch:
         seconds. So who fills a batch looks after it, too: when it has as much as the one before
         had, and each time that it has twice as much.
         """
-        full, size = self.full_bytes, len(self.buffer)
+        full, size = self.full_bytes, self.end
         if size >= full or self.opened_ns <= oldest_ns:
             return False
         limit = min(full, size + self.pace)
         self.limit, self.beyond = limit, full - limit
         return True
 
-    def add_columns(self, key: Any, timestamp_ns: Any, headers: Any) -> None:
-        """Add what a message has beside its value."""
+    def put(self, value: Any) -> int:
+        """Add a value, which counts once `end` and `next` are set; return where it ends."""
+        _encode_into(value, self.buffer, -1)
+        return len(self.buffer)
+
+    def commit(self) -> None:
+        """Do what is to be done when `end` and `next` were set; here nothing."""
+
+    def add_columns(self, key: Any, timestamp_ns: Any, headers: Any) -> bool:
+        """Add what a message has in addition to its value; False where there is no room for it."""
         count = self.next - self.first
         self._last_columns = extra = 0
         if key is not None:
@@ -187,6 +195,7 @@ class Batch:
         self._last_columns = extra
         self._columns += extra
         self.limit -= extra
+        return True
 
     def repair(self) -> None:
         """Cut off what belongs to no accepted message."""

@@ -24,6 +24,7 @@ from p2pmsg.batch import (
 )
 from p2pmsg.config import LINGER_MS_MIN, PublisherConfig
 from p2pmsg.errors import ConfigError, LogFailedError, MessageError
+from p2pmsg.kept_batch import KeptBatch
 from p2pmsg.multicast.packing import publish_datagrams
 from p2pmsg.multicast.publisher_desk import GroupDesk
 from p2pmsg.open_batches import BufferPool, OpenBatches
@@ -31,7 +32,7 @@ from p2pmsg.publisher_beats import BeatDesk
 from p2pmsg.publisher_log import PublisherLog, next_sequence
 from p2pmsg.publisher_requests import RequestDesk
 from p2pmsg.publisher_stream import PYTHON_MEMORY, FrameMemory, PublisherStream, check_topic
-from p2pmsg.wire import Kind, encoder
+from p2pmsg.wire import Kind
 from recovery import HeartbeatSchedule, PartedFrame, ReplayBuffer
 
 _MS = 1_000_000
@@ -40,7 +41,6 @@ _SENDING_NS = _MS // 2
 _LARGE_BYTES = 32 * 1024  # from here on a frame of its own costs less than copying into a batch
 LOG_RETRY_NS = 100 * _MS
 """How long what the log did not take waits until it is tried again by itself."""
-_encode_into = encoder.encode_into
 
 
 class PublisherCore:
@@ -158,34 +158,60 @@ class PublisherCore:
             batch = None
         if batch is not None:
             end, following = batch.end, batch.next
-            self._append(batch, value, key, timestamp_ns, headers)
-            fits = self.group is None or len(batch.buffer) <= batch.full_bytes
-            if fits or following == batch.first:
-                self._seal_if_full(batch, topic, end, now_ns)
-                return batch.next - 1
-            # It must fit a datagram, so this message begins the next one, or is one.
-            batch.end, batch.next = end, following
+            if self._append(batch, value, key, timestamp_ns, headers):
+                fits = self.group is None or batch.end <= batch.full_bytes
+                if fits or following == batch.first:
+                    self._seal_if_full(batch, topic, end, now_ns)
+                    return batch.next - 1
+                # It must fit a datagram, so this message begins the next one, or is one.
+                batch.end, batch.next = end, following
             calm = batch.is_calm(now_ns, self._gather_ns)
             self.seal(topic, now_ns=now_ns)
         stream = self._streams.get(topic) or self._make_stream(topic)
         sequence = next_sequence(self.replay, self.log, topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         large = type(value) is bytes and len(value) >= min(self._batch_bytes // 2, _LARGE_BYTES)
-        if large or calm or now_ns - stream.sealed_ns >= self._gather_ns:
-            limit = self.config.message_bytes_max
-            made = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
-            self._keep(stream, sequence, 1, *made, base_ns, now_ns)
-            return sequence
-        # The base is the time of messages that are given none, whatever this one's time is.
-        batch = Batch(
-            stream.prefix, sequence, wall_ns, now_ns, self._batch_bytes, self._buffers.take(),
-            stream.pace,
-        )  # fmt: skip
-        end = batch.end
-        self._append(batch, value, key, timestamp_ns, headers)
-        self.open_batches[topic] = batch
-        self._seal_if_full(batch, topic, end, now_ns)
+        if not (large or calm or now_ns - stream.sealed_ns >= self._gather_ns):
+            batch = self._begin_batch(stream, sequence, wall_ns, now_ns)
+            if batch is not None:
+                end = batch.end
+                try:
+                    if self._append(batch, value, key, timestamp_ns, headers):
+                        self.open_batches[topic] = batch
+                finally:
+                    if self.open_batches.get(topic) is not batch:
+                        self._end_batch(batch)
+                if topic in self.open_batches:
+                    self._seal_if_full(batch, topic, end, now_ns)
+                    return sequence
+        limit = self.config.message_bytes_max
+        made = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
+        self._keep(stream, sequence, 1, *made, base_ns, now_ns)
         return sequence
+
+    def _begin_batch(
+        self, stream: PublisherStream, sequence: int, wall_ns: int, now_ns: int
+    ) -> Batch | None:
+        """Begin to gather; None where a message must be written at once, since no slot is free."""
+        # The base is the time of messages that are given none, whatever that of the first one is.
+        if self.log is None or not self.log.keeps_batches:
+            return Batch(
+                stream.prefix, sequence, wall_ns, now_ns, self._batch_bytes, self._buffers.take(),
+                stream.pace,
+            )  # fmt: skip
+        slot = self.log.take_slot()
+        if slot is None:
+            return None
+        return KeptBatch(
+            slot, self.session, stream.topic_bytes, stream.prefix, sequence, wall_ns, now_ns,
+            self._batch_bytes, self._buffers.take(), stream.pace,
+        )  # fmt: skip
+
+    def _end_batch(self, batch: Batch) -> None:
+        """Forget a batch whose messages are in a frame, or that has none."""
+        if isinstance(batch, KeptBatch) and self.log is not None:
+            self.log.give_back_slot(batch.slot)
+        self._buffers.give_back(batch.buffer)
 
     def publish_alone(
         self,
@@ -207,7 +233,9 @@ class PublisherCore:
         if stream is None or now_ns - stream.sealed_ns < self._gather_ns:
             return -1
         log = self.log
-        if self.outbox or self.closing or (log is not None and log.gated):
+        if self.outbox or self.closing or topic in self.open_batches:
+            return -1
+        if log is not None and log.gated:
             return -1
         sequence = next_sequence(self.replay, self.log, topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
@@ -230,8 +258,8 @@ class PublisherCore:
 
     def _seal_if_full(self, batch: Batch, topic: str, end: int, now_ns: int) -> None:
         """Seal the batch if its last message, from `end` on, has filled it, or it has lingered."""
-        if len(batch.buffer) >= batch.limit and not batch.goes_on(now_ns - self._look_ns):
-            is_full = len(batch.buffer) >= batch.full_bytes
+        if batch.end >= batch.limit and not batch.goes_on(now_ns - self._look_ns):
+            is_full = batch.end >= batch.full_bytes
             try:
                 self.seal(topic, now_ns=now_ns)
             except LogFailedError:
@@ -243,16 +271,20 @@ class PublisherCore:
                 # Sending takes time, but who filled a frame so is not idle and will go on.
                 self._streams[topic].sealed_ns = now_ns + _SENDING_NS
 
-    def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> None:
+    def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> bool:
+        """Add a message; False where the batch has no room for it."""
         try:
             limit = batch.limit
-            _encode_into(value, batch.buffer, -1)
-            if key is not None or timestamp_ns is not None or headers is not None:
-                batch.add_columns(key, timestamp_ns, headers)
-            end = len(batch.buffer)
+            end = batch.put(value)
+            has_columns = key is not None or timestamp_ns is not None or headers is not None
+            if has_columns and not batch.add_columns(key, timestamp_ns, headers):
+                batch.repair()
+                return False
             size = end - batch.end + limit - batch.limit
             check_size("message", size, self.config.message_bytes_max)
             batch.end, batch.next = end, batch.next + 1  # no call in between: see Batch
+            batch.commit()
+            return True
         except BaseException as error:
             batch.repair()
             if isinstance(error, PACKING_ERRORS) and not isinstance(error, MessageError):
@@ -317,7 +349,7 @@ class PublisherCore:
             frame = self.memory.make(data)
             self._keep(stream, batch.first, batch.count, frame, frame, latest, now_ns)
         del self.open_batches[topic]
-        self._buffers.give_back(batch.buffer)
+        self._end_batch(batch)
 
     def seal_if_possible(self, topic: str, *, now_ns: int) -> None:
         """Seal where no caller waits: what the log does not take is tried again later."""

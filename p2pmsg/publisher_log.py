@@ -4,6 +4,7 @@ A frame is appended before it goes out. What the replay buffer has forgotten is 
 megabyte ahead of what is asked for, outside the publisher's lock.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -11,17 +12,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.errors import ConfigError, LogFailedError
+from p2pmsg.kept_batch import frame_of
 from recovery import Kept, Loss, LossReason, ReplayBuffer
 from recovery.ranges import RangeSet
 
 if TYPE_CHECKING:
-    from recovery.log import LogConfig
+    from recovery.log import LogConfig, TailSlot
 
+_log = logging.getLogger("p2pmsg")
 _MS: Final = 1_000_000
 AHEAD_MAX: Final = 16
 """How many readers are read ahead for, half a MiB each; who was idle for longest makes room."""
 _STEPS_MAX: Final = 4
 _NOTHING: Final[Iterator[Kept]] = iter(())
+SLOT_BYTES_MAX: Final = 256 * 1024
+"""A batch that is gathered in the tail file is not larger; see `PublisherConfig.frame_bytes`."""
 EXPIRE_NS: Final = 1000 * _MS
 """How often retention is looked at."""
 
@@ -61,13 +66,18 @@ class PublisherLog:
         session: the session of a log that is new; one that exists goes on in its own.
         wall_ns: the wall clock.
         store: where the files are; for tests. Default: the operating system.
+        slot_bytes: how many bytes of a stream's messages are gathered in the log's tail file
+            before they are made a frame, so that they outlive the process
+            (`acknowledge="written"`). Default 0: none, every frame is appended at once.
 
     Attributes:
         session: the session of the log.
         store: where its files are.
         failed: see `LogStats`.
         broken: why nothing can be brought to the disk any more (`on_error="raise"`), or None.
-        gated: whether a frame may go out only when it is on the disk (`fsync="always"`).
+        gated: whether a frame may go out only when it is on the disk (`acknowledge="synced"`).
+        keeps_batches: whether messages are gathered in the tail file.
+        recovered: how many messages were found there when it was opened.
 
     Raises:
         ConfigError: `config` is not one, or what the log needs is not installed.
@@ -76,7 +86,13 @@ class PublisherLog:
     """
 
     def __init__(
-        self, config: "LogConfig", *, session: int, wall_ns: int, store: Any = None
+        self,
+        config: "LogConfig",
+        *,
+        session: int,
+        wall_ns: int,
+        store: Any = None,
+        slot_bytes: int = 0,
     ) -> None:
         log = import_log()
         if not isinstance(config, log.LogConfig):
@@ -89,7 +105,8 @@ class PublisherLog:
         self.session: int = self._writer.session
         self.failed: str | None = None
         self.broken: str | None = None
-        self.gated = config.fsync == "always"
+        self.gated = config.is_synced
+        self.keeps_batches = config.is_written and slot_bytes > 0
         self._interval_ns = int(config.fsync_interval_ms * _MS)
         self._sync_due_ns: int | None = None
         self._expire_due_ns = 0
@@ -97,6 +114,60 @@ class PublisherLog:
         self._ahead: OrderedDict[
             tuple[bytes, int, str], tuple[Kept | None, Iterator[Kept]]
         ] = OrderedDict()
+        self.recovered = 0
+        try:
+            self._recover(wall_ns)
+            room = min(slot_bytes, SLOT_BYTES_MAX) if self.keeps_batches else 0
+            self._tail = self._writer.begin_tail(room)
+        except BaseException:
+            self._writer.release()
+            raise
+        self._warn()
+
+    def _recover(self, wall_ns: int) -> None:
+        """Append what a killed process had acknowledged, and had in no frame yet."""
+        for content in self._writer.accepted():
+            following = self.next(content.topic)
+            if content.session != self.session or content.first < following:
+                continue  # the frame was appended, or is of a log that was given up
+            made = frame_of(content)
+            if made is not None:
+                frame, count, latest = made
+                self._writer.append(
+                    self.session, content.topic, content.first, count, frame,
+                    timestamp_ns_max=latest, now_ns=wall_ns,
+                )  # fmt: skip
+                self.recovered += count
+        if self.gated and self.recovered:
+            self._writer.sync()
+
+    def _warn(self) -> None:
+        opened, place = self._writer.opened, self.config.directory
+        if opened.copied:
+            _log.warning(
+                "the log %s is a copy of the directory that was written: the publisher begins a "
+                "new session, since subscribers may have later messages than the copy; "
+                "LogConfig(moved=True) goes on in the old one",
+                place,
+            )
+        count = sum(stop - start for _, _, start, stop in opened.skipped)
+        if count:
+            _log.warning(
+                "the log %s may have lost messages that were accepted: %d sequences of %d "
+                "streams are skipped, and reported lost (crash)",
+                place,
+                count,
+                len({(session, topic) for session, topic, _, _ in opened.skipped}),
+            )
+
+    def take_slot(self) -> "TailSlot | None":
+        """Return room for a stream's messages in the tail file; None where there is none now."""
+        slot: TailSlot | None = self._tail.take() if self.failed is None else None
+        return slot
+
+    def give_back_slot(self, slot: "TailSlot") -> None:
+        """Free what `take_slot` returned: its messages are in a frame that was appended."""
+        self._tail.give_back(slot)
 
     @property
     def floor(self) -> int:
@@ -163,6 +234,7 @@ class PublisherLog:
         if self.config.on_error == "raise":
             raise LogFailedError(str(error), error.errno) from error
         self.failed = str(error)
+        self.keeps_batches = False
         # What follows is in no log, so the session must not be gone on with.
         self._writer.abandon()
 
@@ -264,8 +336,13 @@ class PublisherLog:
             except self._write_error:
                 self._errors += 1  # what is appended next will say it
 
-    def close(self, wall_ns: int) -> None:
+    def close(self, wall_ns: int, *, keeps_tail: bool = False) -> None:
         """Close the log, so that opening it again reads no segment.
+
+        Args:
+            wall_ns: the wall clock.
+            keeps_tail: whether there are messages in the tail file that could not be appended:
+                who opens the log next does it.
 
         Raises:
             LogFailedError: not everything could be written.
@@ -273,7 +350,7 @@ class PublisherLog:
         """
         self._reader.close()
         try:
-            self._writer.close(wall_ns)
+            self._writer.close(wall_ns, keeps_tail=keeps_tail)
         except self._write_error as error:
             raise LogFailedError(str(error), error.errno) from error
 

@@ -56,7 +56,9 @@ def _open(
     session = _random.getrandbits(64)
     kept: PublisherLog | None = None
     if log is not None:
-        kept = PublisherLog(log, session=session, wall_ns=time.time_ns())
+        kept = PublisherLog(
+            log, session=session, wall_ns=time.time_ns(), slot_bytes=config.full_bytes
+        )
         session = kept.session
         undo.callback(kept.close, time.time_ns())
         if kept.store.read(RELAY_MEMO) is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from p2pmsg.config import OnFull, PublisherConfig
 from p2pmsg.errors import ClosedError, LogFailedError
+from p2pmsg.kept_batch import KeptBatch
 from p2pmsg.open_batches import OpenBatches
 from p2pmsg.stats import PublisherStats
 from p2pmsg.sync.bulk import Bulk
@@ -88,6 +89,15 @@ class Publisher(ClosesItself):
         self._driver = PublisherDriver(
             self._core, self._sender, self._server, self._lock, self._outgoing
         )
+        kept = self._core.log
+        self._is_synced = kept is not None and kept.gated
+        # What is acknowledged must be on the disk, or outlive the process: a message cannot just be
+        # added to a batch in memory then, and `publish` finds none there.
+        self._fast_batches = self._batches
+        if self._is_synced or (kept is not None and kept.keeps_batches):
+            self._fast_batches = OpenBatches()
+        if kept is not None and kept.keeps_batches and type(self).publish is Publisher.publish:
+            self.publish = self._publish_kept  # type: ignore[method-assign]
         close_in_children(self)
         self._driver.start()
 
@@ -122,9 +132,10 @@ class Publisher(ClosesItself):
     ) -> int:
         """Accept one message and return its sequence.
 
-        It is sent at once where the stream is idle, and shares a frame with others where messages
-        follow one another closely, for at most `linger_ms`. What is changed in `value` afterwards
-        does not change the message.
+        With a log it is in there on return, as safe as `LogConfig.acknowledge` says. It is sent at
+        once where the stream is idle, and shares a frame with others where messages follow one
+        another closely, for at most `linger_ms`. What is changed in `value` afterwards does not
+        change the message.
 
         Args:
             topic: UTF-8, 1 to 255 bytes, without a zero byte, not ending in `*`.
@@ -138,7 +149,8 @@ class Publisher(ClosesItself):
         Raises:
             MessageError: it cannot be published as it is.
             QueueFullError: `on_full="raise"`, and a subscriber's queue is full.
-            LogFailedError: the local log could not be written.
+            LogFailedError: the local log could not be written. With `acknowledge="synced"` the
+                message may be sent all the same when the log can be written again.
             ReentrantCallError: a signal handler called it that struck within the publisher.
             ClosedError: the publisher is closed.
 
@@ -152,7 +164,7 @@ class Publisher(ClosesItself):
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
         lock.busy = True
         try:
-            batches = self._batches
+            batches = self._fast_batches
             if topic is batches.topic:
                 batch = batches.batch
             elif topic in batches:
@@ -172,6 +184,61 @@ class Publisher(ClosesItself):
                     return sequence
                 batch.repair()  # it fills the batch: the core looks at it closely
             else:
+                core, now_ns = self._core, _now_ns()
+                sequence = core.publish_alone(
+                    topic, value, key, timestamp_ns, headers, now_ns, _wall_ns()
+                )
+                if sequence >= 0:
+                    outbox = core.outbox
+                    sent = self._send(outbox[0])
+                    if sent:
+                        outbox.popleft()
+                    core.note_beat(topic, now_ns=now_ns)
+                    TURN.is_theirs = True
+                    lock.busy = False
+                    if not sent:
+                        self._send_rest()
+                    return sequence
+        except BaseException as error:
+            self._repair(topic)
+            lock.busy = False
+            raise publish_error(error, topic, value) from None
+        lock.busy = False
+        return self._publish_locked(topic, value, key, timestamp_ns, headers)
+
+    @goes_by_flag("_publish_locked", "_send_rest")
+    def _publish_kept(
+        self,
+        topic: str,
+        value: Any,
+        key: str | None = None,
+        timestamp_ns: int | None = None,
+        headers: dict[str, Any] | None = None,
+    ) -> int:
+        """Do as `publish`, where messages are gathered in the log's tail file: see `KeptBatch`."""
+        lock = self._lock
+        if lock.busy:
+            return self._publish_locked(topic, value, key, timestamp_ns, headers)
+        lock.busy = True
+        try:
+            batches = self._batches
+            batch = batches.batch if topic is batches.topic else batches.get(topic)
+            if type(batch) is KeptBatch:
+                packed, end = batch.scratch, batch.end
+                _encode_into(value, packed)
+                has_room = True
+                if key is not None or timestamp_ns is not None or headers is not None:
+                    has_room = batch.add_columns(key, timestamp_ns, headers)
+                size = end + len(packed)
+                if size < batch.limit and has_room:
+                    batch.memory[end:size] = packed
+                    sequence = batch.next
+                    batch.header[0] = size  # from here on the message outlives the process
+                    batch.end, batch.next = size, sequence + 1
+                    lock.busy = False
+                    return sequence
+                batch.repair()  # it fills the batch: the core looks at it closely
+            elif batch is None:
                 core, now_ns = self._core, _now_ns()
                 sequence = core.publish_alone(
                     topic, value, key, timestamp_ns, headers, now_ns, _wall_ns()
@@ -236,6 +303,8 @@ class Publisher(ClosesItself):
         finally:
             if bulk.reserved:
                 bulk.end(topic)
+        if self._is_synced:
+            self._wait_for_disk(self._driver.acknowledgements.begun)
         return last - count + 1, last
 
     def flush(self) -> None:
@@ -309,7 +378,11 @@ class Publisher(ClosesItself):
         if self._undelivered:
             _log.warning("%d subscribers had not got everything at close", self._undelivered)
         if unlogged:
-            raise LogFailedError(f"{unlogged} messages could not be written, and were not sent")
+            what = f"{unlogged} messages could not be written to the log, and were not sent"
+            kept = self._core.log
+            if kept is not None and kept.keeps_batches:
+                what += "; they are in its tail file, and the next publisher on this log sends them"
+            raise LogFailedError(what)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.endpoint
@@ -334,6 +407,7 @@ class Publisher(ClosesItself):
                     topic, value, key, timestamp_ns, headers,
                     now_ns=time.monotonic_ns(), wall_ns=time.time_ns(),
                 )  # fmt: skip
+                commits = self._driver.acknowledgements.begun
                 if core.outbox or core.unsynced:
                     gone = self._send_now()
                 if not self._driver.ticking and self._batches:
@@ -347,7 +421,18 @@ class Publisher(ClosesItself):
             lock.unlock()
         if not gone or not taken:
             self._send_rest()
-        return sequence if taken else self._publish_locked(topic, value, key, timestamp_ns, headers)
+        if not taken:
+            return self._publish_locked(topic, value, key, timestamp_ns, headers)
+        if self._is_synced:
+            self._wait_for_disk(commits)
+        return sequence
+
+    def _wait_for_disk(self, commits: int) -> None:
+        """Wait until all that was accepted is on the disk; `commits` had begun when it was."""
+        driver = self._driver
+        failure = driver.acknowledgements.wait(commits + 1, driver.wake, driver.is_over)
+        if failure is not None:
+            raise LogFailedError(failure)
 
     def _send_rest(self, is_done: Callable[[], bool] | None = None) -> None:
         """Send what has no room yet; the lock is left now and then, for those who need it."""
@@ -386,7 +471,7 @@ class Publisher(ClosesItself):
         self._sender.close(linger_ms=linger_ms)
         self._server.close(linger_ms=linger_ms)
         if self._core.log is not None:
-            self._core.log.close(time.time_ns())
+            self._core.log.close(time.time_ns(), keeps_tail=self._core.pending > 0)
 
     def _under_lock(self, call: Callable[..., R], *arguments: Any) -> R:
         """Call under the lock, if the publisher can be used."""
@@ -412,4 +497,5 @@ class Publisher(ClosesItself):
         self._closed = True
         self._lock = ExclusiveLock()
         self._core.closing = True
-        self._batches = OpenBatches()  # so that publish() goes by the lock, and looks at _unusable
+        # So that publish() goes by the lock, and looks at _unusable.
+        self._batches = self._fast_batches = OpenBatches()

@@ -8,9 +8,11 @@ import time
 import zmq
 
 import transports
+from p2pmsg.errors import LogFailedError
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_log import PublisherLog
 from p2pmsg.relay.core import RelayCore
+from p2pmsg.sync.acknowledge import Acknowledgements
 from p2pmsg.sync.datagram_sender import DatagramSender
 from p2pmsg.sync.exclusive import ExclusiveLock
 from p2pmsg.sync.news import News
@@ -47,6 +49,7 @@ class PublisherDriver:
 
     Attributes:
         ticking: whether it looks at the batches by itself; set and read under the lock.
+        acknowledgements: who waits until something is on the disk.
 
     """
 
@@ -64,6 +67,7 @@ class PublisherDriver:
         self._lock = lock
         self._outgoing = outgoing
         self.ticking = False
+        self.acknowledgements = Acknowledgements()
         self._round_due_ns = 0
         self._begun_ns = 0
         self._often = False
@@ -90,6 +94,10 @@ class PublisherDriver:
         self._ears.close()
         self._mouth.close()
         self._changed.tell()
+
+    def is_over(self) -> bool:
+        """Whether the thread has ended, or is about to."""
+        return self._stopping
 
     def wake(self) -> None:
         """Let the thread look at what is due now."""
@@ -228,18 +236,34 @@ class PublisherDriver:
 
     def _sync(self, log: PublisherLog) -> None:
         """Bring the log to the disk where that is due; one fsync for all frames that wait."""
-        now_ns = time.monotonic_ns()
+        now_ns, failure = time.monotonic_ns(), None
         with self._lock:
+            is_awaited = self.acknowledgements.begin()
+            if is_awaited:
+                failure = self._seal_all(now_ns)
             due_ns = log.next_deadline_ns(now_ns=now_ns)
             count = len(self._core.unsynced)
             if due_ns is None and log.broken is None:
                 self._core.frames_synced(count)
-        if due_ns is None or due_ns > now_ns:
-            return
-        log.sync(self._lock)
-        if log.broken is None:
-            with self._lock:
-                self._core.frames_synced(count)
+        try:
+            if due_ns is not None and due_ns <= now_ns:
+                log.sync(self._lock)
+                if log.broken is None:
+                    with self._lock:
+                        self._core.frames_synced(count)
+        finally:
+            if is_awaited:
+                self.acknowledgements.end(log.broken or failure)
+
+    def _seal_all(self, now_ns: int) -> str | None:
+        """Append all that was accepted; return why that failed, or None."""
+        if isinstance(self._core, RelayCore):
+            return None  # whatever it takes in is a frame
+        try:
+            self._core.flush(now_ns=now_ns)
+        except LogFailedError as error:
+            return str(error)
+        return None
 
     _joined = 0
 

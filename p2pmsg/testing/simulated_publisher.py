@@ -171,7 +171,13 @@ class SimulatedPublisher:
             "log", segment_bytes=LOG_SEGMENT_BYTES, reserve=LOG_RESERVE, fsync=options.fsync
         )
         wall_ns = WALL_NS + self._network.clock.now_ns
-        return PublisherLog(config, session=session, wall_ns=wall_ns, store=self._disk)
+        return PublisherLog(
+            config,
+            session=session,
+            wall_ns=wall_ns,
+            store=self._disk,
+            slot_bytes=self._config.full_bytes,
+        )
 
     def stop_publishing(self) -> None:
         """Publish nothing from now on."""

@@ -13,6 +13,7 @@ from recovery.log.pending_sync import PendingSync
 from recovery.log.reader import LogReader, Record
 from recovery.log.shortening import truncate
 from recovery.log.store import FileStore, LogFile, LogStore
+from recovery.log.tail import Tail, TailContent, TailSlot
 from recovery.log.writer import LogWriter
 
 __all__ = [
@@ -32,6 +33,9 @@ __all__ = [
     "PendingSync",
     "Record",
     "StreamSummary",
+    "Tail",
+    "TailContent",
+    "TailSlot",
     "truncate",
     "verify",
 ]

@@ -7,6 +7,7 @@ from typing import Literal
 from recovery._checks import above, at_least
 
 FSYNC = ("interval", "always", "never")
+ACKNOWLEDGE = ("written", "synced", "gathered")
 ON_ERROR = ("raise", "continue")
 
 
@@ -40,8 +41,20 @@ class LogConfig:
     fsync: Literal["interval", "always", "never"] = "interval"
     """When frames are forced to the disk. Whatever it is, they survive a process that is killed; it
     is the operating system's crash that takes what was not forced. `"interval"`: every
-    `fsync_interval_ms`; `"always"`: before a frame is sent, one fsync for all that wait; `"never"`:
-    when the system sees fit."""
+    `fsync_interval_ms`; `"always"`: before a frame is sent and before `publish` returns, one fsync
+    for all that wait; `"never"`: when the system sees fit."""
+
+    acknowledge: Literal["written", "synced", "gathered"] | None = None
+    """What it means that `publish` returned a sequence.
+
+    `"written"`: the message outlives the process, killed at any moment; a crash of the operating
+    system may take the last `fsync_interval_ms`, which is then reported (`crash`). `"synced"`: it
+    outlives the operating system; `fsync="always"` means this. `"gathered"`: it may still be in the
+    process's memory for up to `linger_ms`. A process that is killed takes that along, and whatever
+    may have been there is skipped and reported (`crash`) by the next one: up to `reserve` sequences
+    or more. It is the fastest where messages are published one by one.
+
+    None: `"synced"` with `fsync="always"`, else `"written"`."""
 
     fsync_interval_ms: float = 100.0
     """See `fsync`; in ms. A disk takes some ms for it, so that 100 cost next to nothing."""
@@ -63,9 +76,25 @@ class LogConfig:
     crash of the operating system: up to so many are then skipped and reported lost. Renewing it
     costs two fsyncs, so a fast stream gets up to 64 times as many."""
 
+    moved: bool = False
+    """Whether the directory was moved here, and is used nowhere else. A log that finds itself in a
+    copy of its directory (a restored backup) begins a new session, for subscribers may have later
+    messages than the copy has, under sequences that would be used again. With `True` it goes on in
+    its own session."""
+
     on_error: Literal["raise", "continue"] = "raise"
     """What the publisher does when the log cannot be written: `"raise"` refuses the message,
     `"continue"` goes on without the log and says so in its statistics."""
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether a message is on the disk before it is acknowledged, and sent."""
+        return self.fsync == "always" or self.acknowledge == "synced"
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a message outlives its process from when it is acknowledged on, if not more."""
+        return not self.is_synced and self.acknowledge != "gathered"
 
     @property
     def roll_age_ns(self) -> int | None:
@@ -90,8 +119,14 @@ class LogConfig:
             value = getattr(self, field)
             if value is not None:
                 above(field, value, 0)
-        for field, choices in (("fsync", FSYNC), ("on_error", ON_ERROR)):
+        choices_of = {"fsync": FSYNC, "on_error": ON_ERROR, "acknowledge": (*ACKNOWLEDGE, None)}
+        for field, choices in choices_of.items():
             value = getattr(self, field)
             if value not in choices:
                 named = ", ".join(map(repr, choices))
                 raise ValueError(f"{field} must be one of {named}, not {value!r}")
+        if self.fsync == "always" and self.acknowledge in ("written", "gathered"):
+            what = "acknowledge must be 'synced' or None with fsync='always'"
+            raise ValueError(f"{what}, not {self.acknowledge!r}")
+        if self.fsync == "never" and self.acknowledge == "synced":
+            raise ValueError("acknowledge must not be 'synced' with fsync='never'")

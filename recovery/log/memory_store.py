@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Sequence
+from mmap import mmap
 from random import Random
 
 from recovery.log.errors import LogLockedError
@@ -76,13 +77,15 @@ class MemoryStore:
         failing: what raises by operation: `write`, `sync`, `open`, `replace`, `remove`,
             `truncate`. A write that fails writes half of its bytes first, as a full disk does.
         lives: how often its process has died.
+        copies: how many copies away it is from the files that were written first.
         boots: how often its operating system has.
 
     """
 
     def __init__(self) -> None:
         self.failing: dict[str, OSError] = {}
-        self.lives = self.boots = 0
+        self.lives = self.boots = self.copies = 0
+        self._maps: dict[str, dict[int, mmap]] = {}
         self._files: dict[str, _Content] = {}
         self._durable: dict[str, _Content] = {}
         self._is_locked = False
@@ -102,6 +105,7 @@ class MemoryStore:
         self.kill()
         self.boots += 1
         self._files = dict(self._durable)
+        self._maps.clear()
         for content in self._files.values():
             kept, data = content.durable, bytes(content.data)
             if rng is not None and data.startswith(kept):
@@ -131,7 +135,7 @@ class MemoryStore:
 
     def names(self) -> list[str]:
         """Return the names of all files."""
-        return list(self._files)
+        return [*self._files, *self._maps]
 
     def open(self, name: str, *, create: bool = False) -> _File:
         """Open a file."""
@@ -145,8 +149,31 @@ class MemoryStore:
 
     def read(self, name: str) -> bytes | None:
         """Return a file's content, or None."""
+        if name in self._maps:
+            return b"".join(bytes(part) for _, part in sorted(self._maps[name].items()))
         content = self._files.get(name)
         return None if content is None else bytes(content.data)
+
+    def map(self, name: str, start: int, byte_count: int) -> mmap:
+        """Return a part of a file as memory that outlives its process, but not its system."""
+        self.check("write")
+        part = mmap(-1, byte_count)
+        self._maps.setdefault(name, {})[start] = part
+        return part
+
+    def identity(self) -> str:
+        """Return what tells these files from a copy of them."""
+        return str(self.copies)
+
+    def copy(self) -> "MemoryStore":
+        """Return a copy of the files as they are, as a backup of a directory is."""
+        other = MemoryStore()
+        other.boots, other.copies = self.boots, self.copies + 1
+        for name, content in self._files.items():
+            other.write(name, bytes(content.data))
+        for name in self._maps:
+            other.write(name, self.read(name) or b"")
+        return other
 
     def write(self, name: str, data: bytes) -> None:
         """Put bytes into a file, as a test damages it; they are there after a crash, too."""
@@ -167,6 +194,7 @@ class MemoryStore:
     def remove(self, name: str) -> None:
         """Delete a file, if it is there."""
         self.check("remove")
+        self._maps.pop(name, None)
         content = self._files.pop(name, None)
         if content is not None:
             content.is_deleted = True

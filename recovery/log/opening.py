@@ -4,7 +4,8 @@
 
     closed cleanly ──▶ the indexes are read, no segment
     process died ──▶ the last segment is read, its torn tail cut; the next sequence is exact
-    system died, or a file is damaged ──▶ the same, and the session's streams go on at their marks
+    system died, or a file is damaged or cut ──▶ the same, and its streams go on at their marks
+    it is a copy of another directory ──▶ a new session
 """
 
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from recovery.log.format import HEAD_BYTES, KIND_STREAM, SEGMENT_HEADER, Walk, p
 from recovery.log.index import Key, SegmentIndex, encode_index, first_record_of, index_name
 from recovery.log.state import LogState
 from recovery.log.store import LogStore
+from recovery.log.tail import read_end
 from recovery.ranges import RangeSet
 
 
@@ -29,8 +31,11 @@ class OpenReport:
         bytes_cut: the torn tail that was cut off the last segment.
         segments_scanned: how many segments were read: the last one after a crash, and those whose
             index is missing or damaged.
-        os_crash: whether frames may be gone that subscribers have: the operating system crashed, or
-            a file was damaged.
+        os_crash: whether messages may be gone that were acknowledged: the operating system
+            crashed, a file was damaged or cut, or the process was killed with
+            `acknowledge="gathered"`.
+        copied: whether the directory is a copy of the one that was written, so that a new session
+            has begun.
         skipped: (session, topic, start, stop) that no message has because of that: what may have
             been behind the last one, and what is gone between others.
         findings: what is damaged; it is not served.
@@ -41,6 +46,7 @@ class OpenReport:
     bytes_cut: int = 0
     segments_scanned: int = 0
     os_crash: bool = False
+    copied: bool = False
     skipped: tuple[tuple[int, str, int, int], ...] = ()
     findings: tuple[Finding, ...] = ()
 
@@ -77,18 +83,23 @@ def open_log(
             _keep_tails(store, number, state)
         if name.endswith(".tmp") or (number is not None and number not in numbers):
             store.remove(name)
+    is_copy = state is not None and _is_copy(store, state, config)
+    if is_copy:
+        state = None  # who has later messages than the copy must not get others for them
     is_clean = state is not None and state.clean
     has_crashed = state is not None and not is_clean and state.boot != store.boot_id()
     found = _Found(Catalog(), has_crashed)
     for number in numbers:
         _open_segment(store, config, number, number == numbers[-1], is_clean, found)
+    found.is_damaged |= not has_crashed and _is_cut(store, found.catalog)
     is_new = state is None
     if state is None:
         state = LogState(session)
     if is_clean:
         ends = [segment.stop_record for segment in found.catalog.segments[-1:]] or [0]
         found.is_damaged |= ends != [state.end]  # something is gone without a trace
-    crashed = not is_new and (has_crashed or found.is_damaged)
+    was_gathering = not is_clean and state.gathered
+    crashed = not is_new and (has_crashed or found.is_damaged or was_gathering)
     skipped = [*_note_holes(state, found), *_skip(state, found)] if crashed else []
     if found.catalog.segments:
         _take_up_names(state, found.catalog, found.catalog.segments[-1])
@@ -97,9 +108,24 @@ def open_log(
         bytes_cut=found.bytes_cut,
         segments_scanned=found.scanned,
         os_crash=crashed,
+        copied=is_copy,
         skipped=tuple(skipped),
         findings=tuple(found.findings),
     )  # fmt: skip
+
+
+def _is_copy(store: LogStore, state: LogState, config: LogConfig) -> bool:
+    is_other = bool(state.identity) and state.identity != store.identity()
+    return is_other and not config.moved
+
+
+def _is_cut(store: LogStore, catalog: Catalog) -> bool:
+    """Whether a killed process had written more than there is."""
+    end = read_end(store)
+    if end is None:
+        return False
+    last = catalog.segments[-1] if catalog.segments else None
+    return last is None or (last.first_record, last.size) < end
 
 
 def read_state(store: LogStore) -> LogState | None:

@@ -18,6 +18,7 @@ from recovery.log.store import LogStore
 NAME: Final = "state"
 VERSION: Final = 1
 _TITLE: Final = "p2plog-state"
+_LATER: Final = ("gathered", "identity")
 
 
 @dataclass(slots=True)
@@ -30,6 +31,8 @@ class LogState:
         clean: whether the log was closed, with everything on the disk.
         end: how many records there had been then.
         always: whether a frame was sent only when it was on the disk.
+        gathered: whether a killed process may have given out sequences that are not in the log.
+        identity: what tells the log's directory from a copy of it; empty: it is not known.
         reserve, floor: a stream that is not in `marks` has no sequence at or above the sum; one
             that is new begins at `floor`.
         marks: by topic, the sequence that no message has reached.
@@ -44,6 +47,8 @@ class LogState:
     clean: bool = False
     end: int = 0
     always: bool = False
+    gathered: bool = False
+    identity: str = ""
     reserve: int = 0
     floor: int = 0
     marks: dict[str, int] = field(default_factory=dict)
@@ -96,7 +101,11 @@ class StateFile:
 
 def encode_state(state: LogState) -> bytes:
     """Return the file's content."""
-    body = json.dumps(asdict(state), separators=(",", ":")).encode()
+    fields = asdict(state)
+    for name in _LATER:
+        if not fields[name]:
+            del fields[name]  # an older version does not know it
+    body = json.dumps(fields, separators=(",", ":")).encode()
     return f"{_TITLE} {VERSION} {crc32c(body):08x}\n".encode() + body
 
 
@@ -110,7 +119,9 @@ def decode_state(data: bytes) -> LogState:
         raise ValueError(f"it has version {words[1]}; this library knows {VERSION}")
     if words[2] != f"{crc32c(body):08x}":
         raise ValueError("its checksum is wrong")
-    state = LogState(**json.loads(body))
+    fields = json.loads(body)
+    # What a newer version has in addition does not change what is known here.
+    state = LogState(**{name: fields[name] for name in LogState.__slots__ if name in fields})
     state.skips = {
         topic: [(start, stop) for start, stop in ranges] for topic, ranges in state.skips.items()
     }

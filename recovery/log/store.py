@@ -5,6 +5,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Sequence
+from mmap import mmap
 from pathlib import Path
 from typing import Final, Protocol
 from weakref import WeakSet
@@ -65,6 +66,15 @@ class LogStore(Protocol):
 
     def read(self, name: str) -> bytes | None:
         """Return a file's content, or None where there is none."""
+
+    def map(self, name: str, start: int, byte_count: int) -> mmap:
+        """Return a part of a file as shared memory, filled with zeros where it was not there.
+
+        It has its place on the disk, so that storing to it cannot fail.
+        """
+
+    def identity(self) -> str:
+        """Return what tells this directory from a copy of it; it is locked."""
 
     def replace(self, name: str, data: bytes, *, durable: bool) -> None:
         """Write a file anew: after a crash it is the old one or the new one, if `durable`."""
@@ -229,6 +239,21 @@ class FileStore:
             return (self._directory / name).read_bytes()
         except FileNotFoundError:
             return None
+
+    def map(self, name: str, start: int, byte_count: int) -> mmap:
+        """Map a part of a file, which is given its place on the disk first."""
+        self._check_owner()
+        fd = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(fd, start, byte_count)
+            return mmap(fd, byte_count, offset=start)
+        finally:
+            os.close(fd)
+
+    def identity(self) -> str:
+        """Return the number of the lock's inode: the lock is made once, and a copy has another."""
+        assert self._lock is not None
+        return str(os.fstat(self._lock._fd).st_ino)
 
     def replace(self, name: str, data: bytes, *, durable: bool) -> None:
         """Write a file anew, by renaming."""

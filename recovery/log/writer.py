@@ -1,7 +1,7 @@
 """Writing a log: frames in, segments out."""
 
 from recovery.log.config import LogConfig
-from recovery.log.errors import LogWriteError
+from recovery.log.errors import LogFormatError, LogWriteError
 from recovery.log.format import (
     HEAD_BYTES,
     KIND_DATA,
@@ -21,6 +21,8 @@ from recovery.log.reader import LogReader
 from recovery.log.retention import Retention
 from recovery.log.state import StateFile
 from recovery.log.store import FileStore, LogFile, LogStore
+from recovery.log.tail import NAME as TAIL
+from recovery.log.tail import Tail, TailContent, read_slots
 
 
 class LogWriter:
@@ -57,6 +59,7 @@ class LogWriter:
         self._is_abandoned = self._is_closed = self._is_failed = self._must_cut = False
         self._segment_bytes = config.segment_bytes
         self._page_cache = PageCache(config.cache_bytes)
+        self._tail: Tail | None = None
         try:
             self._store.lock()
             try:
@@ -75,14 +78,18 @@ class LogWriter:
         self.session = state.session
         is_new = not state.boot
         if is_new or state.clean:
-            state.always = self._config.fsync == "always"
+            state.always = self._config.is_synced
+            state.gathered = self._config.acknowledge == "gathered"
             state.reserve = self._config.reserve
         else:
             # What the last writer left may not be on the disk: its marks hold until it is.
-            state.always = state.always and self._config.fsync == "always"
+            state.always = state.always and self._config.is_synced
+            # What the last one had gathered was skipped just now.
+            state.gathered = self._config.acknowledge == "gathered"
             state.reserve = max(state.reserve, self._config.reserve)
             self._dirty = list(catalog.segments)
         state.clean, state.boot = False, self._store.boot_id()
+        state.identity = self._store.identity()
         self._state_file = StateFile(self._store, state)
         self._state_file.write()
         self.bytes = sum(segment.size for segment in catalog.segments)
@@ -207,9 +214,45 @@ class LogWriter:
         stream.frames += 1
         segment.records += 1
         segment.size = at + size
+        if self._tail is not None:
+            self._tail.note_end(segment.first_record, segment.size)
         self._next[key] = stop
         self.bytes += size
         self.unsynced_bytes += size
+
+    def accepted(self) -> list[TailContent]:
+        """Return what a process that was killed had accepted, and had in no frame yet.
+
+        It stays there until `begin_tail`: what is to be kept of it is appended before.
+
+        Raises:
+            LogFormatError: the tail is damaged, which the death of a process does not do.
+
+        """
+        try:
+            return list(read_slots(self._store))
+        except ValueError as error:
+            raise LogFormatError(self._store.path(TAIL), 0, str(error)) from None
+
+    def begin_tail(self, slot_bytes: int = 0) -> Tail:
+        """Note from now on, where a killed process leaves it, how far was written.
+
+        Args:
+            slot_bytes: how many bytes of messages of one stream are gathered there at most, of
+                values and of columns each. Default 0: none.
+
+        Raises:
+            LogWriteError: the disk is full, or the directory is gone.
+
+        """
+        try:
+            self._tail = Tail(self._store, slot_bytes)
+        except OSError as error:
+            what = f"the log {self._store.path(TAIL)} cannot be written"
+            raise LogWriteError(what, error) from error
+        if self._segment is not None:
+            self._tail.note_end(self._segment.first_record, self._segment.size)
+        return self._tail
 
     def begin_sync(self) -> PendingSync:
         """Begin to force everything to the disk; call its `wait`, then `end_sync`.
@@ -284,8 +327,19 @@ class LogWriter:
         if not self._is_closed:
             self._state_file.remove()
 
-    def close(self, now_ns: int) -> None:
+    def release(self) -> None:
+        """Let another one write, and leave everything as a killed process does."""
+        self._is_closed = True
+        self._close_file()
+        self._store.unlock()
+
+    def close(self, now_ns: int, *, keeps_tail: bool = False) -> None:
         """Force everything to the disk and close, so that opening it again reads no segment.
+
+        Args:
+            now_ns: wall-clock time in ns since the epoch.
+            keeps_tail: whether messages are left in the tail, which `accepted` returns when the
+                log is opened again.
 
         Raises:
             LogWriteError: not everything could be written; it is closed all the same.
@@ -305,6 +359,8 @@ class LogWriter:
                 self._state.end = 0 if self._segment is None else self._segment.stop_record
                 self._state.clean = True
                 self._state_file.write()
+                if self._tail is not None and not keeps_tail:
+                    self._tail.remove()
         finally:
             self._close_file()
             self._store.unlock()

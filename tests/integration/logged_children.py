@@ -17,15 +17,16 @@ def fill_log(endpoint, directory, policy):
     """Publish until the log may not grow any more, and tell how that was told."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, resource.RLIM_INFINITY))
     log = LogConfig(directory, on_error=policy)
-    accepted, error = 0, None
+    accepted, flushed, error = 0, 0, None
     publisher = Publisher(endpoint, log=log, config=PublisherConfig(frame_bytes=4096))
     say(publisher.endpoint)
     sys.stdin.readline()
     try:
         for _ in range(3000):
             publisher.publish(TOPIC, accepted, headers={"padding": bytes(200)})
-            publisher.flush()
             accepted += 1
+            publisher.flush()
+            flushed += 1
     except LogFailedError as failure:
         error = failure
     stats = publisher.stats()
@@ -33,6 +34,7 @@ def fill_log(endpoint, directory, policy):
         json.dumps(
             {
                 "accepted": accepted,
+                "flushed": flushed,
                 "error": None if error is None else str(error),
                 "errno": None if error is None else error.errno,
                 "failed": stats.log.failed,

@@ -187,7 +187,7 @@ def test_a_full_disk_is_told_and_what_was_written_stays(
         assert told["error"] is None
         assert told["failed"]
         assert told["accepted"] == 3000
-    assert take(subscriber, told["accepted"]) == list(range(told["accepted"]))
+    assert take(subscriber, told["flushed"]) == list(range(told["flushed"]))
     child.tell("end")
     assert child.wait() == 0
 

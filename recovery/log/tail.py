@@ -1,0 +1,227 @@
+"""The tail file: what must outlive a killed process, and is in no segment.
+
+It is mapped into memory and shared with the kernel, so what is stored in it survives the death of
+the process at no cost of a system call. A crash of the operating system may tear it; then it is not
+read.
+
+::
+
+    page 0   magic, boot id, slot size, the segment that was written last and how far, see `Tail`
+    slot 0   messages of one stream that were accepted and are in no frame yet, see `TailSlot`
+    slot 1   …
+
+All numbers are u64 in the machine's byte order: it is read on the machine that wrote it.
+"""
+
+import struct
+from collections.abc import Iterator
+from mmap import mmap
+from typing import Final
+
+from crc32c import crc32c
+
+from recovery.log.store import LogStore
+
+NAME: Final = "tail"
+PAGE: Final = 4096
+SLOTS_MAX: Final = 64
+"""Streams whose messages may be gathered at a time; those of others are written one by one."""
+_MAGIC: Final = int.from_bytes(b"p2ptail1", "big")
+_U64: Final = struct.Struct("=Q")
+_MAGIC_AT, _BOOT_AT, _SLOT_BYTES_AT, _SEGMENT_AT, _SIZE_AT = range(5)
+_END, _COLUMNS, _SESSION, _FIRST, _BASE_NS, _ORIGIN, _TOPIC_BYTES = range(7)
+_TOPIC_AT: Final = 64
+_TOPIC_BYTES_MAX: Final = 1024
+
+
+class TailSlot:
+    """Messages of one stream, on their way into one frame.
+
+    Their values stand one after the other in `memory`, from where the writer chose. Columns (what a
+    message has in addition to its value) follow where values cannot come, and the last page has the
+    numbers. What counts is what the first of them covers: it is stored last.
+
+    Attributes:
+        memory: the slot.
+        header: its last page as numbers. `header[0]`, where the values end that count, is stored
+            after each message; 0: the slot is free. `header[1]`: how many bytes of columns there
+            are.
+        bytes_max: where values end at the latest, and how many bytes of columns there is room for.
+
+    """
+
+    __slots__ = ("bytes_max", "header", "memory", "number")
+
+    def __init__(self, number: int, memory: mmap) -> None:
+        self.number = number
+        self.memory = memory
+        self.header = memoryview(memory)[-PAGE:].cast("Q")
+        self.bytes_max = (len(memory) - PAGE) // 2
+
+    def begin(self, session: int, topic: bytes, first: int, base_ns: int, origin: int) -> None:
+        """Begin to gather messages of a stream.
+
+        Args:
+            session: of the stream.
+            topic: of the stream, at most 1024 bytes.
+            first: the sequence of the first message.
+            base_ns: the time of messages that are given none, in ns since the epoch.
+            origin: where in `memory` the first value goes, at least 1.
+
+        """
+        header = self.header
+        header[_END] = header[_COLUMNS] = 0
+        header[_SESSION], header[_FIRST], header[_ORIGIN] = session, first, origin
+        header[_BASE_NS] = base_ns % 2**64
+        header[_TOPIC_BYTES] = len(topic)
+        at = len(self.memory) - PAGE + _TOPIC_AT
+        self.memory[at : at + len(topic)] = topic
+        header[_END] = origin
+
+    def add_columns(self, data: bytes) -> bool:
+        """Add what a message has in addition to its value; False where there is no room."""
+        size = self.header[_COLUMNS]
+        if size + len(data) > self.bytes_max:
+            return False
+        at = self.bytes_max + size
+        self.memory[at : at + len(data)] = data
+        self.header[_COLUMNS] = size + len(data)
+        return True
+
+    def free(self) -> None:
+        """Forget the messages: they are in a segment."""
+        self.header[_END] = 0
+
+
+class TailContent:
+    """What a process that died had accepted of one stream, and had in no frame yet.
+
+    Attributes:
+        session, topic: of the stream.
+        first: the sequence of the first message.
+        base_ns: the time of messages that were given none, in ns since the epoch.
+        values: one after the other, as they were packed.
+        columns: records of what messages had in addition, the same way; perhaps some of messages
+            that are not in `values`.
+
+    """
+
+    __slots__ = ("base_ns", "columns", "first", "session", "topic", "values")
+
+    def __init__(self, slot: TailSlot) -> None:
+        header, memory, room = slot.header, slot.memory, slot.bytes_max
+        columns_bytes, topic_bytes = header[_COLUMNS], header[_TOPIC_BYTES]
+        origin, end = header[_ORIGIN], header[_END]
+        is_good = 0 < origin <= end <= room and 0 < topic_bytes <= _TOPIC_BYTES_MAX
+        if not is_good or columns_bytes > room:
+            raise ValueError(f"slot {slot.number} is damaged")
+        self.session, self.first = header[_SESSION], header[_FIRST]
+        base_ns = header[_BASE_NS]
+        self.base_ns = base_ns - 2**64 if base_ns >= 2**63 else base_ns
+        at = len(memory) - PAGE + _TOPIC_AT
+        self.topic = memory[at : at + topic_bytes].decode()
+        self.values = memory[origin:end]
+        self.columns = memory[room : room + columns_bytes]
+
+
+class Tail:
+    """The tail file of a log's writer.
+
+    Args:
+        store: the log's files.
+        slot_bytes: the size of a slot's values, as of its columns. 0: no messages are gathered.
+
+    """
+
+    def __init__(self, store: LogStore, slot_bytes: int = 0) -> None:
+        self._store = store
+        self._size = 0 if not slot_bytes else PAGE + 2 * _whole_pages(slot_bytes)
+        self._free: list[TailSlot] = []
+        self._slots: list[TailSlot] = []
+        store.remove(NAME)
+        self._map = store.map(NAME, 0, PAGE)
+        self._header = memoryview(self._map).cast("Q")
+        self._header[_BOOT_AT] = _boot_number(store)
+        self._header[_SLOT_BYTES_AT] = self._size
+        self._header[_MAGIC_AT] = _MAGIC
+
+    def note_end(self, segment: int, size: int) -> None:
+        """Note how far the newest segment was written, so that one that is cut is noticed.
+
+        Args:
+            segment: the number of its first record.
+            size: in bytes.
+
+        """
+        header = self._header
+        if header[_SEGMENT_AT] != segment:
+            header[_SIZE_AT] = 0  # at no moment the size of another one
+            header[_SEGMENT_AT] = segment
+        header[_SIZE_AT] = size
+
+    def take(self) -> TailSlot | None:
+        """Return a free slot; None where there is none, or no room for one on the disk."""
+        if self._free:
+            return self._free.pop()
+        number = len(self._slots)
+        if number >= SLOTS_MAX or not self._size:
+            return None
+        try:
+            memory = self._store.map(NAME, PAGE + number * self._size, self._size)
+        except OSError:
+            return None  # messages are written one by one for now, and it is tried again
+        slot = TailSlot(number, memory)
+        self._slots.append(slot)
+        return slot
+
+    def give_back(self, slot: TailSlot) -> None:
+        """Free a slot, and keep it for another stream."""
+        slot.free()
+        self._free.append(slot)
+
+    def remove(self) -> None:
+        """Delete the file: the log is closed, and everything is in a segment."""
+        self._store.remove(NAME)
+
+
+def read_end(store: LogStore) -> tuple[int, int] | None:
+    """Return the segment that was written last and how far, or None where nothing says so."""
+    numbers = _numbers(store, store.read(NAME))
+    if numbers is None or not numbers[_SIZE_AT]:
+        return None
+    return numbers[_SEGMENT_AT], numbers[_SIZE_AT]
+
+
+def read_slots(store: LogStore) -> Iterator[TailContent]:
+    """Yield what a process that died had accepted, and had in no frame yet.
+
+    Raises:
+        ValueError: a slot is damaged, which the death of a process does not do.
+
+    """
+    data = store.read(NAME)
+    numbers = _numbers(store, data)
+    if data is None or numbers is None or not numbers[_SLOT_BYTES_AT]:
+        return
+    size = numbers[_SLOT_BYTES_AT]
+    for number, at in enumerate(range(PAGE, len(data) - size + 1, size)):
+        if _U64.unpack_from(data, at + size - PAGE)[0]:
+            memory = mmap(-1, size)
+            memory[:] = data[at : at + size]
+            yield TailContent(TailSlot(number, memory))
+
+
+def _numbers(store: LogStore, data: bytes | None) -> tuple[int, ...] | None:
+    """Return page 0, or None where there is none that this start of the system has written."""
+    if data is None or len(data) < PAGE:
+        return None
+    numbers = struct.unpack_from("=5Q", data)
+    return numbers if numbers[:2] == (_MAGIC, _boot_number(store)) else None
+
+
+def _boot_number(store: LogStore) -> int:
+    return crc32c(store.boot_id().encode())
+
+
+def _whole_pages(byte_count: int) -> int:
+    return -(-byte_count // PAGE) * PAGE

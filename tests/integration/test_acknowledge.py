@@ -1,0 +1,133 @@
+"""What `publish` has returned for outlives its process: real publishers, killed at full rate."""
+
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+
+import p2pmsg
+from p2pmsg import LogConfig
+from recovery.log import LogReader
+from tests.integration.acknowledge_children import TOPICS, columns_of, value_of
+
+LOOPBACK = "tcp://127.0.0.1:0"
+CHILD = "tests.integration.acknowledge_children"
+
+
+def kill_one(place, how, **options):
+    """Let a process publish, kill it; return how many messages `publish` had returned for."""
+    file = place / "returned"
+    file.write_bytes(bytes(4096))
+    arguments = {"directory": str(place / "log"), "returned": str(file), "how": how, **options}
+    command = [sys.executable, "-m", CHILD, json.dumps(arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        try:
+            first = child.stdout.readline()
+            time.sleep(0.3 + 0.2 * random.random())
+        finally:
+            child.kill()
+    assert first == b"publishing\n"
+    counts = struct.unpack("=3Q", file.read_bytes()[:24])
+    returned = {topic: count for topic, count in zip(TOPICS, counts, strict=True) if count}
+    assert sum(returned.values()) > 10
+    return returned
+
+
+def go_on(config, topics):
+    """Publish once more; return the sequences of the messages."""
+    with p2pmsg.Publisher(LOOPBACK, log=config) as publisher:
+        return {topic: publisher.publish(topic, "next") for topic in topics}
+
+
+def read_all(directory):
+    """Return {sequence: (value, key, headers)} by topic, of all frames in the log."""
+    found = {}
+    reader = LogReader(directory)
+    for record in reader.records():
+        kept = found.setdefault(record.topic, {})
+        for message in p2pmsg.decode_frame(record.frame):
+            assert message.sequence not in kept
+            kept[message.sequence] = message
+    assert not reader.corrupt
+    reader.close()
+    return found
+
+
+@pytest.mark.parametrize("how", ["one", "columns", "many", "bursts", "threads"])
+@pytest.mark.parametrize(
+    "options", [{}, {"acknowledge": "synced"}, {"fsync": "always"}], ids=str
+)
+def test_a_killed_process_loses_nothing_that_was_returned(tmp_path, options, how):
+    returned = kill_one(tmp_path, how, **options)
+
+    following = go_on(LogConfig(tmp_path / "log", **options), returned)
+
+    found = read_all(tmp_path / "log")
+    for topic, count in returned.items():
+        assert following[topic] >= count
+        kept = [found[topic][number].value for number in range(count)]
+        assert kept == [value_of(topic, number) for number in range(count)]
+        assert found[topic][following[topic]].value == "next"
+    if how == "columns":
+        for number in range(returned["a"]):
+            message, columns = found["a"][number], columns_of(number)
+            assert (message.key, message.headers) == (columns.get("key"), columns.get("headers"))
+            assert message.timestamp_ns == columns.get("timestamp_ns", message.timestamp_ns)
+
+
+@pytest.mark.parametrize("how", ["one", "threads"])
+def test_what_was_gathered_is_skipped_and_reported(tmp_path, how):
+    returned = kill_one(tmp_path, how, acknowledge="gathered")
+    config = LogConfig(tmp_path / "log", acknowledge="gathered")
+
+    seen, lost = dict.fromkeys(returned, 0), {topic: [] for topic in returned}
+    with p2pmsg.Publisher(LOOPBACK, log=config) as publisher:
+        following = {topic: publisher.publish(topic, "next") for topic in returned}
+        with p2pmsg.Subscriber(
+            publisher.endpoint, start="earliest", on_gap=lambda r: lost[r.topic].append(r)
+        ) as subscriber:
+            while any(seen[topic] <= following[topic] for topic in returned):
+                batch = subscriber.receive_many(65_536, 10)
+                seen[batch.topic] = batch.sequence + len(batch)
+    for topic, count in returned.items():
+        assert following[topic] >= count
+        (report,) = lost[topic]
+        assert (str(report.reason), report.stop) == ("crash", following[topic])
+
+
+def test_a_log_that_was_cut_goes_on_past_what_was_in_it(tmp_path, caplog):
+    returned = kill_one(tmp_path, "one")
+    newest = max((tmp_path / "log").glob("*.log"))
+    # More than a frame, for the last one may not have been written whole when the kill came.
+    os.truncate(newest, newest.stat().st_size - 200_000)
+
+    following = go_on(LogConfig(tmp_path / "log"), returned)
+
+    assert all(following[topic] >= count for topic, count in returned.items())
+    assert "may have lost messages" in caplog.text
+
+
+def test_a_copy_of_a_log_begins_a_new_session(tmp_path, caplog):
+    live, copy = tmp_path / "live", tmp_path / "copy"
+    with p2pmsg.Publisher(LOOPBACK, log=LogConfig(live)) as publisher:
+        publisher.publish("a", 1)
+        session = publisher.session
+    shutil.copytree(live, copy)
+    with p2pmsg.Publisher(LOOPBACK, log=LogConfig(copy, moved=True)) as publisher:
+        assert publisher.session == session
+        assert publisher.publish("a", 2) == 1
+    assert "copy" not in caplog.text
+    shutil.rmtree(copy)
+    shutil.copytree(live, copy)
+    with p2pmsg.Publisher(LOOPBACK, log=LogConfig(copy)) as publisher:
+        assert publisher.session != session
+        assert publisher.publish("a", 2) == 0
+    assert "is a copy" in caplog.text
+    with p2pmsg.Publisher(LOOPBACK, log=LogConfig(live)) as publisher:
+        assert publisher.session == session
