@@ -157,6 +157,8 @@ class SubscriberStats:
         publishers: names of the publishers connected to now.
         cursor: of the durable position; None without one.
         lines: one entry an endpoint.
+        sessions_unjoined: sessions whose publisher was gone before it could be joined. What came of
+            them was delivered; what is known to have been before that was reported lost.
 
     """
 
@@ -179,6 +181,7 @@ class SubscriberStats:
     cursor: CursorStats | None = None
     lines: list[LineStats] = field(default_factory=list)
     conflated: int = 0
+    sessions_unjoined: int = 0
 
     @property
     def balanced(self) -> bool:

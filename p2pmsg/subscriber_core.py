@@ -51,6 +51,7 @@ class SubscriberCore:
         tally: which line brought what; None: there is one only.
         troubled: the streams that miss something.
         repairs_dropped: repairs that came while there was no room, and are asked for again.
+        sessions_unjoined: sessions that ended, or fell silent for good, before they were joined.
         cursor: where streams resume; None: nowhere.
         lone: the stream whose last message went past `ready`, until the shell has seen that.
 
@@ -95,6 +96,7 @@ class SubscriberCore:
             line.contacted = cursor is not None and cursor.contacted(index)
         self.peers: dict[int, Peer] = {}
         self.forgotten: Counter[str] = Counter()
+        self.sessions_unjoined = 0
         self._rng = rng
         self.receiver_config = ReceiverConfig(
             nack=config.nack,
@@ -308,7 +310,9 @@ class SubscriberCore:
         # Until the echo comes nothing can be handed on; it must not find the room taken.
         if shed or (not peer.joined and 2 * self.bytes_held >= self.config.receive_bytes):
             self.frames_shed += 1
-            stream.receiver.observe_head(frame.sequence + frame.count, now_ns=now_ns)
+            stream.receiver.hear_of(
+                frame.sequence, frame.sequence + frame.count, now_ns=now_ns
+            )
             self._settle(stream)
             return
         if self.tally is not None:

@@ -64,7 +64,7 @@ class CursorDesk:
 
     def has_begun(self, peer: Peer) -> bool:
         """Whether all streams of a session have begun that were there when it was joined."""
-        return peer.joined or peer.gone
+        return peer.joined or peer.gone or peer.given_up
 
     def record(self, core: "SubscriberCore") -> None:
         """Write down the newcomers; raises as `CursorFile.join`, and may be called again."""
@@ -77,7 +77,9 @@ class CursorDesk:
             at = {i for i, line in enumerate(core.lines) if line.session == peer.session}
             at |= {peer.probe_line} | {route.line for route in peer.relayed}
             places = [self._places[line] for line in sorted(at) if line >= 0]
-            self.file.join(peer.session, self._scope, starts, places)
+            # Of one that was never joined, other streams may be as old as can be.
+            scope = self._scope if peer.joined else tuple(peer.streams)
+            self.file.join(peer.session, scope, starts, places)
             peer.keep_alive_ns = core.next_check_ns = 0
             del self.newcomers[0]
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from p2pmsg import control, wire
 from p2pmsg.start import Start
 from p2pmsg.subscriber_peer import Peer
+from p2pmsg.subscriber_upstream import merge_heads
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason
 
@@ -39,7 +40,8 @@ class Command:
     """Something that the shell is to do.
 
     `connect` and `disconnect` are for the recovery channel of a session, or of a relay;
-    `subscribe`, `unsubscribe`, `reconnect` and `leave` (until `reconnect`) for a line.
+    `subscribe`, `unsubscribe`, `reconnect` and `leave` (until `reconnect`) for a line;
+    `warn` writes `text` to the program's log.
     """
 
     what: str
@@ -47,6 +49,7 @@ class Command:
     session: int = 0
     endpoint: str = ""
     prefix: bytes = b""
+    text: str = ""
 
 
 @dataclass(slots=True)
@@ -98,6 +101,7 @@ class LineDesk:
         self.subscriber = subscriber
         self.name = name
         self._timeout_ns = int(core.config.publisher_timeout_ms * _MS)
+        self._give_up_ns = max(self._timeout_ns, int(core.config.nack.deadline_ms * _MS))
         self._pages = control.HeadPages(core.config.streams_max)
 
     def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
@@ -227,7 +231,7 @@ class LineDesk:
         first = not peer.joined
         self.take_heads(peer, heads, now_ns)
         # Last, so that an exception before it leads to another probe.
-        peer.joined, peer.probe = True, None
+        peer.joined, peer.probe, peer.given_up = True, None, False
         if core.cursor is None or not first or peer not in core.cursor.newcomers:
             self._send_joined(peer, now_ns)
         else:  # it has joined once the cursor says so: see `CursorDesk.record`
@@ -321,6 +325,8 @@ class LineDesk:
             elif peer.joined and peer.direct and now_ns >= peer.keep_alive_ns:
                 self._send_joined(peer, now_ns)
             silent = now_ns - peer.heard_ns > self._timeout_ns
+            if not peer.joined and now_ns - peer.heard_ns > self._give_up_ns:
+                self._give_up(peer, now_ns)
             if silent or peer.blamed:  # or it is back: perhaps it restarted on its log
                 peer.blamed = silent
                 reason = LossReason.PUBLISHER_GONE if silent else LossReason.TIMEOUT
@@ -367,22 +373,74 @@ class LineDesk:
         if peer.probe is not None:
             prefix = wire.control_prefix(Kind.ECHO, peer.probe)
             core.commands.append(Command("unsubscribe", peer.probe_line, prefix=prefix))
+            self._hold_part(peer)
             peer.probe = None
         if peer.relayed or core.relays.may_have(peer, now_ns):
             core.commands.append(Command("disconnect", session=peer.session))
             return
         peer.gone = True
+        if not peer.joined:
+            self._begin_unjoined(peer, now_ns)
         for stream in peer.streams.values():
-            receiver = stream.receiver
-            if not receiver.started:
-                # It was never joined: what came is all that is known to be ours.
-                whole = peer.returning or self._core.start.kind == "sequence"
-                self._core.begin(stream, None if whole else receiver.first_known, now_ns=now_ns)
+            stream.receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)
+            core._settle(stream)
+        core.commands.append(Command("disconnect", session=peer.session))
+
+    def _hold_part(self, peer: Peer) -> None:
+        """Keep what has come of an echo of several pages."""
+        part = None if peer.probe is None else self._pages.part(peer.probe)
+        if part is not None and not peer.joined:
+            peer.held.setdefault(peer.session, part)
+
+    def _give_up(self, peer: Peer, now_ns: int) -> None:
+        """Hand on what came of a session that has been silent since, and was never joined.
+
+        It is probed on: when its publisher comes back on its log, it goes on from there.
+        """
+        self._hold_part(peer)
+        if peer.given_up and all(s.receiver.started for s in peer.streams.values()):
+            return
+        self._begin_unjoined(peer, now_ns)
+        peer.given_up = True
+        for stream in peer.streams.values():
             stream.receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)
             self._core._settle(stream)
-        if self._core.cursor is not None and not peer.joined and peer.streams:
-            self._core.cursor.note(peer)
-        self._core.commands.append(Command("disconnect", session=peer.session))
+
+    def _begin_unjoined(self, peer: Peer, now_ns: int) -> None:
+        """Begin the streams of a session whose echo will not come, as far as they are known.
+
+        Where they would have begun only the echo could have said. So whoever wants what was kept
+        begins where that begins at the latest, and gets what is missing reported, not left out.
+        """
+        core = self._core
+        heads = merge_heads([*peer.held.values()]).streams if peer.held else []
+        peer.held = {}
+        core.sessions_unjoined += not peer.given_up
+        for head in heads:
+            if head.topic not in peer.streams and core._stream_count < core.config.streams_max:
+                core._add_stream(peer, head.topic)
+        starts = {head.topic: head for head in heads}
+        for topic, stream in peer.streams.items():
+            receiver, found = stream.receiver, starts.get(topic)
+            if receiver.started:
+                continue
+            if found is not None:
+                core.begin(stream, found.start, now_ns=now_ns)
+                receiver.observe_head(found.next, now_ns=now_ns)
+            elif peer.returning or core.start.kind == "sequence":
+                core.begin(stream, now_ns=now_ns)
+            elif core.start.kind == "latest":
+                core.begin(stream, receiver.first_known, now_ns=now_ns)
+            else:
+                core.begin(stream, receiver.earliest_known, now_ns=now_ns)
+        if core.cursor is not None and peer.streams:
+            core.cursor.note(peer)
+        known = f"what it had of {len(peer.streams)} streams is delivered or reported lost"
+        text = (
+            f"publisher {peer.name!r} (session {peer.session:016x}) was gone before it could be "
+            f"joined: {known}, and of others nothing is known"
+        )
+        core.commands.append(Command("warn", peer.probe_line, peer.session, text=text))
 
     def _forget_peers(self) -> None:
         if len(self._core.peers) < PEERS_MAX:

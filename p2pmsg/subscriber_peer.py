@@ -26,6 +26,7 @@ class Peer:
         closing: the publisher says that it is closing.
         feedback: how to ask in a multicast; None: it is none.
         gone: another session has taken its place.
+        given_up: it fell silent before it was joined, and what came of it was handed on.
         own: the route to the publisher itself, and `direct` whether there is one now.
         relayed: the routes over relays.
         current: the route that is asked for what is missing; `tried_ns` since when it was without
@@ -48,6 +49,7 @@ class Peer:
         "ending_ns",
         "feedback",
         "gaps",
+        "given_up",
         "gone",
         "heard_ns",
         "held",
@@ -93,6 +95,7 @@ class Peer:
         self.held_ns = 0
         self.direct = self.late = False
         self.joined = self.closing = self.gone = self.told_complete = self.blamed = False
+        self.given_up = False
         self.gaps = 0
         self.feedback: Feedback | None = None
 

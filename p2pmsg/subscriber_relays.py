@@ -329,6 +329,7 @@ class RelayDesk:
         self._core.desk.take_heads(peer, held, now_ns)
         self._forget_probe(route)
         route.joined = peer.joined = True
+        peer.given_up = False
         route.keep_alive_ns = now_ns
         self._core.next_check_ns = now_ns
 

@@ -87,7 +87,7 @@ class StreamReceiver(ReceiverView[T]):
         self._lost: LostRecord[T] = LostRecord(config.losses_max, late_max)
         self._ages_ns: list[int] = []
         self._start = self._expected = self._head = -1  # -1: not started, matches no frame
-        self._head_early = -1
+        self._head_early = self._first_early = self._earliest_early = -1
         self.handed = self.lost = self.duplicates = self.late = self.early = 0
         self.repaired = self.reordered = self.overflowed = self.heads_refused = 0
         self.ages_forgotten = self.displaced = 0
@@ -151,7 +151,9 @@ class StreamReceiver(ReceiverView[T]):
         if next_sequence <= self._head and (earliest is None or earliest <= self._expected):
             return
         if self._start < 0:
-            self._head_early = max(self._head_early, next_sequence)
+            self._note_early(next_sequence, next_sequence)
+            if earliest is not None and not 0 <= self._earliest_early <= earliest:
+                self._earliest_early = earliest
             return
         if earliest is not None and earliest > self._expected:
             if earliest > self._head:
@@ -162,6 +164,13 @@ class StreamReceiver(ReceiverView[T]):
             self.refuse(self._expected, earliest, LossReason.EVICTED, now_ns=now_ns)
         if next_sequence > self._head:
             self._miss(next_sequence, now_ns)
+
+    def hear_of(self, start: int, stop: int, *, now_ns: int) -> None:
+        """Take note that `[start, stop)` was published; a frame with it came and was dropped."""
+        if self._start < 0:
+            self._note_early(start, stop)
+        else:
+            self.observe_head(stop, now_ns=now_ns)
 
     def refuse(self, start: int, stop: int, reason: LossReason, *, now_ns: int) -> None:
         """Take an answer that `[start, stop)` cannot be had: what of it is missing is lost."""
@@ -281,7 +290,12 @@ class StreamReceiver(ReceiverView[T]):
             self.overflowed += 1
         elif result is InsertResult.DUPLICATE:
             self.duplicates += stop - start
+        self._note_early(start, stop)
+
+    def _note_early(self, start: int, stop: int) -> None:
         self._head_early = max(self._head_early, stop)
+        if not 0 <= self._first_early <= start:
+            self._first_early = start
 
     def _receive_below_head(
         self, start: int, stop: int, size: int, item: T, now_ns: int, repaired: bool

@@ -16,7 +16,9 @@ class ReceiverView(Generic[T]):
     """The places that a sequence can be in at a `StreamReceiver`, and how much is in each."""
 
     __slots__ = (
+        "_earliest_early",
         "_expected",
+        "_first_early",
         "_head",
         "_head_early",
         "_lost",
@@ -26,7 +28,9 @@ class ReceiverView(Generic[T]):
         "_start",
     )
 
+    _earliest_early: int
     _expected: int
+    _first_early: int
     _head: int
     _head_early: int
     _lost: LostRecord[T]
@@ -42,9 +46,13 @@ class ReceiverView(Generic[T]):
 
     @property
     def first_known(self) -> int:
-        """Until started: where the first frame held begins, or the head heard of, or 0."""
-        first = self._reorder.first
-        return max(0, self._head_early) if first is None else first
+        """Until started: the lowest sequence or head that was heard of, or 0."""
+        return max(0, self._first_early)
+
+    @property
+    def earliest_known(self) -> int:
+        """Until started: the lowest earliest sequence kept that was heard of, or 0."""
+        return max(0, self._earliest_early)
 
     @property
     def start(self) -> int:

@@ -6,6 +6,7 @@ from p2pmsg.relay.core import RelayCore, malformed
 from recovery import Delivery
 
 if TYPE_CHECKING:
+    from p2pmsg.relay.session import RelayedSession
     from p2pmsg.subscriber_core import SubscriberCore
     from p2pmsg.subscriber_peer import Peer, Stream
 
@@ -68,10 +69,10 @@ class Intake:
         source = self._source
         relay.set_path(source.relays.path_beyond())
         for session, peer in list(source.peers.items()):
-            if not peer.joined:
+            if not (peer.joined or peer.gone or peer.given_up):
                 continue
             served = relay.sessions.get(session)
-            if peer.gone:
+            if peer.gone or not peer.joined:
                 if served is not None:
                     served.is_live = False
                 continue
@@ -80,10 +81,22 @@ class Intake:
                 peer.name, hops, True,
             ):  # fmt: skip
                 served = relay.open_session(session, peer.name, hops)
-            if served is not None and len(served.streams) < len(peer.streams):
-                for topic, stream in list(peer.streams.items()):
-                    if stream.receiver.started and topic not in served.streams:
-                        relay.open_stream(session, topic, stream.receiver.start, now_ns=now_ns)
+            if served is not None:
+                self._open_streams(served, peer, now_ns)
+
+    def _open_ended(self, peer: "Peer", now_ns: int) -> None:
+        """Serve a session that ended before it was noted here, perhaps before it was joined."""
+        served = self._relay.open_session(peer.session, peer.name, 1)
+        if served is not None:
+            self._open_streams(served, peer, now_ns)
+            served.is_live = False
+
+    def _open_streams(self, served: "RelayedSession", peer: "Peer", now_ns: int) -> None:
+        if len(served.streams) < len(peer.streams):
+            for topic, stream in list(peer.streams.items()):
+                if stream.receiver.started and topic not in served.streams:
+                    start = stream.receiver.start
+                    self._relay.open_stream(peer.session, topic, start, now_ns=now_ns)
 
     def transfer(self, *, now_ns: int, wall_ns: int, count_max: int = 256) -> int:
         """Move at most `count_max` frames and losses; returns how many.
@@ -102,6 +115,8 @@ class Intake:
             session = stream.peer.session
             if session not in relay.sessions:
                 self.note_sessions(now_ns=now_ns)
+                if session not in relay.sessions:
+                    self._open_ended(stream.peer, now_ns)
             relay.open_stream(session, stream.topic, stream.receiver.start, now_ns=now_ns)
             if isinstance(output, Delivery):
                 if not relay.take(session, output, now_ns=now_ns, wall_ns=wall_ns):

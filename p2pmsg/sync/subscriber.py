@@ -56,7 +56,9 @@ class Subscriber:
         endpoints: of one publisher, or several.
         topics: what to take: topics, and prefixes written with a `*` behind them. Default: all.
         start: `latest` (default), `earliest`, a sequence, or a time (an aware datetime), as far as
-            the replay buffer reaches.
+            the replay buffer reaches. Where a publisher is gone before it has answered where that
+            is, `earliest` and a time mean the earliest that it is known to have kept, or else 0:
+            what is missing from there on is reported lost.
         on_gap: what to do about messages that are missing. `wait` (default): until they are
             repaired, or until `repair_timeout`, when their loss is logged and receiving goes on.
             `raise`: the same, but the loss is raised as `MessagesLostError`. A callable gets a

@@ -303,6 +303,8 @@ class SubscriberDriver:
             key = self._core.lines[command.line].key
             if key in self._clients:
                 self._clients[key].reconnect()
+        elif what == "warn":
+            _log.warning("%s", command.text)
         elif what == "leave":
             left = self._receivers[command.line]
             if isinstance(left, transports.ZmqReceiver):

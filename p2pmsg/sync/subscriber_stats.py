@@ -61,4 +61,5 @@ def subscriber_stats(
         publishers=[peer.name for peer in core.peers.values() if peer.joined and not peer.gone],
         cursor=cursor,
         lines=lines,
+        sessions_unjoined=core.sessions_unjoined,
     )

@@ -31,6 +31,8 @@ class FaultyNetwork:
         rng: the only source of chance.
         sockets: where the simulated processes meet.
         receivers: whom to call when a frame has arrived at the socket of that name.
+        step: called with a frame's kind and its two sockets, right before it arrives and right
+            after its receiver has worked on it; None: nobody wants to know.
         sent: frames put on the way, by kind.
         lost: frames that did not arrive.
         events: how many events have happened.
@@ -43,6 +45,7 @@ class FaultyNetwork:
         self.rng = Random(options.seed)
         self.sockets = MemoryNetwork(self._deliver)
         self.receivers: dict[str, Callable[[], None]] = {}
+        self.step: Callable[[str, str, str], None] | None = None
         self.sent: Counter[str] = Counter()
         self.lost = 0
         self.events = 0
@@ -144,6 +147,8 @@ class FaultyNetwork:
         return self._partitions.get((publisher, subscriber), 0) > self.clock.now_ns
 
     def _arrive(self, link: Link, frame: bytes) -> None:
+        if self.step is not None and link.connected:
+            self.step(kind_of(frame), link.source, link.target)
         link.arrive(frame)
         if not link.connected:
             self._latest.pop(link, None)
@@ -151,6 +156,8 @@ class FaultyNetwork:
         receiver = self.receivers.get(link.target)
         if receiver is not None:
             receiver()
+            if self.step is not None:
+                self.step(kind_of(frame), link.source, link.target)
 
 
 def kind_of(frame: bytes) -> str:

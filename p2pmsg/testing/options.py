@@ -74,6 +74,14 @@ class NetworkOptions:
     commits_per_s: float = 50.0
     """How often a subscriber with a cursor commits, on average: everything, or a part."""
 
+    join_kills: float = 0.0
+    """Part of the steps of a join, 0 to 1, at which one of the two processes dies: right before or
+    right after a WELCOME, PROBE, ECHO or JOINED arrives, or data of a session that is not joined
+    yet, or a cursor notes a session. The process comes back after about `restart_ms`."""
+
+    gone_for_good: float = 0.0
+    """Part of the publishers killed by `join_kills` that never come back, 0 to 1."""
+
     restart_ms: float = 200.0
     """How long who died stays away on average, in ms."""
 
@@ -146,6 +154,8 @@ class NetworkOptions:
             "duplication",
             "reordering",
             "system_crashes",
+            "join_kills",
+            "gone_for_good",
         ):
             value = getattr(self, name)
             check(name, value, value is None or 0 <= value <= 1, "0 to 1")

@@ -88,11 +88,17 @@ class SimulatedCursor:
         desk = self._desk
         if desk is None or not desk.newcomers or not (hurried or self._network.rng.random() < 0.5):
             return
-        newcomers = list(desk.newcomers)
+        newcomers, step = list(desk.newcomers), self._network.step
+        if step is not None:
+            step("CURSOR", self._name, self._name)
+            if self._desk is None:
+                return  # it died right before the write
         desk.record(core)
         for peer in newcomers:
             self.recorded.add(peer.session)
             self._meeting.add(self._places[peer.probe_line])
+        if step is not None:
+            step("CURSOR", self._name, self._name)
 
     def take(self, stream: Stream, output: "Delivery[Frame] | Loss") -> None:
         """Look at what the application gets next."""

@@ -33,7 +33,7 @@ class SimulatedPublisher:
         core: the real core, or None while it is dead.
         crashes: how often it died.
         system_crashes: how often the operating system died with it.
-        is_gone: whether it died for good, and `last_session` in which session.
+        is_gone: whether it died for good.
         evicted: whether a replay buffer of its forgot anything that no log has.
 
     """
@@ -47,7 +47,6 @@ class SimulatedPublisher:
         self.core: PublisherCore | None = None
         self.crashes = self.system_crashes = 0
         self.is_gone = False
-        self.last_session: int | None = None
         self._disk = import_log().MemoryStore() if options.log else None
         self.topics = [f"{name}-topic-{index}" for index in range(options.topics)]
         self._network = network
@@ -138,19 +137,21 @@ class SimulatedPublisher:
     def leave_for_good(self) -> None:
         """Die without a word, never to come back; its log is gone, too."""
         if self.core is not None:
-            self.last_session = self.core.session
             self._book.ended.add(self.core.session)
         self.crash()
         self.is_gone = True
 
     def crash(self) -> None:
         """Die without a word; what was on its way is lost."""
-        if self.core is None:
+        core = self.core
+        if core is None:
             return
         network = self._network
+        for topic, head in core.heads().items():
+            self._book.kept[core.session, topic] = head
         if self._disk is None:
             network.note(f"{self.name} crashes")
-            self._book.ended.add(self.core.session)
+            self._book.ended.add(core.session)
         elif network.rng.random() < network.options.system_crashes:
             network.note(f"{self.name} crashes with its system")
             self.system_crashes += 1

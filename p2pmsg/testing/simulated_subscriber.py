@@ -42,6 +42,7 @@ class SimulatedSubscriber:
         cursor: its durable position; None without one.
         joins: what each publisher had published when its session was joined:
             (session, topic) to (earliest kept, next). With a cursor former lives' count, too.
+        joined: the sessions that were joined, as far as their publishers lived to see it.
         whole: sessions that began after their place was known; all of them is wanted.
 
     """
@@ -75,7 +76,7 @@ class SimulatedSubscriber:
         self._pumps = 0
         self.joins: dict[tuple[int, str], tuple[int, int]] = {}
         self.whole: set[int] = set()
-        self._joined: set[int] = set()
+        self.joined: set[int] = set()
         places = [place.endpoint for place in self.places]
         self.cursor = (
             SimulatedCursor(name, network, book, places, self.topics) if options.cursor else None
@@ -104,7 +105,7 @@ class SimulatedSubscriber:
         recorded = set() if self.cursor is None else self.cursor.recorded
         self.joins = {key: head for key, head in self.joins.items() if key[0] in recorded}
         self.whole &= recorded
-        self._joined &= recorded
+        self.joined &= recorded
         self.core = self._make_core()
         self._clients: dict[int, MemoryRecoveryClient] = {}
         self._receivers: list[MemoryReceiver | GroupReceiving] = []
@@ -209,11 +210,16 @@ class SimulatedSubscriber:
                 self._full_since_ns = None
                 taken = self._take_all(core, now_ns)
             self._do_commands(core)
-            if not (self._read(core, now_ns) or taken):
+            read = self._read(core, now_ns)
+            if core is not self.core:
+                return  # it died while it wrote its cursor
+            if not (read or taken):
                 break
         self._note_joins(core)
         if self.cursor is not None:
             self.cursor.record(core, hurried=self._hurried)
+            if core is not self.core:
+                return
         if core.bytes_held > self.config.receive_bytes + _FRAME_BYTES_MAX:
             self._book.complain(f"{self.name} holds {core.bytes_held} bytes")
         if core.troubled.bytes_held != sum(s.receiver.bytes_held for s in core.troubled):
@@ -233,11 +239,6 @@ class SimulatedSubscriber:
     def streams(self) -> list[Stream]:
         """The streams of the current life."""
         return [] if self.core is None else self.core.streams
-
-    @property
-    def forsaken(self) -> set[int | None]:
-        """The sessions whose publisher died for good: what was not joined never will be."""
-        return {one.last_session for one in self.publishers if one.is_gone}
 
     def wants(self, topic: str) -> bool:
         """Whether it takes a topic."""
@@ -286,6 +287,8 @@ class SimulatedSubscriber:
         if self.cursor is not None and core.ready:
             self._note_joins(core)
             self.cursor.record(core, hurried=True)
+            if core is not self.core:
+                return 0
         while (ready := core.pop_ready()) is not None:
             self._network.note(f"{self.name} reads {ready[0].topic} {_describe(ready[1])}")
             self.hand_over(*ready)
@@ -359,11 +362,11 @@ class SimulatedSubscriber:
         """Remember where the streams stood when a session was joined."""
         for publisher in self.publishers:
             session = publisher.session
-            if session is None or session in self._joined:
+            if session is None or session in self.joined:
                 continue
             peer = core.peers.get(session)
             if peer is not None and peer.joined and publisher.core is not None:
-                self._joined.add(session)
+                self.joined.add(session)
                 met = set() if self.cursor is None else self.cursor.met
                 if peer.returning or publisher.endpoint in met:
                     self.whole.add(session)

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.testing.clock import ManualClock
-from p2pmsg.testing.network import MS, FaultyNetwork
+from p2pmsg.testing.network import MS, FaultyNetwork, name_of
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.testing.relay_verdict import has_all_of_relay, relay_violations
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
@@ -16,6 +16,7 @@ from p2pmsg.testing.witness import Book, InvariantError
 
 _STEP_MS = 20.0
 _CALM_MS = 500.0
+_JOIN_KINDS = frozenset({"WELCOME", "PROBE", "ECHO", "DATA", "JOINED", "CURSOR"})
 _QUIET_KINDS = frozenset({"HEARTBEAT", "JOINED"})
 
 
@@ -56,6 +57,8 @@ class Simulation:
         self._book = Book()
         self._healed = False
         options = self.options
+        if options.join_kills:
+            self._network.step = self._step_of_join
         for rate, fault in (
             (options.partitions_per_s, self._part),
             (options.cuts_per_s, self._cut),
@@ -304,6 +307,43 @@ class Simulation:
         subscriber.crash()
         self._network.after_ms(self._about(self.options.restart_ms), subscriber.revive)
 
+    def _step_of_join(self, kind: str, source: str, target: str) -> None:
+        """Let one of two processes die at a step of a join, perhaps."""
+        rng, options = self._network.rng, self.options
+        if self._healed or kind not in _JOIN_KINDS or rng.random() >= options.join_kills:
+            return
+        ends = {name_of(source), name_of(target)}
+        if kind == "DATA" and not self._is_joining(ends):
+            return
+        everybody: list[SimulatedPublisher | SimulatedSubscriber] = [*self.publishers]
+        everybody += self._receivers
+        victims = [one for one in everybody if one.core is not None and one.name in ends]
+        if not victims:
+            return
+        victim = rng.choice(victims)
+        self._network.note(f"{victim.name} dies at a {kind}")
+        restart_ms = self._about(options.restart_ms)
+        if not isinstance(victim, SimulatedPublisher):
+            victim.crash()
+            self._network.after_ms(restart_ms, victim.revive)
+        elif rng.random() < options.gone_for_good:
+            victim.leave_for_good()
+        else:
+            victim.crash()
+            self._network.after_ms(restart_ms, victim.start)
+
+    @property
+    def _receivers(self) -> list[SimulatedSubscriber]:
+        return [*self.relays, *self.subscribers]
+
+    def _is_joining(self, ends: set[str]) -> bool:
+        """Whether a subscriber of these has met a session and not joined it yet."""
+        return any(
+            one.core is not None and any(not peer.joined for peer in one.core.peers.values())
+            for one in self._receivers
+            if one.name in ends
+        )
+
     def _stop_process(self) -> None:
         subscriber = self._network.rng.choice(self.subscribers)
         self._network.note(f"{subscriber.name} stops")
@@ -318,11 +358,7 @@ def _has_everything(subscriber: SimulatedSubscriber) -> bool:
     core = subscriber.core
     if core is None or core.ready or any(line.strange_ns is not None for line in core.lines):
         return False
-    forsaken = subscriber.forsaken
-    if any(
-        not peer.joined and not peer.gone and peer.session not in forsaken
-        for peer in core.peers.values()
-    ):
+    if any(not (peer.joined or peer.gone or peer.given_up) for peer in core.peers.values()):
         return False  # of a session that died before it was joined, too, the end is noticed
     for index, (line, publisher) in enumerate(zip(core.lines, subscriber.places, strict=True)):
         if isinstance(publisher, SimulatedRelay):

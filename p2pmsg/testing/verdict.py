@@ -20,14 +20,18 @@ def final_violations(subscriber: SimulatedSubscriber, book: Book) -> Iterator[st
         return  # what it lost a relay may have lost; see `relay_verdict`
     for publisher in subscriber.publishers:
         yield from _publisher_violations(subscriber, publisher, book)
+    for stream in subscriber.core.streams:
+        died_at = book.kept.get((stream.peer.session, stream.topic))
+        if died_at is not None and stream.receiver.started:
+            name = f"{subscriber.name}: {stream.topic!r} of {stream.peer.name}, which died,"
+            yield from _start_violations(subscriber, stream, name, book, died_at)
 
 
 def _stream_violations(subscriber: SimulatedSubscriber, stream: Stream) -> Iterator[str]:
     name = f"{subscriber.name}: {stream.topic!r} of {stream.peer.name}"
     receiver = stream.receiver
     if not receiver.started:
-        if not stream.peer.gone and stream.peer.session not in subscriber.forsaken:
-            yield f"{name} has not started"
+        yield f"{name} has not started"
         return
     if receiver.missing or receiver.buffered:
         yield f"{name} misses {receiver.missing} and holds back {receiver.buffered}"
@@ -67,15 +71,24 @@ def _publisher_violations(
 
 
 def _start_violations(
-    subscriber: SimulatedSubscriber, stream: Stream, name: str, book: Book
+    subscriber: SimulatedSubscriber,
+    stream: Stream,
+    name: str,
+    book: Book,
+    not_joined: tuple[int, int] = (0, 0),
 ) -> Iterator[str]:
-    """Check that the stream does not start later than it may."""
+    """Check that the stream does not start later than it may.
+
+    `not_joined` is (earliest kept, next) to go by where nobody saw the session being joined.
+    """
     peer = stream.peer
     if subscriber.cursor is not None and (peer.session, stream.topic) in subscriber.cursor.covered:
         return  # where it resumed was looked at then
     start = stream.receiver.start
     kind, position = subscriber.start.kind, subscriber.start.position
-    earliest, following = subscriber.joins.get((peer.session, stream.topic), (0, 0))
+    if peer.session in subscriber.joined:
+        not_joined = (0, 0)  # the stream is younger than that
+    earliest, following = subscriber.joins.get((peer.session, stream.topic), not_joined)
     if kind == "sequence":
         latest = position
     elif peer.session in subscriber.whole and kind in ("latest", "earliest"):

@@ -44,6 +44,7 @@ class Book:
     Attributes:
         published: the messages, by stream; None for a sequence that a crash skipped.
         ended: sessions whose publisher died.
+        kept: (earliest, next) of each stream when its publisher last died.
         violations: what went wrong.
 
     """
@@ -51,6 +52,7 @@ class Book:
     def __init__(self) -> None:
         self.published: dict[tuple[int, str], list[Accepted | None]] = {}
         self.ended: set[int] = set()
+        self.kept: dict[tuple[int, str], tuple[int, int]] = {}
         self.violations: list[str] = []
 
     def accept(self, session: int, topic: str, sequence: int, message: Accepted) -> None:

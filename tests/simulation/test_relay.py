@@ -33,6 +33,7 @@ class Shape:
 
 
 LOSSY = {"loss": 0.1, "duplication": 0.02, "reordering": 0.1}
+KILLS = {"join_kills": 0.03, "restart_ms": 40, "loss": 0.1, "repair_timeout_ms": 4000}
 SHAPES = {
     "relay only": Shape(options=LOSSY),
     "publisher and relay": Shape(both=True, options=LOSSY),
@@ -43,6 +44,13 @@ SHAPES = {
     "publisher begins anew": Shape(publisher_restarts=True, both=True, options={"loss": 0.05}),
     "relay restarts": Shape(relay_restarts=True, options={"loss": 0.05}),
     "relay restarts on its log": Shape(relay_restarts=True, log=True, options={"loss": 0.05}),
+    "dies at a join": Shape(both=True, options=KILLS),
+    "dies at a join, relay only": Shape(options=KILLS),
+    "dies at a join, chain": Shape(chain=2, options=KILLS),
+    "dies at a join for good": Shape(both=True, options={**KILLS, "gone_for_good": 0.5}),
+    "dies at a join for good, relays with logs": Shape(
+        chain=2, log=True, options={**KILLS, "gone_for_good": 0.5}
+    ),
     "everything, with a log": Shape(
         gone=True, relay_restarts=True, log=True, both=True,
         options={**LOSSY, "cuts_per_s": 3, "partitions_per_s": 1, "partition_ms": 100},
@@ -93,7 +101,7 @@ def test_the_promise_holds_with_relays(shape):
         assert simulation.settle(60_000), f"seed {seed} does not settle"
         simulation.check(quiet_ms=0)
         delivered += simulation.delivered
-        if not shape.gone and not shape.publisher_restarts:
+        if not (shape.gone or shape.publisher_restarts or "join_kills" in shape.options):
             assert not simulation.lost, (seed, simulation.lost)
     assert delivered > 20 * SEEDS
 

@@ -1,9 +1,11 @@
 """A subscriber's core: publishers that restart, close, fall silent or lie; and no room."""
 
+from datetime import UTC, datetime
+
 import pytest
 
-from p2pmsg import subscriber_lines
-from p2pmsg.wire import FLAG_CLOSING, Kind
+from p2pmsg import control, subscriber_lines
+from p2pmsg.wire import FLAG_CLOSING, Kind, control_frame
 from recovery import NackConfig
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
 from tests.unit.p2pmsg.subscriber import MS, Talk, data, head
@@ -84,6 +86,11 @@ def test_the_prefix_of_a_probe_is_given_up_with_its_session():
 NEVER_JOINED = {
     "latest": ("latest", [("t", 500, 1)]),
     "a sequence": (499, [("t", 499, 500, "publisher_gone"), ("t", 500, 1)]),
+    "earliest": ("earliest", [("t", 0, 500, "publisher_gone"), ("t", 500, 1)]),
+    "a time": (
+        datetime(2026, 1, 1, tzinfo=UTC),
+        [("t", 0, 500, "publisher_gone"), ("t", 500, 1)],
+    ),
 }
 
 
@@ -95,6 +102,75 @@ def test_of_a_session_that_ended_before_it_was_joined_nothing_older_is_missed(st
     talk.hear(heartbeat(700, topic="u"))
     talk.hear(welcome(NEXT))
     assert [out for out in talk.read() if out[0] == "t"] == expected
+
+
+@pytest.mark.parametrize("ends", ["another session", "silence"])
+def test_where_a_heartbeat_said_what_is_kept_no_more_than_that_is_reported(ends):
+    talk = Talk(start="earliest")
+    talk.hear(welcome())
+    talk.hear(heartbeat(700, earliest=300))
+    talk.hear(heartbeat(710, earliest=310))
+    if ends == "silence":
+        talk.pass_ms(60_000)
+    else:
+        talk.hear(welcome(NEXT))
+    assert talk.read() == [("t", 300, 710, "publisher_gone")]
+    assert talk.core.sessions_unjoined == 1
+
+
+def test_what_came_of_a_publisher_that_stays_away_is_handed_on_though_it_was_never_joined():
+    talk = Talk(start="earliest")
+    talk.hear(welcome())
+    talk.hear(data(500, 2))
+    talk.pass_ms(5000)
+    assert talk.read() == []
+    talk.pass_ms(10_000)
+    assert talk.read() == [("t", 0, 500, "publisher_gone"), ("t", 500, 2)]
+    assert sum(command.what == "warn" for command in talk.core.commands) == 1
+
+    talk.pass_ms(60_000)
+    assert talk.core.sessions_unjoined == 1  # it is told once
+    talk.hear(welcome())  # it comes back on its log
+    talk.hear(echo(talk.probe().probe, head(504, start=0), head(3, topic="u", start=0)))
+    talk.pass_ms(1)
+    assert talk.read() == []
+    wanted = {body.topic: body.ranges for _, body, _ in talk.asked(Kind.NACK)}
+    assert wanted == {"t": [(502, 504)], "u": [(0, 3)]}
+
+
+def test_what_had_no_room_before_the_echo_is_missed_all_the_same():
+    talk = Talk(start="latest")
+    talk.hear(welcome())
+    talk.hear(data(500), shed=True)
+    talk.hear(data(501))
+    talk.hear(welcome(NEXT))
+    assert talk.read() == [("t", 500, 501, "publisher_gone"), ("t", 501, 1)]
+
+
+def test_the_pages_of_an_echo_that_came_count_though_the_last_one_did_not():
+    talk = Talk(start="earliest")
+    talk.hear(welcome())
+    number = talk.probe().probe
+    first = control.Heads("feed", [head(9, earliest=4, start=4)], 0, 0, 1)
+    talk.hear(control_frame(Kind.ECHO, number, first))
+    talk.hear(data(9))
+    talk.hear(data(7, topic="u"))
+    talk.hear(welcome(NEXT))
+    assert sorted(talk.read()) == [
+        ("t", 4, 9, "publisher_gone"),
+        ("t", 9, 1),
+        ("u", 0, 7, "publisher_gone"),
+        ("u", 7, 1),
+    ]
+
+
+def test_an_echo_that_waited_for_other_routes_counts():
+    talk = Talk(start="earliest", lines=2)
+    talk.hear(welcome())
+    talk.hear(echo(talk.probe().probe, head(9, earliest=4, start=4)))
+    assert not talk.core.peers[SESSION].joined  # the other line may lead to a relay that keeps more
+    talk.hear(welcome(NEXT))
+    assert talk.read() == [("t", 4, 9, "publisher_gone")]
 
 
 def test_a_closing_publisher_is_told_when_everything_is_there_and_not_before():
