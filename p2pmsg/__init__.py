@@ -28,6 +28,8 @@ from p2pmsg.errors import (
     ReentrantCallError,
     RemoteError,
     RequestError,
+    RewoundReport,
+    SessionRewoundError,
 )
 from p2pmsg.frames import decode_frame
 from p2pmsg.message import FixedBatch, Message, MessageBatch, Origin
@@ -143,7 +145,9 @@ __all__ = [
     "RequesterStats",
     "Responder",
     "RetransmitConfig",
+    "RewoundReport",
     "SessionEntry",
+    "SessionRewoundError",
     "StreamHead",
     "StreamLedger",
     "Subscriber",

@@ -17,7 +17,7 @@ STREAMS_MAX: Final = 2**20
 _PAGE_BYTES: Final = 256 * 1024
 _ANSWERS_MAX: Final = 64
 """Answers of which a part has come."""
-_HEAD_BYTES: Final = 31
+_HEAD_BYTES: Final = 40
 """What a head has at most beside its topic."""
 
 Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -59,6 +59,8 @@ class Head(msgspec.Struct, array_like=True):
     earliest: Sequence
     next: Sequence
     start: Sequence = 0
+    began: Sequence | None = None
+    """Where the stream stood when its publisher's process opened its log; None: it does not say."""
 
 
 class Heads(msgspec.Struct, array_like=True):

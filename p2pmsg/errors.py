@@ -19,6 +19,7 @@
     │   ├── RemoteError           the responder's handler raised; with type and text
     │   └── NoHandlerError        the responder has no handler for the topic
     └── MessagesLostError         on_gap="raise", and a gap could not be repaired
+        └── SessionRewoundError   … and a publisher uses sequences again that were in use
 
 Time-outs are the built-in `TimeoutError`. A malformed frame off the wire is counted, never raised.
 """
@@ -46,6 +47,8 @@ __all__ = [
     "QueueFullError",
     "RemoteError",
     "RequestError",
+    "RewoundReport",
+    "SessionRewoundError",
 ]
 
 
@@ -248,6 +251,15 @@ class MessagesLostError(P2PError):
         self.report = report
 
 
+class SessionRewoundError(MessagesLostError):
+    """A publisher uses sequences again: its log was restored from a copy, or has lost its end.
+
+    The publisher has lost `[report.start, report.stop)` of the stream and numbers other messages
+    so, in the same session. Receiving goes on with those, from `report.start` on; what had been
+    received with these numbers were other messages.
+    """
+
+
 class LossReport:
     """A range of messages of one stream that was lost for good.
 
@@ -283,4 +295,27 @@ class LossReport:
         return (
             f"lost {self.count} messages [{self.start}, {self.stop}) of {self.topic!r} from "
             f"{self.publisher!r} (session {self.session:016x}): {self.reason.value}"
+        )
+
+
+class RewoundReport(LossReport):
+    """A range of sequences that a publisher has lost itself and gives to other messages.
+
+    It counts no loss: what had not been received of the range is reported lost on its own. From
+    `start` on the new messages follow.
+    """
+
+    __slots__ = ()
+
+    @property
+    def count(self) -> int:
+        """How many messages were lost by this: none."""
+        return 0
+
+    def __str__(self) -> str:
+        return (
+            f"publisher {self.publisher!r} (session {self.session:016x}) has gone back in "
+            f"{self.topic!r}: it was at {self.stop} and is at {self.start} again, and uses the "
+            f"sequences [{self.start}, {self.stop}) for other messages. Its log was restored from "
+            "a copy, or has lost its end"
         )

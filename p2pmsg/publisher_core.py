@@ -98,7 +98,9 @@ class PublisherCore:
         self.place = control.place_of(recovery)
         self.welcome = wire.control_frame(Kind.WELCOME, session, self.greeting)
         self._wall_offset_ns = 0
-        for topic in [] if log is None else log.topics():
+        self._began = {} if log is None else {topic: log.next(topic) for topic in log.topics()}
+        self._floor = 0 if log is None else log.floor
+        for topic in self._began:
             self.beats.put_off(self._make_stream(topic), now_ns)
 
     def become_group(self, datagram_bytes: int, *, now_ns: int) -> GroupDesk:
@@ -130,6 +132,10 @@ class PublisherCore:
         if self._unsynced_from:
             following = self._unsynced_from.get(topic, following)
         return (following if earliest is None else min(earliest, following)), following
+
+    def began(self, topic: str) -> int:
+        """Return where a stream stood when this process began."""
+        return self._began.get(topic, self._floor)
 
     def answered_from(self, topic: str) -> int:
         """Return from where on an answer to a NACK says more than that it is evicted.

@@ -200,6 +200,7 @@ class RequestDesk:
                 self._core.answered_from(topic),
                 self._core.head(topic)[1],
                 self._start(topic, probe),
+                self._core.began(topic),
             )
             for topic in self._core.heads()
             if matches(topic, probe.topics)

@@ -159,6 +159,9 @@ class SubscriberStats:
         lines: one entry an endpoint.
         sessions_unjoined: sessions whose publisher was gone before it could be joined. What came of
             them was delivered; what is known to have been before that was reported lost.
+        streams_rewound: times that a publisher's log was found to be shorter than what was
+            received of a stream, so that sequences are used again. `streams` has a ledger for each
+            time, up to 16 a session.
 
     """
 
@@ -182,6 +185,7 @@ class SubscriberStats:
     lines: list[LineStats] = field(default_factory=list)
     conflated: int = 0
     sessions_unjoined: int = 0
+    streams_rewound: int = 0
 
     @property
     def balanced(self) -> bool:

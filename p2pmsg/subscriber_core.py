@@ -23,7 +23,7 @@ from p2pmsg.subscriber_room import Room, can_take
 from p2pmsg.subscriber_routes import RouteDesk
 from p2pmsg.subscriber_troubled import Troubled
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Delivery, LatencyHistogram, Loss, ReceiverConfig
+from recovery import Delivery, LatencyHistogram, Loss, ReceiverConfig, Rewound
 
 if TYPE_CHECKING:
     from p2pmsg.relay.intake import Resumption
@@ -52,6 +52,7 @@ class SubscriberCore:
         troubled: the streams that miss something.
         repairs_dropped: repairs that came while there was no room, and are asked for again.
         sessions_unjoined: sessions that ended, or fell silent for good, before they were joined.
+        streams_rewound: streams whose publisher has gone back.
         cursor: where streams resume; None: nowhere.
         lone: the stream whose last message went past `ready`, until the shell has seen that.
 
@@ -96,7 +97,7 @@ class SubscriberCore:
             line.contacted = cursor is not None and cursor.contacted(index)
         self.peers: dict[int, Peer] = {}
         self.forgotten: Counter[str] = Counter()
-        self.sessions_unjoined = 0
+        self.sessions_unjoined = self.streams_rewound = 0
         self._rng = rng
         self.receiver_config = ReceiverConfig(
             nack=config.nack,
@@ -120,8 +121,9 @@ class SubscriberCore:
 
     @property
     def streams(self) -> list[Stream]:
-        """All streams, of all sessions that are remembered."""
-        return [stream for peer in list(self.peers.values()) for stream in peer.streams.values()]
+        """All streams, of all sessions that are remembered; those that have ended, too."""
+        peers = list(self.peers.values())
+        return [stream for peer in peers for stream in (*peer.former, *peer.streams.values())]
 
     @property
     def bytes_held(self) -> int:
@@ -238,7 +240,7 @@ class SubscriberCore:
             if not output.late:
                 stream.given = output.sequence + output.count
             stream.given_messages += output.count
-        else:
+        elif not isinstance(output, Rewound):
             stream.given = max(output.stop, stream.position)
         return stream, output
 

@@ -32,6 +32,7 @@ class CursorDesk:
     def __init__(self, file: CursorFile, places: list[str], topics: list[str]) -> None:
         self.file = file
         self.newcomers: list[Peer] = []
+        self._rewound: dict[tuple[int, str], int] = {}
         self._places = places
         self._scope = ("*",) if not topics or "*" in topics else tuple(topics)
 
@@ -49,6 +50,8 @@ class CursorDesk:
         `of_new` is for a stream that is younger than the joining of its session: the cursor knows
         the session, the stream was subscribed to then, and yet it is not there.
         """
+        if (session, topic) in self._rewound:
+            return self._rewound[session, topic]
         known = self.file.cursor.sessions.get(session)
         if known is None:
             return None
@@ -56,6 +59,16 @@ class CursorDesk:
         if following is None and matches(topic, list(known.scope)):
             return of_new
         return following
+
+    def known(self, session: int) -> dict[str, int]:
+        """Return where the streams of a session resume, by topic."""
+        known = self.file.cursor.sessions.get(session)
+        return {} if known is None else {**known.streams}
+
+    def rewind(self, peer: Peer, topic: str, following: int) -> None:
+        """Let a stream resume from before what was committed: its publisher has gone back."""
+        self._rewound[peer.session, topic] = following
+        self.note(peer)
 
     def note(self, peer: Peer) -> None:
         """Note that the streams of a session begin; once they have, it has joined or is gone."""
@@ -68,6 +81,9 @@ class CursorDesk:
 
     def record(self, core: "SubscriberCore") -> None:
         """Write down the newcomers; raises as `CursorFile.join`, and may be called again."""
+        for (session, topic), following in list(self._rewound.items()):
+            self.file.rewind(session, topic, following)
+            del self._rewound[session, topic]
         while self.newcomers:
             peer = self.newcomers[0]
             if not self.has_begun(peer):
@@ -86,7 +102,11 @@ class CursorDesk:
     def commit(self, positions: Iterable[tuple[Stream, int]], *, durable: bool) -> int:
         """Write positions down; returns how many streams advanced."""
         return self.file.advance(
-            [(stream.peer.session, stream.topic, following) for stream, following in positions],
+            [
+                (stream.peer.session, stream.topic, following)
+                for stream, following in positions
+                if not stream.retired
+            ],
             durable=durable,
         )
 

@@ -8,7 +8,7 @@ anew.
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_lines import Command
 from p2pmsg.subscriber_peer import Stream
-from recovery import Delivery, LossReason
+from recovery import Delivery, LossReason, Rewound
 
 
 def heal(core: SubscriberCore, *, now_ns: int) -> None:
@@ -21,7 +21,7 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
             core.ready_bytes += len(output.item.data)
             stop = output.sequence + output.count
             given[id(stream)] = (max(stop, before), messages + output.count)
-        else:
+        elif not isinstance(output, Rewound):
             given[id(stream)] = (max(output.stop, before), messages)
     core._last = None
     core.troubled.clear()
@@ -62,5 +62,7 @@ def _heal_peers(core: SubscriberCore, now_ns: int) -> None:
 def _rewind(stream: Stream, expected: int | None, handed: int, now_ns: int) -> None:
     receiver = stream.receiver
     receiver.rewind(receiver.start if expected is None else expected, handed, now_ns=now_ns)
-    if stream.peer.gone:
+    if stream.retired:
+        receiver.abandon(LossReason.REWOUND, now_ns=now_ns)
+    elif stream.peer.gone:
         receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from p2pmsg import control, wire
 from p2pmsg.start import Start
 from p2pmsg.subscriber_peer import Peer
+from p2pmsg.subscriber_rewound import find_rewound, note_probed
 from p2pmsg.subscriber_upstream import merge_heads
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason
@@ -186,6 +187,7 @@ class LineDesk:
         peer.probe = self._core._rng.getrandbits(64)
         peer.probe_line = line
         peer.probe_due_ns, peer.probe_tries = now_ns + PROBE_RETRY_NS, 0
+        note_probed(self._core, peer)
         prefix = wire.control_prefix(Kind.ECHO, peer.probe)
         self._core.commands.append(Command("subscribe", line, prefix=prefix))
         self._request_probe(peer)
@@ -218,6 +220,7 @@ class LineDesk:
 
     def _take_echo(self, peer: Peer, probe: int, body: control.Heads, now_ns: int) -> None:
         core = self._core
+        find_rewound(core, peer, body, now_ns)
         heads = core.relays.hold(peer, peer.session, body, now_ns)
         if heads is None:
             return
@@ -449,9 +452,9 @@ class LineDesk:
         if ended is None:
             raise FrameError("peers_max")
         peer = self._core.peers.pop(ended)
-        self._core._stream_count -= len(peer.streams)
+        self._core._stream_count -= len(peer.streams) + len(peer.former)
         self._core._last = None
-        for stream in peer.streams.values():
+        for stream in (*peer.former, *peer.streams.values()):
             self._core.troubled.discard(stream)
             if self._core.tally is not None:
                 self._core.tally.forget(stream)

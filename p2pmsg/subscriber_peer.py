@@ -26,6 +26,7 @@ class Peer:
         closing: the publisher says that it is closing.
         feedback: how to ask in a multicast; None: it is none.
         gone: another session has taken its place.
+        former: streams that ended because the publisher has gone back, the oldest first.
         given_up: it fell silent before it was joined, and what came of it was handed on.
         own: the route to the publisher itself, and `direct` whether there is one now.
         relayed: the routes over relays.
@@ -48,6 +49,7 @@ class Peer:
         "direct",
         "ending_ns",
         "feedback",
+        "former",
         "gaps",
         "given_up",
         "gone",
@@ -96,6 +98,7 @@ class Peer:
         self.direct = self.late = False
         self.joined = self.closing = self.gone = self.told_complete = self.blamed = False
         self.given_up = False
+        self.former: list[Stream] = []
         self.gaps = 0
         self.feedback: Feedback | None = None
 
@@ -129,6 +132,8 @@ class Stream:
         history: in a multicast, where it stood when it was joined.
         relayed: messages that were missing and came from a relay.
         malformed: messages whose frame turned out to be malformed; they count as lost.
+        probed: its head when the session was last probed.
+        retired: it has ended, and another one has its place: the publisher has gone back.
         prefix: how its frames begin; `plain_prefix` those that have values only.
         lone: reads `prefix`, the header behind it, and four bytes of the body.
         watched: whether repair ages may be waiting.
@@ -146,8 +151,10 @@ class Stream:
         "peer",
         "plain_prefix",
         "prefix",
+        "probed",
         "receiver",
         "relayed",
+        "retired",
         "topic",
         "watched",
     )
@@ -159,7 +166,8 @@ class Stream:
         self.plain_prefix = stream_prefix(topic, peer.session, FLAG_PLAIN)
         self.lone = lone_struct(len(self.prefix))
         self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng, peer.feedback)
-        self.history = 0
+        self.history = self.probed = 0
+        self.retired = False
         self.conflated = 0
         self.given: int | None = None
         self.given_messages = self.relayed = 0

@@ -17,7 +17,7 @@ from recovery.feedback import Feedback, FeedbackConfig
 from recovery.group_repair import GroupRepair, GroupRepairConfig
 from recovery.heartbeat import HeartbeatConfig, HeartbeatSchedule
 from recovery.latency import LatencyHistogram
-from recovery.loss import Loss, LossReason
+from recovery.loss import Loss, LossReason, Rewound
 from recovery.nack import NackScheduler
 from recovery.nack_config import NackConfig
 from recovery.ranges import RangeSet
@@ -69,6 +69,7 @@ __all__ = [
     "RequesterStats",
     "RetransmitConfig",
     "RetransmitScheduler",
+    "Rewound",
     "StallConfig",
     "StallGuard",
     "StallState",

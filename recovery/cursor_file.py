@@ -151,6 +151,18 @@ class CursorFile:
             raise
         return len(entries)
 
+    def rewind(self, session: int, topic: str, following: int) -> None:
+        """Let a stream resume at `following`, before what was committed; on the disk on return.
+
+        For a publisher that has gone back itself and uses the sequences from there on again.
+        """
+        known = self.cursor.sessions.get(session)
+        if known is None or known.streams.get(topic, 0) <= following:
+            return
+        self._suspect = True
+        known.streams[topic] = following
+        self._replace()
+
     def sync(self) -> None:
         """Force what was written to the disk, if anything was not."""
         if self._suspect:

@@ -33,6 +33,10 @@ class LossReason(enum.StrEnum):
     OVERFLOW = "overflow"
     """A bound of the receiver was met."""
 
+    REWOUND = "rewound"
+    """The publisher's log came back shorter: it has lost these itself, and gives their sequences to
+    other messages."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -46,6 +50,19 @@ class Loss:
     def count(self) -> int:
         """Number of messages lost."""
         return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound(Loss):
+    """The publisher has lost `[start, stop)` and gives these sequences to other messages.
+
+    It is no loss in the ledger: what of it had not been handed on was lost before, by itself.
+    """
+
+    @property
+    def count(self) -> int:
+        """Number of messages lost by this: none."""
+        return 0
 
 
 class LossRanges:

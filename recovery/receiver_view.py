@@ -70,6 +70,11 @@ class ReceiverView(Generic[T]):
         return max(0, self._head)
 
     @property
+    def head_known(self) -> int:
+        """The highest next sequence that was heard of, also before it is started."""
+        return max(0, self._head, self._head_early)
+
+    @property
     def published(self) -> int:
         """How many messages are known to have been published since `start`."""
         return self._head - self._start

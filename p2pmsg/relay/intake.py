@@ -2,8 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from p2pmsg.errors import RewoundReport
 from p2pmsg.relay.core import RelayCore, malformed
-from recovery import Delivery
+from p2pmsg.subscriber_lines import Command
+from recovery import Delivery, Rewound
 
 if TYPE_CHECKING:
     from p2pmsg.relay.session import RelayedSession
@@ -41,6 +43,15 @@ class Resumption:
 
     def record(self, core: "SubscriberCore") -> None:
         """Do nothing, as `note`."""
+
+    def known(self, session: int) -> dict[str, int]:
+        """Return where the streams of a session go on in the relay, by topic."""
+        served = self._relay.sessions.get(session)
+        streams = {} if served is None else served.streams
+        return {topic: stream.next for topic, stream in streams.items()}
+
+    def rewind(self, peer: "Peer", topic: str, following: int) -> None:
+        """Do nothing: what was served on keeps its sequences."""
 
     def committed(self, stream: "Stream") -> int | None:
         """Return None: a relay has no cursor."""
@@ -84,6 +95,14 @@ class Intake:
             if served is not None:
                 self._open_streams(served, peer, now_ns)
 
+    def _note_rewound(self, stream: "Stream", rewound: Rewound) -> None:
+        """Say that a publisher has gone back: what was served on keeps its sequences here."""
+        report = RewoundReport(
+            stream.topic, stream.peer.session, stream.peer.name, rewound
+        )
+        text = f"{report}. Those that this relay has keep them here; it drops the other ones"
+        self._source.commands.append(Command("warn", text=text))
+
     def _open_ended(self, peer: "Peer", now_ns: int) -> None:
         """Serve a session that ended before it was noted here, perhaps before it was joined."""
         served = self._relay.open_session(peer.session, peer.name, 1)
@@ -123,6 +142,8 @@ class Intake:
                     sequence, count = output.sequence, output.count
                     stream.note_malformed(sequence, count)
                     relay.lose(session, stream.topic, malformed(output), now_ns=now_ns)
+            elif isinstance(output, Rewound):
+                self._note_rewound(stream, output)
             else:
                 relay.lose(session, stream.topic, output, now_ns=now_ns)
             source.pop_ready()

@@ -140,6 +140,10 @@ class RelayedSession:
         kept = [earliest for earliest in (buffered, logged) if earliest is not None]
         return min([following, *kept]), following
 
+    def began(self, topic: str) -> None:
+        """Return None: what a relay has says nothing of how its publisher goes on."""
+        return None
+
     def answered_from(self, topic: str) -> int:
         """Return from where on an answer to a NACK says more than that it is evicted.
 

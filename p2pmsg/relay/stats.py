@@ -50,6 +50,8 @@ class RelayStats:
         frames_shed: frames sent although a slow subscriber's queue had no room; it repairs them.
         frames_invalid: frames that came in and were dropped, by reason.
         sessions_refused, streams_refused: what was not taken on because a bound was met.
+        streams_rewound: times that a publisher's log was found to be shorter than what was received
+            of a stream; the messages that have sequences in use are dropped here.
         undelivered: subscribers that had not got everything when the relay was closed.
 
     """
@@ -78,6 +80,7 @@ class RelayStats:
     sessions_refused: int
     streams_refused: int
     undelivered: int
+    streams_rewound: int = 0
 
     @property
     def streams(self) -> dict[tuple[int, str], tuple[int, int]]:

@@ -124,7 +124,8 @@ class Commits:
         source = self._source
         stream, touched = source._stream, self.touched
         durable = self._fsync == "always"
-        if stream not in touched or len(touched) != 1 or self._core.lone is not None:
+        alone = stream in touched and len(touched) == 1 and self._core.lone is None
+        if stream is None or not alone or stream.retired:
             self.commit_returned(durable=durable)
             return
         following = self._returned(stream)
@@ -162,6 +163,12 @@ class Commits:
             stream = None if peer is None else peer.streams.get(message.topic)
             with self._core_lock:
                 returned = -1 if stream is None else self._returned(stream)
+                former = [] if peer is None else peer.former
+                if following > returned and any(
+                    one.topic == message.topic and following <= self._returned(one)
+                    for one in former
+                ):
+                    return  # its sequence is another message's now; there is nothing to resume
             if stream is None or following > returned:
                 raise ConfigError("message", "one that this subscriber has returned", message)
             self._write([(stream, following)], durable=durable)

@@ -12,7 +12,14 @@ from typing import Any, Self
 
 from p2pmsg.config import OnGap, SubscriberConfig
 from p2pmsg.conflation import ConflatedBatch, Folded, fold
-from p2pmsg.errors import ClosedError, ConfigError, LossReport, MessagesLostError
+from p2pmsg.errors import (
+    ClosedError,
+    ConfigError,
+    LossReport,
+    MessagesLostError,
+    RewoundReport,
+    SessionRewoundError,
+)
 from p2pmsg.gap_policy import GapPolicy
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.start import parse_start
@@ -36,7 +43,7 @@ from p2pmsg.sync.short import receive_active, receive_short, receive_whole
 from p2pmsg.sync.subscriber_parts import batch_of, deadline, read, read_single
 from p2pmsg.sync.subscriber_stats import subscriber_stats
 from p2pmsg.wire import Frame, FrameError
-from recovery import CursorConfig, Delivery, Loss
+from recovery import CursorConfig, Delivery, Loss, Rewound
 
 _MS = 1_000_000
 _WAIT_MS = 1000
@@ -66,6 +73,8 @@ class Subscriber:
             with `message.late` set; with `start="latest"` and no cursor only. `latest`: only the
             newest value of each key matters, so a slow reader gets that one in place of the older
             ones, which `stats()` counts as conflated. A dict: policies by topic or prefix (`a*`).
+            A publisher that uses sequences again is reported in the same way, as `RewoundReport`
+            or `SessionRewoundError`, and logged with `skip`, too.
         name: who subscribes, for people; at most 255 bytes.
         receive_bytes: bound on what waits for `receive`, in bytes. Default 16 MiB.
         repair_timeout: how long to wait for a repair without progress, in seconds. Default 10.
@@ -397,13 +406,15 @@ class Subscriber:
             self._commits.hand_out(stream, loss.start)
 
     def _report(self, stream: Stream, loss: Loss) -> None:
-        report = LossReport(stream.topic, stream.peer.session, stream.peer.name, loss)
+        rewound = isinstance(loss, Rewound)
+        kind = RewoundReport if rewound else LossReport
+        report = kind(stream.topic, stream.peer.session, stream.peer.name, loss)
         on_gap = self._policy.of(stream.topic)
         if on_gap == "raise":
-            raise MessagesLostError(report)
+            raise SessionRewoundError(report) if rewound else MessagesLostError(report)
         if callable(on_gap):
             on_gap(report)
-        elif on_gap != "skip":
+        elif rewound or on_gap != "skip":
             _log.warning("%s", report)
 
     def _forget(self) -> None:

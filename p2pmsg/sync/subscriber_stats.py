@@ -62,4 +62,5 @@ def subscriber_stats(
         cursor=cursor,
         lines=lines,
         sessions_unjoined=core.sessions_unjoined,
+        streams_rewound=core.streams_rewound,
     )

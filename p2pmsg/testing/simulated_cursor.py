@@ -10,7 +10,7 @@ from p2pmsg.subscriber_peer import Stream
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.witness import Book
 from p2pmsg.wire import Frame
-from recovery import CursorConfig, CursorFile, Delivery, Loss, MemoryCursorStore
+from recovery import CursorConfig, CursorFile, Delivery, Loss, MemoryCursorStore, Rewound
 
 
 @dataclass(slots=True)
@@ -103,6 +103,9 @@ class SimulatedCursor:
     def take(self, stream: Stream, output: "Delivery[Frame] | Loss") -> None:
         """Look at what the application gets next."""
         key = (stream.peer.session, stream.topic)
+        if isinstance(output, Rewound):
+            self.covered[key] = Covered(output.start, output.start)
+            return
         start = output.start if isinstance(output, Loss) else output.sequence
         covered = self.covered.get(key)
         if stream.peer.session not in self.recorded:
@@ -133,6 +136,8 @@ class SimulatedCursor:
         whole = all_of_it or rng.random() < 0.5
         positions: list[tuple[Stream, int]] = []
         for stream in streams:
+            if stream.retired:
+                continue
             covered = self.covered.get((stream.peer.session, stream.topic))
             if covered is None or covered.at_hand is None or not (whole or rng.random() < 0.5):
                 continue

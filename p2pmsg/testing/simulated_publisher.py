@@ -66,6 +66,9 @@ class SimulatedPublisher:
             multicast = replace(config.multicast, fec_data=4, fec_parity=options.parity)
             self._config = replace(self._config, multicast=multicast)
         self._publishing = True
+        self._is_rewound = False
+        self._last_session: int | None = None
+        self._copy: dict[str, bytes] = {}
         self._wake_ns = 0
         self._evicted_before = False
         self.start()
@@ -106,6 +109,9 @@ class SimulatedPublisher:
         if self._disk is not None:
             log = self._open_log(session)
             session = log.session
+            if self._last_session not in (None, session):
+                self._book.ended.add(self._last_session)
+            self._last_session = session
         self.core = PublisherCore(
             name=self.name,
             session=session,
@@ -116,7 +122,8 @@ class SimulatedPublisher:
         )
         if log is not None:
             for topic in self.topics:
-                self._book.go_on(session, topic, log.next(topic))
+                self._book.go_on(session, topic, log.next(topic), rewound=self._is_rewound)
+            self._is_rewound = False
         self._guard = StallGuard(StallConfig(stall_ms=self._config.stall_ms))
         network.note(f"{self.name} starts {self.core.session:016x}")
         self._group: GroupSending | None = None
@@ -165,6 +172,26 @@ class SimulatedPublisher:
         self._sender.close()
         self._server.close()
 
+    def copy_log(self) -> None:
+        """Take a copy of the log, which `crash_to_copy` restores."""
+        assert self._disk is not None
+        self._copy = self._disk.copy()
+
+    def crash_to_copy(self, cut_bytes: int = 0) -> None:
+        """Die, and have the log restored from the copy, its last segment shortened by some bytes.
+
+        Without a copy the log stays, and is shortened only.
+        """
+        self.crash()
+        assert self._disk is not None
+        files = self._copy or self._disk.copy()
+        segments = [name for name in sorted(files) if name.endswith(".log")]
+        if cut_bytes:
+            files[segments[-1]] = files[segments[-1]][:-cut_bytes]
+        self._disk.restore(files)
+        self._network.note(f"{self.name} has its log as it was before")
+        self._is_rewound = True
+
     def _open_log(self, session: int) -> PublisherLog:
         log = import_log()
         options = self._network.options
@@ -179,6 +206,11 @@ class SimulatedPublisher:
             store=self._disk,
             slot_bytes=self._config.full_bytes,
         )
+
+    def publish_again(self) -> None:
+        """Go on publishing after `stop_publishing`."""
+        self._publishing = True
+        self._publish_later()
 
     def stop_publishing(self) -> None:
         """Publish nothing from now on."""

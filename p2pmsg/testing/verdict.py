@@ -29,6 +29,8 @@ def final_violations(subscriber: SimulatedSubscriber, book: Book) -> Iterator[st
 
 def _stream_violations(subscriber: SimulatedSubscriber, stream: Stream) -> Iterator[str]:
     name = f"{subscriber.name}: {stream.topic!r} of {stream.peer.name}"
+    if stream.retired:
+        return
     receiver = stream.receiver
     if not receiver.started:
         yield f"{name} has not started"
@@ -67,6 +69,7 @@ def _publisher_violations(
         if receiver.head < count:
             yield f"{name} lost [{receiver.head}, {count}) silently"
         yield from _start_violations(subscriber, stream, name, book)
+        yield from _rewound_violations(subscriber, stream, name, book)
         yield from _loss_violations(subscriber, publisher, stream, name)
 
 
@@ -84,6 +87,8 @@ def _start_violations(
     peer = stream.peer
     if subscriber.cursor is not None and (peer.session, stream.topic) in subscriber.cursor.covered:
         return  # where it resumed was looked at then
+    if any(one.topic == stream.topic for one in peer.former):
+        return  # it began again where its publisher did; the first one's start is looked at
     start = stream.receiver.start
     kind, position = subscriber.start.kind, subscriber.start.position
     if peer.session in subscriber.joined:
@@ -110,6 +115,27 @@ def _start_violations(
         )
     if start > latest:
         yield f"{name} starts at {start} instead of {latest}"
+
+
+def _rewound_violations(
+    subscriber: SimulatedSubscriber, stream: Stream, name: str, book: Book
+) -> Iterator[str]:
+    """Check that what a publisher sent after it had gone back came, or was reported lost."""
+    key = (stream.peer.session, stream.topic)
+    if key not in book.former:
+        return
+    starts = [o.receiver.start for o in stream.peer.former if o.topic == stream.topic]
+    if starts and min(starts) <= book.went_back[key] < stream.receiver.start:
+        yield f"{name} begins again at {stream.receiver.start} instead of {book.went_back[key]}"
+    seen, published = subscriber.witness.seen.get(key), book.published[key]
+    first = max(book.went_back[key], stream.receiver.start)
+    for sequence in range(first, len(published)):
+        want = published[sequence]
+        got = None if seen is None else seen.messages.get(sequence)
+        lost = seen is not None and seen.gone.overlap(sequence, sequence + 1)
+        if want is not None and got is not want and not lost:
+            yield f"{name} did not get the new message {sequence}, and was not told so"
+            return
 
 
 def _loss_violations(

@@ -7,7 +7,7 @@ from typing import Any
 from p2pmsg import wire
 from p2pmsg.subscriber_peer import Stream
 from p2pmsg.wire import Frame, FrameError
-from recovery import Delivery, Loss, LossReason
+from recovery import Delivery, Loss, LossReason, RangeSet, Rewound
 
 VIOLATIONS_MAX = 10
 
@@ -45,11 +45,15 @@ class Book:
         published: the messages, by stream; None for a sequence that a crash skipped.
         ended: sessions whose publisher died.
         kept: (earliest, next) of each stream when its publisher last died.
+        former: what streams had before their publishers' logs were rewound.
+        went_back: to which sequence, the last time.
         violations: what went wrong.
 
     """
 
     def __init__(self) -> None:
+        self.went_back: dict[tuple[int, str], int] = {}
+        self.former: dict[tuple[int, str], list[list[Accepted | None]]] = {}
         self.published: dict[tuple[int, str], list[Accepted | None]] = {}
         self.ended: set[int] = set()
         self.kept: dict[tuple[int, str], tuple[int, int]] = {}
@@ -62,13 +66,19 @@ class Book:
             self.complain(f"{topic!r} got sequence {sequence} for message {len(messages)}")
         messages.append(message)
 
-    def go_on(self, session: int, topic: str, following: int) -> None:
+    def go_on(
+        self, session: int, topic: str, following: int, *, rewound: bool = False
+    ) -> None:
         """Note where a publisher goes on after a crash.
 
         What it had accepted and not sealed is gone with its memory; nobody can have seen it. What
-        it skips is lost.
+        it skips is lost. Where its log is `rewound` that may have been seen, and its sequences are
+        used again.
         """
         messages = self.published.setdefault((session, topic), [])
+        if rewound and following < len(messages):
+            self.former.setdefault((session, topic), []).append(list(messages))
+            self.went_back[session, topic] = following
         del messages[following:]
         messages += [None] * (following - len(messages))
 
@@ -80,12 +90,22 @@ class Book:
 
 @dataclass(slots=True)
 class Seen:
-    """What the application saw of one stream."""
+    """What the application saw of one stream; since its publisher went back, where it did.
+
+    Attributes:
+        next: the sequence after that.
+        delivered, lost, reasons: how many, and for which reasons.
+        gone: what was reported lost.
+        messages: what was delivered, by sequence, where the publisher has gone back.
+
+    """
 
     next: int = -1
     delivered: int = 0
     lost: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
+    messages: "dict[int, Accepted | None]" = field(default_factory=dict)
+    gone: RangeSet = field(default_factory=RangeSet)
 
 
 class Witness:
@@ -93,6 +113,7 @@ class Witness:
 
     Attributes:
         seen: what the application saw, by (session, topic).
+        rewound: how often it was told that a publisher has gone back.
 
     """
 
@@ -101,9 +122,13 @@ class Witness:
         self.book = book
         self.deadline_ns = deadline_ns
         self.seen: dict[tuple[int, str], Seen] = {}
+        self.rewound = 0
 
     def take(self, stream: Stream, output: "Delivery[Frame] | Loss", *, now_ns: int) -> None:
         """Look at what the application gets next."""
+        if isinstance(output, Rewound):
+            self._take_rewound(stream, output)
+            return
         seen = self._seen(stream)
         if not isinstance(output, Loss) and output.late:
             # What was skipped comes after all: it is lost no more.
@@ -121,6 +146,7 @@ class Witness:
         if isinstance(output, Loss):
             seen.lost += output.count
             seen.reasons[output.reason.value] += output.count
+            seen.gone.add(output.start, output.stop)
             self._check_loss(stream, output, now_ns)
         else:
             seen.delivered += output.count
@@ -132,6 +158,10 @@ class Witness:
         if not receiver.started:
             return
         ledger = stream.ledger(waiting)
+        if (stream.peer.session, stream.topic) in self.book.former:
+            if not ledger.balanced:
+                self._complain(stream, f"has a ledger that does not balance: {ledger}")
+            return  # it may be one of several of that name
         if not ledger.balanced:
             self._complain(stream, f"has a ledger that does not balance: {ledger}")
         seen = self._seen(stream)
@@ -143,6 +173,13 @@ class Witness:
         if receiver.head > max(known, receiver.start):
             self._complain(stream, f"has head {receiver.head} where {known} were published")
 
+    def _take_rewound(self, stream: Stream, rewound: Rewound) -> None:
+        key = (stream.peer.session, stream.topic)
+        if key not in self.book.former:
+            self._complain(stream, f"is said to have gone back, which it has not: {rewound}")
+        self.rewound += 1
+        self.seen[key] = Seen()
+
     def _seen(self, stream: Stream) -> Seen:
         key = (stream.peer.session, stream.topic)
         seen = self.seen.get(key)
@@ -153,7 +190,9 @@ class Witness:
         return seen
 
     def _check_content(self, stream: Stream, delivery: "Delivery[Frame]") -> None:
-        messages = self.book.published.get((stream.peer.session, stream.topic), [])
+        key = (stream.peer.session, stream.topic)
+        messages = self.book.published.get(key, [])
+        former = self.book.former.get(key, [])
         frame = delivery.item
         try:
             values, timestamps, keys, headers = wire.decode_columns(frame)
@@ -162,20 +201,23 @@ class Witness:
             return
         for at in range(delivery.count):
             sequence, index = delivery.sequence + at, delivery.skip + at
-            if sequence >= len(messages) or frame.sequence + index != sequence:
+            got = Accepted(
+                values[index],
+                keys[index] if keys else None,
+                timestamps[index] if timestamps else frame.base_timestamp_ns,
+                headers[index] if headers else None,
+                0,
+            )
+            if former:
+                found = next((m for m in (messages, *former) if _has(m, sequence, got)), None)
+                if found is None:
+                    self._complain(stream, f"delivered {sequence} with no content that it had")
+                else:
+                    self._seen(stream).messages[sequence] = found[sequence]
+            elif sequence >= len(messages) or frame.sequence + index != sequence:
                 self._complain(stream, f"delivered {sequence}, which was never published")
                 return
-            want = messages[sequence]
-            if want is None or (
-                values[index] != want.value
-                or (keys[index] if keys else None) != want.key
-                or (headers[index] if headers else None) != want.headers
-                or (
-                    want.timestamp_ns is not None
-                    and (timestamps[index] if timestamps else frame.base_timestamp_ns)
-                    != want.timestamp_ns
-                )
-            ):
+            elif not _has(messages, sequence, got):
                 self._complain(stream, f"delivered {sequence} with another content")
 
     def _check_loss(self, stream: Stream, loss: Loss, now_ns: int) -> None:
@@ -194,6 +236,16 @@ class Witness:
 
     def _complain(self, stream: Stream, what: str) -> None:
         self.book.complain(f"{self.name}: {stream.topic!r} of {stream.peer.name} {what}")
+
+
+def _has(messages: "list[Accepted | None]", sequence: int, got: Accepted) -> bool:
+    """Whether a stream has at `sequence` what was received."""
+    want = messages[sequence] if sequence < len(messages) else None
+    return (
+        want is not None
+        and (got.value, got.key, got.headers) == (want.value, want.key, want.headers)
+        and want.timestamp_ns in (None, got.timestamp_ns)
+    )
 
 
 def _accepted_ns(message: Accepted | None) -> int:

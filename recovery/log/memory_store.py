@@ -113,6 +113,17 @@ class MemoryStore:
             content.data, content.durable = bytearray(kept), kept
             content.is_deleted = False  # that was not on the disk
 
+    def copy(self) -> dict[str, bytes]:
+        """Return what all files hold, as a backup takes it."""
+        return {name: bytes(content.data) for name, content in self._files.items()}
+
+    def restore(self, files: dict[str, bytes]) -> None:
+        """Put a copy in the place of all files; they survive a crash."""
+        self._files.clear()
+        self._durable.clear()
+        for name, data in files.items():
+            self.write(name, data)
+
     def check(self, operation: str) -> None:
         """Raise what was put into `failing`."""
         error = self.failing.get(operation)

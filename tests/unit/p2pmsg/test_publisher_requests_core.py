@@ -196,7 +196,7 @@ def test_a_probe_is_echoed_over_the_data_path(start, expected):
     (data,) = publisher.frames_to_send()
     assert data.startswith(wire.control_prefix(Kind.ECHO, 77))
     body = control.read_body(Frame(data), control.Heads)
-    assert body == control.Heads("feed", [control.Head("t", 6, 10, expected)])
+    assert body == control.Heads("feed", [control.Head("t", 6, 10, expected, 0)])
 
 
 def test_a_time_within_a_frame_starts_at_its_message():

@@ -223,7 +223,7 @@ def test_streams_beyond_the_bound_are_counted_and_dropped():
         talk.hear(data(0, topic=topic))
     talk.hear(heartbeat(5, topic="e"))
     talk.hear(welcome())
-    talk.hear(echo(talk.probe().probe, head(1, topic="a"), head(1, topic="c")))
+    talk.hear(echo(talk.probe().probe, *(head(1, topic=topic) for topic in "abc")))
     assert talk.read() == [("a", 0, 1), ("b", 0, 1)]
     assert talk.core.invalid == {"streams_max": 4}
     assert len(talk.core.streams) == 2

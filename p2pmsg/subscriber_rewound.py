@@ -1,0 +1,106 @@
+"""Publishers that have gone back: the head of a stream is below what this subscriber has of it.
+
+A publisher's log that was restored from a copy, or has lost its end, goes on in the same session,
+and gives sequences that are in use to other messages. An honest publisher cannot be seen so: its
+answer to a PROBE was made after the PROBE was sent, so its heads are not below what the subscriber
+had then, however late other frames are. Only the publisher's own answer is compared: relays lag.
+
+::
+
+    PROBE: remember the heads ──▶ ECHO: a head is below ──▶ what is still missing is lost: `rewound`
+                                                            the stream begins again where the log
+                                                            of the publisher's new life ended
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from p2pmsg import control
+from p2pmsg.publisher_requests import matches
+from p2pmsg.subscriber_peer import Peer, Stream
+from recovery import LossReason, Rewound
+
+if TYPE_CHECKING:
+    from p2pmsg.subscriber_core import SubscriberCore
+
+FORMER_MAX: Final = 16
+"""Streams of a session that began again and whose ledgers are still shown; of others only the sums
+are kept."""
+
+
+def note_probed(core: "SubscriberCore", peer: Peer) -> None:
+    """Remember how far the streams of a session have come, when it is probed."""
+    for stream in peer.streams.values():
+        stream.probed = _heard(core, stream.receiver.head_known)
+
+
+def _heard(core: "SubscriberCore", position: int) -> int:
+    """Return a position if its publisher was there; a sequence to start at may be yet to come."""
+    asked = core.start.position if core.start.kind == "sequence" else 0
+    return position if position > asked else 0
+
+
+def find_rewound(
+    core: "SubscriberCore", peer: Peer, heads: control.Heads, now_ns: int
+) -> None:
+    """Begin again with the streams whose publisher has gone back, as its answer shows."""
+    listed = {head.topic: head for head in heads.streams}
+    for topic, stream in list(peer.streams.items()):
+        following, began = _place(listed.get(topic), heads.floor)
+        if following < stream.probed:
+            _begin_again(core, stream, following, began, now_ns)
+    if core.cursor is None or peer.joined:
+        return
+    patterns = core.topics or ["*"]
+    for topic, committed in core.cursor.known(peer.session).items():
+        stream_ = peer.streams.get(topic)
+        following, began = _place(listed.get(topic), heads.floor)
+        if following >= _heard(core, committed) or not matches(topic, patterns):
+            continue
+        if stream_ is None and core._stream_count >= core.config.streams_max:
+            core.invalid["streams_max"] += 1
+            continue
+        stream_ = stream_ or core._add_stream(peer, topic)
+        if not stream_.receiver.started:
+            core.cursor.rewind(peer, topic, began)
+            core.begin(stream_, began, now_ns=now_ns)
+            _tell(core, stream_, Rewound(began, committed, LossReason.REWOUND))
+            core._settle(stream_)
+
+
+def _place(head: control.Head | None, floor: int) -> tuple[int, int]:
+    """Return a stream's next sequence, and where its publisher's life began with it."""
+    if head is None:
+        return floor, floor
+    return head.next, head.next if head.began is None else min(head.began, head.next)
+
+
+def _begin_again(
+    core: "SubscriberCore", stream: Stream, following: int, began: int, now_ns: int
+) -> None:
+    peer, receiver = stream.peer, stream.receiver
+    joined = receiver.started
+    if not joined:  # what came of the publisher's former life before its echo
+        receiver.start_at(max(began, receiver.first_known), now_ns=now_ns)
+    head = receiver.head
+    receiver.abandon(LossReason.REWOUND, now_ns=now_ns)
+    core._settle(stream)
+    if core.tally is not None:
+        core.tally.forget(stream)
+    stream.retired, core._last = True, None
+    peer.former.append(stream)
+    if len(peer.former) > FORMER_MAX:
+        core.forgotten.update(peer.former.pop(0).totals())
+        core._stream_count -= 1
+    new = core._add_stream(peer, stream.topic)
+    new.history = following  # in a multicast, a log has it
+    if core.cursor is not None:
+        core.cursor.rewind(peer, stream.topic, began)
+    _tell(core, new, Rewound(began, head, LossReason.REWOUND))
+    if joined:  # else its echo says where it begins
+        new.receiver.start_at(began, now_ns=now_ns)
+    core._settle(new)
+
+
+def _tell(core: "SubscriberCore", stream: Stream, rewound: Rewound) -> None:
+    core.streams_rewound += 1
+    core.ready.append((stream, rewound))

@@ -1,0 +1,82 @@
+"""A publisher whose log was restored from a copy: what it sends with old sequences arrives."""
+
+import shutil
+
+import pytest
+
+import p2pmsg
+
+pytest.importorskip("recovery.log")
+
+ENDPOINT = "ipc://{}/feed"
+
+
+def publisher(tmp_path):
+    log = p2pmsg.LogConfig(tmp_path / "log")
+    return p2pmsg.Publisher(ENDPOINT.format(tmp_path), name="feed", log=log)
+
+
+def restored(tmp_path, first):
+    """Publish 100, copy the log, publish 100 more, and put the copy in the log's place."""
+    with publisher(tmp_path) as one:
+        first(one, range(100))
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    with publisher(tmp_path) as one:
+        first(one, range(100, 200))
+    shutil.rmtree(tmp_path / "log")
+    shutil.copytree(tmp_path / "copy", tmp_path / "log")
+
+
+def take(subscriber, count):
+    return [subscriber.receive(timeout=20).value for _ in range(count)]
+
+
+@pytest.mark.parametrize("policy", ["raise", "report"])
+def test_a_live_subscriber_is_told_and_gets_the_new_messages(tmp_path, policy):
+    reports = []
+    on_gap = "raise" if policy == "raise" else reports.append
+    with p2pmsg.Subscriber(ENDPOINT.format(tmp_path), start="earliest", on_gap=on_gap) as sub:
+
+        def send(one, values):
+            one.publish_many("t", list(values))
+            assert take(sub, len(values)) == list(values)
+
+        restored(tmp_path, send)
+        with publisher(tmp_path) as one:
+            one.publish_many("t", [f"new {n}" for n in range(50)])
+            if policy == "raise":
+                with pytest.raises(p2pmsg.SessionRewoundError) as caught:
+                    sub.receive(timeout=20)
+                reports.append(caught.value.report)
+            assert take(sub, 50) == [f"new {n}" for n in range(50)]
+            (report,) = reports
+            assert isinstance(report, p2pmsg.RewoundReport)
+            assert (report.start, report.stop, report.reason.value) == (100, 200, "rewound")
+            stats = sub.stats()
+            assert (stats.streams_rewound, stats.delivered, stats.lost) == (1, 250, 0)
+            assert stats.balanced
+
+
+def test_a_subscriber_with_a_cursor_that_was_away_gets_the_new_messages(tmp_path, caplog):
+    def subscriber():
+        return p2pmsg.Subscriber(
+            ENDPOINT.format(tmp_path), start="earliest", cursor=tmp_path / "cursor"
+        )
+
+    def send(one, values):
+        with subscriber() as sub:
+            one.publish_many("t", list(values))
+            assert take(sub, len(values)) == list(values)
+            sub.commit()
+
+    restored(tmp_path, send)
+    with publisher(tmp_path) as one:
+        one.publish_many("t", list(range(50)))
+        with subscriber() as sub:
+            assert take(sub, 50) == list(range(50))
+            sub.commit()
+        assert "from a copy" in caplog.text
+        one.publish("t", "later")
+        with subscriber() as sub:
+            assert take(sub, 1) == ["later"]
+            assert sub.stats().streams_rewound == 0  # the cursor was set back
