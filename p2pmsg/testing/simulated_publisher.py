@@ -67,12 +67,18 @@ class SimulatedPublisher:
             self._config = replace(self._config, multicast=multicast)
         self._publishing = True
         self._is_rewound = False
+        self._synced: dict[tuple[int, str], int] = {}
         self._last_session: int | None = None
         self._copy: dict[str, bytes] = {}
         self._wake_ns = 0
         self._evicted_before = False
         self.start()
         self._publish_later()
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the death of its process takes messages along that were accepted."""
+        return self._network.options.acknowledge == "gathered"
 
     @property
     def session(self) -> int | None:
@@ -122,7 +128,13 @@ class SimulatedPublisher:
         )
         if log is not None:
             for topic in self.topics:
-                self._book.go_on(session, topic, log.next(topic), rewound=self._is_rewound)
+                self._book.go_on(
+                    session,
+                    topic,
+                    log.next(topic),
+                    acknowledged=self._synced.get((session, topic), 0) if log.gated else None,
+                    rewound=self._is_rewound,
+                )
             self._is_rewound = False
         self._guard = StallGuard(StallConfig(stall_ms=self._config.stall_ms))
         network.note(f"{self.name} starts {self.core.session:016x}")
@@ -196,7 +208,11 @@ class SimulatedPublisher:
         log = import_log()
         options = self._network.options
         config = log.LogConfig(
-            "log", segment_bytes=LOG_SEGMENT_BYTES, reserve=LOG_RESERVE, fsync=options.fsync
+            "log",
+            segment_bytes=LOG_SEGMENT_BYTES,
+            reserve=LOG_RESERVE,
+            fsync=options.fsync,
+            acknowledge=options.acknowledge,
         )
         wall_ns = WALL_NS + self._network.clock.now_ns
         return PublisherLog(
@@ -278,6 +294,8 @@ class SimulatedPublisher:
         if log is not None and due_ns is not None and due_ns <= now_ns:
             log.sync(nullcontext())
             core.frames_synced(len(core.unsynced))
+            for topic, (_, following) in core.heads().items():
+                self._synced[core.session, topic] = following
 
     def _publish_later(self) -> None:
         rate = self._network.options.messages_per_s

@@ -67,15 +67,28 @@ class Book:
         messages.append(message)
 
     def go_on(
-        self, session: int, topic: str, following: int, *, rewound: bool = False
+        self,
+        session: int,
+        topic: str,
+        following: int,
+        *,
+        acknowledged: int | None = None,
+        rewound: bool = False,
     ) -> None:
-        """Note where a publisher goes on after a crash.
+        """Note where a publisher goes on after a crash; what it skips is lost.
 
-        What it had accepted and not sealed is gone with its memory; nobody can have seen it. What
-        it skips is lost. Where its log is `rewound` that may have been seen, and its sequences are
-        used again.
+        Args:
+            session, topic: of the stream.
+            following: its next sequence.
+            acknowledged: how many messages it may not give the sequences of to others. Default
+                None: all that were accepted.
+            rewound: whether its log was restored from a copy, so that it does that all the same.
+
         """
         messages = self.published.setdefault((session, topic), [])
+        kept = len(messages) if acknowledged is None else acknowledged
+        if following < kept and not rewound:
+            self.complain(f"{topic!r} goes on at {following}, and {kept} were acknowledged")
         if rewound and following < len(messages):
             self.former.setdefault((session, topic), []).append(list(messages))
             self.went_back[session, topic] = following

@@ -77,7 +77,7 @@ class MemoryStore:
         failing: what raises by operation: `write`, `sync`, `open`, `replace`, `remove`,
             `truncate`. A write that fails writes half of its bytes first, as a full disk does.
         lives: how often its process has died.
-        copies: how many copies away it is from the files that were written first.
+        copies: of how many copies in turn it is the last: see `identity`.
         boots: how often its operating system has.
 
     """
@@ -114,13 +114,14 @@ class MemoryStore:
             content.is_deleted = False  # that was not on the disk
 
     def copy(self) -> dict[str, bytes]:
-        """Return what all files hold, as a backup takes it."""
+        """Return what all files hold, as a backup takes it: not what is mapped into memory."""
         return {name: bytes(content.data) for name, content in self._files.items()}
 
     def restore(self, files: dict[str, bytes]) -> None:
         """Put a copy in the place of all files; they survive a crash."""
         self._files.clear()
         self._durable.clear()
+        self._maps.clear()
         for name, data in files.items():
             self.write(name, data)
 
@@ -175,16 +176,6 @@ class MemoryStore:
     def identity(self) -> str:
         """Return what tells these files from a copy of them."""
         return str(self.copies)
-
-    def copy(self) -> "MemoryStore":
-        """Return a copy of the files as they are, as a backup of a directory is."""
-        other = MemoryStore()
-        other.boots, other.copies = self.boots, self.copies + 1
-        for name, content in self._files.items():
-            other.write(name, bytes(content.data))
-        for name in self._maps:
-            other.write(name, self.read(name) or b"")
-        return other
 
     def write(self, name: str, data: bytes) -> None:
         """Put bytes into a file, as a test damages it; they are there after a crash, too."""

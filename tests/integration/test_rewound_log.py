@@ -12,7 +12,8 @@ ENDPOINT = "ipc://{}/feed"
 
 
 def publisher(tmp_path):
-    log = p2pmsg.LogConfig(tmp_path / "log")
+    # As where a whole machine goes back to a snapshot: it does not know its log for a copy.
+    log = p2pmsg.LogConfig(tmp_path / "log", moved=True)
     return p2pmsg.Publisher(ENDPOINT.format(tmp_path), name="feed", log=log)
 
 

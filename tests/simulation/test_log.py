@@ -21,7 +21,12 @@ PROCESS = {
     "processes crash, synced always": Profile({**CRASHES, "fsync": "always"}),
     "reader stops": Profile({**CRASHES, **TIGHT, "read_stops_per_s": 4, "read_stop_ms": 200}),
 }
+GATHERED = {**CRASHES, "acknowledge": "gathered"}
 SYSTEM = {
+    "processes crash, gathered": Profile(GATHERED),
+    "processes crash, gathered, little buffer": Profile(
+        {**GATHERED, "replay_bytes": 2000}, joiners=JOINERS
+    ),
     "systems crash": Profile({**CRASHES, "system_crashes": 1.0}),
     "systems crash, never synced": Profile(
         {**CRASHES, "system_crashes": 0.5, "fsync": "never"}, joiners=JOINERS
@@ -44,7 +49,7 @@ def test_nothing_is_lost_with_a_process(profile):
 
 @pytest.mark.timeout(max(120, SEEDS))
 @pytest.mark.parametrize("profile", SYSTEM.values(), ids=SYSTEM)
-def test_the_promise_holds_when_the_system_crashes(profile):
+def test_the_promise_holds_when_a_crash_takes_messages(profile):
     for seed in range(SEEDS):
         simulation = build(profile, seed)
         run(simulation, profile)
