@@ -17,7 +17,7 @@ from recovery import Kept, Loss, LossReason, ReplayBuffer
 from recovery.ranges import RangeSet
 
 if TYPE_CHECKING:
-    from recovery.log import LogConfig, TailSlot
+    from recovery.log import LogConfig, TailContent, TailSlot
 
 _log = logging.getLogger("p2pmsg")
 _MS: Final = 1_000_000
@@ -66,9 +66,9 @@ class PublisherLog:
         session: the session of a log that is new; one that exists goes on in its own.
         wall_ns: the wall clock.
         store: where the files are; for tests. Default: the operating system.
-        slot_bytes: how many bytes of a stream's messages are gathered in the log's tail file
-            before they are made a frame, so that they outlive the process
-            (`acknowledge="written"`). Default 0: none, every frame is appended at once.
+        slot_bytes: how many bytes of a stream's messages are gathered at most before they are made
+            a frame: in the log's tail file, so that they outlive the process
+            (`acknowledge="written"`), or in memory. Default 0: every frame is appended at once.
 
     Attributes:
         session: the session of the log.
@@ -99,7 +99,13 @@ class PublisherLog:
             raise ConfigError("log", "a LogConfig or None", config)
         self.config = config
         self.store = log.FileStore(config.directory) if store is None else store
-        self._writer = log.LogWriter(config, session=session, now_ns=wall_ns, store=self.store)
+        self._writer = log.LogWriter(
+            config,
+            session=session,
+            now_ns=wall_ns,
+            store=self.store,
+            gathered_max=slot_bytes + 1,  # a message has a byte, and the last one fills the batch
+        )
         self._write_error = log.LogWriteError
         self._reader = self._writer.reader()
         self.session: int = self._writer.session
@@ -130,7 +136,7 @@ class PublisherLog:
             following = self.next(content.topic)
             if content.session != self.session or content.first < following:
                 continue  # the frame was appended, or is of a log that was given up
-            made = frame_of(content)
+            made = self._frame_of(content)
             if made is not None:
                 frame, count, latest = made
                 self._writer.append(
@@ -140,6 +146,14 @@ class PublisherLog:
                 self.recovered += count
         if self.gated and self.recovered:
             self._writer.sync()
+
+    def _frame_of(self, content: "TailContent") -> tuple[bytes, int, int] | None:
+        try:
+            return frame_of(content)
+        except ValueError as error:
+            place = self.store.path("tail")
+            what = f"{error}; delete the file to go on without what it has of {content.topic!r}"
+            raise import_log().LogFormatError(place, 0, what) from None
 
     def _warn(self) -> None:
         opened, place = self._writer.opened, self.config.directory

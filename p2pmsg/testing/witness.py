@@ -78,7 +78,8 @@ class Book:
         """Note where a publisher goes on after a crash; what it skips is lost.
 
         Args:
-            session, topic: of the stream.
+            session: of the stream.
+            topic: of the stream.
             following: its next sequence.
             acknowledged: how many messages it may not give the sequences of to others. Default
                 None: all that were accepted.

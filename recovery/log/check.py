@@ -10,6 +10,7 @@ from recovery.log.format import SEGMENT_HEADER
 from recovery.log.index import Key, SegmentIndex, first_record_of, index_name
 from recovery.log.reader import INDEX_BYTES
 from recovery.log.store import FileStore, LogStore
+from recovery.log.tail import read_end
 
 if TYPE_CHECKING:
     import os
@@ -52,6 +53,7 @@ def verify(
         if number is not None and number not in numbers and numbers[:1] < [number]:
             yield Finding(files.path(name), 0, "its segment is missing")
     following: dict[Key, int] = {}
+    segment: SegmentIndex | None = None
     for index, number in enumerate(numbers):
         behind = numbers[index + 1] if index + 1 < len(numbers) else None
         segment = SegmentIndex(number)
@@ -71,9 +73,23 @@ def verify(
         yield from _check_order(files, result, behind, following)
         yield from _check_index(files, segment, bool(result.findings), is_growing)
         records = segment.stop_record if not result.findings else -1
+    yield from _check_end(files, segment)
     if state is not None and is_closed and records not in (state.end, -1):
         what = f"it says that there were {state.end} records; the last segment ends with {records}"
         yield Finding(state_path, 0, what)
+
+
+def _check_end(files: LogStore, last: SegmentIndex | None) -> Iterator[Finding]:
+    """Compare how far the log goes with how far a process had written that was killed."""
+    end = read_end(files)
+    if end is None or (last is not None and (last.first_record, last.size) >= end):
+        return
+    segment, size = SegmentIndex(end[0]), end[1]
+    if last is None or last.first_record < segment.first_record:
+        yield Finding(files.path(segment.name), 0, f"it is missing, and had {size} bytes")
+    else:
+        what = f"it ends here, and {size} bytes of it were written: it was cut"
+        yield Finding(files.path(segment.name), last.size, what)
 
 
 def _check_order(

@@ -98,7 +98,7 @@ def open_log(
     if is_clean:
         ends = [segment.stop_record for segment in found.catalog.segments[-1:]] or [0]
         found.is_damaged |= ends != [state.end]  # something is gone without a trace
-    was_gathering = not is_clean and state.gathered
+    was_gathering = not is_clean and state.gathered > 0
     crashed = not is_new and (has_crashed or found.is_damaged or was_gathering)
     skipped = [*_note_holes(state, found), *_skip(state, found)] if crashed else []
     if found.catalog.segments:
@@ -269,10 +269,11 @@ def _skip(state: LogState, found: _Found) -> list[tuple[int, str, int, int]]:
     for topic in sorted(topics | set(state.tails) | set(state.marks)):
         following = max(catalog.next((state.session, topic)) or 0, state.tails.get(topic, 0))
         mark = following + state.reserve if state.always else max(state.mark(topic), following)
+        mark += state.gathered
         if following < mark:
             skipped.append((state.session, topic, following, mark))
             state.skips.setdefault(topic, []).append((following, mark))
         state.tails[topic] = mark
     # A stream may have begun that nothing is left of.
-    state.floor += state.reserve
+    state.floor += state.reserve + state.gathered
     return skipped

@@ -31,7 +31,8 @@ class LogState:
         clean: whether the log was closed, with everything on the disk.
         end: how many records there had been then.
         always: whether a frame was sent only when it was on the disk.
-        gathered: whether a killed process may have given out sequences that are not in the log.
+        gathered: how many sequences of a stream a killed process may have given out that are not
+            in the log, at most.
         identity: what tells the log's directory from a copy of it; empty: it is not known.
         reserve, floor: a stream that is not in `marks` has no sequence at or above the sum; one
             that is new begins at `floor`.
@@ -47,7 +48,7 @@ class LogState:
     clean: bool = False
     end: int = 0
     always: bool = False
-    gathered: bool = False
+    gathered: int = 0
     identity: str = ""
     reserve: int = 0
     floor: int = 0

@@ -33,6 +33,8 @@ class LogWriter:
         session: of the log's own streams, where the log is new; one that exists goes on in its own.
         now_ns: wall-clock time in ns since the epoch.
         store: where the files are; for tests. Default: `FileStore(config.directory)`.
+        gathered_max: how many sequences of a stream may be given out before they are appended, at
+            most (`acknowledge="gathered"`). Default 0.
 
     Attributes:
         session: the session of the log's own streams.
@@ -48,9 +50,16 @@ class LogWriter:
     """
 
     def __init__(
-        self, config: LogConfig, *, session: int, now_ns: int, store: LogStore | None = None
+        self,
+        config: LogConfig,
+        *,
+        session: int,
+        now_ns: int,
+        store: LogStore | None = None,
+        gathered_max: int = 0,
     ) -> None:
         self._config = config
+        self._gathered_max = gathered_max if config.acknowledge == "gathered" else 0
         self._store: LogStore = FileStore(config.directory) if store is None else store
         self._file: LogFile | None = None
         self.unsynced_bytes = self._doubtful_bytes = 0
@@ -79,17 +88,15 @@ class LogWriter:
         is_new = not state.boot
         if is_new or state.clean:
             state.always = self._config.is_synced
-            state.gathered = self._config.acknowledge == "gathered"
             state.reserve = self._config.reserve
         else:
             # What the last writer left may not be on the disk: its marks hold until it is.
             state.always = state.always and self._config.is_synced
-            # What the last one had gathered was skipped just now.
-            state.gathered = self._config.acknowledge == "gathered"
             state.reserve = max(state.reserve, self._config.reserve)
             self._dirty = list(catalog.segments)
         state.clean, state.boot = False, self._store.boot_id()
         state.identity = self._store.identity()
+        state.gathered = self._gathered_max  # what the last one had gathered was skipped just now
         self._state_file = StateFile(self._store, state)
         self._state_file.write()
         self.bytes = sum(segment.size for segment in catalog.segments)

@@ -1,0 +1,206 @@
+"""A log that comes back shorter than it was written, or as a copy, is known for it."""
+
+import pytest
+
+from recovery.log import LogConfig, LogWriter, MemoryStore, verify
+from recovery.log.state import LogState, decode_state, encode_state
+from recovery.log.tail import SLOTS_MAX, Tail, read_end
+
+S = 10**9
+CONFIG = LogConfig("log", segment_bytes=4096, reserve=1000)
+FRAME = bytes(100)
+
+
+def opened(store, config=CONFIG, session=1):
+    writer = LogWriter(config, session=session, now_ns=S, store=store, gathered_max=50)
+    writer.begin_tail()
+    return writer
+
+
+def append(writer, count, topic="t"):
+    for _ in range(count):
+        start = writer.next(writer.session, topic)
+        writer.append(
+            writer.session, topic, start, 1, FRAME, timestamp_ns_max=0, now_ns=S
+        )
+
+
+def cut(store, byte_count, number=-1):
+    name = sorted(name for name in store.names() if name.endswith(".log"))[number]
+    store.write(name, store.read(name)[:-byte_count])
+
+
+def killed(count, config=CONFIG):
+    store = MemoryStore()
+    append(opened(store, config), count)
+    store.kill()
+    return store
+
+
+def test_a_killed_process_leaves_how_far_it_had_written():
+    store = killed(5)
+    (name,) = [name for name in store.names() if name.endswith(".log")]
+
+    assert read_end(store) == (0, len(store.read(name)))
+    assert list(verify("log", store=store)) == []
+
+
+@pytest.mark.parametrize("byte_count", [1, 100, 350])
+def test_a_log_that_was_cut_skips_to_its_mark(byte_count):
+    store = killed(5)
+    cut(store, byte_count)
+
+    assert "it was cut" in [finding.what for finding in verify("log", store=store)][-1]
+    writer = opened(store)
+    assert writer.session == 1
+    assert writer.next(1, "t") >= 1000
+    ((_, _, start, stop),) = writer.opened.skipped
+    assert start < 5
+    assert stop == writer.next(1, "t")
+
+
+def test_a_segment_that_is_gone_is_noticed_too():
+    store = killed(60)
+    names = sorted(name for name in store.names() if name.endswith(".log"))
+    assert len(names) > 1
+    store.remove(names[-1])
+
+    assert [finding.what for finding in verify("log", store=store)][-1].startswith("it is missing")
+    assert opened(store).next(1, "t") >= 1000
+
+
+def test_a_torn_tail_that_was_never_acknowledged_is_no_cut():
+    store = killed(5)
+    (name,) = [name for name in store.names() if name.endswith(".log")]
+    store.write(name, store.read(name) + b"a record that was being written")
+
+    writer = opened(store)
+    assert (writer.next(1, "t"), writer.opened.skipped) == (5, ())
+
+
+def test_what_another_start_of_the_system_left_says_nothing():
+    store = killed(5)
+    store.boots += 1
+
+    assert read_end(store) is None
+
+
+def test_closing_leaves_no_tail():
+    store = MemoryStore()
+    writer = opened(store)
+    append(writer, 3)
+    writer.close(S)
+
+    assert "tail" not in store.names()
+    store.kill()
+    assert opened(store).opened.clean
+
+
+def test_gathering_skips_with_every_kill():
+    config = LogConfig("log", acknowledge="gathered", reserve=1000)
+    store = killed(5, config)
+    store_closed = MemoryStore()
+    writer = opened(store_closed, config)
+    append(writer, 5)
+    writer.close(S)
+    store_closed.kill()
+
+    # Also a stream that the log knows nothing of may have been given sequences.
+    writer = opened(store, config)
+    assert (writer.next(1, "t"), writer.next(1, "new")) == (1050, 1050)
+    assert opened(store_closed, config).next(1, "t") == 5
+    store.kill()
+    # The one before might have gathered, and this one does not.
+    assert opened(store).next(1, "t") > 1050
+    store.kill()
+    following = opened(store).next(1, "t")
+    store.kill()
+    assert opened(store).next(1, "t") == following
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_copy_of_the_directory_begins_a_new_session(is_closed):
+    store = MemoryStore()
+    writer = opened(store, session=1)
+    append(writer, 5)
+    if is_closed:
+        writer.close(S)
+    store.kill()
+    store.copies += 1
+
+    moved = LogConfig("log", reserve=1000, moved=True)
+    writer = opened(store, session=2)
+    assert (writer.session, writer.opened.copied, writer.next(2, "t")) == (2, True, 0)
+    assert (1, "t") in writer.streams()  # who reads the log still finds it
+    writer.close(S)
+    store.kill()
+    store.copies += 1
+    writer = opened(store, moved, session=3)
+    assert (writer.session, writer.opened.copied) == (2, False)
+
+
+def test_a_log_of_an_older_version_is_no_copy():
+    store = killed(5)
+    state = decode_state(store.read("state"))
+    state.identity = ""
+    store.write("state", encode_state(state))
+
+    writer = opened(store)
+    assert (writer.session, writer.next(1, "t")) == (1, 5)
+    assert decode_state(store.read("state")).identity == store.identity()
+
+
+def test_a_state_is_read_by_versions_that_know_more_and_less():
+    plain = encode_state(LogState(5))
+    assert b"gathered" not in plain
+    assert b"identity" not in plain
+    assert decode_state(plain) == LogState(5)
+
+
+def test_slots_are_bounded_and_used_again():
+    tail = Tail(MemoryStore(), 100)
+    slots = [tail.take() for _ in range(SLOTS_MAX)]
+    assert None not in slots
+    assert tail.take() is None
+    tail.give_back(slots[3])
+    assert tail.take() is slots[3]
+
+
+def test_a_full_disk_leaves_no_slot_for_now():
+    store = MemoryStore()
+    tail = Tail(store, 100)
+    store.failing["write"] = OSError(28, "No space left on device")
+    assert tail.take() is None
+    store.failing.clear()
+    assert tail.take() is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "is_synced", "is_written"),
+    [
+        ({}, False, True),
+        ({"fsync": "never"}, False, True),
+        ({"fsync": "always"}, True, False),
+        ({"acknowledge": "synced"}, True, False),
+        ({"acknowledge": "gathered"}, False, False),
+        ({"fsync": "always", "acknowledge": "synced"}, True, False),
+    ],
+)
+def test_what_the_settings_mean(options, is_synced, is_written):
+    config = LogConfig("log", **options)
+
+    assert (config.is_synced, config.is_written) == (is_synced, is_written)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"acknowledge": "sometimes"},
+        {"fsync": "always", "acknowledge": "written"},
+        {"fsync": "always", "acknowledge": "gathered"},
+        {"fsync": "never", "acknowledge": "synced"},
+    ],
+)
+def test_settings_that_contradict_one_another_are_refused(options):
+    with pytest.raises(ValueError, match="acknowledge must"):
+        LogConfig("log", **options)
