@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from tests.bench.harness import Children, Plan, compare, gather, measure_throughput, say
 from tests.bench.loads import TrialError
 from tests.bench.log_roles import (
+    GroupCommitRole,
     LogRole,
+    ManyPublisherOnLog,
     PublisherOnLog,
     Replayer,
     big_log_bytes,
@@ -24,6 +26,7 @@ AREA = "log"
 APPEND_BYTES = 1 << 30
 REPLAY_COUNT = 4_000_000
 READERS = 3
+COMMITTERS = 16
 FIRSTS = 20
 FILL_SECONDS = 240.0
 
@@ -37,6 +40,11 @@ def _duty(what: str, bound: float, aim: float, unit: str) -> Goal:
 
 
 PUBLISH = _rate("publish with the log (fsync by interval), against without", 0.8, 0.95)
+WRITTEN = _rate("publish one by one, acknowledged when written, against without a log", 0.75, 0.95)
+WRITTEN_MANY = _rate("publish_many, acknowledged when written, against without a log", 0.75, 0.95)
+SYNCED = _rate(
+    "16 threads publish, acknowledged when synced, against a group commit by hand", 0.5, 0.9
+)
 APPEND = _rate("append, against plain sequential writes", 0.7, 0.9, "B/s")
 OPEN = _duty("open after a crash", 1, 0.2, "s")
 FIRST = _duty("first message of a replay from the middle", 20, 5, "ms")
@@ -51,18 +59,27 @@ class OursLogged(Ours):
 
     name: str = "p2pmsg, logged"
     directory: str = ""
+    acknowledge: str = "written"
+    sender: type[PublisherOnLog] = PublisherOnLog
 
     def open_sender(self) -> OursSender:
         from tests.bench.ours import REPLAY_BYTES
 
         place = tempfile.mkdtemp(dir=self.directory)
         use_memory(place, APPEND_BYTES)
-        return PublisherOnLog(place, replay_bytes=REPLAY_BYTES)
+        return self.sender(place, REPLAY_BYTES, self.acknowledge)
+
+
+@dataclass(frozen=True)
+class OursLoggedMany(OursLogged, OursMany):
+    """p2pmsg with a log, many messages a call."""
+
+    sender: type[PublisherOnLog] = ManyPublisherOnLog
 
 
 def run(plan: Plan) -> Iterator[Row]:
     """Yield the rows of the area as they are measured."""
-    goals = (PUBLISH, APPEND, OPEN, FIRST, REPLAY, MEMORY, LIVE)
+    goals = (PUBLISH, WRITTEN, WRITTEN_MANY, SYNCED, APPEND, OPEN, FIRST, REPLAY, MEMORY, LIVE)
     try:
         missing = importlib.util.find_spec("recovery.log") is None
         reason = "there is no log"
@@ -74,20 +91,35 @@ def run(plan: Plan) -> Iterator[Row]:
         yield from (goal.missing(reason) for goal in goals)
         return
     with tempfile.TemporaryDirectory(prefix="p2pmsg-bench-") as directory:
-        yield _publishing(plan, directory)
+        gathered = OursLogged(directory=directory, acknowledge="gathered")
+        yield _publishing(PUBLISH, gathered, Ours(), plan)
+        yield _publishing(WRITTEN, OursLogged(directory=directory), Ours(), plan)
+        yield _publishing(WRITTEN_MANY, OursLoggedMany(directory=directory), OursMany(), plan)
+        yield _committing(plan, directory)
         yield _appending(plan, directory)
         yield from _big_log(plan, directory)
 
 
-def _publishing(plan: Plan, directory: str) -> Row:
-    logged = OursLogged(directory=directory)
+def _publishing(goal: Goal, logged: OursLogged, plain: Ours, plan: Plan) -> Row:
     comparison = compare(
-        PUBLISH.what,
+        goal.what,
         lambda: measure_throughput(logged, "small", 1, plan),
-        lambda: measure_throughput(Ours(), "small", 1, plan),
+        lambda: measure_throughput(plain, "small", 1, plan),
         plan.run_count,
     )
-    return PUBLISH.compared(comparison)
+    return goal.compared(comparison, f"acknowledge={logged.acknowledge!r}")
+
+
+def _committing(plan: Plan, directory: str) -> Row:
+    def measure(method: str) -> float:
+        with Children() as children:
+            role = children.start(GroupCommitRole, directory)
+            return float(role.call(method, COMMITTERS, plan.seconds))
+
+    comparison = compare(
+        SYNCED.what, lambda: measure("ours"), lambda: measure("by_hand"), plan.run_count
+    )
+    return SYNCED.compared(comparison)
 
 
 def _appending(plan: Plan, directory: str) -> Row:
