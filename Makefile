@@ -8,11 +8,19 @@ BENCH_STAMP := $(VENV)/.installed-bench
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test test-long area check bench clean
+
+# As many workers as there are cores, but two at least: much of a test is waiting. Four at most: the
+# rest of the machine is for the processes that the tests start.
+CORES_HERE := $(shell nproc 2>/dev/null || echo 2)
+WORKERS := $(shell echo $$(( $(CORES_HERE) < 2 ? 2 : $(CORES_HERE) > 4 ? 4 : $(CORES_HERE) )))
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(if $(ONLY),--only $(ONLY))
+LONG_MINUTES := 40
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo '  variables: PYTHON=…  demo: ARGS="--input FILE --json"  test: PYTEST_ARGS="-k …"'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo '  variables: PYTHON=…  demo: ARGS="--input FILE --json"'
+	@echo '             test, test-long: ONLY=queue PYTEST_ARGS="-k …" WORKERS=4'
 	@echo '             bench: ONLY=spine JSON=FILE RUNS=5 QUICK=1 CORES=0,1'
 
 setup: $(DEV_STAMP) ## make .venv and install the package with its development tools
@@ -44,8 +52,18 @@ $(BENCH_STAMP): pyproject.toml $(DEV_STAMP)
 demo: setup ## run the market feed demo; ARGS goes to `p2pmsg demo`
 	@$(BIN)/p2pmsg demo $(ARGS)
 
-test: setup check ## run the checks, then all tests; PYTEST_ARGS goes to pytest
-	$(BIN)/pytest -n 4 --dist loadgroup $(PYTEST_ARGS)
+test: setup area check ## run the checks, then the tests (8 minutes on two cores); ONLY=area
+	$(PYTEST) $(PYTEST_ARGS)
+
+test-long: setup area ## run rounds of kills, thousands of seeds and soaks; says how long it takes
+	@echo "test-long: $(if $(ONLY),a part of )about $(LONG_MINUTES) minutes on two cores"
+	@began=$$(date +%s); $(PYTEST) --long $(PYTEST_ARGS); status=$$?; \
+	took=$$(( $$(date +%s) - began )); \
+	echo "test-long: took $$(( took / 60 )) min $$(( took % 60 )) s"; exit $$status
+
+# A mistyped area is told at once, and not after the checks.
+area: setup
+	@$(if $(ONLY),$(BIN)/python -m tests.areas $(ONLY))
 
 check: setup ## lint, types, import contracts
 	$(BIN)/ruff check .

@@ -1,21 +1,77 @@
-"""For all tests: Ctrl-C means what it says, and Spark keeps to one worker."""
+"""For all tests: Ctrl-C means what it says, Spark keeps to one worker, and what is long waits.
 
+A test marked `long` is left out, but with `--long`, `-m long`, or where the command line names the
+test itself. A test marked `rounds(short, long)` runs always, more often with `--long`. With
+`--long` nothing else runs: all the rest has its say in the short run.
+"""
+
+import os
 import signal
+from pathlib import Path
 
 import pytest
+
+from tests import areas
+
+ROOT = Path(__file__).parent
+LONG_TIMEOUT_S = 1800
+"""Of each test with `--long`, where it does not say otherwise."""
 
 # A shell that starts something in the background has it ignore Ctrl-C, and its children too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
-def pytest_collection_modifyitems(items):
-    """Have one worker for the shared Spark and one for programs that start their own.
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="rounds, seeds and soaks, and only these")
+    parser.addoption("--only", metavar="AREA,…", help="tests of these areas (tests/areas.py)")
 
-    With `--dist loadgroup`; more of them side by side take longer than in turn.
+
+def pytest_configure(config):
+    only = config.getoption("--only")
+    try:
+        config.only_areas = areas.parse(only) if only else None
+    except ValueError as error:
+        raise pytest.UsageError(f"--only: {error}") from None
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Do not even import what `--only` leaves out."""
+    if config.only_areas is None or not collection_path.name.startswith("test_"):
+        return None
+    path = collection_path.relative_to(ROOT).as_posix()
+    return None if areas.belongs(path, config.only_areas) else True
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is not of this run, and group the tests that want Spark.
+
+    One worker has the shared Spark and one the programs that start their own, with
+    `--dist loadgroup`; more of them side by side take longer than in turn.
     """
+    chosen = [item for item in items if is_of_this_run(config, item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen
     for item in items:
         if item.get_closest_marker("spark"):
             group = "spark" if "spark" in item.fixturenames else "programs with spark"
             item.add_marker(pytest.mark.xdist_group(group))
+        if config.getoption("--long") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
+
+
+def is_of_this_run(config, item):
+    is_long = item.get_closest_marker("long") is not None
+    if config.getoption("--long"):
+        return is_long or item.get_closest_marker("rounds") is not None
+    is_named = any(item.nodeid.startswith(arg) for arg in config.args if "::" in arg)
+    return not is_long or is_named or "long" in config.getoption("-m")
+
+
+@pytest.fixture
+def rounds(request):
+    """How often to do it: by the marker `rounds(short, long)`, times P2PMSG_SEEDS (default 1)."""
+    short, long = request.node.get_closest_marker("rounds").args
+    count = long if request.config.getoption("--long") else short
+    return max(1, int(count * float(os.environ.get("P2PMSG_SEEDS", "1"))))

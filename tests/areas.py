@@ -1,0 +1,56 @@
+"""The areas that `make test ONLY=…` knows, and which files of tests are theirs.
+
+`python -m tests.areas queue,log` says nothing where all of these are areas, else which there are.
+"""
+
+import sys
+from fnmatch import fnmatch
+
+AREAS = {
+    "spine": (),
+    "recovery": ("unit/recovery/test_*.py", "property/recovery/*"),
+    "log": (
+        "unit/recovery/log/*", "unit/p2pmsg/test_publisher_log.py", "unit/cli/test_log_*.py",
+        "integration/test_*log*.py", "property/test_log_model.py", "simulation/test_log.py",
+    ),
+    "cursor": ("*/test_*cursor*.py",),
+    "relay": ("unit/p2pmsg/relay/*", "*/test_*relay*.py"),
+    "multicast": (
+        "unit/multicast/*", "unit/transports/test_udp.py", "integration/test_udp_*.py",
+        "simulation/test_multicast.py", "simulation/test_crowd.py",
+    ),
+    "mold": ("unit/mold/*", "*/test_*mold*.py"),
+    "queue": ("unit/recovery/queue/*", "unit/p2pmsg/queue/*", "*/test_*queue*.py"),
+    "requests": ("integration/test_requests.py",),
+    "statsd": ("unit/statsd/*", "property/statsd/*", "*/test_*statsd*.py", "*/test_*metrics*.py"),
+    "spark": ("spark/*",),
+    "cli": ("unit/cli/*", "*/test_*cli*.py"),
+    "demo": ("unit/demo/*", "*/test_*demo*.py", "*/test_*examples.py"),
+    "testing": ("simulation/test_simulator.py", "integration/test_proxy.py"),
+    "structure": ("unit/test_*.py",),
+}  # fmt: skip
+"""Patterns of paths below `tests/`. A file may be in several; one in no other is the spine's."""
+ALIASES = {"pubsub": "spine", "metrics": "statsd"}
+
+
+def parse(text: str) -> list[str]:
+    """Return the areas of a list with commas; ValueError lists them all where one is unknown."""
+    areas = [ALIASES.get(area.strip(), area.strip()) for area in text.split(",")]
+    for area in areas:
+        if area not in AREAS:
+            known = ", ".join([*AREAS, *(f"{alias} (= {of})" for alias, of in ALIASES.items())])
+            raise ValueError(f"no area {area!r}; there are {known}")
+    return areas
+
+
+def belongs(path: str, areas: list[str]) -> bool:
+    """Say whether a file, as a path below `tests/` with slashes, is in one of these areas."""
+    found = [area for area in AREAS if any(fnmatch(path, pattern) for pattern in AREAS[area])]
+    return not set(found or ["spine"]).isdisjoint(areas)
+
+
+if __name__ == "__main__":
+    try:
+        parse(sys.argv[1])
+    except ValueError as error:
+        sys.exit(f"ONLY: {error}")
