@@ -2,6 +2,7 @@
 
 from functools import partial
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +11,12 @@ from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.interrupts import interrupt_at
 from tests.unit.p2pmsg.subscriber import Talk, data, head
 
+TESTS = str(Path(__file__).parents[2])
+
 
 def is_inside(code):
     """Not a generator that is let go: it has nobody to raise it to."""
-    return "/tests/" not in code.co_filename and code.co_name != "<genexpr>"
+    return not code.co_filename.startswith(TESTS) and code.co_name != "<genexpr>"
 
 
 def play_on(talk, following):
