@@ -4,14 +4,15 @@ import pytest
 
 from tests.simulation.profiles import PROFILES, build
 
-SEEDS = 60
+SEEDS = pytest.mark.rounds(12, 120)
 NAMES = ("clean", "10 % lost", "50 % lost", "twice and out of order", "cuts", "reader stops",
          "reader stops, drop")  # fmt: skip
 
 
+@SEEDS
 @pytest.mark.parametrize("name", NAMES)
-def test_whoever_says_that_it_has_everything_has_it(name):
-    for seed in range(SEEDS):
+def test_whoever_says_that_it_has_everything_has_it(name, rounds):
+    for seed in range(rounds):
         simulation = build(PROFILES[name], seed)
         simulation.run(300)
         (publisher,) = simulation.publishers

@@ -4,15 +4,13 @@ does not get again.
 A failing run is named by its seed. `P2PMSG_SEEDS=10` runs ten times as many.
 """
 
-import os
-
 import pytest
 
 from p2pmsg.subscriber_cursor import CursorDesk
 from p2pmsg.testing import InvariantError
 from tests.simulation.profiles import EVERYTHING, TIGHT, Profile, build, run
 
-SEEDS = int(100 * float(os.environ.get("P2PMSG_SEEDS", "1")))
+SEEDS = pytest.mark.rounds(10, 200)
 JOINERS = ("earliest", "latest", 5, "time")
 DIES = {"cursor": True, "subscriber_crashes_per_s": 8, "restart_ms": 40, "loss": 0.05}
 
@@ -56,34 +54,34 @@ def check_nothing_is_missing(simulation, seed):
             assert (cursor.delivered, cursor.lost) == (simulation.published, {}), seed
 
 
-@pytest.mark.timeout(max(120, SEEDS))
+@SEEDS
 @pytest.mark.parametrize("profile", ALONE.values(), ids=ALONE)
-def test_a_subscriber_that_dies_misses_nothing(profile):
+def test_a_subscriber_that_dies_misses_nothing(profile, rounds):
     crashes = repeated = 0
-    for seed in range(SEEDS):
+    for seed in range(rounds):
         simulation = build(profile, seed)
         run(simulation, profile)
 
         check_nothing_is_missing(simulation, seed)
         crashes += sum(subscriber.crashes for subscriber in simulation.subscribers)
         repeated += sum(subscriber.cursor.repeated for subscriber in simulation.subscribers)
-    assert crashes > SEEDS
-    assert repeated > SEEDS  # so the checks have had something to look at
+    assert crashes > rounds
+    assert repeated > rounds  # so the checks have had something to look at
 
 
-@pytest.mark.timeout(max(120, SEEDS))
+@SEEDS
 @pytest.mark.parametrize("profile", WITHOUT_LOG.values(), ids=WITHOUT_LOG)
-def test_what_is_missing_is_told(profile):
-    for seed in range(SEEDS):
+def test_what_is_missing_is_told(profile, rounds):
+    for seed in range(rounds):
         simulation = build(profile, seed)
         run(simulation, profile)
 
 
-@pytest.mark.timeout(max(120, SEEDS))
+@SEEDS
 @pytest.mark.parametrize("profile", WITH_LOG.values(), ids=WITH_LOG)
-def test_with_a_log_both_sides_may_die(profile):
+def test_with_a_log_both_sides_may_die(profile, rounds):
     pytest.importorskip("recovery.log")
-    for seed in range(SEEDS):
+    for seed in range(rounds):
         simulation = build(profile, seed, log=True)
         run(simulation, profile)
 

@@ -3,15 +3,13 @@
 A failing run is named by its seed. `P2PMSG_SEEDS=10` runs ten times as many.
 """
 
-import os
-
 import pytest
 
 from tests.simulation.profiles import EVERYTHING, TIGHT, Profile, build, run
 
 pytest.importorskip("recovery.log")
 
-SEEDS = int(300 * float(os.environ.get("P2PMSG_SEEDS", "1")))
+SEEDS = pytest.mark.rounds(20, 500)
 CRASHES = {"log": True, "publisher_crashes_per_s": 5, "restart_ms": 50, "loss": 0.05}
 JOINERS = ("earliest", "latest", 5, "time")
 
@@ -36,10 +34,10 @@ SYSTEM = {
 }
 
 
-@pytest.mark.timeout(max(120, SEEDS))
+@SEEDS
 @pytest.mark.parametrize("profile", PROCESS.values(), ids=PROCESS)
-def test_nothing_is_lost_with_a_process(profile):
-    for seed in range(SEEDS):
+def test_nothing_is_lost_with_a_process(profile, rounds):
+    for seed in range(rounds):
         simulation = build(profile, seed)
         run(simulation, profile)
 
@@ -47,10 +45,10 @@ def test_nothing_is_lost_with_a_process(profile):
         assert not simulation.lost, (seed, simulation.lost)
 
 
-@pytest.mark.timeout(max(120, SEEDS))
+@SEEDS
 @pytest.mark.parametrize("profile", SYSTEM.values(), ids=SYSTEM)
-def test_the_promise_holds_when_a_crash_takes_messages(profile):
-    for seed in range(SEEDS):
+def test_the_promise_holds_when_a_crash_takes_messages(profile, rounds):
+    for seed in range(rounds):
         simulation = build(profile, seed)
         run(simulation, profile)
 

@@ -3,28 +3,27 @@
 A failing run is named by its seed. `P2PMSG_SEEDS=10` runs ten times as many.
 """
 
-import os
-
 import pytest
 
 from p2pmsg import subscriber_troubled
 from tests.simulation.profiles import PROFILES, build, run
 
-SEEDS = int(96 * float(os.environ.get("P2PMSG_SEEDS", "1")))
+SEEDS = pytest.mark.rounds(16, 200)
 
 
-@pytest.mark.timeout(max(120, SEEDS))
+@SEEDS
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
-def test_the_promise_holds(profile):
-    for seed in range(SEEDS):
+def test_the_promise_holds(profile, rounds):
+    for seed in range(rounds):
         simulation = build(profile, seed)
         run(simulation, profile)
 
         assert simulation.published, seed
 
 
+@pytest.mark.rounds(4, 25)
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
-def test_the_promise_holds_where_streams_wait_for_their_turn(profile, monkeypatch):
+def test_the_promise_holds_where_streams_wait_for_their_turn(profile, rounds, monkeypatch):
     monkeypatch.setattr(subscriber_troubled, "TURNS_MAX", 1)
-    for seed in range(SEEDS // 8):
+    for seed in range(rounds):
         run(build(profile, seed), profile)

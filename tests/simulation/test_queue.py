@@ -3,13 +3,11 @@
 A failing run is named by profile and seed. `P2PMSG_SEEDS=10` runs ten times as many.
 """
 
-import os
-
 import pytest
 
 from tests.simulation.queue_world import Profile, World
 
-SEEDS = int(300 * float(os.environ.get("P2PMSG_SEEDS", "1")))
+SEEDS = pytest.mark.rounds(30, 600)
 PROFILES = {
     "calm": Profile(reject=0.0),
     "rejects": Profile(reject=0.4, discard=0.05),
@@ -34,10 +32,10 @@ LONG = {"system": 5}
 """Profiles of which a run takes so many times as long as of others: they get as many seeds less."""
 
 
-@pytest.mark.timeout(max(120, SEEDS))
+@SEEDS
 @pytest.mark.parametrize("name", PROFILES)
-def test_no_job_is_forgotten_and_keys_keep_their_order(name):
-    for seed in range(SEEDS // LONG.get(name, 1)):
+def test_no_job_is_forgotten_and_keys_keep_their_order(name, rounds):
+    for seed in range(rounds // LONG.get(name, 1)):
         try:
             world = World(PROFILES[name], seed)
             history = world.run()

@@ -3,7 +3,6 @@
 A failing run is named by its seed. `P2PMSG_SEEDS=10` runs ten times as many.
 """
 
-import os
 from dataclasses import dataclass
 from random import Random
 
@@ -13,7 +12,7 @@ from p2pmsg.testing import NetworkOptions, Simulation
 
 pytest.importorskip("recovery.log")
 
-SEEDS = int(100 * float(os.environ.get("P2PMSG_SEEDS", "1")))
+SEEDS = pytest.mark.rounds(10, 200)
 RUN_MS = 400
 
 
@@ -91,11 +90,11 @@ def build(shape, seed):
     return simulation
 
 
-@pytest.mark.timeout(max(240, 3 * SEEDS))
+@SEEDS
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_the_promise_holds_with_relays(shape):
+def test_the_promise_holds_with_relays(shape, rounds):
     delivered = 0
-    for seed in range(SEEDS):
+    for seed in range(rounds):
         simulation = build(shape, seed)
         simulation.heal()
         assert simulation.settle(60_000), f"seed {seed} does not settle"
@@ -103,7 +102,7 @@ def test_the_promise_holds_with_relays(shape):
         delivered += simulation.delivered
         if not (shape.gone or shape.publisher_restarts or "join_kills" in shape.options):
             assert not simulation.lost, (seed, simulation.lost)
-    assert delivered > 20 * SEEDS
+    assert delivered > 20 * rounds
 
 
 def test_it_is_quiet_once_all_is_well():
