@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import areas
 
@@ -20,6 +21,9 @@ LONG_TIMEOUT_S = 1800
 # A shell that starts something in the background has it ignore Ctrl-C, and its children too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile("p2pmsg", deadline=None)  # a slow machine is no finding
+settings.load_profile("p2pmsg")
 
 
 def pytest_addoption(parser):

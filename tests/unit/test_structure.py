@@ -98,31 +98,41 @@ def underscore_access_findings(tree: ast.AST) -> Iterator[str]:
             yield f"line {node.lineno} reaches for the private name {node.attr!r}"
 
 
-@pytest.mark.parametrize("path", ALL_FILES, ids=relative)
-def test_a_file_is_short(path):
-    line_count = len(path.read_text(encoding="utf-8").splitlines())
+def test_each_file_is_short():
+    line_counts = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in ALL_FILES}
 
-    assert line_count <= FILE_LINES_MAX, f"{relative(path)} has {line_count} lines: split it"
+    assert not {
+        relative(path): f"{count} lines: split it"
+        for path, count in line_counts.items()
+        if count > FILE_LINES_MAX
+    }
 
 
-@pytest.mark.parametrize("path", ALL_FILES, ids=relative)
-def test_its_functions_are_short(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = (node for node in ast.walk(tree) if isinstance(node, FUNCTION_NODES))
-    too_long = {
+def test_each_function_is_short():
+    functions = [
+        (path, node)
+        for path in ALL_FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, FUNCTION_NODES)
+    ]
+
+    assert len(functions) > len(ALL_FILES)
+    assert not {
         f"{relative(path)}:{node.lineno} {node.name}": function_line_count(node)
-        for node in functions
+        for path, node in functions
         if function_line_count(node) > FUNCTION_LINES_MAX
     }
 
-    assert not too_long
 
+def test_spark_bridge_uses_public_names_of_p2pmsg_only():
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in BRIDGE_FILES}
+    found = {
+        relative(path): [*foreign_import_findings(tree), *underscore_access_findings(tree)]
+        for path, tree in trees.items()
+    }
 
-@pytest.mark.parametrize("path", BRIDGE_FILES, ids=relative)
-def test_spark_bridge_uses_public_names_of_p2pmsg_only(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-
-    assert not [*foreign_import_findings(tree), *underscore_access_findings(tree)]
+    assert found
+    assert not {path: findings for path, findings in found.items() if findings}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

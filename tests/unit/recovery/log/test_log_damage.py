@@ -72,16 +72,18 @@ def check_opening(log, name, *, is_torn=False):
     return report
 
 
+@pytest.mark.rounds(150, 10**6)
 @pytest.mark.parametrize("closed", ENDINGS.values(), ids=ENDINGS)
 @pytest.mark.parametrize("kind", ["log", "idx", "state"])
-def test_any_byte_flipped_is_found_and_located_and_never_served(kind, closed):
+def test_any_byte_flipped_is_found_and_located_and_never_served(kind, closed, rounds):
+    """Of each file about as many as there are rounds, or all."""
     log = small_log(closed=closed)
     names = [name for name in log.store.names() if name == kind or name.endswith("." + kind)]
     assert len(names) == {"log": 3, "idx": 2 + closed, "state": 1}[kind]
     for name in names:
         data = log.store.read(name)
         places = [0, *boundaries(data)] if kind == "log" else [0]
-        for at in range(len(data)):
+        for at in range(0, len(data), -(-len(data) // rounds)):
             spoilt = copied(log, **{name: flipped(data, at, 1 << at % 8)})
             place = max(place for place in places if place <= at)
             findings = list(verify("log", store=spoilt.store))
