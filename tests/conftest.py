@@ -16,7 +16,7 @@ from tests import areas
 
 ROOT = Path(__file__).parent
 LONG_TIMEOUT_S = 1800
-"""Of each test with `--long`, where it does not say otherwise."""
+"""Of a test that is long, or runs with `--long`, where it does not say otherwise."""
 
 # A shell that starts something in the background has it ignore Ctrl-C, and its children too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -61,7 +61,8 @@ def pytest_collection_modifyitems(config, items):
         if item.get_closest_marker("spark"):
             group = "spark" if "spark" in item.fixturenames else "programs with spark"
             item.add_marker(pytest.mark.xdist_group(group))
-        if config.getoption("--long") and not item.get_closest_marker("timeout"):
+        is_long = config.getoption("--long") or item.get_closest_marker("long")
+        if is_long and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
 
 

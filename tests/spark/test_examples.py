@@ -19,32 +19,48 @@ BARS = [
 def run(name, *arguments):
     done = subprocess.run(
         [sys.executable, f"examples/{name}", *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
-
-
-@pytest.mark.spark
-def test_bars_with_a_watermark_and_their_picture(tmp_path):
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "bars.png"
-    text = run("spark_bars.py", str(picture))
-
-    assert "bars of 20000 trades" in text
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.fixture
 def play(spark, monkeypatch, capfd):
     """Run an example in the session of the tests, which it must not stop: that spares a start."""
 
-    def call(name):
+    def call(name, *arguments):
         monkeypatch.setattr(type(spark), "stop", lambda _: None)
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
         runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
         return capfd.readouterr().out
 
     return call
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("spark_bars.py", "bars of 20000 trades"),
+        ("spark_typed.py", "|  10000|"),
+        ("spark_sink.py", "500 rows in committed batches"),
+        ("log_analytics.py", "|BTCUSDT|"),
+    ],
+)
+def test_an_example_starts_and_stops_a_session_of_its_own(name, says):
+    assert says in run(name)
+
+
+@pytest.mark.spark
+def test_bars_with_a_watermark_and_their_picture(play, tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "bars.png"
+    text = play("spark_bars.py", str(picture))
+
+    assert "bars of 20000 trades" in text
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.spark

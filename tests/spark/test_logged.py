@@ -15,13 +15,13 @@ from tests.spark.streams import Collector, read_stream, start
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(110),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not hasattr(p2pmsg, "LogConfig"), reason="this p2pmsg has no local log"),
 ]
-KILLS = 8
 
 
-def test_a_publisher_with_a_log_is_killed_and_spark_misses_nothing(spark, tmp_path):
+@pytest.mark.rounds(2, 20)
+def test_a_publisher_with_a_log_is_killed_and_spark_misses_nothing(spark, tmp_path, rounds):
     rng = random.Random(3)
     endpoint = lasting_place()
     log = str(tmp_path / "log")
@@ -31,7 +31,7 @@ def test_a_publisher_with_a_log_is_killed_and_spark_misses_nothing(spark, tmp_pa
     query = start(read_stream(spark, [endpoint], **options), tmp_path / "checkpoint", sink)
     child = None
     try:
-        for _ in range(KILLS):
+        for _ in range(rounds):
             child = subprocess.Popen(command, cwd=ROOT)
             seen = len(sink.rows)
             sink.wait(seen + 1, query)

@@ -156,8 +156,9 @@ def test_a_relay_serves_what_was_read_at_a_publisher_that_is_gone(
     assert sink.offsets() == list(range(700))
 
 
+@pytest.mark.rounds(2, 20)
 def test_a_relay_is_killed_again_and_again_and_spark_misses_nothing(
-    spark, publisher, make_child, tmp_path
+    spark, publisher, make_child, tmp_path, rounds
 ):
     rng = random.Random(5)
     place = lasting_place()
@@ -171,7 +172,7 @@ def test_a_relay_is_killed_again_and_again_and_spark_misses_nothing(
     options = {"startingOffsets": "earliest", "fetchTimeoutMs": "3000"}
     query = start(read_stream(spark, [place], **options), tmp_path / "checkpoint", sink)
     try:
-        for _ in range(6):
+        for _ in range(rounds):
             for _ in range(rng.randrange(5, 40)):
                 publisher.publish_many("t", list(range(total, total + 50)))
                 total += 50

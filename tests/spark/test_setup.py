@@ -120,17 +120,31 @@ def test_discovery_without_its_pieces_breaks_nobody_else(monkeypatch, caplog):
     assert "no pyarrow" in caplog.text
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(110)
-def test_the_wheel_is_found_by_spark(publisher, tmp_path):
+@pytest.fixture
+def site(tmp_path):
+    """A folder with what the wheel installs."""
     pytest.importorskip("hatchling")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:
-        assert "pyspark_p2pmsg/__init__.py" in archive.namelist()
         archive.extractall(site)
+    return site
+
+
+@needs_spark
+def test_the_wheel_has_what_spark_looks_for(site, tmp_path):
+    """A module `pyspark_*` that can be imported anywhere, with a class `DefaultSource`."""
+    code = "import pyspark_p2pmsg as found; print(found.DefaultSource.name(), found.__file__)"
+    done = run([sys.executable, "-c", code], tmp_path, PYTHONPATH=str(site))
+
+    assert done.stdout == f"p2pmsg {site}/pyspark_p2pmsg/__init__.py\n", done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_the_wheel_is_found_by_spark(publisher, site, tmp_path):
     publisher.publish_many("t", [b"x"] * 10)
     sealed(publisher, "t", 10)
     code = f"""
@@ -148,7 +162,7 @@ spark.stop()
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(110)
+@pytest.mark.long
 def test_connect_mode(publisher, tmp_path):
     for name in ("grpc", "grpc_status", "pandas"):
         pytest.importorskip(name, reason=f"Spark Connect needs {name}")
@@ -171,6 +185,6 @@ def run(command, folder, **environment):
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=900,
         check=False,
     )
