@@ -4,7 +4,6 @@ Every message must come; again may come only what had not been committed. `P2PMS
 ten times as often.
 """
 
-import os
 import random
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ from tests.places import lasting_place
 
 pytest.importorskip("recovery.log")
 
-ROUNDS = int(100 * float(os.environ.get("P2PMSG_SEEDS", "1")))
+KILLS = pytest.mark.rounds(10, 150)
 
 
 class Notes:
@@ -72,9 +71,9 @@ class Nursery:
         assert self.child.line() == "killed"
 
 
-@pytest.mark.timeout(max(120, ROUNDS))
+@KILLS
 @pytest.mark.parametrize("commit", ["explicit", "message", 20])
-def test_whoever_is_killed_nothing_is_missing(tmp_path, make_child, make_publisher, commit):
+def test_whoever_is_killed_nothing_is_missing(tmp_path, make_child, make_publisher, commit, rounds):
     rng = random.Random(str(commit))
     endpoint = lasting_place()
     notes = Notes(tmp_path / "notes")
@@ -91,9 +90,10 @@ def test_whoever_is_killed_nothing_is_missing(tmp_path, make_child, make_publish
     feeder, consumer = feed(), consume()
     eventually(lambda: notes.last() > 100)
     killed = Counter()
-    for _ in range(ROUNDS // 3):
+    who_all = ["publisher", "subscriber", "both"]
+    for turn in range(rounds):
         time.sleep(rng.random() * 0.25)
-        who = rng.choice(["publisher", "subscriber", "both"])
+        who = who_all[turn] if turn < 3 else rng.choice(who_all)
         killed[who] += 1
         if who == "publisher":
             nursery.kill(feeder)
@@ -115,7 +115,7 @@ def test_whoever_is_killed_nothing_is_missing(tmp_path, make_child, make_publish
     received, repeated, lives = notes.check(commit)
     assert received == head
     assert len(killed) == 3
-    assert lives > ROUNDS // 10
+    assert lives > rounds // 4
     assert repeated < head
 
 
@@ -127,15 +127,15 @@ def head_of(make_publisher, endpoint, directory):
     return publisher.publish("t", "first") + 1
 
 
-@pytest.mark.timeout(max(120, ROUNDS))
+@KILLS
 def test_a_subscriber_that_is_killed_misses_nothing_without_a_log(
-    tmp_path, make_child, make_publisher
+    tmp_path, make_child, make_publisher, rounds
 ):
     rng = random.Random(1)
     publisher = make_publisher()
     notes = Notes(tmp_path / "notes")
     nursery = Nursery(make_child("nursery", module="cursor_children"))
-    for turn in range(ROUNDS // 4):
+    for turn in range(rounds):
         arguments = (tmp_path / "a.cursor", notes.path, "explicit", turn)
         consumer = nursery.start("consume", publisher.endpoint, *arguments)
         stop = time.monotonic() + rng.random() * 0.2
@@ -148,4 +148,4 @@ def test_a_subscriber_that_is_killed_misses_nothing_without_a_log(
     eventually(lambda: notes.last() == head - 1)
     nursery.kill(consumer)
     received, _, lives = notes.check("explicit")
-    assert (received, lives > ROUNDS // 10) == (head, True)
+    assert (received, lives > rounds // 4) == (head, True)

@@ -71,13 +71,14 @@ def test_several_subscribers_each_lose_something_else(make_publisher, make_subsc
     assert names == {f"reader {seed}" for seed in range(4)}
 
 
-def test_a_connection_cut_a_hundred_times(make_publisher, make_subscriber, make_proxy):
+@pytest.mark.rounds(15, 400)
+def test_a_connection_cut_again_and_again(make_publisher, make_subscriber, make_proxy, rounds):
     publisher = make_publisher()
     proxy = make_proxy(publisher)
     subscriber = make_subscriber(proxy.endpoint, joins=publisher, on_gap="raise")
     collector = Collector(subscriber)
     n = 0
-    while proxy.cuts < 100:
+    while proxy.cuts < rounds:
         before = proxy.cuts
         proxy.cut()
         if proxy.cuts == before:  # not connected again yet

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-COUNT = 60
-PUBLISHES = f"""
+PUBLISHES = """
 import os, signal, subprocess, sys, threading, p2pmsg
 which, load = signal.Signals[sys.argv[1]], sys.argv[2]
 raised = KeyboardInterrupt if which == signal.SIGINT else SystemExit
@@ -37,12 +36,14 @@ if load == "busy":
     threading.Thread(target=spin, daemon=True).start()
 STRIKE = '''
 import os, random, sys, time
-for _ in range({COUNT}):
+for _ in range(int(sys.argv[3])):
     time.sleep(random.uniform(0.02, 0.05))
     os.kill(int(sys.argv[1]), int(sys.argv[2]))
 '''
 value = bytes(65536)
-striker = subprocess.Popen([sys.executable, "-c", STRIKE, str(os.getpid()), str(int(which))])
+striker = subprocess.Popen(
+    [sys.executable, "-c", STRIKE, str(os.getpid()), str(int(which)), sys.argv[4]]
+)
 def has_ended():  # what strikes in `Popen.poll` would leave its lock taken
     try:
         return os.waitpid(striker.pid, os.WNOHANG)[0] != 0
@@ -67,15 +68,16 @@ os._exit(0)
 """
 
 
+@pytest.mark.rounds(20, 400)
 @pytest.mark.parametrize("load", ["alone", "busy"])
 @pytest.mark.parametrize(
     ("name", "handler"),
     [("SIGINT", "usual"), ("SIGINT", "own"), ("SIGTERM", "own"), ("SIGALRM", "own")],
 )
-def test_nothing_is_lost_where_a_frame_is_freed(name, handler, load):
-    command = [sys.executable, "-c", PUBLISHES, name, load, handler]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+def test_nothing_is_lost_where_a_frame_is_freed(name, handler, load, rounds):
+    command = [sys.executable, "-c", PUBLISHES, name, load, handler, str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr  # else SystemExit has ended it there
     came, unraisable = map(int, done.stdout.split())
     assert unraisable == 0, done.stderr
-    assert came > COUNT // 2
+    assert came > rounds // 2

@@ -19,22 +19,23 @@ takes no time, so that there can be more rounds."""
 
 
 @pytest.fixture(params=["on the disk", "in memory"])
-def place(request, tmp_path):
+def place(request, tmp_path, rounds):
     """A directory, and how many rounds to play in it."""
     if request.param == "on the disk" or not os.access(MEMORY, os.W_OK):
-        yield tmp_path, 30
+        yield tmp_path, -(-rounds // 8)
         return
     with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
-        yield directory, 220
+        yield directory, rounds
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.rounds(64, 1600)
+@pytest.mark.timeout(900)
 def test_killed_writers_lose_nothing_and_use_no_sequence_twice(place):
     directory, rounds = place
     seed = time.time_ns() % 2**32
     ended = subprocess.run(
         [sys.executable, "-m", "tests.integration.log_kills", directory, str(rounds), str(seed)],
-        capture_output=True, text=True, timeout=150,
+        capture_output=True, text=True, timeout=850,
     )  # fmt: skip
     assert ended.returncode == 0, f"seed {seed}: {ended.stderr}"
     seen = json.loads(ended.stdout)

@@ -12,10 +12,10 @@ pytest.importorskip("recovery.log")
 
 PATIENT = SubscriberConfig(nack=NackConfig(deadline_ms=60_000, attempts_max=1000))
 """On a busy machine the next one is killed before the one that was killed has caught up."""
-ROUNDS = 12
 
 
-def test_nothing_is_missing_whoever_is_killed(tmp_path, make_child, make_subscriber):
+@pytest.mark.rounds(4, 60)
+def test_nothing_is_missing_whoever_is_killed(tmp_path, make_child, make_subscriber, rounds):
     rng = random.Random(7)
     at, place = lasting_place(), lasting_place()
 
@@ -34,7 +34,7 @@ def test_nothing_is_missing_whoever_is_killed(tmp_path, make_child, make_subscri
     children = {publisher: publisher(), relay: relay()}
     subscriber = make_subscriber(place, start=0, config=PATIENT)
     expected = 0
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for _ in range(rng.randrange(200, 2000)):
             assert subscriber.receive(30).sequence == expected
             expected += 1

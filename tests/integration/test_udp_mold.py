@@ -6,17 +6,16 @@ import struct
 import subprocess
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 import p2pmsg
 from p2pmsg.mold import codec
 from p2pmsg.testing.kernel_loss import lose, lose_datagrams
-from tests.integration.peers import ROOT, check_ledger, eventually, take
+from tests.data import shared_or_ours
+from tests.integration.peers import check_ledger, eventually, take
 from tests.integration.test_udp_multicast import free_port
 
-ITCH = ROOT.parent / "shared" / "data" / "itch50-simulated.bin"
 _group = iter(range(1, 255))
 
 
@@ -54,10 +53,7 @@ def test_a_feed_has_its_own_sequences(make_feed, make_subscriber, place):
 
 
 def itch_messages():
-    path = Path(ITCH)
-    if not path.exists():
-        pytest.skip(f"{path.name} is not there")
-    data, at, messages = path.read_bytes(), 0, []
+    data, at, messages = shared_or_ours("itch50-simulated.bin").read_bytes(), 0, []
     while at < len(data):
         (length,) = struct.unpack_from("!H", data, at)
         messages.append(data[at + 2 : at + 2 + length])
@@ -67,7 +63,7 @@ def itch_messages():
 
 def test_an_exchange_feed_is_complete_at_ten_percent_loss(make_feed, make_subscriber, place):
     messages = itch_messages()
-    assert len(messages) == 12_012
+    assert len(messages) in (1200, 12_012)
     feed = make_feed()
     subscriber = make_subscriber(reader_of(place, feed), start="earliest")
     lose_datagrams(subscriber, 0.1)

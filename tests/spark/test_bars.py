@@ -11,10 +11,8 @@ import pytest
 
 from p2pmsg.demo.bars import compute_bars
 from p2pmsg.demo.feed import random_walk, read_feed
+from tests.data import shared_or_ours
 from tests.spark.conftest import ROOT
-
-MARKET = ROOT.parent / "shared" / "data" / "market.jsonl.gz"
-real_market = pytest.mark.skipif(not MARKET.exists(), reason="the market data is not here")
 
 
 def start_bars(publisher, expected_rows, *, environment=None):
@@ -50,9 +48,8 @@ def as_rows(bars):
 
 @pytest.mark.spark
 @pytest.mark.long
-@real_market
 def test_bars_of_the_market_data_equal_a_straight_computation(publisher):
-    events = list(read_feed(MARKET))
+    events = list(read_feed(shared_or_ours("market.jsonl.gz")))
     thread = threading.Thread(target=publish, args=(publisher, events))
     child = start_bars(publisher, len(events))
     thread.start()

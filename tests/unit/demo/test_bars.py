@@ -1,6 +1,5 @@
 import io
 import random
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,8 +14,8 @@ from p2pmsg.demo.bars import (
     write_csv,
 )
 from p2pmsg.demo.feed import FeedEvent, random_walk, read_feed
+from tests.data import ours, shared
 
-RECORDED_FEED = Path(__file__).parents[4] / "shared" / "data" / "market.jsonl.gz"
 HEADER_LINE = "symbol,window_start_ns,open,high,low,close,volume,trades\n"
 
 
@@ -95,14 +94,14 @@ def test_bars_agree_with_a_naive_computation():
         assert (result.open, result.high, result.low, result.close, result.trades) == naive
 
 
-def test_the_recorded_feed_gives_bars_for_every_trade(tmp_path):
-    if not RECORDED_FEED.exists():
-        pytest.skip("no recorded feed at ../shared/data/market.jsonl.gz")
+@pytest.mark.parametrize(
+    ("find", "count", "trades"), [(ours, 149, 600), (shared, 621, 16_253)], ids=["ours", "recorded"]
+)
+def test_a_feed_gives_bars_for_every_trade(find, count, trades, tmp_path):
+    bars = compute_bars(read_feed(find("market.jsonl.gz")))
 
-    bars = compute_bars(read_feed(RECORDED_FEED))
-
-    assert len(bars) == 621
-    assert sum(b.trades for b in bars) == 16_253
+    assert len(bars) == count
+    assert sum(b.trades for b in bars) == trades
     assert all(b.low <= min(b.open, b.close) <= max(b.open, b.close) <= b.high for b in bars)
     write_csv(bars, tmp_path / "bars.csv")
     assert read_csv(tmp_path / "bars.csv") == bars

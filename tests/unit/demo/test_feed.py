@@ -1,6 +1,5 @@
 import gzip
 import itertools
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -8,8 +7,7 @@ import msgspec
 import pytest
 
 from p2pmsg.demo.feed import LINE_BYTES_MAX, SPAN_MS, FeedError, random_walk, read_feed
-
-RECORDED_FEED = Path(__file__).parents[4] / "shared" / "data" / "market.jsonl.gz"
+from tests.data import ours, shared
 
 TRADE_LINE = (
     b'{"kind":"trade","symbol":"BTCUSDT","timestamp_ns":5,"received_ns":6,"id":7,'
@@ -120,15 +118,20 @@ def test_a_missing_file_is_the_usual_error(tmp_path):
         list(read_feed(tmp_path / "absent"))
 
 
-def test_the_recorded_feed_is_read_whole():
-    if not RECORDED_FEED.exists():
-        pytest.skip("no recorded feed at ../shared/data/market.jsonl.gz")
+FEEDS = {
+    "ours": (ours, {"trade": 600, "quote": 1800}, {"AAAUSD", "BBBUSD"}),
+    "recorded": (shared, {"trade": 16_253, "quote": 69_211}, {"BTCUSDT", "ETHUSDT"}),
+}
 
-    events = list(read_feed(RECORDED_FEED))
 
-    assert Counter(event.kind for event in events) == {"trade": 16_253, "quote": 69_211}
-    assert {event.symbol for event in events} == {"BTCUSDT", "ETHUSDT"}
-    with gzip.open(RECORDED_FEED) as file:
+@pytest.mark.parametrize(("find", "counts", "symbols"), FEEDS.values(), ids=FEEDS)
+def test_a_feed_is_read_whole(find, counts, symbols):
+    path = find("market.jsonl.gz")
+    events = list(read_feed(path))
+
+    assert Counter(event.kind for event in events) == counts
+    assert {event.symbol for event in events} == symbols
+    with gzip.open(path) as file:
         assert [event.line + b"\n" for event in events] == list(file)
 
 
@@ -147,9 +150,7 @@ def test_a_random_walk_is_read_back_as_it_was_made(write_feed):
 
 
 def test_a_random_walk_covers_three_minutes_in_order_with_shared_milliseconds():
-    started = time.monotonic()
     events = list(random_walk())
-    seconds = time.monotonic() - started
 
     assert len(events) == 200_000
     assert len({event.symbol for event in events}) >= 5
@@ -158,7 +159,6 @@ def test_a_random_walk_covers_three_minutes_in_order_with_shared_milliseconds():
     assert span_ns == pytest.approx(SPAN_MS * 1e6, rel=0.01)
     trades_per_instant = Counter((event.symbol, event.timestamp_ns) for event in events)
     assert max(trades_per_instant.values()) >= 3
-    assert seconds < 5, "about 0.3 s on an idle machine"
 
 
 def test_prices_and_sizes_of_a_random_walk_are_short_decimals():

@@ -1,19 +1,22 @@
-"""The real cases, where they are there."""
+"""Cases of ours, and the real ones, where they are there."""
 
 import json
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-FILE = Path(__file__).parents[4] / "shared" / "data" / "statsd_cases.json"
+from tests.data import SHARED, ours
+
+FILE = SHARED / "statsd_cases.json"
 
 
 @cache
 def load_cases():
-    if not FILE.exists():
-        return {"flush_cases": [], "parse_cases": [], "client_packets": [], "mgmt_session": None}
-    return json.loads(FILE.read_text(encoding="utf-8"))
+    cases = json.loads(ours(FILE.name).read_text(encoding="utf-8"))
+    real = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    parts = ("flush_cases", "parse_cases", "client_packets")
+    found = {part: cases.get(part, []) + real.get(part, []) for part in parts}
+    return found | {"mgmt_session": real.get("mgmt_session")}
 
 
 def parametrize(part, name="case"):

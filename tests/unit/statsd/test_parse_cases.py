@@ -27,7 +27,7 @@ def test_the_default_dialect_differs_only_where_it_is_listed(case):
 
 def test_every_listed_difference_is_a_case():
     cases = load_cases()["parse_cases"]
-    if not cases:
+    if all(case["id"].startswith("ours.") for case in cases):
         pytest.skip("the cases are not there")
 
     assert set(DIFFERENCES) <= {case["id"] for case in cases}
