@@ -13,7 +13,7 @@ from pathlib import Path
 import p2pmsg
 
 LOOPBACK = "tcp://127.0.0.1:0"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 TOPIC = "trades"
 ROOT = Path(__file__).parents[2]
 

@@ -65,7 +65,7 @@ def open_client(endpoint):
     return made
 
 
-def until(condition, seconds=10.0):
+def until(condition, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that in time"
@@ -117,7 +117,7 @@ class Carbon:
         return {path: float(value) for path, value, _ in map(str.split, lines)}
 
 
-def read_stream(subscriber, wanted, seconds=10.0):
+def read_stream(subscriber, wanted, seconds=60.0):
     """Values of the stream `metrics` by name, until `wanted` names are there."""
     found = {}
     deadline = time.monotonic() + seconds

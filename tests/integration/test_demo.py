@@ -184,7 +184,7 @@ def test_ctrl_c_ends_all_processes(moment, tmp_path):
 
         demo.interrupt()
 
-        assert demo.wait(2) == 130
+        assert demo.wait(60) == 130  # at its own end it would be 0
         assert demo.errors() == ""
         assert not demo.processes()
 
@@ -198,9 +198,9 @@ def test_ctrl_c_ends_spark_too(tmp_path):
 
         demo.interrupt()
 
-        assert demo.wait(3) == 130
+        assert demo.wait(60) == 130
         assert demo.errors() == ""
-        eventually(lambda: not demo.processes(), 20)
+        eventually(lambda: not demo.processes(), 60)
 
 
 @pytest.mark.spark
@@ -211,7 +211,7 @@ def test_when_the_demo_is_killed_no_process_stays(tmp_path):
 
         demo.process.kill()
 
-        eventually(lambda: not demo.processes(), 20)
+        eventually(lambda: not demo.processes(), 60)
 
 
 def test_when_the_demo_is_killed_no_process_stays_without_spark(tmp_path):
@@ -220,7 +220,7 @@ def test_when_the_demo_is_killed_no_process_stays_without_spark(tmp_path):
 
         demo.process.kill()
 
-        eventually(lambda: not demo.processes(), 20)
+        eventually(lambda: not demo.processes(), 60)
 
 
 # ------------------------------------------------------- with a stand-in for the Spark child

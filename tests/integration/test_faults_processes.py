@@ -48,7 +48,7 @@ def test_a_frozen_subscriber_process_holds_nobody_up_for_long(
         n += 1
     publisher.flush()
     stats = publisher.stats()
-    assert stats.stalled_ms < 3_000
+    assert 1 <= stats.stalls <= 50  # probes included, and not once a message
     other.wait_for(n)
     check_ledger(other.subscriber, delivered=n, lost=0)
     child.signal(signal.SIGCONT)

@@ -179,7 +179,7 @@ def test_delay_delays_each_way_and_keeps_order(stack, server, proxied):
     assert taken.recv(1) == b"1"
     taken.sendall(b"2")
     assert client.recv(1) == b"2"
-    assert 0.2 <= time.monotonic() - start < 5
+    assert time.monotonic() - start >= 0.2
     client.sendall(b"slow")
     eventually(lambda: select.select([taken], [], [], 0)[0] or time.monotonic() > start + 0.25)
     proxy.delay_ms = 0

@@ -91,9 +91,9 @@ def test_a_request_is_retried_at_another_responder(make_responder, make_requeste
     requester = make_requester(hanging.endpoint, good.endpoint)
 
     assert requester.request("who", timeout=0.8, attempts_max=4) == "good"
-    began = time.monotonic()
+    retries = requester.retries
     assert requester.request("who", timeout=5) == "good"
-    assert time.monotonic() - began < 1.0  # who answered is asked first
+    assert requester.retries == retries  # who answered is asked first
 
 
 def test_an_answer_survives_a_cut_connection(make_responder, opened):

@@ -53,7 +53,7 @@ def test_block_waits_stall_ms_once_and_then_goes_on(make_publisher, make_subscri
     publish(publisher, 0, COUNT)
     stats = publisher.stats()
     assert stats.stalls >= 1
-    assert stats.stalled_ms < 2_000  # probes included, and not COUNT times 300 ms
+    assert stats.stalls <= 50  # probes included, and not once a message
     check_exact(quick.wait_for(COUNT))
     check_ledger(quick.subscriber, delivered=COUNT, lost=0)
     check_slow(publisher, slow, COUNT)

@@ -198,13 +198,15 @@ def test_ctrl_c_comes_through_a_waiting_send_and_receive(pair):
     sender, receiver = pair(sender_options={"queue_frames": 5}, queue_frames=5)
     frame = bytes(200_000)
     fill(sender, frame)
-    for blocked in (lambda: sender.send(frame, wait_ms=9000), lambda: receiver.receive_wait(9000)):
+    long_ms = 10**6  # longer than a test may take
+    for blocked in (
+        lambda: sender.send(frame, wait_ms=long_ms),
+        lambda: receiver.receive_wait(long_ms),
+    ):
         interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
         interrupt.start()
-        start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             repeat(blocked)
-        assert time.monotonic() - start < 5
         interrupt.join()
 
 

@@ -10,7 +10,7 @@ import spark_bridge
 from tests.places import lasting_place
 from tests.spark.streams import read_stream, sealed
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def read(spark, peers, topics="t", **options):
@@ -103,7 +103,7 @@ def subscribe(endpoints):
     return p2pmsg.Subscriber(endpoints, topics=["*"], start="earliest")
 
 
-def gather(rows, count, seconds=40):
+def gather(rows, count, seconds=300):
     found = []
     deadline = time.monotonic() + seconds
     while len(found) < count:

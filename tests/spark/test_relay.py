@@ -13,7 +13,7 @@ from tests.integration.peers import start_child
 from tests.places import lasting_place
 from tests.spark.streams import Collector, collect_now, read_stream, start
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def relay(publisher):
 
 
 def has(relay, following):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while [head[1] for head in relay.stats().streams.values()] != [following]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -80,7 +80,7 @@ class Lives:
         """Publish `count` messages; die when the relay has them."""
         child = self._make_child("publish", self.endpoint, "-", count)
         _, session = child.line().split()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while relay.stats().streams.get((int(session), "t")) != (0, count):
             assert time.monotonic() < deadline, relay.stats().streams
             time.sleep(0.01)

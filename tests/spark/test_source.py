@@ -3,6 +3,7 @@ import json
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,7 +22,7 @@ from tests.spark.streams import (
 )
 
 ALL = None  # no limit
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def test_offsets_are_the_sequences_each_once(spark, publisher, tmp_path):
@@ -251,14 +252,34 @@ def test_bad_options_are_refused_by_name(spark, peers, options, message):
         read_stream(spark, peers, **options)
 
 
+def planners_of(spark):
+    """The Python processes that plan streams, below the session's JVM."""
+    found, waiting = set(), [spark.sparkContext._gateway.proc.pid]
+    while waiting:
+        process = waiting.pop()
+        try:
+            command = Path(f"/proc/{process}/cmdline").read_bytes()
+            for task in Path(f"/proc/{process}/task").iterdir():
+                waiting += (task / "children").read_text().split()
+        except OSError:
+            continue  # it has just ended
+        if b"python_streaming_source_runner" in command:
+            found.add(int(process))
+    return found
+
+
 def test_no_process_and_no_connection_is_left_after_a_query(spark, publisher, tmp_path):
+    before = planners_of(spark)
     query = start(read_stream(spark, [publisher.endpoint]), tmp_path, Collector())
     while not query.lastProgress:
         time.sleep(0.02)
-    begun = time.monotonic()
+    assert planners_of(spark) - before
     query.stop()
 
-    assert time.monotonic() - begun < 5
+    deadline = time.monotonic() + 60
+    while planners_of(spark) - before:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def reader_of(publisher, **options):

@@ -144,7 +144,7 @@ def test_a_peer_that_falls_silent_is_asked_again_and_then_named(publisher):
                 [range_of(publisher, "t", 3, 10, at=proxy.endpoint)],
                 fetchTimeoutMs="200", fetchRetries="2", failOnDataLoss="false",
             )  # fmt: skip
-        assert 0.5 < time.monotonic() - begun < 5
+        assert time.monotonic() - begun > 0.5
         text = str(failure.value)
         assert "7 messages [3, 10) of topic 't' from publisher 'feed'" in text
         assert "3 attempts" in text

@@ -6,7 +6,7 @@ import time
 from transports import ZmqReceiver, ZmqRecoveryClient, ZmqRecoveryServer, context
 
 LOOPBACK = "tcp://127.0.0.1:0"
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 def eventually(condition, deadline_s=DEADLINE_S):

@@ -4,7 +4,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 import zmq
@@ -93,12 +92,11 @@ def test_closing_leaves_the_ipc_file_of_a_successor(opened, tmp_path):
     assert join(opened, second)
 
 
-def test_close_is_idempotent_quick_and_possible_from_another_thread(opened):
+def test_close_is_idempotent_and_possible_from_another_thread(opened):
     sender = opened(ZmqSender, LOOPBACK, queue_frames=5)
     receiver = join(opened, sender, queue_frames=5)
     fill(sender, bytes(200_000))
     server, client = recovery_pair(opened)
-    start = time.monotonic()
 
     def close_all():
         for used in (sender, receiver, server, client):
@@ -107,9 +105,9 @@ def test_close_is_idempotent_quick_and_possible_from_another_thread(opened):
 
     closer = threading.Thread(target=close_all)
     closer.start()
-    closer.join(5)
+    closer.join(60)
+    assert not closer.is_alive()
     close_all()
-    assert time.monotonic() - start < 5
     uses = [
         lambda: sender.send(b""),
         lambda: sender.send(make_zmq_frame(bytes(SHARED_BYTES))),
@@ -207,6 +205,4 @@ client.connect()
 client.send(b"to nobody")
 client.close(200)
 """
-    start = time.monotonic()
-    run_script(script)
-    assert time.monotonic() - start < 10
+    run_script(script)  # which ends by itself: nobody will ever take the message
