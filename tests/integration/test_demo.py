@@ -16,17 +16,20 @@ from p2pmsg.demo.feed import random_walk, read_feed
 from p2pmsg.demo.plan import Source
 from p2pmsg.demo.processes import Children, DemoError
 from p2pmsg.demo.run import run_demo
+from tests.data import ours, shared
 from tests.integration.commands import command, eventually, run
 
-MARKET = Path(__file__).parents[3] / "shared" / "data" / "market.jsonl.gz"
 HAS_SPARK = bool(
     importlib.util.find_spec("pyspark")
     and importlib.util.find_spec(demo_run.SPARK_MODULE)
     and (shutil.which("java") or "JAVA_HOME" in os.environ)
 )
-needs_market = pytest.mark.skipif(not MARKET.exists(), reason=f"{MARKET} is not there")
 needs_spark = pytest.mark.skipif(not HAS_SPARK, reason="Java or PySpark is not there")
-DEMO_TIMEOUT_S = 110.0
+DEMO_TIMEOUT_S = 300.0
+pytestmark = pytest.mark.timeout(DEMO_TIMEOUT_S + 30)
+MARKETS = pytest.mark.parametrize(
+    "find", [ours, pytest.param(shared, marks=pytest.mark.long)], ids=["ours", "recorded"]
+)
 
 
 def assert_good(summary, published):
@@ -67,14 +70,14 @@ def test_the_demo_without_spark(tmp_path, transport):
 @pytest.mark.parametrize("transport", ["udp", "tcp"])
 def test_the_publisher_is_killed_and_goes_on_from_its_log(tmp_path, transport):
     ended = run(
-        "demo", "--no-spark", "--trades", "100000", "--json", "--log", str(tmp_path / "log"),
+        "demo", "--no-spark", "--trades", "40000", "--json", "--log", str(tmp_path / "log"),
         "--transport", transport,
-        timeout=60,
+        timeout=DEMO_TIMEOUT_S,
     )  # fmt: skip
 
     assert ended.returncode == 0, ended.stderr
     summary = json.loads(ended.stdout)
-    assert_good(summary, 100_000)
+    assert_good(summary, 40_000)
     assert summary["restarts"] == 1
 
 
@@ -104,33 +107,35 @@ def test_without_java_the_demo_runs_all_else_and_says_what_is_missing(tmp_path):
     assert line.startswith("p2pmsg demo: Spark was left out: ")
 
 
-@needs_market
-def test_the_demo_over_a_recorded_market_without_spark(tmp_path):
+@MARKETS
+def test_the_demo_over_a_market_without_spark(find, tmp_path):
+    market = find("market.jsonl.gz")
     bars_file = tmp_path / "bars.csv"
     ended = run(
-        "demo", "--no-spark", "--json", "--input", str(MARKET), "--output", str(bars_file),
-        timeout=60,
+        "demo", "--no-spark", "--json", "--input", str(market), "--output", str(bars_file),
+        timeout=DEMO_TIMEOUT_S,
     )  # fmt: skip
 
     assert ended.returncode == 0, ended.stderr
-    events = list(read_feed(MARKET))
+    events = list(read_feed(market))
     assert_good(json.loads(ended.stdout), len(events))
     assert read_csv(bars_file) == compute_bars(events)
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @needs_spark
-@needs_market
 def test_the_demo_over_a_recorded_market_with_spark(tmp_path):
+    market = shared("market.jsonl.gz")
     bars_file = tmp_path / "bars.csv"
     ended = run(
-        "demo", "--json", "--input", str(MARKET), "--output", str(bars_file),
+        "demo", "--json", "--input", str(market), "--output", str(bars_file),
         timeout=DEMO_TIMEOUT_S,
     )  # fmt: skip
 
     assert ended.returncode == 0, ended.stderr
     summary = json.loads(ended.stdout)
-    events = list(read_feed(MARKET))
+    events = list(read_feed(market))
     assert_good(summary, len(events))
     assert summary["spark_rows"] == len(events)
     assert read_csv(bars_file) == compute_bars(events)
