@@ -40,7 +40,7 @@ def test_durable_consumer():
     found = re.fullmatch(r"killed (\d+) times; published (\d+), in the table (\d+)\n", ended.stdout)
     kills, published, rows = map(int, found.groups())
     assert kills >= 3
-    assert rows == published > 1000
+    assert rows == published > 0
     assert "Traceback" not in ended.stderr
 
 
