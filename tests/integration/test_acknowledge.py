@@ -63,7 +63,31 @@ def read_all(directory):
 @pytest.mark.parametrize(
     "options", [{}, {"acknowledge": "synced"}, {"fsync": "always"}], ids=str
 )
+@pytest.mark.long
+def test_killed_again_and_again_it_loses_nothing(tmp_path, options, how):
+    for number in range(20):
+        place = tmp_path / str(number)
+        place.mkdir()
+        check_one(place, options, how)
+
+
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [
+        ({}, "one"),
+        ({}, "columns"),
+        ({}, "threads"),
+        ({"acknowledge": "synced"}, "threads"),
+        ({"fsync": "always"}, "one"),
+    ],
+    ids=str,
+)
 def test_a_killed_process_loses_nothing_that_was_returned(tmp_path, options, how):
+    check_one(tmp_path, options, how)
+
+
+def check_one(tmp_path, options, how):
+    """Kill a process that publishes; all that was returned for is in the log, as it was."""
     returned = kill_one(tmp_path, how, **options)
 
     following = go_on(LogConfig(tmp_path / "log", **options), returned)

@@ -5,7 +5,6 @@ sequences are used again. A failing run is named by its seed. `P2PMSG_SEEDS=10` 
 many.
 """
 
-import os
 from random import Random
 
 import pytest
@@ -14,7 +13,7 @@ from p2pmsg.testing import InvariantError, NetworkOptions, Simulation
 
 pytest.importorskip("recovery.log")
 
-SEEDS = int(60 * float(os.environ.get("P2PMSG_SEEDS", "1")))
+SEEDS = pytest.mark.rounds(6, 120)
 AWAY_MS = 1500
 """Nothing is published for so long, so that nobody's position is overtaken before he is there."""
 SHAPES = {
@@ -58,11 +57,11 @@ def build(seed, *, copy, lines=1, options=None, away=False):
     return simulation
 
 
-@pytest.mark.timeout(max(120, SEEDS))
+@SEEDS
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_new_messages_with_old_sequences_are_delivered_and_said_to_be_new(shape):
+def test_new_messages_with_old_sequences_are_delivered_and_said_to_be_new(shape, rounds):
     rewound = 0
-    for seed in range(SEEDS):
+    for seed in range(rounds):
         simulation = build(seed, **shape)
         simulation.heal()
         simulation.settle(30_000)
@@ -71,7 +70,7 @@ def test_new_messages_with_old_sequences_are_delivered_and_said_to_be_new(shape)
         assert len(sessions) == 1
         rewound += sum(subscriber.witness.rewound for subscriber in simulation.subscribers)
     if shape["copy"]:  # an opener may notice a cut
-        assert rewound > SEEDS
+        assert rewound > rounds
 
 
 def test_the_checks_find_messages_that_nobody_got(monkeypatch):
