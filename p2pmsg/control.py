@@ -211,10 +211,20 @@ class Marked(msgspec.Struct, array_like=True):
     """How much may be sent beyond it before my buffer may overflow."""
 
 
+class Settled(msgspec.Struct, array_like=True):
+    """Subscriber to publisher: the application is done with all of the stream below `next`.
+
+    Beyond JOINED's `complete`: it says how far, at any time, and that the work is done.
+    """
+
+    topic: Topic
+    next: Sequence
+
+
 B = TypeVar("B", bound=msgspec.Struct)
 _decoders: dict[type, msgspec.msgpack.Decoder[msgspec.Struct]] = {
     kind: msgspec.msgpack.Decoder(kind)
-    for kind in (Welcome, Probe, Heads, Joined, Nack, Refused, Heartbeat, Marked, Sessions)
+    for kind in (Welcome, Probe, Heads, Joined, Nack, Refused, Heartbeat, Marked, Sessions, Settled)
 }
 
 

@@ -59,6 +59,7 @@ class RequestDesk:
         frames_repaired: frames that were sent again.
         messages_repaired: messages in them that were asked for, by the rung that had them.
         subscribers: those who confirmed, by their ids.
+        settled: by topic, the sequence below which some application has said that it is done.
 
     """
 
@@ -67,6 +68,7 @@ class RequestDesk:
         self.scheduler = RetransmitScheduler(core.config.retransmit)
         self._replies: deque[Reply] = deque()
         self.subscribers: dict[int, KnownSubscriber] = {}
+        self.settled: dict[str, int] = {}
         self.invalid: Counter[str] = Counter()
         self._echoes: dict[int, bytes] = {}  # the last page of the newest
         self.replies_dropped = 0
@@ -79,6 +81,7 @@ class RequestDesk:
             Kind.NACK: self._receive_nack,
             Kind.HEADS_REQUEST: self._receive_heads_request,
             Kind.LEAVE: self._receive_leave,
+            Kind.SETTLED: self._receive_settled,
         }
 
     def receive(self, requester: bytes, data: bytes, *, now_ns: int) -> None:
@@ -185,6 +188,11 @@ class RequestDesk:
         """How many subscribers have not said that they have everything."""
         return sum(not known.complete for known in self.subscribers.values())
 
+    @property
+    def completed(self) -> int:
+        """How many subscribers have said that they have everything."""
+        return sum(known.complete for known in self.subscribers.values())
+
     def _receive_probe(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         probe = control.read_body(frame, control.Probe)
         outbox = self._core.outbox
@@ -257,6 +265,12 @@ class RequestDesk:
         if self._core.group is not None:
             self._core.group.window.forget(joined.subscriber)
         self.scheduler.forget(requester)
+
+    def _receive_settled(self, requester: bytes, frame: Frame, now_ns: int) -> None:
+        settled = control.read_body(frame, control.Settled)
+        following = self._core.head(settled.topic)[1]  # 0 of a topic that is none of ours
+        if min(settled.next, following) > self.settled.get(settled.topic, 0):
+            self.settled[settled.topic] = min(settled.next, following)
 
     def _receive_nack(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         nack = control.read_body(frame, control.Nack)

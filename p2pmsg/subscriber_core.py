@@ -4,7 +4,7 @@ What the lines say of themselves goes to the `LineDesk`; here are the messages a
 """
 
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
@@ -55,6 +55,8 @@ class SubscriberCore:
         streams_rewound: streams whose publisher has gone back.
         cursor: where streams resume; None: nowhere.
         lone: the stream whose last message went past `ready`, until the shell has seen that.
+        is_settled: whether the application is done with all of a closing session, asked before its
+            publisher is told that it may go; None: to have received it is enough.
 
     """
 
@@ -90,6 +92,7 @@ class SubscriberCore:
         self.repairs_dropped = 0
         self.cursor = cursor
         self.lone: Stream | None = None
+        self.is_settled: Callable[[Peer], bool] | None = None
         self.lines = [
             Line(heard_ns=now_ns, shared=index in datagram_lines) for index in range(lines)
         ]

@@ -269,12 +269,18 @@ class LineDesk:
             core._settle(stream)
 
     def _send_joined(self, peer: Peer, now_ns: int) -> None:
-        complete = _is_complete(peer)
+        complete = self._is_complete(peer)
         peer.told_complete = complete
         peer.keep_alive_ns = now_ns + int(self._core.config.keep_alive_ms * _MS)
         body = control.Joined(self.subscriber, self.name, complete)
         frame = wire.control_frame(Kind.JOINED, peer.session, body)
         self._core.requests.append((peer.session, frame))
+
+    def _is_complete(self, peer: Peer) -> bool:
+        """Whether a closing publisher may go: nothing of it can come, or is missing, or undone."""
+        waits = peer.probe is not None or any(s.receiver.missing for s in peer.streams.values())
+        is_settled = self._core.is_settled
+        return peer.closing and not waits and (is_settled is None or is_settled(peer))
 
     def excuse_silence(self, now_ns: int) -> None:
         """Think nothing of the lines' silence: nobody listens to them, for want of room."""
@@ -323,7 +329,7 @@ class LineDesk:
                 peer.probe_due_ns = now_ns + (PROBE_RETRY_NS << doublings)
                 self._request_probe(peer)
             if peer.joined and peer.closing and not peer.told_complete:
-                if _is_complete(peer):
+                if self._is_complete(peer):
                     self._send_joined(peer, now_ns)
             elif peer.joined and peer.direct and now_ns >= peer.keep_alive_ns:
                 self._send_joined(peer, now_ns)
@@ -459,9 +465,3 @@ class LineDesk:
             if self._core.tally is not None:
                 self._core.tally.forget(stream)
             self._core.forgotten.update(stream.totals())
-
-
-def _is_complete(peer: Peer) -> bool:
-    """Whether nothing of a closing publisher can come any more, and nothing of it is missing."""
-    waits = peer.probe is not None or any(s.receiver.missing for s in peer.streams.values())
-    return peer.closing and not waits

@@ -372,7 +372,9 @@ class RelayDesk:
             self._request_probe(peer, route, now_ns)
         if not route.joined:
             return
+        is_settled = self._core.is_settled
         complete = route.closing and route.probe is None and not peer.missing
+        complete = complete and (is_settled is None or is_settled(peer))
         untold = complete and not route.told_complete
         if not (untold or now_ns >= route.keep_alive_ns):
             return

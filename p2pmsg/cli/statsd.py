@@ -138,6 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
         collector.close(timeout=2.0)
         if arguments.stats:
             print(_render(collector.stats()), file=sys.stderr, flush=True)
+        _tell_what_is_not_exact(collector.totals())
     raise P2PError(f"the collector has ended: {collector.stats().error}")
 
 
@@ -161,6 +162,17 @@ def _outputs(arguments: argparse.Namespace) -> list[Any]:
 
         outputs.append(ConsoleOutput())
     return outputs
+
+
+def _tell_what_is_not_exact(totals: Any) -> None:
+    parts = [f"{totals.lost:,} messages of deltas are lost"] if totals.lost else []
+    parts += [f"{totals.malformed:,} were malformed"] if totals.malformed else []
+    parts += [f"{totals.cut:,} deltas found no room"] if totals.cut else []
+    parts += [f"{kinds.one_line(each.name)} is {each.reason}" for each in totals.unfinished[:5]]
+    more = len(totals.unfinished) - 5 + totals.forgotten
+    parts += [f"{more:,} more clients are unfinished"] if more > 0 else []
+    if parts:
+        print(f"p2pmsg statsd: totals are not exact: {', '.join(parts)}", file=sys.stderr)
 
 
 def _render(stats: Any) -> str:

@@ -2,7 +2,9 @@
 
 import atexit
 import logging
+import os
 import socket
+import sys
 import threading
 import time
 import weakref
@@ -35,7 +37,8 @@ class _Sink(Protocol):
     endpoint: str
 
     def send(self, deltas: Deltas) -> None: ...
-    def close(self, timeout: float) -> None: ...
+    def has_sent(self) -> bool: ...
+    def close(self, timeout: float) -> tuple[int, str]: ...
 
 
 class _Reliable:
@@ -47,13 +50,42 @@ class _Reliable:
         options = {} if log is None else {"log": log}
         self.publisher = Publisher(endpoint, name=name, config=config, **options)
         self.endpoint = self.publisher.endpoint
+        self._published = self.publisher.stats().published
+        self._first: int | None = None
+        self._following = 0
 
     def send(self, deltas: Deltas) -> None:
-        self.publisher.publish(TOPIC, deltas.message())
+        sequence = self.publisher.publish(TOPIC, deltas.message())
+        self._note_sent(sequence)
         self.publisher.flush()
 
-    def close(self, timeout: float) -> None:
-        self.publisher.close(timeout)
+    def _note_sent(self, sequence: int) -> None:
+        if self._first is None:
+            self._first = sequence
+        self._following = sequence + 1
+
+    def has_sent(self) -> bool:
+        """Whether deltas were accepted though `send` was cut short, by Ctrl-C perhaps."""
+        following = self.publisher.stats().published  # there is one topic only
+        if following <= max(self._following, self._published):
+            return False
+        self._note_sent(following - 1)
+        return True
+
+    def close(self, timeout: float) -> tuple[int, str]:
+        """Wait until a collector has everything; return how many deltas none has, and why."""
+        requests, first, following = self.publisher._core.requests, self._first, self._following
+
+        def settled() -> int:
+            return requests.settled.get(TOPIC, 0)
+
+        self.publisher._close(
+            timeout, lambda: first is None or bool(requests.completed) or settled() >= following
+        )
+        if first is None or requests.completed or settled() >= following:
+            return 0, ""
+        why = "confirmed by no collector" if requests.subscribers else "no collector was there"
+        return following - max(first, settled()), why
 
 
 class _Plain:
@@ -93,8 +125,13 @@ class _Plain:
         except OSError:
             self.dropped += 1  # a server that is away is no reason for a program to fail
 
-    def close(self, timeout: float) -> None:
+    def has_sent(self) -> bool:
+        """Whether it was, nobody knows; once more would perhaps be counted twice."""
+        return True
+
+    def close(self, timeout: float) -> tuple[int, str]:
         self._socket.close()
+        return 0, ""
 
 
 class Client(ClosesItself):
@@ -111,9 +148,13 @@ class Client(ClosesItself):
                 ...
 
     It may be used from several threads. Integers are added up exactly; floats are added as floats,
-    in the order of the sendings. A program that ends without `close` still sends the rest, but does
-    not wait for collectors. In a forked child, a client of a StatsD server goes on, with nothing of
-    what its parent has gathered; one that is bound is closed.
+    in the order of the sendings. In a forked child, a client of a StatsD server goes on, with
+    nothing of what its parent has gathered; one that is bound is closed.
+
+    A call returns when its value is in this process's memory, and is safe when a collector has it
+    on its disk (`exact=`, `state=`): after `interval_ms` it is sent, and kept for collectors until
+    the process ends; `close`, and the end of a program that has not called it, wait for one. A
+    process that is killed takes along what no collector had; with `log` only what was not sent.
 
     Args:
         endpoint: where to bind (`tcp`, `ipc`, `inproc`), or where the StatsD server is.
@@ -125,12 +166,19 @@ class Client(ClosesItself):
         config: of the publisher. What its replay buffer keeps is how long a collector may be away:
             by default 64 MiB, most of an hour of 100 counters that change all the time.
         log: of the publisher, so that what was sent survives the client too. Default: none.
+        close_timeout: how long `close` without an argument, and the end of a program, wait until a
+            collector has everything that was sent, in seconds. Default 5.0: a collector that is
+            there takes less than one, one that is being started again a few. 0 does not wait.
+            What no collector has by then is in `undelivered`, and a warning says so. With a plain
+            StatsD server there is nothing to wait for.
 
     Raises:
         ConfigError: an argument is out of its limits.
         BindError: the endpoint could not be bound.
 
     """
+
+    _patience_s = None  # what `close_timeout` says
 
     def __init__(
         self,
@@ -142,8 +190,11 @@ class Client(ClosesItself):
         name: str | None = None,
         config: PublisherConfig | None = None,
         log: Any = None,
+        close_timeout: float = 5.0,
     ) -> None:
         at_least("interval_ms", interval_ms, 0)
+        at_least("close_timeout", close_timeout, 0)
+        self._close_timeout = close_timeout
         self._prefix = f"{check_name(prefix)}." if prefix else ""
         self._tags = check_tags(tags)
         self._keys: dict[tuple[str, tuple[str, ...]], str] = {}
@@ -158,17 +209,19 @@ class Client(ClosesItself):
             self._sink = _Plain(endpoint)
         else:
             raise ConfigError("endpoint", "tcp://, ipc://, udp:// or unixgram://", endpoint)
-        self._sent = 0
+        self._sent = self._undelivered = 0
         self._unusable = "it is closed"
         self._begin()
         close_in_children(self)
         _open.add(self)
+        _end_with_the_process()
 
     def _begin(self) -> None:
         """Gather from now on; the thread that sends begins with the first call."""
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._deltas = Deltas()
+        self._leaving: Deltas | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -181,6 +234,15 @@ class Client(ClosesItself):
     def sent(self) -> int:
         """How many messages of deltas have been sent."""
         return self._sent
+
+    @property
+    def undelivered(self) -> int:
+        """How many messages of deltas have reached nobody: not sent, or, after `close`, not taken.
+
+        One message has what came together in `interval_ms`. Those after which a collector went
+        without a word (killed) count too, where it may not have had them.
+        """
+        return self._undelivered
 
     def increment(self, name: str, value: float = 1, *, tags: Iterable[str] = ()) -> None:
         """Add to a counter; below 0 it takes away.
@@ -247,19 +309,47 @@ class Client(ClosesItself):
             self.timing(name, (time.perf_counter() - began) * 1e3, tags=tags)
 
     def flush(self) -> None:
-        """Send what was gathered, now."""
-        with self._sending:
-            with self._lock:
-                deltas, self._deltas = self._deltas, Deltas()
-            if deltas:
-                self._sink.send(deltas)
-                self._sent += 1
+        """Send what was gathered, now.
 
-    def close(self, timeout: float = 5.0) -> None:
-        """Send the rest and close.
+        Raises:
+            MessageError, LogFailedError, QueueFullError: it could not be sent, and counts as
+                `undelivered`.
+
+        """
+        with self._sending:
+            if self._leaving is not None:  # a flush was cut short, by Ctrl-C perhaps
+                self._send_leaving()
+            with self._lock:
+                self._leaving = self._deltas
+                self._deltas = Deltas()
+            self._send_leaving()
+
+    def _send_leaving(self) -> None:
+        leaving = self._leaving
+        if leaving is self._deltas:  # it was cut short before new ones were begun
+            self._deltas = Deltas()
+        try:
+            if leaving:
+                self._sink.send(leaving)
+                self._sent += 1
+        except P2PError:
+            self._undelivered += 1
+            self._leaving = None
+            raise
+        except BaseException:
+            if self._sink.has_sent():
+                self._leaving = None
+                self._sent += 1
+            raise
+        self._leaving = None
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send the rest, wait until a collector has everything that was sent, and close.
+
+        What no collector is known to have by then is counted in `undelivered`, with a warning.
 
         Args:
-            timeout: how long to wait, in seconds, until collectors have everything. Default 5.0.
+            timeout: how long to wait, in seconds. Default None: `close_timeout`.
 
         """
         with self._lock:
@@ -269,8 +359,17 @@ class Client(ClosesItself):
             _open.discard(self)
         if self._thread is not None:
             self._thread.join()
-        self.flush()
-        self._sink.close(timeout)
+        try:
+            self.flush()
+        finally:
+            patience_s = self._close_timeout if timeout is None else timeout
+            missing, why = self._sink.close(patience_s)
+            self._undelivered += missing
+            if missing:
+                _log.warning(
+                    "metrics: %d of %d messages of deltas went nowhere: %s within %g s",
+                    missing, self._sent, why, patience_s,
+                )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<metrics.Client {'closed' if self._closed.is_set() else self.endpoint}>"
@@ -309,8 +408,12 @@ class Client(ClosesItself):
         if self._closed.is_set():
             raise ClosedError("the metrics client", self._unusable)
         if self._thread is None and self._interval_s:
-            self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter ends, from Python 3.12 on without new threads:
+                return  # `end_all` sends it
+            self._thread = thread
 
     def _after(self) -> None:
         if not self._interval_s or self._deltas.is_full:
@@ -337,13 +440,29 @@ class Client(ClosesItself):
 _open: "weakref.WeakSet[Client]" = weakref.WeakSet()
 
 
-def _send_the_rest() -> None:
-    """Send what a program that ends has gathered since the last sending."""
+def end_all() -> None:
+    """Close the clients that a program leaves open when it ends; all wait at the same time."""
+    hurried = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
+    began_s = time.monotonic()
     for client in list(_open):
+        wait_s = client._hurried_s if hurried else client._close_timeout
         try:
-            client.flush()
+            client.close(max(0.0, wait_s - (time.monotonic() - began_s)))
         except P2PError:
             _log.exception("metrics: deltas could not be sent")
+        except KeyboardInterrupt:
+            hurried = True  # whoever presses Ctrl-C wants to go
 
 
-atexit.register(_send_the_rest)
+_processes: set[int] = set()
+
+
+def _end_with_the_process() -> None:
+    """Have `end_all` called where a forked process of multiprocessing ends, which skips atexit."""
+    util: Any = sys.modules.get("multiprocessing.util")
+    if util is not None and os.getpid() not in _processes:
+        _processes.add(os.getpid())
+        util.Finalize(None, end_all, exitpriority=0)
+
+
+atexit.register(end_all)

@@ -4,6 +4,9 @@ What makes them exact: deltas have sequences, per session of a client; beside th
 each session, the sequence that comes next, and both are written to one file by one rename. After a
 restart the collector reads the clients' replay buffers from the start: what is below the mark it
 has counted, and skips. What is missing at the mark is lost, and told with its range.
+
+What may be missing without a range is named too: a client that went without closing has perhaps
+counted more than anybody knows, and of an endpoint where nobody has ever been nothing is known.
 """
 
 from collections.abc import Iterable
@@ -20,6 +23,7 @@ SESSIONS_MAX = 65_536
 """Sessions remembered; of more, those that were silent longest are forgotten."""
 LOSSES_MAX = 1_000
 _FORMAT = 1
+HERE, NOT_JOINED, VANISHED, UNREACHED = "here", "not_joined", "vanished", "unreached"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,26 @@ class LostDeltas:
     session: int
     start: int
     stop: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedClient:
+    """A client of which there may be more than the totals have.
+
+    Attributes:
+        name: of the client; of an endpoint where nobody has been, the endpoint.
+        session: its session; None of an endpoint.
+        reason: `unreached`: it is to be collected from there, and nobody has ever answered.
+            `not_joined`: it announced itself, and how much it has sent is not known yet, or will
+            never be. `vanished`: it went without closing (killed, cut off, or still counting when
+            the collector was started again), so what it sent last may be missing; when it comes
+            back in the same session, it is struck off.
+
+    """
+
+    name: str
+    session: int | None
     reason: str
 
 
@@ -82,12 +106,68 @@ class ExactTotals:
         """Deltas of keys that found no room."""
         self.duplicates = 0
         """Messages that were counted already."""
+        self.failed = ""
+        """What has ended the collecting, where something has."""
+        self.forgotten = 0
+        """Unfinished clients beyond 65,536, which nobody can strike off any more."""
         self._next: dict[int, int] = {}
+        self._clients: dict[int, tuple[str, str]] = {}
+        self._endpoints: dict[str, bool] = {}
 
     @property
     def is_exact(self) -> bool:
-        """Whether everything that clients have sent so far, as far as it came, is in the totals."""
-        return not (self.lost or self.malformed or self.cut)
+        """Whether everything that clients have sent is in the totals.
+
+        What they have gathered and not sent yet (`interval_ms`) is not meant, nor what is on its
+        way from a client that is there. False as soon as anything was lost, malformed or cut, or as
+        long as a client is `unfinished`.
+        """
+        trouble = self.lost or self.malformed or self.cut or self.forgotten or self.failed
+        return not (trouble or self.unfinished)
+
+    @property
+    def unfinished(self) -> list[UnfinishedClient]:
+        """Clients of which there may be more than the totals have, and why."""
+        unreached = [
+            UnfinishedClient(endpoint, None, UNREACHED)
+            for endpoint, reached in self._endpoints.items()
+            if not reached
+        ]
+        return unreached + [
+            UnfinishedClient(name, session, standing)
+            for session, (name, standing) in self._clients.items()
+            if standing != HERE
+        ]
+
+    def expect(self, endpoints: Iterable[str]) -> None:
+        """Say where to collect from; what was reached in a former life stays so."""
+        self._endpoints = {place: self._endpoints.get(place, False) for place in endpoints}
+
+    def note_reached(self, endpoint: str) -> None:
+        """Note that a client has answered at an endpoint."""
+        self._endpoints[endpoint] = True
+
+    def note_client(self, session: int, name: str, standing: str) -> bool:
+        """Note how a client stands: `here`, `not_joined` or `vanished`; True where that is new."""
+        if self._clients.get(session) == (name, standing):
+            return False
+        self._clients[session] = name, standing
+        if len(self._clients) > SESSIONS_MAX:
+            del self._clients[next(iter(self._clients))]
+            self.forgotten += 1
+        return True
+
+    def note_finished(self, session: int) -> bool:
+        """Note that a client has closed and all of it is here; True where that is new."""
+        return self._clients.pop(session, None) is not None
+
+    def marks(self) -> dict[int, int]:
+        """Return the sequence that comes next, by session."""
+        return dict(self._next)
+
+    def clients(self) -> dict[int, tuple[str, str]]:
+        """Return the clients that have not closed: name and how it stands, by session."""
+        return dict(self._clients)
 
     def next_sequence(self, session: int) -> int:
         """Return the sequence of a session that has not been counted yet."""
@@ -161,6 +241,15 @@ class ExactTotals:
             found[1] += sum(delta.values)
         return True
 
+    def copy(self) -> "ExactTotals":
+        """Return a copy, which later deltas do not change."""
+        made = ExactTotals(self._names_max)
+        made.__dict__.update(self.__dict__)
+        for name in ("counters", "gauges", "losses", "_next", "_clients", "_endpoints"):
+            setattr(made, name, getattr(self, name).copy())
+        made.statistics = {key: found.copy() for key, found in self.statistics.items()}
+        return made
+
     # --------------------------------------------------------------------------------- the state
 
     def encode(self) -> bytes:
@@ -177,6 +266,9 @@ class ExactTotals:
             "malformed": self.malformed,
             "cut": self.cut,
             "losses": [[loss.session, loss.start, loss.stop, loss.reason] for loss in self.losses],
+            "clients": [[session, *known] for session, known in self._clients.items()],
+            "reached": [endpoint for endpoint, reached in self._endpoints.items() if reached],
+            "forgotten": self.forgotten,
         }
         return msgspec.msgpack.encode(state)
 
@@ -203,6 +295,11 @@ class ExactTotals:
             totals.lost = state["lost"]
             totals.malformed, totals.cut = state["malformed"], state["cut"]
             totals.losses = [LostDeltas(*loss) for loss in state["losses"]]
+            totals.forgotten = state.get("forgotten", 0)  # older files have none of these
+            totals._endpoints = dict.fromkeys(state.get("reached", ()), True)
+            for session, name, standing in state.get("clients", ()):
+                # Until it is heard of again nobody knows what it has counted meanwhile.
+                totals._clients[session] = name, VANISHED if standing == HERE else standing
         except StateError:
             raise
         except Exception as error:

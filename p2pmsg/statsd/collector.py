@@ -157,7 +157,7 @@ class Collector(ClosesItself):
         with self._lock:
             if self._exact is None:
                 return ExactTotals()
-            return ExactTotals.decode(self._exact.totals.encode())
+            return self._exact.totals.copy()
 
     def flush(self, timeout: float = 10.0) -> None:
         """Flush now, and wait until every output has it.

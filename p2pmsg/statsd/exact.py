@@ -2,22 +2,33 @@
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 
+from p2pmsg import control, wire
 from p2pmsg.errors import LossReport
 from p2pmsg.metrics.client import TOPIC
 from p2pmsg.metrics.state_file import StateFile
-from p2pmsg.metrics.totals import ExactTotals
+from p2pmsg.metrics.totals import HERE, NOT_JOINED, VANISHED, ExactTotals
 from p2pmsg.statsd.aggregate import Aggregator
+from p2pmsg.subscriber_peer import Peer
 from p2pmsg.sync.subscriber import Subscriber
+from p2pmsg.wire import Kind
 
 _log = logging.getLogger("p2pmsg")
-_SLICE_S = 0.1
+_SLICE_S = 0.05
+_LOOK_SHARE = 20
+"""Looking at the clients may take one part in so many of the thread's time."""
+_TELL_S = 1.0
+"""How often clients are told how far their deltas are counted."""
 _BATCH = 256
 
 
 class ExactInlet:
     """Receives deltas in a thread of its own and adds them up under the collector's lock.
+
+    A client that closes is told that it may go when its deltas are in the totals; with a state
+    file, when they are in the file. So a collector that is killed then has lost nothing.
 
     Args:
         endpoints: of the clients.
@@ -37,9 +48,15 @@ class ExactInlet:
         self._aggregator, self._lock, self._state = aggregator, lock, state
         names_max = aggregator.config.names_max
         self.totals = ExactTotals(names_max) if state is None else state.load(names_max)
+        self.totals.expect(endpoints)
+        self._endpoints = list(endpoints)
         aggregator.exact_totals = self.totals.counters
         aggregator.take(self.totals.standing())
-        self._unsaved: bytes | None = None
+        self._saved = self._marks()
+        self._unsaved: tuple[bytes, _Marks] | None = None
+        self._must_save = False
+        self._told: dict[int, int] = {}
+        self._look_due_s = self._tell_due_s = 0.0
         self._changed = threading.Condition()
         self._stop = threading.Event()
         # From the earliest: what was counted before is skipped by its sequence, and what was sent
@@ -47,6 +64,7 @@ class ExactInlet:
         self._subscriber = Subscriber(
             endpoints, topics=[TOPIC], start="earliest", on_gap=self._note_lost, name="statsd"
         )
+        self._subscriber._core.is_settled = self._is_settled
         self._threads = [threading.Thread(target=self._run, name="statsd-exact", daemon=True)]
         if state is not None:
             self._threads.append(
@@ -58,26 +76,133 @@ class ExactInlet:
             thread.start()
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                batch = self._subscriber.receive_many(_BATCH, timeout=_SLICE_S)
-            except TimeoutError:
-                continue
+        try:
+            while not self._stop.is_set():
+                self._receive()
+                if time.monotonic() >= self._look_due_s:
+                    self._look()
+        except Exception as error:
+            _log.exception("statsd: exact metrics are not collected any more")
             with self._lock:
-                for offset, value in enumerate(batch.values):
-                    metrics = self.totals.apply(batch.session, batch.sequence + offset, value)
-                    if metrics:
-                        self._aggregator.take(metrics)
+                self.totals.failed = f"{type(error).__name__}: {error}"
+
+    def _receive(self) -> None:
+        try:
+            batch = self._subscriber.receive_many(_BATCH, timeout=_SLICE_S)
+        except TimeoutError:
+            return
+        with self._lock:
+            for offset, value in enumerate(batch.values):
+                metrics = self.totals.apply(batch.session, batch.sequence + offset, value)
+                if metrics:
+                    self._aggregator.take(metrics)
 
     def _note_lost(self, report: LossReport) -> None:
         _log.warning("statsd: exact totals lack deltas: %s", report)
         with self._lock:
             self.totals.note_lost(report.session, report.start, report.stop, report.reason.value)
 
+    # ----------------------------------------------------------------------------- the clients
+
+    def _look(self) -> None:
+        """Note which clients are there, which have closed, and which have gone without that."""
+        began_s = time.monotonic()
+        core, changed = self._subscriber._core, False
+        with self._subscriber._driver.lock:
+            peers = list(core.peers.values())
+            reached = [line.contacted for line in core.lines]
+        with self._lock:
+            for endpoint, was_reached in zip(self._endpoints, reached, strict=True):
+                if was_reached:
+                    self.totals.note_reached(endpoint)
+            known = self.totals.clients()
+            for peer in peers:
+                changed = self._note(peer, known) or changed
+            for session in known.keys() - {peer.session for peer in peers}:
+                name = known[session][0]
+                if known[session][1] == HERE:
+                    changed = self.totals.note_client(session, name, VANISHED) or changed
+        if changed or self._must_save:
+            self._must_save = False
+            with self._lock:
+                self.keep()
+        now_s = time.monotonic()
+        if now_s >= self._tell_due_s:
+            self._tell_due_s = now_s + _TELL_S
+            self._tell(peers)
+        self._look_due_s = now_s + max(_SLICE_S, _LOOK_SHARE * (now_s - began_s))
+
+    def _note(self, peer: Peer, known: dict[int, tuple[str, str]]) -> bool:
+        """Note how a client stands; True where that is new."""
+        session, totals = peer.session, self.totals
+        stream = peer.streams.get(TOPIC)
+        if stream is not None and stream.receiver.started:
+            # What the client had forgotten when it was joined never comes.
+            start = totals.next_sequence(session)
+            totals.note_lost(session, start, stream.receiver.start, "evicted")
+        if self._has_all(peer):
+            return totals.note_finished(session)
+        before = known.get(session, ("", ""))[1]
+        if not peer.joined:
+            standing = before or NOT_JOINED
+        elif peer.gone or peer.blamed or not (peer.direct or peer.relayed):
+            standing = VANISHED
+        elif peer.probe is not None:  # where it stands now is not known yet
+            standing = before or HERE
+        else:
+            standing = HERE
+        changed = totals.note_client(session, peer.name, standing)
+        if changed and standing == VANISHED:
+            _log.warning(
+                "statsd: the client %s went without closing; what it sent last may be missing",
+                peer.name,
+            )
+        return changed
+
+    def _has_all(self, peer: Peer) -> bool:
+        """Whether a client has closed, and all that it has sent is counted, or told as lost."""
+        closing = peer.closing or any(route.closing for route in peer.relayed)
+        waits = peer.probe is not None or not peer.joined or peer.missing
+        told = peer.told_complete or any(route.told_complete for route in peer.relayed)
+        return told or (
+            closing and not waits and self.totals.next_sequence(peer.session) >= _head(peer)
+        )
+
+    def _is_settled(self, peer: Peer) -> bool:
+        """Whether a client that closes may go; called by the subscriber's own thread."""
+        if self._state is None:
+            return self.totals.next_sequence(peer.session) >= _head(peer)
+        counted, unfinished = self._saved
+        if counted.get(peer.session, 0) >= _head(peer) and peer.session not in unfinished:
+            return True
+        self._must_save = True
+        return False
+
+    def _tell(self, peers: Sequence[Peer]) -> None:
+        """Tell clients how far their deltas are counted, and on the disk if that is where to."""
+        counted = (self._marks() if self._state is None else self._saved)[0]
+        told: dict[int, int] = {}
+        with self._subscriber._driver.lock:
+            for peer in peers:
+                following = counted.get(peer.session, 0)
+                if peer.gone or not peer.direct or not following:
+                    continue
+                if following > self._told.get(peer.session, 0):
+                    body = control.Settled(TOPIC, following)
+                    frame = wire.control_frame(Kind.SETTLED, peer.session, body)
+                    self._subscriber._core.requests.append((peer.session, frame))
+                told[peer.session] = following
+        self._told = told
+
+    def _marks(self) -> "_Marks":
+        return self.totals.marks(), frozenset(self.totals.clients())
+
+    # ------------------------------------------------------------------------------- the state
+
     def keep(self) -> None:
         """Take the state as it is now, under the lock, to be written soon."""
         if self._state is not None:
-            data = self.totals.encode()
+            data = self.totals.encode(), self._marks()
             with self._changed:
                 self._unsaved = data
                 self._changed.notify()
@@ -86,18 +211,22 @@ class ExactInlet:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._unsaved is not None or self._stop.is_set())
-                data, self._unsaved = self._unsaved, None
-            if data is None:
+                unsaved, self._unsaved = self._unsaved, None
+            if unsaved is None:
                 return
             try:
-                state.save(data)
+                state.save(unsaved[0])
             except OSError:
                 _log.exception("statsd: the state could not be written")
+            else:
+                self._saved = unsaved[1]
 
     def stop(self) -> None:
         """Stop receiving; what was received is counted."""
-        self._stop.set()
-        self._threads[0].join()
+        if not self._stop.is_set():
+            self._stop.set()
+            self._threads[0].join()
+            self._look()
 
     def close(self) -> None:
         """Write the state as `keep` took it last, and close."""
@@ -106,4 +235,14 @@ class ExactInlet:
             self._changed.notify()
         for thread in self._threads[1:]:
             thread.join()
+        self._tell(list(self._subscriber._core.peers.values()))
         self._subscriber.close()
+
+
+_Marks = tuple[dict[int, int], frozenset[int]]
+"""By session, what of it is counted; and the clients that have not closed."""
+
+
+def _head(peer: Peer) -> int:
+    stream = peer.streams.get(TOPIC)
+    return 0 if stream is None else stream.receiver.head

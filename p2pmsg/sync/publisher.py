@@ -362,6 +362,10 @@ class Publisher(ClosesItself):
             ReentrantCallError: as for `publish`; it is still open.
 
         """
+        self._close(timeout, lambda: True)
+
+    def _close(self, timeout: float, enough: Callable[[], bool]) -> None:
+        """Close as `close` does, but wait for `enough` as well, within the same time."""
         if not self._closed:
             self._lock.refuse_inside()
         if self._closed:
@@ -369,7 +373,7 @@ class Publisher(ClosesItself):
         self._closed = True
         try:
             self._lock.run(self._begin_close)
-            self._driver.wait_for_completion(timeout)
+            self._driver.wait_for_completion(timeout, enough)
         finally:
             self._undelivered = self._core.requests.incomplete + bool(self._core.outbox)
             self._driver.stop()

@@ -4,6 +4,7 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import zmq
 
@@ -119,13 +120,19 @@ class PublisherDriver:
         )
         return len(subscribers) >= count
 
-    def wait_for_completion(self, timeout: float) -> bool:
-        """Wait until everything has left and every subscriber says that it has everything."""
+    def wait_for_completion(
+        self, timeout: float, enough: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """Wait until everything has left, every subscriber says that it has it, and `enough()`.
+
+        `enough` is called without the lock, whenever something has happened.
+        """
         self._wake()
         core = self._core
         return self._changed.wait_for(
             lambda: (
-                not (core.requests.incomplete or core.outbox or core.unsynced) or self._stopping
+                (not (core.requests.incomplete or core.outbox or core.unsynced) and enough())
+                or self._stopping
             ),
             timeout,
         )

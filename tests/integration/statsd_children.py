@@ -1,8 +1,12 @@
 """Collectors and clients that tests kill: `python -m tests.integration.statsd_children ROLE …`."""
 
+import atexit
 import json
+import multiprocessing
 import os
+import signal
 import sys
+import threading
 import time
 
 from p2pmsg import ClosedError, LogConfig, metrics
@@ -22,6 +26,15 @@ def collect(state, *endpoints):
             totals = collector.totals()
             say(counters=totals.counters, lost=totals.lost, duplicates=totals.duplicates)
             time.sleep(0.02)
+
+
+def collect_slowly(state, *endpoints):
+    """Collect exact metrics until killed, with a flush an hour."""
+    with Collector(
+        "udp://127.0.0.1:0", exact=list(endpoints), state=state, interval_s=3600.0
+    ) as collector:
+        say(counters=collector.totals().counters)
+        time.sleep(3600)
 
 
 def count(endpoint, messages):
@@ -60,6 +73,43 @@ def fork(endpoint):
     if process:
         os.waitpid(process, 0)
         client.close()
+
+
+def short(endpoint, ending):
+    """Count to a hundred and end at once: by `close`, without it, by SIGKILL, or in a fork."""
+    if ending == "fork":
+        multiprocessing.set_start_method("fork")
+        process = multiprocessing.Process(target=short, args=(endpoint, "exit"))
+        process.start()
+        process.join()
+        return
+    if ending == "no_threads":  # as Python 3.12 and later have it when they end
+        from p2pmsg.metrics import client as module
+
+        atexit.unregister(module.end_all)
+        atexit.register(setattr, threading.Thread, "start", threading.Thread.start)
+        atexit.register(module.end_all)
+        atexit.register(setattr, threading.Thread, "start", refuse)
+    client = metrics.Client(endpoint, interval_ms=60_000)
+    if ending.startswith("killed_"):
+        client.wait_for_collectors(timeout=20)
+    for _ in range(100):
+        client.increment("short.hits")
+    if ending == "killed_when_seen":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if ending.startswith("killed_after"):  # SIGALRM, which nobody handles, while it closes
+        signal.setitimer(signal.ITIMER_REAL, float(ending.rpartition("_")[2]))
+        client.close()
+        time.sleep(10)
+    if ending == "close":
+        client.close()
+        say(undelivered=client.undelivered)
+    if ending == "interrupt":
+        raise KeyboardInterrupt
+
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
 
 
 def count_with_log(endpoint, log, first, stop):

@@ -80,6 +80,7 @@ REQUESTS = {
     "joined": (Kind.JOINED, control.Joined(1, "x")),
     "nack": (Kind.NACK, control.Nack(TOPIC, [(0, 5)])),
     "leave": (Kind.LEAVE, control.Joined(1, "x")),
+    "settled": (Kind.SETTLED, control.Settled(TOPIC, 5)),
 }
 
 

@@ -92,5 +92,6 @@ VALID = {
     "joined": joined(),
     "heads request": wire.control_frame(Kind.HEADS_REQUEST, SESSION, sequence=3),
     "leave": wire.control_frame(Kind.LEAVE, SESSION, control.Joined(1, "s")),
+    "settled": wire.control_frame(Kind.SETTLED, SESSION, control.Settled("t", 3)),
 }
 """One valid frame of every kind."""

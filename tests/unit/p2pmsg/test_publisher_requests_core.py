@@ -281,6 +281,20 @@ def test_closing_waits_for_every_subscriber_to_say_anew_that_it_has_everything()
     assert publisher.requests.incomplete == 0
 
 
+def test_what_applications_are_done_with_only_grows_and_never_beyond_the_head():
+    publisher = core()  # the head of "t" is 10
+
+    def settle(topic, following):
+        body = control.Settled(topic, following)
+        ask(publisher, wire.control_frame(Kind.SETTLED, SESSION, body))
+        return publisher.requests.settled
+
+    assert settle("t", 7) == {"t": 7}
+    assert settle("t", 3) == {"t": 7}
+    assert settle("t", 2**62) == {"t": 10}
+    assert settle("another", 5) == {"t": 10}
+
+
 HUGE = b"\xdd\xff\xff\xff\xff"
 HOSTILE = {
     "nothing": (b"", "no topic"),
@@ -305,6 +319,10 @@ HOSTILE = {
     "a probe with a topic too long": (probe(7, ["x" * 300], session=SESSION), "body"),
     "joined with a name too long": (joined(1, "x" * 256, session=SESSION), "body"),
     "leave without body": (wire.control_frame(Kind.LEAVE, SESSION), "body"),
+    "settled below 0": (
+        wire.control_frame(Kind.SETTLED, SESSION, control.Settled("t", -1)),
+        "body",
+    ),
 }
 
 

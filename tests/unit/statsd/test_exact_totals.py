@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import p2pmsg
+from p2pmsg.metrics import totals as totals_module
 from p2pmsg.metrics.gathering import KEYS_MAX, Deltas, check_name, check_number, check_tags
 from p2pmsg.metrics.state_file import StateFile
-from p2pmsg.metrics.totals import ExactTotals, LostDeltas, StateError
+from p2pmsg.metrics.totals import ExactTotals, LostDeltas, StateError, UnfinishedClient
 from p2pmsg.statsd import parse_line
 from p2pmsg.statsd.dialect import STRICT
 from p2pmsg.statsd.metric import Metric
@@ -29,6 +30,69 @@ def test_a_message_counts_once():
     assert totals.counters == {"a": 2}
     assert totals.duplicates == 2
     assert totals.is_exact
+
+
+def test_a_client_that_is_not_known_to_be_through_is_named():
+    totals = ExactTotals()
+    totals.expect(["tcp://a:1", "tcp://b:1"])
+    totals.note_reached("tcp://a:1")
+    totals.note_client(A, "a", "here")
+    assert totals.unfinished == [UnfinishedClient("tcp://b:1", None, "unreached")]
+    assert not totals.is_exact
+
+    totals.note_reached("tcp://b:1")
+    assert totals.is_exact
+    for standing in ("not_joined", "vanished"):
+        assert totals.note_client(A, "a", standing)
+        assert not totals.note_client(A, "a", standing)
+        assert totals.unfinished == [UnfinishedClient("a", A, standing)]
+        assert not totals.is_exact
+    assert totals.note_finished(A)
+    assert not totals.note_finished(A)
+    assert totals.is_exact
+    totals.failed = "ClosedError"
+    assert not totals.is_exact
+
+
+def test_who_was_there_when_the_state_was_written_has_to_come_back_or_is_missed():
+    totals = ExactTotals()
+    totals.expect(["tcp://a:1"])
+    totals.note_reached("tcp://a:1")
+    totals.note_client(A, "a", "here")
+    totals.note_client(B, "b", "not_joined")
+    again = ExactTotals.decode(totals.encode())
+    again.expect(["tcp://a:1"])
+
+    assert again.unfinished == [
+        UnfinishedClient("a", A, "vanished"), UnfinishedClient("b", B, "not_joined")
+    ]  # fmt: skip
+    again.note_client(A, "a", "here")
+    again.note_finished(B)
+    assert again.is_exact
+
+
+def test_more_unfinished_clients_than_are_remembered_stay_a_reason(monkeypatch):
+    monkeypatch.setattr(totals_module, "SESSIONS_MAX", 3)
+    totals = ExactTotals()
+    for session in range(5):
+        totals.note_client(session, "x", "vanished")
+    assert [each.session for each in totals.unfinished] == [2, 3, 4]
+    assert totals.forgotten == 2
+    for session in range(5):
+        totals.note_finished(session)
+    assert not ExactTotals.decode(totals.encode()).is_exact
+
+
+def test_a_copy_stands_still():
+    totals = ExactTotals()
+    totals.apply(A, 0, {"v": 1, "c": {"a": 2}, "g": {"g": [1, 0]}, "ms": {"t": [1]}})
+    copy = totals.copy()
+    totals.apply(A, 1, {"v": 1, "c": {"a": 2}, "g": {"g": [2, 0]}, "ms": {"t": [1]}})
+    totals.note_lost(A, 2, 3, "timeout")
+    totals.note_client(A, "a", "vanished")
+    assert (copy.counters, copy.gauges, copy.statistics) == ({"a": 2}, {"g": 1}, {"ms t": [1, 1]})
+    assert copy.is_exact
+    assert copy.next_sequence(A) == 1
 
 
 def test_sessions_count_apart():
