@@ -1,9 +1,12 @@
 """The command line: `p2pmsg demo`, `pub`, `sub`, `push`, `pull`, `relay`, `log` and others.
 
-Exit status: 0, 1 for a failure at run time, 2 for wrong arguments, 130 after Ctrl-C, 143 after
-SIGTERM, 141 where nobody reads the output any more. Each failure is one line on standard error.
+Exit status: 0, 1 for a failure at run time, 2 for wrong arguments, 130 after Ctrl-C, 141 where
+nobody reads the output any more. After SIGTERM it is 143, but 0 for a command that runs until it is
+stopped (statsd, relay; sub, pull and listen without an end of their own) and has ended cleanly: to
+systemd anything else is a failure. Each failure is one line on standard error.
 """
 
+import argparse
 import importlib.metadata
 import logging
 import os
@@ -63,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
         except _Terminated:
-            status = _TERMINATED
+            status = 0 if _runs_until_stopped(arguments) else _TERMINATED
         except KeyboardInterrupt:
             status = _INTERRUPTED
         except BrokenPipeError:
@@ -94,6 +97,12 @@ def _build_parser() -> Parser:
     )  # fmt: skip
     add_commands(parser, adders)
     return parser
+
+
+def _runs_until_stopped(arguments: argparse.Namespace) -> bool:
+    """Whether nothing but a signal ends the command."""
+    ends: tuple[str, ...] | None = getattr(arguments, "ends", None)
+    return ends is not None and all(getattr(arguments, option) is None for option in ends)
 
 
 class _Terminated(KeyboardInterrupt):

@@ -31,6 +31,7 @@ examples:
 def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = kinds.add_command(commands, "listen", _DESCRIPTION, run)
+    parser.set_defaults(ends=("seconds",))
     parser.add_argument(
         "endpoint", metavar="ENDPOINT", type=kinds.datagram_endpoint,
         help="udp://GROUP:PORT or mold://GROUP:PORT, with ?interface=… where it matters",

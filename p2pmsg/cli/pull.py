@@ -32,6 +32,7 @@ examples:
 def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = kinds.add_command(commands, "pull", _DESCRIPTION, run)
+    parser.set_defaults(ends=("count", "timeout"))
     parser.usage = "p2pmsg pull [options] ENDPOINT[,ENDPOINT…] [-- COMMAND …]"
     parser.add_argument(
         "endpoints", metavar="ENDPOINT[,ENDPOINT…]", type=kinds.connect_endpoints,

@@ -31,6 +31,7 @@ examples:
 def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = kinds.add_command(commands, "relay", _DESCRIPTION, run)
+    parser.set_defaults(ends=())
     parser.add_argument(
         "--from", dest="upstreams", metavar="ENDPOINT", type=kinds.connect_endpoints,
         action="append", required=True,

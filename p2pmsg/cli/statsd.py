@@ -14,7 +14,8 @@ _SLICE_S = 0.25
 _DESCRIPTION = """\
 Take in what StatsD and DogStatsD clients send, add it up, hand it out.
 
-Without any output it shows a live table. Ctrl-C and SIGTERM flush what was gathered.
+Without any output it shows a live table. Ctrl-C and SIGTERM flush what was gathered; the status is
+0 after SIGTERM, 130 after Ctrl-C.
 
 examples:
   p2pmsg statsd
@@ -27,10 +28,11 @@ examples:
 def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = kinds.add_command(commands, "statsd", _DESCRIPTION, run)
+    parser.set_defaults(ends=())
     add = parser.add_argument
     add("--listen", metavar="PLACES", type=_places, default=["udp://127.0.0.1:8125"],
-        help="udp://HOST:PORT, tcp://…, unixgram:///PATH, unix:///PATH; several separated by "
-        "commas (default: udp://127.0.0.1:8125)")  # fmt: skip
+        help="udp://HOST:PORT, tcp://…, unixgram:///PATH, unix:///PATH, and unixstream:///PATH "
+        "for Datadog's frames; several by commas (default: udp://127.0.0.1:8125)")  # fmt: skip
     add("--management", metavar="PLACE", type=_place,
         help="where statsd's management port answers, such as tcp://127.0.0.1:8126")  # fmt: skip
     add("--dialect", choices=list(DIALECTS), default="strict",
@@ -50,6 +52,9 @@ def add_parser(commands: Any) -> None:
         help="(default: plaintext)")  # fmt: skip
     add("--new-namespace", action="store_true",
         help="Graphite paths as stats.counters.NAME.rate instead of stats.NAME")  # fmt: skip
+    add("--timer-metrics", metavar="LIST", type=_fields, default=(),
+        help="which fields of timers go to Graphite, such as count,median,upper_percent, as "
+        "statsd's calculatedTimerMetrics (default: all)")  # fmt: skip
     add("--prometheus", metavar="HOST:PORT", type=_address, help="serve /metrics here")
     add("--console", action="store_true", help="show a live table besides other outputs")
     add("--exact", metavar="ENDPOINTS", type=kinds.connect_endpoints, default=[],
@@ -89,10 +94,17 @@ def _percentiles(text: str) -> tuple[float, ...]:
             number = float(part)
         except ValueError:
             raise _Refused(f"must be numbers separated by commas, not {text!r}") from None
-        if not -100 <= number <= 100 or number == 0:
-            raise _Refused(f"must be from -100 to 100, and not 0: {part!r}")
+        if not -100 <= number <= 100:
+            raise _Refused(f"must be from -100 to 100: {part!r}")
         found.append(number)
     return tuple(found)
+
+
+def _fields(text: str) -> tuple[str, ...]:
+    fields = tuple(part.strip() for part in text.split(","))
+    if not all(fields):
+        raise _Refused(f"must be names of fields separated by commas, not {text!r}")
+    return fields
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -149,7 +161,9 @@ def _outputs(arguments: argparse.Namespace) -> list[Any]:
         from p2pmsg.statsd.outputs.graphite import GraphiteOutput
 
         host, port = arguments.graphite
-        names = GraphiteNames(legacy=not arguments.new_namespace)
+        names = GraphiteNames(
+            legacy=not arguments.new_namespace, timer_metrics=arguments.timer_metrics
+        )
         outputs.append(
             GraphiteOutput(host, port, protocol=arguments.graphite_protocol, names=names)
         )

@@ -33,6 +33,7 @@ examples:
 def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = kinds.add_command(commands, "sub", _DESCRIPTION, run)
+    parser.set_defaults(ends=("count",))
     parser.add_argument(
         "endpoints", metavar="ENDPOINT", type=kinds.connect_endpoints,
         help="of the publisher: tcp://HOST:PORT, ipc://PATH, udp://GROUP:PORT or "

@@ -47,8 +47,10 @@ class Collector(ClosesItself):
             ...
 
     Args:
-        listen: where: `udp://HOST:PORT`, `tcp://HOST:PORT`, `unixgram:///PATH`, `unix:///PATH`, one
-            or several. Port 0 picks one; `endpoints` tells. Default `udp://127.0.0.1:8125`.
+        listen: where: `udp://HOST:PORT`, `tcp://HOST:PORT`, `unixgram:///PATH`, `unix:///PATH`
+            (lines, or the frames of Datadog's clients: each connection's first bytes show which),
+            `unixstream:///PATH` (frames only), one or several. Port 0 picks one; `endpoints` tells.
+            Default `udp://127.0.0.1:8125`.
         publish: endpoint at which the flushes are published, or a `Publisher`; default: nowhere.
         topic: of what is published. Default `metrics`.
         outputs: further outputs.

@@ -20,8 +20,9 @@ class AggregateConfig:
     """Time between flushes. 10 s as with statsd and DataDog."""
 
     percentiles: tuple[float, ...] = (90.0,)
-    """Percentiles of timers, above 0 to 100; below 0 for the top ones: -10 is the mean, sum and
-    lower bound of the uppermost tenth. 90 as with statsd."""
+    """Percentiles of timers, 0 to 100; below 0 for the top ones: -10 is the mean, sum and lower
+    bound of the uppermost tenth. 0 says something of timers with one value only, as with statsd.
+    90 as with statsd."""
 
     histogram: tuple[tuple[str, tuple[float, ...]], ...] = ()
     """Bins of timers, as in statsd: pairs of a part of a name and ascending upper bounds, of which
@@ -61,8 +62,8 @@ class AggregateConfig:
         of_kind("dialect", self.dialect, Dialect)
         at_least("interval_s", self.interval_s, 0.01)
         for percentile in self.percentiles:
-            ok = _is_number(percentile) and percentile != 0 and -100 <= percentile <= 100
-            check("percentiles", percentile, ok, "from -100 to 100, and not 0")
+            ok = _is_number(percentile) and -100 <= percentile <= 100
+            check("percentiles", percentile, ok, "from -100 to 100")
         for _, bounds in self.histogram:
             rising = all(a < b for a, b in pairwise(bounds))
             check("histogram", bounds, rising, "pairs of a name's part and ascending bounds")

@@ -12,6 +12,8 @@ _CHOICES = {
     "bad_rate": ("reject", "ignore"),
     "unknown_section": ("reject", "ignore"),
     "packed_values": ("all", "statistics", "none"),
+    "tags_twice": ("reject", "merge"),
+    "last_line": ("take", "drop"),
 }
 
 
@@ -46,6 +48,13 @@ class Dialect:
     strip_tag_marks: bool = False
     """Whether `#a,#b` is `#a,b` (statsd_exporter)."""
 
+    tags_twice: str = "reject"
+    """Tags both in the name and after `|#`: `merge` puts them together (telegraf)."""
+    last_line: str = "take"
+    """A last line that no line feed ends, when a connection is ended: statsd's server drops it,
+    and here that is counted; the others take it. One of a connection that was cut off may lack its
+    end, so it is counted and dropped whatever is set here."""
+
     def __post_init__(self) -> None:
         for field, choices in _CHOICES.items():
             value = getattr(self, field)
@@ -65,7 +74,13 @@ DIALECTS = {
     dialect.name: dialect
     for dialect in (
         STRICT,
-        Dialect(name="etsy", grammar="etsy", clean_names=True, rate_max=float("inf")),
+        Dialect(
+            name="etsy",
+            grammar="etsy",
+            clean_names=True,
+            rate_max=float("inf"),
+            last_line="drop",
+        ),
         replace(STRICT, name="dogstatsd", unknown_section="ignore"),
         replace(
             STRICT,
@@ -83,7 +98,13 @@ DIALECTS = {
             rate_max=float("inf"),
             tag_styles=frozenset({"dogstatsd", "influx", "librato", "signalfx"}),
         ),
-        replace(_LENIENT, name="telegraf", packed_values="statistics"),
+        replace(
+            _LENIENT,
+            name="telegraf",
+            packed_values="statistics",
+            tag_styles=frozenset({"dogstatsd", "influx"}),
+            tags_twice="merge",
+        ),
         replace(STRICT, name="brubeck", packed_values="none", type_case=False),
         replace(STRICT, name="vector", clean_names=True),
     )

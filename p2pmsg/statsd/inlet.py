@@ -7,12 +7,20 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.listen import ListenEndpoint, bound_endpoint, kernel_drops, open_socket
 from p2pmsg.statsd.management import Management
 from p2pmsg.statsd.parser import LINE_BYTES_MAX
-from p2pmsg.statsd.receive import DatagramReader, LineBuffer, make_reader
+from p2pmsg.statsd.receive import (
+    DatagramReader,
+    EitherBuffer,
+    FrameBuffer,
+    LineBuffer,
+    StreamBuffer,
+    make_reader,
+)
 
 CONNECTIONS_MAX = 1000
 _READS_MAX = 8
@@ -25,6 +33,10 @@ what comes in a millisecond."""
 _ANSWER_BYTES_MAX = 16 * 2**20
 _FAILURES_LOGGED = 3
 _log = logging.getLogger("p2pmsg")
+
+_BUFFERS: dict[str, Callable[[int], StreamBuffer]] = {
+    "tcp": LineBuffer, "unix": EitherBuffer, "unixstream": FrameBuffer,
+}  # fmt: skip
 
 Handler = Callable[[], bool]
 
@@ -52,6 +64,8 @@ class Inlets:
         self.connections = 0
         self.connections_refused = 0
         self.lines_overlong = 0
+        self.lines_unfinished = 0
+        self._streams: dict[int, StreamBuffer] = {}
         self.failures = 0
         """Exceptions while reading, which should not be."""
 
@@ -69,7 +83,8 @@ class Inlets:
             if place.scheme == "udp":
                 self._udp.append(made)
         else:
-            self._add(made, lambda: self._accept(made, self._serve_stream))
+            serve = partial(self._serve_stream, _BUFFERS[place.scheme])
+            self._add(made, lambda: self._accept(made, serve))
 
     def listen_management(self, place: ListenEndpoint, management: Management) -> None:
         """Answer the management port from now on."""
@@ -160,8 +175,10 @@ class Inlets:
         serve(made)
         return False
 
-    def _serve_stream(self, made: socket.socket) -> None:
-        lines = LineBuffer(LINE_BYTES_MAX)
+    def _serve_stream(
+        self, make_buffer: Callable[[int], StreamBuffer], made: socket.socket
+    ) -> None:
+        lines = self._streams[made.fileno()] = make_buffer(LINE_BYTES_MAX)
 
         def read() -> bool:
             data = self._receive(made)
@@ -172,9 +189,24 @@ class Inlets:
                 if whole:
                     self._aggregator.feed(whole)
                     self._note_message()
+                if lines.broken:
+                    self._drop(made)
             return len(data) == _STREAM_BYTES
 
         self._add(made, read)
+
+    def _end_stream(self, fd: int, *, whole: bool) -> None:
+        """Take the last line of a connection, where its sender has ended it and not lost it."""
+        lines = self._streams.pop(fd, None)
+        rest = b"" if lines is None else lines.end()
+        framed = isinstance(lines, FrameBuffer) or getattr(lines, "is_framed", False)
+        if not rest:
+            return
+        if whole and not framed and self._aggregator.config.dialect.last_line == "take":
+            self._aggregator.feed(rest)
+            self._note_message()
+        else:
+            self.lines_unfinished += 1
 
     def _serve_management(self, made: socket.socket) -> None:
         def read() -> bool:
@@ -215,13 +247,15 @@ class Inlets:
         except (BlockingIOError, InterruptedError):
             return b""
         except OSError:
-            data = b""
-        if not data:
             self._drop(made)
+            return b""
+        if not data:
+            self._drop(made, whole=True)
         return data
 
-    def _drop(self, made: socket.socket) -> None:
+    def _drop(self, made: socket.socket, *, whole: bool = False) -> None:
         fd = made.fileno()
+        self._end_stream(fd, whole=whole)
         self._poll.unregister(fd)
         del self._handlers[fd], self._sockets[fd]
         self._answers.pop(fd, None)
@@ -234,6 +268,8 @@ class Inlets:
             return
         self.note_drops()
         self._closed = True
+        for fd in list(self._streams):
+            self._end_stream(fd, whole=False)
         for made in self._sockets.values():
             made.close()
         for path, inode in self._paths:

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 from p2pmsg.errors import BindError, ConfigError
 
-SCHEMES = ("udp", "tcp", "unixgram", "unix")
-_LIMIT = "udp://HOST:PORT, tcp://HOST:PORT, unixgram:///PATH or unix:///PATH"
+SCHEMES = ("udp", "tcp", "unixgram", "unix", "unixstream")
+_UNIX = ("unixgram", "unix", "unixstream")
+_LIMIT = "udp://HOST:PORT, tcp://HOST:PORT, unixgram:///PATH, unix:///PATH or unixstream:///PATH"
 _SO_RCVBUFFORCE = 33
 _BACKLOG = 128
 
@@ -49,7 +50,7 @@ def parse_listen(text: str, field: str = "listen") -> ListenEndpoint:
         port = parts.port
     except (ValueError, AttributeError, TypeError):
         raise ConfigError(field, _LIMIT, text) from None
-    if parts.scheme in ("unixgram", "unix"):
+    if parts.scheme in _UNIX:
         if parts.netloc or not parts.path.startswith("/") or parts.path == "/":
             raise ConfigError(field, _LIMIT, text)
         return ListenEndpoint(parts.scheme, path=parts.path)

@@ -1,6 +1,6 @@
 """Lines to metrics; pure, and nothing that comes in makes it raise.
 
-Sources: statsd's docs/metric_types.md; DataDog's "DogStatsD datagram format", versions 1.0 to 1.3.
+Sources: statsd's docs/metric_types.md; DataDog's "DogStatsD datagram format", versions 1.0 to 1.6.
 """
 
 import re
@@ -19,8 +19,9 @@ _KINDS = {kind.value: kind for kind in Kind}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _RATE = re.compile(r"[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?")
 _SECONDS = re.compile(r"[0-9]{1,12}")
-_LATER_SECTIONS = ("e:", "card:")
-"""External data and cardinality, of DogStatsD 1.5 and 1.6: known, and of no use here."""
+_MARKS = ("@", "#", "T", "c:", "e:", "card:")
+"""How the sections begin that the protocol has, in any order, each once. External data and
+cardinality, of DogStatsD 1.5 and 1.6, are known, and of no use here."""
 
 
 def parse_line(line: bytes, dialect: Dialect) -> list[Item]:
@@ -63,11 +64,11 @@ def _parse_sections(line: bytes, dialect: Dialect) -> Item:
         raise LineError("no_type")
     kind = _parse_kind(sections[1], dialect)
     extra = _parse_extra(sections[2:], kind, dialect)
-    if extra.tags and tags:
+    if extra.tags and tags and dialect.tags_twice == "reject":
         raise LineError("mixed_tag_styles")
     values, relative = _parse_values(sections[0], kind, dialect)
     return Metric(
-        kind, name, values, extra.tags or tags, extra.rate, relative, extra.timestamp_s,
+        kind, name, values, tags + extra.tags, extra.rate, relative, extra.timestamp_s,
         extra.container,
     )  # fmt: skip
 
@@ -118,10 +119,11 @@ def _parse_extra(sections: list[str], kind: Kind, dialect: Dialect) -> _Extra:
     extra = _Extra()
     seen = set()
     for section in sections:
-        mark = section[:1]
-        if mark in "@#Tc" and mark in seen:
+        mark = next(filter(section.startswith, _MARKS), "")
+        if mark in seen:
             raise LineError("repeated_section")
-        seen.add(mark)
+        if mark:
+            seen.add(mark)
         if mark == "@":
             extra.rate = _parse_rate(section[1:], dialect)
         elif mark == "#":
@@ -129,11 +131,11 @@ def _parse_extra(sections: list[str], kind: Kind, dialect: Dialect) -> _Extra:
                 extra.tags = split_list(section[1:], strip_marks=dialect.strip_tag_marks)
         elif mark == "T":
             extra.timestamp_s = _parse_timestamp(section[1:], kind, dialect)
-        elif mark == "c" and not section.startswith("card:"):
-            if not section.startswith("c:") or len(section) == 2:
+        elif mark == "c:":
+            if len(section) == 2:
                 raise LineError("bad_container")
             extra.container = section[2:]
-        elif dialect.unknown_section == "reject" and not section.startswith(_LATER_SECTIONS):
+        elif not mark and dialect.unknown_section == "reject":
             raise LineError("unknown_section")
     return extra
 

@@ -126,8 +126,32 @@ def make_reader(source: socket.socket) -> DatagramReader:
     return PlainReader(source) if _recvmmsg is None else BulkReader(source)
 
 
+class StreamBuffer(Protocol):
+    """Cuts what comes over one connection."""
+
+    @property
+    def overlong(self) -> int:
+        """How many lines, or frames, were longer than the bound."""
+        ...
+
+    @property
+    def broken(self) -> bool:
+        """Whether what comes cannot be understood any more: the connection is of no use."""
+        ...
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what is whole now, as lines, without the last line feed."""
+        ...
+
+    def end(self) -> bytes:
+        """Return what was not whole when the connection ended."""
+        ...
+
+
 class LineBuffer:
     """Whole lines out of a stream; the rest waits for its end, up to a bound."""
+
+    broken = False
 
     def __init__(self, line_bytes_max: int) -> None:
         self._rest = b""
@@ -153,3 +177,91 @@ class LineBuffer:
             self._rest, self._skipping = b"", True
             self.overlong += 1
         return whole
+
+    def end(self) -> bytes:
+        """Return the last line, which no line feed ended."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+
+LENGTH_BYTES = 4
+
+
+class FrameBuffer:
+    """Frames of DogStatsD's `unixstream://`: a u32, little-endian, then so many bytes of lines.
+
+    Source: the stream transport of Datadog's clients; what a frame holds is a datagram's.
+    """
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._data = b""
+        self._frame_bytes_max = frame_bytes_max
+        self.overlong = 0
+        self.broken = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the lines of the frames that are whole now."""
+        data = self._data + data
+        frames: list[bytes] = []
+        at = 0
+        while not self.broken and len(data) - at >= LENGTH_BYTES:
+            size = int.from_bytes(data[at : at + LENGTH_BYTES], "little")
+            if size > self._frame_bytes_max:  # nobody sends such a one: these are no frames
+                self.overlong += 1
+                self.broken = True
+                break
+            stop = at + LENGTH_BYTES + size
+            if stop > len(data):
+                break
+            frames.append(data[at + LENGTH_BYTES : stop])
+            at = stop
+        self._data = b"" if self.broken else data[at:]
+        return b"\n".join(frames)
+
+    def end(self) -> bytes:
+        """Return the piece of the last frame that has come."""
+        rest, self._data = self._data, b""
+        return rest
+
+
+class EitherBuffer:
+    """Lines or frames, as the first four bytes of the connection show.
+
+    A frame's length is below 2^17, so its fourth byte is zero; no line has a zero byte there, since
+    control characters are in no name.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._first = b""
+        self._chosen: LineBuffer | FrameBuffer | None = None
+
+    @property
+    def overlong(self) -> int:
+        """See `StreamBuffer`."""
+        return 0 if self._chosen is None else self._chosen.overlong
+
+    @property
+    def broken(self) -> bool:
+        """See `StreamBuffer`."""
+        return self._chosen is not None and self._chosen.broken
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether frames come."""
+        return isinstance(self._chosen, FrameBuffer)
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what is whole now, as lines."""
+        if self._chosen is None:
+            self._first += data
+            if len(self._first) < LENGTH_BYTES:
+                return b""
+            framed = self._first[LENGTH_BYTES - 1] == 0
+            self._chosen = (FrameBuffer if framed else LineBuffer)(self._bytes_max)
+            data, self._first = self._first, b""
+        return self._chosen.feed(data)
+
+    def end(self) -> bytes:
+        """Return what was not whole when the connection ended."""
+        return self._first if self._chosen is None else self._chosen.end()

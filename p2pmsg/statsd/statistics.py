@@ -13,7 +13,7 @@ Fields = dict[str, float]
 
 def percentile_name(percentile: float) -> str:
     """Return 90 as `90`, 99.9 as `99_9`, -10 as `top10`."""
-    return f"{percentile:.15g}".replace(".", "_", 1).replace("-", "top", 1)
+    return f"{percentile or 0:.15g}".replace(".", "_", 1).replace("-", "top", 1)
 
 
 def group(rows: Places, values: Floats) -> tuple[Places, Places, Floats]:
@@ -154,7 +154,10 @@ def sketched_fields(
     }
     for percentile in percentiles:
         name = percentile_name(percentile)
+        within = math.floor(abs(percentile) / 100 * count + 0.5)
+        if not within:
+            continue
         share = percentile / 100 if percentile > 0 else 1 + percentile / 100
         fields[f"{'upper' if percentile > 0 else 'lower'}_{name}"] = at(share)
-        fields[f"count_{name}"] = math.floor(abs(percentile) / 100 * count + 0.5)
+        fields[f"count_{name}"] = within
     return fields

@@ -35,7 +35,10 @@ class CollectorStats:
     timed_dropped: int
     """Metrics with a timestamp that found no room."""
     lines_overlong: int
-    """Lines over TCP that were too long."""
+    """Lines over TCP that were too long, and frames of `unixstream://`, which end it."""
+    lines_unfinished: int
+    """Lines that had not ended, and frames that were not whole, when their connection ended, and
+    that were not taken: it was cut off, or the dialect is statsd's, which drops them."""
     kernel_drops: int
     """Datagrams that the kernel dropped since a receive buffer was full, as of the last flush."""
     connections: int
@@ -72,6 +75,7 @@ def collector_stats(
         events_dropped=tally.events_dropped,
         timed_dropped=tally.timed_dropped,
         lines_overlong=inlets.lines_overlong,
+        lines_unfinished=inlets.lines_unfinished,
         kernel_drops=inlets.kernel_drops,
         connections=inlets.connections,
         connections_refused=inlets.connections_refused,

@@ -59,7 +59,7 @@ def address(endpoint):
 def open_client(endpoint):
     scheme = endpoint.partition(":")[0]
     family = socket.AF_UNIX if scheme.startswith("unix") else socket.AF_INET
-    kind = socket.SOCK_STREAM if scheme in ("tcp", "unix") else socket.SOCK_DGRAM
+    kind = socket.SOCK_STREAM if scheme in ("tcp", "unix", "unixstream") else socket.SOCK_DGRAM
     made = socket.socket(family, kind)
     made.connect(address(endpoint))
     return made

@@ -227,8 +227,16 @@ def test_sub_ends_by_a_signal_and_still_prints_its_ledger(how, start, make_publi
 
     sub.process.send_signal(number)
 
-    assert sub.wait(20) == status
+    assert sub.wait(20) == (status if number == signal.SIGINT else 0)
     assert sub.errors().splitlines()[1].split() == ["t", "feed", "1", "1", "0", "0"]
+
+
+def test_sub_that_had_an_end_of_its_own_and_was_stopped_before_has_failed(start, make_publisher):
+    publisher = make_publisher(name="feed")
+    sub = start("sub", publisher.endpoint, "--count", "2")
+    publisher.wait_for_subscribers(1, timeout=20)
+    sub.process.send_signal(signal.SIGTERM)
+    assert sub.wait(20) == 143
 
 
 @pytest.mark.parametrize("how", ENDINGS)

@@ -1,6 +1,7 @@
 """`p2pmsg listen`, as a process."""
 
 import json
+import signal
 import time
 
 import pytest
@@ -15,7 +16,8 @@ def place():
     return f"239.255.11.1:{free_port()}?interface=127.0.0.1"
 
 
-def test_it_shows_sessions_topics_and_rates(place, tmp_path):
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_it_shows_sessions_topics_and_rates(place, tmp_path, number, status):
     watch = ("listen", f"udp://{place}", "--interval", "0.3", "--json")
     with (
         p2pmsg.Publisher(f"udp://{place}", name="feed") as publisher,
@@ -32,8 +34,8 @@ def test_it_shows_sessions_topics_and_rates(place, tmp_path):
             return found if len({row["topic"] for row in found}) == 2 else None
 
         row = eventually(rows)[-1]
-        listening.interrupt()
-        assert listening.wait() == 130
+        listening.process.send_signal(number)
+        assert listening.wait() == status
         listening.process.stdin.close()
     assert row["publisher"] == "feed"
     assert row["session"] == f"{publisher.session:016x}"

@@ -38,7 +38,7 @@ def test_wrong_arguments_are_one_line_and_status_2(arguments, text):
     assert text in line
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_relays_until_it_is_told_to_end(tmp_path, make_publisher, number, status):
     publisher = make_publisher(name="feed")
     publisher.publish_many("t", list(range(1000)))

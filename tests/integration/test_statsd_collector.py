@@ -2,6 +2,7 @@
 
 import random
 import socket
+import struct
 import subprocess
 import time
 
@@ -95,6 +96,62 @@ def test_the_client_of_pypi_statsd():
     assert flushed["c", "app.piped"]["count"] == 1
     assert flushed["g", "app.level"]["value"] == -3
     assert collector.stats().bad_lines == 0
+
+
+@pytest.mark.parametrize("listen", ["unix", "unixstream"])
+@pytest.mark.parametrize("buffered", [False, True])
+def test_the_client_of_pypi_datadog_over_a_stream_socket(tmp_path, listen, buffered):
+    """Each frame has its length before it; a `unix` place finds that out by itself."""
+    from datadog.dogstatsd import DogStatsd
+
+    count = 500 if buffered else 30  # the client drops what the kernel's buffer does not hold
+    with collecting(f"{listen}://{tmp_path}/s") as (collector, keep):
+        client = DogStatsd(
+            socket_path=f"unixstream://{tmp_path}/s", disable_buffering=not buffered,
+            disable_telemetry=True, disable_background_sender=True, container_id="ci-7",
+            cardinality="low",
+        )  # fmt: skip
+        for number in range(count):
+            client.increment("first", tags=["a:1"])
+            client.gauge("last", number)
+        client.flush()
+        client.close_socket()
+        until(lambda: collector.stats().metrics >= 2 * count)
+        until(lambda: not collector.stats().connections)
+        collector.flush()
+        stats = collector.stats()
+    assert keep.counts()["first|#a:1"] == count
+    assert keep.flushes[0]["g", "last"]["value"] == count - 1
+    assert (stats.bad_reasons, stats.lines_unfinished, stats.lines_overlong) == ({}, 0, 0)
+
+
+@pytest.mark.parametrize("dialect", ["strict", "etsy", "dogstatsd", "telegraf"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_last_line_without_a_line_feed_is_taken_or_counted(dialect, cut):
+    with collecting(TCP, dialect=dialect) as (collector, keep):
+        with open_client(collector.endpoints[0]) as client:
+            client.sendall(b"a:1|c\nlast:2|c")
+            until(lambda: collector.stats().metrics)
+            if cut:  # a reset, as of a sender that was lost
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        until(lambda: not collector.stats().connections)
+        collector.flush()
+        taken = dialect != "etsy" and not cut
+        assert keep.counts().get("last", 0) == 2 * taken
+        assert collector.stats().lines_unfinished == (not taken)
+
+
+def test_what_is_no_frame_ends_its_connection_and_is_counted(tmp_path):
+    with collecting(f"unixstream://{tmp_path}/s") as (collector, keep):
+        with open_client(f"unixstream://{tmp_path}/s") as client:
+            client.sendall(b"\x05\0\0\0a:1|c" + b"b:1|c\n")
+            assert client.recv(1) == b""
+        with open_client(f"unixstream://{tmp_path}/s") as client:
+            client.sendall(b"\x05\0\0\0a:1")
+        until(lambda: collector.stats().lines_unfinished)
+        collector.flush()
+        assert collector.stats().lines_overlong == 1
+    assert keep.counts()["a"] == 1
 
 
 def test_the_client_of_pypi_datadog():

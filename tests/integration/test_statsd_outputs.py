@@ -177,7 +177,7 @@ def test_carbon_gets_paths_in_plain_text():
     assert paths["stats.counters.hits.count.host"] == 3
     assert paths["stats.counters.hits.count.host;zone=b"] == 12
     assert paths["stats.timers.took.upper_90.host"] == 300
-    assert paths["stats.counters.weird_name-x.count.host;a=b_c;bare;q="] == 1
+    assert paths["stats.counters.weird_name-x.count.host;a=b_c;bare=true;q=_"] == 1
 
 
 def test_carbon_gets_pickles():

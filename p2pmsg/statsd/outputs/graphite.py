@@ -1,5 +1,6 @@
 """Graphite's plaintext and pickle protocols, with reconnect and a bounded buffer."""
 
+import logging
 import math
 import pickle
 import select
@@ -7,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 
 from p2pmsg.errors import ConfigError
@@ -20,6 +21,7 @@ _PICKLE_METRICS_MAX = 500
 """Metrics in one pickle; carbon refuses one of more than a megabyte."""
 _CONNECT_S = 5.0
 PROTOCOLS = ("plaintext", "pickle")
+_log = logging.getLogger("p2pmsg")
 
 
 class GraphiteOutput:
@@ -64,11 +66,15 @@ class GraphiteOutput:
         self._paths: list[tuple[str, float, int]] = []
         self.dropped_bytes = 0
         """Bytes that found no room."""
+        self.refused: Counter[str] = Counter()
+        """What carbon would refuse, and is not sent, at each flush anew: `tags` without a key (the
+        metric is sent without them), `values` that are not finite."""
         self.connects = 0
         """Connections made so far."""
         self._started_s = time.time()
         self._last_flush_s, self._last_exception_s = self._started_s, 0.0
         self._flush_ms, self._flush_bytes = 0, 0
+        self._has_warned = False
         self._thread = threading.Thread(target=self._run, name="statsd-graphite", daemon=True)
         self._thread.start()
 
@@ -81,11 +87,11 @@ class GraphiteOutput:
         """Take rows."""
         for row in rows:
             at = round(row.timestamp_s)
-            self._paths += [
-                (path, value, at)
-                for path, value in self._names.paths(row)
-                if math.isfinite(value)
-            ]
+            for path, value in self._names.paths(row, self.refused):
+                if math.isfinite(value):
+                    self._paths.append((path, value, at))
+                else:
+                    self.refused["values"] += 1
         if len(self._paths) >= _PICKLE_METRICS_MAX:
             self._send_paths()
 
@@ -95,6 +101,10 @@ class GraphiteOutput:
         self._paths.append((path, len(snapshot), round(snapshot.timestamp_s)))
         self._send_paths()
         self._flush_bytes = self._flushed
+        if self.refused and not self._has_warned:
+            self._has_warned = True
+            counts = ", ".join(f"{count} {what}" for what, count in self.refused.items())
+            _log.warning("statsd: carbon would refuse %s: they are not sent, and counted", counts)
 
     def _send_paths(self) -> None:
         paths, self._paths = self._paths, []
@@ -180,12 +190,14 @@ class GraphiteOutput:
                 self._changed.wait(0.05)
 
     def status(self) -> Iterable[tuple[str, float]]:
-        """Give what statsd's own output for Graphite shows."""
+        """Give what statsd's own output for Graphite shows, and what was dropped."""
         return (
             ("last_flush", round(self._last_flush_s)),
             ("last_exception", round(self._last_exception_s)),
             ("flush_time", self._flush_ms),
             ("flush_length", self._flush_bytes),
+            *([("dropped_bytes", self.dropped_bytes)] if self.dropped_bytes else []),
+            *((f"refused_{what}", count) for what, count in self.refused.items()),
         )
 
     def close(self, timeout: float) -> None:
@@ -200,6 +212,8 @@ class GraphiteOutput:
                 self._queue.clear()
                 self._queued_bytes = 0
             self._thread.join(1.0)
+        if self.dropped_bytes:
+            _log.warning("statsd: %d bytes have not reached Graphite", self.dropped_bytes)
 
 
 def _is_closed(connection: socket.socket) -> bool:

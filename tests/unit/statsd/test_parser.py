@@ -32,6 +32,11 @@ GOOD = {
         G, "a", (1.0,), ("t",), relative=(False,), timestamp_s=12, container="id"
     ),
     b"a:1|c|e:it-false,cn-x|card:low": Metric(C, "a", (1.0,)),
+    b"a:1|c|c:ci-1|card:low": Metric(C, "a", (1.0,), container="ci-1"),
+    b"a:1|c|card:low|c:in-7": Metric(C, "a", (1.0,), container="in-7"),
+    b"a:1|c|@0.5|#t:1|c:id|T9|e:x|card:none": Metric(
+        C, "a", (1.0,), ("t:1",), rate=0.5, timestamp_s=9, container="id"
+    ),
     "ä€ b:1|c".encode(): Metric(C, "ä€ b", (1.0,)),
     b"_e{1,4}:t|a\\nb": Event("t", "a\nb"),
     "_e{2,1}:ä|b|#x".encode(): Event("ä", "b", tags=("x",)),
@@ -65,6 +70,12 @@ BAD = {
     b"a:1|c|@1e-320": "bad_rate",
     b"a:1|c|@0.5|@0.5": "repeated_section",
     b"a:1|c|x:y": "unknown_section",
+    b"a:1|c|cx": "unknown_section",
+    b"a:1|c|": "unknown_section",
+    b"a:1|c|c:a|c:b": "repeated_section",
+    b"a:1|c|card:low|card:high": "repeated_section",
+    b"a:1|c|e:a|c:b|e:c": "repeated_section",
+    b"a:1|c|#a|#b": "repeated_section",
     b"a:1|c|c:": "bad_container",
     b"a:1|ms|T12": "bad_timestamp",
     b"a:1|c|T-12": "bad_timestamp",
@@ -104,6 +115,35 @@ def test_tags_are_read_in_the_style_that_was_chosen_and_no_other(style):
     for other, line in STYLES.items():
         (item,) = parse_line(line, chosen)
         assert (item.tags == ("a:b", "c:d")) == (other == style)
+
+
+TELEGRAF = {
+    b"cpu,host=a,zone=b:1|c": ("cpu", ("host:a", "zone:b")),
+    b"cpu:1|c|#host:a": ("cpu", ("host:a",)),
+    b"cpu,host=a:1|c|#zone:b": ("cpu", ("host:a", "zone:b")),
+    b"cpu,host=a:1|c|@0.5|#zone:b": ("cpu", ("host:a", "zone:b")),
+    b"cpu:1|c": ("cpu", ()),
+}
+
+
+@pytest.mark.parametrize("line", TELEGRAF)
+def test_telegraf_reads_tags_in_the_name_and_after_it(line):
+    (item,) = parse_line(line, DIALECTS["telegraf"])
+    assert (item.name, item.tags, item.values) == (*TELEGRAF[line], (1.0,))
+
+
+SECTIONS = ["@0.5", "#a:b", "c:id", "T5", "e:it-false", "card:low"]
+
+
+@given(st.permutations(SECTIONS), st.integers(0, len(SECTIONS)))
+def test_sections_may_come_in_any_order_and_each_is_read(sections, count):
+    chosen = sections[:count]
+    (item,) = parse_line("|".join(["a:1|c", *chosen]).encode(), STRICT)
+    assert isinstance(item, Metric)
+    assert (item.rate == 0.5) is ("@0.5" in chosen)
+    assert (item.tags == ("a:b",)) is ("#a:b" in chosen)
+    assert (item.container == "id") is ("c:id" in chosen)
+    assert (item.timestamp_s == 5) is ("T5" in chosen)
 
 
 def test_statsd_itself_would_crash_on_this():

@@ -4,6 +4,8 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import p2pmsg
 from p2pmsg.statsd import Kind, read_sketch
@@ -13,7 +15,7 @@ from p2pmsg.statsd.dialect import DIALECTS
 from p2pmsg.statsd.listen import parse_listen
 from p2pmsg.statsd.management import QUIT, Management
 from p2pmsg.statsd.node_text import number_text, object_text
-from p2pmsg.statsd.receive import LineBuffer
+from p2pmsg.statsd.receive import EitherBuffer, FrameBuffer, LineBuffer
 
 
 def rows_of(aggregator, timestamp_s=0.0):
@@ -109,7 +111,7 @@ def test_a_distribution_beyond_the_bound_of_values_has_a_sketch_too():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("interval_s", 0), ("percentiles", (0,)), ("percentiles", (101,)), ("names_max", 0),
+        ("interval_s", 0), ("percentiles", (-101,)), ("percentiles", (101,)), ("names_max", 0),
         ("gauge_age_max", 0), ("histogram", (("a", (2.0, 1.0)),)), ("dialect", "etsy"),
         ("prefix_stats", 7), ("set_values_max", 1.5),
     ],
@@ -216,8 +218,52 @@ def test_a_line_that_is_too_long_is_skipped_to_its_end():
     assert lines.overlong == 1
 
 
+def test_a_last_line_waits_for_the_end_of_its_connection():
+    lines = LineBuffer(100)
+    lines.feed(b"a:1|c\nb:2|c")
+    assert lines.end() == b"b:2|c"
+    assert lines.end() == b""
+
+
+def frame(*lines):
+    content = b"\n".join(lines)
+    return len(content).to_bytes(4, "little") + content
+
+
+FRAMES = frame(b"a:1|c", b"b:2|c") + frame(b"c:3|c", b"") + frame() + frame(b"d" * 300 + b":4|c")
+
+
+@pytest.mark.parametrize("make", [FrameBuffer, EitherBuffer])
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 7, 1000])
+def test_frames_are_read_however_they_are_cut(make, step):
+    frames = make(1000)
+    got = b"\n".join(frames.feed(FRAMES[at : at + step]) for at in range(0, len(FRAMES), step))
+    assert got.split() == [b"a:1|c", b"b:2|c", b"c:3|c", b"d" * 300 + b":4|c"]
+    assert frames.end() == b""
+    assert (frames.overlong, frames.broken) == (0, False)
+
+
+def test_a_frame_that_is_cut_off_is_told_and_one_that_cannot_be_ends_the_connection():
+    frames = FrameBuffer(1000)
+    assert frames.feed(frame(b"a:1|c") + frame(b"b:1|c")[:-1]) == b"a:1|c"
+    assert frames.end() != b""
+    assert frames.feed(frame(b"a:1|c") + b"x" * 8) == b"a:1|c"
+    assert (frames.overlong, frames.broken) == (1, True)
+    assert frames.feed(frame(b"a:1|c")) == b""
+
+
+@given(st.lists(st.binary(min_size=1, max_size=12).filter(lambda line: b"\n" not in line)))
+def test_lines_are_never_taken_for_frames_unless_they_begin_with_a_zero_byte(lines):
+    either, plain = EitherBuffer(1000), LineBuffer(1000)
+    data = b"".join(line + b"\n" for line in lines)
+    if data[3:4] != b"\0":
+        found = [(lines.feed(data) + b"\n" + lines.end()).split(b"\n") for lines in (either, plain)]
+        assert [line for line in found[0] if line] == [line for line in found[1] if line]
+
+
 @pytest.mark.parametrize(
-    "text", ["udp://127.0.0.1:8125", "tcp://[::1]:0", "unixgram:///a/b", "unix:///a", "udp://h:1"]
+    "text",
+    ["udp://127.0.0.1:8125", "tcp://[::1]:0", "unixgram:///a/b", "unix:///a", "unixstream:///a"],
 )
 def test_a_place_is_written_as_it_was_read(text):
     assert str(parse_listen(text)) == text
