@@ -16,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import ctrl_c
+
 import p2pmsg
 
 SECONDS = 3.0
@@ -58,27 +60,34 @@ def count(folder: Path) -> int:
 def main() -> int:
     """Publish, kill, start again, count."""
     kills, published = 0, 0
-    with tempfile.TemporaryDirectory() as name, p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
+        p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher,
+    ):
         folder = Path(name)
         command = [sys.executable, __file__, publisher.endpoint, name]
-        consumer = subprocess.Popen(command)
-        begun = time.monotonic()
-        kill_at = begun + 0.5
-        while (now := time.monotonic()) < begun + SECONDS:
-            published += 1
-            publisher.publish("trades", 61_685.99 + published)
-            time.sleep(0.001)
-            if now >= kill_at:
-                consumer.kill()
-                consumer.wait()
-                kills += 1
-                consumer = subprocess.Popen(command)
-                kill_at = now + random.uniform(0.2, 0.8)
-        deadline = time.monotonic() + 20.0
-        while count(folder) < published and time.monotonic() < deadline:
-            time.sleep(0.05)
-        consumer.kill()
-        consumer.wait()
+        with ctrl_c.held():
+            consumer = subprocess.Popen(command)
+        try:
+            begun = time.monotonic()
+            kill_at = begun + 0.5
+            while (now := time.monotonic()) < begun + SECONDS:
+                published += 1
+                publisher.publish("trades", 61_685.99 + published)
+                time.sleep(0.001)
+                if now >= kill_at:
+                    consumer.kill()
+                    consumer.wait()
+                    kills += 1
+                    with ctrl_c.held():
+                        consumer = subprocess.Popen(command)
+                    kill_at = now + random.uniform(0.2, 0.8)
+            deadline = time.monotonic() + 20.0
+            while count(folder) < published and time.monotonic() < deadline:
+                time.sleep(0.05)
+        finally:
+            consumer.kill()
+            consumer.wait()
         publisher.close(timeout=0)  # those who were killed would be waited for
         rows = count(folder)
     print(f"killed {kills} times; published {published}, in the table {rows}")
@@ -87,12 +96,11 @@ def main() -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) == 1:
-        sys.exit(main())
+        ctrl_c.run(main)
+        sys.exit()
     if len(sys.argv) != 3:
         sys.exit(f"usage: {sys.argv[0]} [ENDPOINT FOLDER]")
     try:
-        consume(sys.argv[1], Path(sys.argv[2]))
+        ctrl_c.run(consume, sys.argv[1], Path(sys.argv[2]))
     except p2pmsg.EndpointError as error:
         sys.exit(f"durable_consumer.py: {error}")
-    except KeyboardInterrupt:
-        pass

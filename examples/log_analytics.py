@@ -5,6 +5,7 @@ Needs Java 17 and `pip install 'p2pmsg[all]'`. It ends by itself.
 
 import tempfile
 
+import ctrl_c
 from pyspark.sql import SparkSession
 
 import p2pmsg
@@ -28,8 +29,9 @@ def main() -> None:
     builder = spark_bridge.configure(SparkSession.builder.master("local[2]"))
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
     spark = builder.getOrCreate()
+    ctrl_c.handle()
     spark_bridge.register(spark)
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         write_log(directory)
         reader = spark.read.format("p2pmsg").option("path", directory)
         trades = reader.option("subscribe", "trades").option("valueFormat", "json").schema(SCHEMA)
@@ -46,4 +48,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ctrl_c.run(main)

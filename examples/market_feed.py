@@ -7,6 +7,8 @@ datagrams; what is missing is asked for and repaired, so that both get every tra
 import multiprocessing
 import sys
 
+import ctrl_c
+
 import p2pmsg
 from p2pmsg.testing import lose_datagrams
 
@@ -43,16 +45,21 @@ def subscribe(name: str, endpoint: str) -> None:
     )
 
 
-if __name__ == "__main__":
-    place = sys.argv[1] if len(sys.argv) > 1 else "udp://239.255.1.1:5560?interface=127.0.0.1"
+def main(place: str = "udp://239.255.1.1:5560?interface=127.0.0.1") -> int:
+    """Do all three."""
     context = multiprocessing.get_context("spawn")
     readers = [
         context.Process(target=subscribe, args=(name, place), daemon=True)
         for name in ("desk", "archive")
     ]
-    for reader in readers:
-        reader.start()
+    with ctrl_c.held():
+        for reader in readers:
+            reader.start()
     publish(place)
     for reader in readers:
         reader.join()
-    sys.exit(max(reader.exitcode or 0 for reader in readers))
+    return max(reader.exitcode or 0 for reader in readers)
+
+
+if __name__ == "__main__":
+    ctrl_c.run(main, *sys.argv[1:2])

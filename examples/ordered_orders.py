@@ -11,6 +11,8 @@ import sys
 import threading
 from collections import defaultdict
 
+import ctrl_c
+
 import p2pmsg
 
 ORDERS = 100
@@ -33,11 +35,11 @@ def work(puller: p2pmsg.Puller) -> None:
             history[job.key].append(job.value["step"])
 
 
-def main(endpoint: str) -> None:
+def main(endpoint: str = "tcp://127.0.0.1:5558") -> None:
     """Push all orders' steps, and look at what was done in which order."""
     with p2pmsg.Pusher(endpoint, deliveries_max=50) as pusher:
         pullers = [p2pmsg.Puller(pusher.endpoint) for _ in range(WORKERS)]
-        threads = [threading.Thread(target=work, args=[puller]) for puller in pullers]
+        threads = [threading.Thread(target=work, args=[puller], daemon=True) for puller in pullers]
         for thread in threads:
             thread.start()
         for step in STEPS:
@@ -55,4 +57,4 @@ def main(endpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "tcp://127.0.0.1:5558")
+    ctrl_c.run(main, *sys.argv[1:2])

@@ -6,6 +6,8 @@ Run it: `python examples/quickstart.py [ENDPOINT]`
 import multiprocessing
 import sys
 
+import ctrl_c
+
 import p2pmsg
 
 COUNT = 5
@@ -32,10 +34,15 @@ def subscribe(endpoint: str) -> None:
     print(f"delivered {stats.delivered} of {stats.published}, lost {stats.lost}", flush=True)
 
 
-if __name__ == "__main__":
-    endpoint = sys.argv[1] if len(sys.argv) > 1 else "tcp://127.0.0.1:5556"
+def main(endpoint: str = "tcp://127.0.0.1:5556") -> int | None:
+    """Do both, and return the subscriber's exit status."""
     reader = multiprocessing.Process(target=subscribe, args=(endpoint,), daemon=True)
-    reader.start()
+    with ctrl_c.held():
+        reader.start()
     publish(endpoint)
     reader.join()
-    sys.exit(reader.exitcode)
+    return reader.exitcode
+
+
+if __name__ == "__main__":
+    ctrl_c.run(main, *sys.argv[1:2])

@@ -10,6 +10,8 @@ import sys
 import tempfile
 import time
 
+import ctrl_c
+
 import p2pmsg
 
 
@@ -45,14 +47,15 @@ def read_all(subscriber: p2pmsg.Subscriber) -> int:
 
 def main() -> int:
     """Publish, relay, kill, count."""
-    child = subprocess.Popen(
-        [sys.executable, __file__, "publish"], stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    endpoint = child.stdout.readline().strip()
+    with ctrl_c.held():
+        child = subprocess.Popen(
+            [sys.executable, __file__, "publish"], stdout=subprocess.PIPE, text=True
+        )
     try:
+        assert child.stdout is not None
+        endpoint = child.stdout.readline().strip()
         with (
-            tempfile.TemporaryDirectory() as folder,
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
             open_relay(endpoint, folder) as relay,
             p2pmsg.Subscriber([endpoint, relay.endpoint], start="earliest") as early,
         ):
@@ -75,8 +78,8 @@ def main() -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["publish"]:
-        publish()
+        ctrl_c.run(publish)
     elif sys.argv[1:]:
         sys.exit(f"usage: {sys.argv[0]}")
     else:
-        sys.exit(main())
+        ctrl_c.run(main)

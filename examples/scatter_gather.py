@@ -6,12 +6,14 @@ python examples/scatter_gather.py [FOLDER]      (for ipc endpoints; else TCP)
 import sys
 import time
 
+import ctrl_c
+
 import p2pmsg
 
 
-def exchange(price: float, seconds: float = 0.0) -> p2pmsg.Responder:
+def exchange(endpoint: str, price: float, seconds: float = 0.0) -> p2pmsg.Responder:
     """Return a responder that answers with its price, after a while."""
-    responder = p2pmsg.Responder(next(endpoints))
+    responder = p2pmsg.Responder(endpoint)
 
     @responder.on("price")
     def answer(symbol: str) -> dict[str, float]:
@@ -23,24 +25,27 @@ def exchange(price: float, seconds: float = 0.0) -> p2pmsg.Responder:
     return responder
 
 
-folder = sys.argv[1] if len(sys.argv) > 1 else None
-endpoints = iter(
-    [f"ipc://{folder}/exchange-{n}" for n in range(3)]
-    if folder
-    else [f"tcp://127.0.0.1:{5560 + n}" for n in range(3)]
-)
+def main(folder: str | None = None) -> None:
+    """Ask three, wait for 0.3 s."""
+    first, second, third = (
+        f"ipc://{folder}/exchange-{n}" if folder else f"tcp://127.0.0.1:{5560 + n}"
+        for n in range(3)
+    )
+    with (
+        exchange(first, 61_685.0) as near,
+        exchange(second, 61_680.0) as far,
+        exchange(third, 61_700.0, seconds=1.0) as slow,
+        p2pmsg.Requester([near.endpoint, far.endpoint, slow.endpoint]) as requester,
+    ):
+        answers = requester.request_all("price", "BTCEUR", deadline=0.3)
+        best = min(answer["ask"] for answer in answers.values.values())
+        print(f"{len(answers.values)} of 3 answered in time, the best ask is {best}")
+        print(f"no answer from {', '.join(answers.missing)}")
+        try:
+            requester.request("price", "NOTHING")
+        except p2pmsg.RemoteError as error:
+            print(f"a remote exception: {error.type_name}: {error.text}")
 
-with (
-    exchange(61_685.0) as near,
-    exchange(61_680.0) as far,
-    exchange(61_700.0, seconds=1.0) as slow,
-    p2pmsg.Requester([near.endpoint, far.endpoint, slow.endpoint]) as requester,
-):
-    answers = requester.request_all("price", "BTCEUR", deadline=0.3)
-    best = min(answer["ask"] for answer in answers.values.values())
-    print(f"{len(answers.values)} of 3 answered in time, the best ask is {best}")
-    print(f"no answer from {', '.join(answers.missing)}")
-    try:
-        requester.request("price", "NOTHING")
-    except p2pmsg.RemoteError as error:
-        print(f"a remote exception: {error.type_name}: {error.text}")
+
+if __name__ == "__main__":
+    ctrl_c.run(main, *sys.argv[1:2])

@@ -6,10 +6,12 @@ Without a file it plays a random walk of 20,000 trades. A bar is final, and is g
 watermark has passed it. Needs Java 17 and `pip install 'p2pmsg[spark]'` (`plot` for the picture).
 """
 
+import contextlib
 import sys
 import threading
 import time
 
+import ctrl_c
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
@@ -24,6 +26,12 @@ FIELDS = "kind string, symbol string, price double, size double, _timestamp time
 
 def publish(publisher: p2pmsg.Publisher, path: str | None) -> None:
     """Publish a feed: one JSON line a trade, its symbol as the key, and when it happened."""
+    with contextlib.suppress(p2pmsg.ClosedError):  # Ctrl-C: the publisher is closed meanwhile
+        publish_all(publisher, path)
+
+
+def publish_all(publisher: p2pmsg.Publisher, path: str | None) -> None:
+    """Do that."""
     for event in random_walk(TRADES) if path is None else read_feed(path):
         if event.kind == "trade":
             publisher.publish("trades", event.line, event.symbol, timestamp_ns=event.timestamp_ns)
@@ -54,6 +62,7 @@ def open_session() -> SparkSession:
     builder = spark_bridge.configure(SparkSession.builder.master("local[2]"))
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
     spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    ctrl_c.handle()
     spark_bridge.register(spark)
     return spark
 
@@ -73,7 +82,7 @@ def main(path: str | None = None, picture: str | None = None) -> None:
         )
         bars = make_bars(trades)
         query = bars.writeStream.outputMode("append").format("memory").queryName("bars").start()
-        thread = threading.Thread(target=publish, args=(publisher, path))
+        thread = threading.Thread(target=publish, args=(publisher, path), daemon=True)
         thread.start()
         while thread.is_alive():
             query.awaitTermination(0.2)  # raises what the query has failed with
@@ -103,4 +112,4 @@ if __name__ == "__main__":
     arguments = sys.argv[1:]
     pictures = [each for each in arguments if each.endswith((".png", ".svg"))]
     feeds = [each for each in arguments if each not in pictures]
-    main(feeds[0] if feeds else None, pictures[0] if pictures else None)
+    ctrl_c.run(main, feeds[0] if feeds else None, pictures[0] if pictures else None)

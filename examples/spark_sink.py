@@ -7,6 +7,7 @@ without Spark takes whole, committed batches only. Needs Java 17 and `pip instal
 import socket
 import tempfile
 
+import ctrl_c
 from pyspark.sql import SparkSession
 
 import p2pmsg
@@ -30,13 +31,14 @@ def main() -> None:
     builder = spark_bridge.configure(SparkSession.builder.master("local[2]"))
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
     spark = builder.getOrCreate()
+    ctrl_c.handle()
     spark_bridge.register(spark)
     endpoints = [f"tcp://127.0.0.1:{port}" for port in free_ports(PORTS)]
     topics = ["large", "spark.commits"]
     with (
         p2pmsg.Publisher("tcp://127.0.0.1:0", name="trades") as publisher,
         p2pmsg.Subscriber(endpoints, topics=topics, start="earliest") as subscriber,
-        tempfile.TemporaryDirectory() as checkpoint,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as checkpoint,
     ):
         for number in range(COUNT):
             publisher.publish("trades", {"id": number, "size": float(number % 100)}, key="BTCUSDT")
@@ -73,4 +75,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ctrl_c.run(main)

@@ -3,6 +3,7 @@
 Needs Java 17 and `pip install 'p2pmsg[spark]'`. It ends by itself.
 """
 
+import ctrl_c
 from pyspark.sql import SparkSession
 
 import p2pmsg
@@ -17,6 +18,7 @@ def main() -> None:
     builder = spark_bridge.configure(SparkSession.builder.master("local[2]"))
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
     spark = builder.getOrCreate()
+    ctrl_c.handle()
     spark_bridge.register(spark)
     with p2pmsg.Publisher("tcp://127.0.0.1:0", name="trades") as publisher:
         for number in range(COUNT):
@@ -44,4 +46,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ctrl_c.run(main)

@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+import ctrl_c
 import statsd
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
@@ -63,6 +64,7 @@ def open_session() -> SparkSession:
     builder = builder.config("spark.sql.shuffle.partitions", "1")
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
     spark = builder.getOrCreate()
+    ctrl_c.handle()
     spark_bridge.register(spark)
     return spark
 
@@ -124,4 +126,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ctrl_c.run(main)

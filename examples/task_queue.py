@@ -10,6 +10,8 @@ import random
 import sys
 import time
 
+import ctrl_c
+
 import p2pmsg
 
 JOBS = 600
@@ -27,12 +29,14 @@ def work(endpoint: str) -> None:
 
 def start_worker(endpoint: str) -> multiprocessing.Process:
     """Start a worker in a process of its own."""
-    process = multiprocessing.get_context("spawn").Process(target=work, args=[endpoint])
-    process.start()
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=work, args=[endpoint], daemon=True)
+    with ctrl_c.held():
+        process.start()
     return process
 
 
-def main(endpoint: str) -> None:
+def main(endpoint: str = "tcp://127.0.0.1:5557") -> None:
     """Push, kill, wait."""
     with p2pmsg.Pusher(endpoint) as pusher:
         workers = [start_worker(pusher.endpoint) for _ in range(WORKERS)]
@@ -58,4 +62,4 @@ def main(endpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "tcp://127.0.0.1:5557")
+    ctrl_c.run(main, *sys.argv[1:2])

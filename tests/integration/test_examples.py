@@ -1,12 +1,15 @@
 """The examples run and end by themselves."""
 
+import logging
 import re
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import p2pmsg
 from tests.integration.peers import eventually
 from tests.integration.test_udp_multicast import free_port
 
@@ -63,7 +66,8 @@ def test_durable_consumer_alone_goes_on_where_it_was(tmp_path, make_publisher):
         finally:
             child.send_signal(number)
             error = child.communicate(timeout=20)[1]
-        assert error == ""
+        assert error == ("interrupted\n" if number == signal.SIGINT else "")
+        assert child.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
     assert subprocess.run([*command[:2], "x"], capture_output=True, timeout=20).returncode == 1
 
 
@@ -131,3 +135,27 @@ def test_market_feed():
 
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("20000 of 20000 delivered, 0 lost") == 2
+
+
+def test_the_worker_of_the_readme_goes_on_after_a_job_that_fails(tmp_path):
+    text = (EXAMPLES.parent / "README.md").read_text()
+    (block,) = re.findall(r"^with p2pmsg\.Puller\(.*?(?=^```)", text, re.MULTILINE | re.DOTALL)
+    place, done = f"ipc://{tmp_path}/queue", []
+
+    def work(value):
+        done.append(value)
+        if done.count("bad") == 1 and value == "bad":
+            raise LookupError("not now")
+
+    names = {"p2pmsg": p2pmsg, "work": work, "logging": logging.getLogger("worker")}
+    code = block.replace("tcp://127.0.0.1:5557", place)
+    with p2pmsg.Pusher(place) as pusher:
+        worker = threading.Thread(target=exec, args=(code, names), daemon=True)
+        worker.start()
+        for job in ("bad", "good", "better"):
+            pusher.push(job)
+        pusher.drain(timeout=20)
+    names["puller"].close()
+    worker.join(10)
+    assert not worker.is_alive()
+    assert sorted(done) == ["bad", "bad", "better", "good"]

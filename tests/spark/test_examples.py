@@ -32,6 +32,7 @@ def play(spark, monkeypatch, capfd):
     def call(name, *arguments):
         monkeypatch.setattr(type(spark), "stop", lambda _: None)
         monkeypatch.setattr(sys, "argv", [name, *arguments])
+        monkeypatch.syspath_prepend(str(ROOT / "examples"))
         runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
         return capfd.readouterr().out
 
