@@ -26,8 +26,10 @@ def split_name(name: str, styles: frozenset[str]) -> tuple[str, tuple[str, ...]]
     for index, character in enumerate(name):
         style = marks.get(character)
         if style is not None:
-            separator = ";" if style == "graphite" else ","
-            return name[:index], _pairs(name[index + 1 :].split(separator))
+            rest = name[index + 1 :]
+            if style == "graphite":  # a comma would be the end of a tag in a metric's key
+                return name[:index], _pairs(rest.replace(",", "_").split(";"))
+            return name[:index], _pairs(rest.split(","))
     return name, ()
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import p2pmsg
 from p2pmsg.statsd.dialect import DIALECTS, STRICT, Dialect, find_dialect
+from p2pmsg.statsd.keys import make_key, split_key
 from p2pmsg.statsd.metric import REASONS, BadLine, Event, Kind, Metric, ServiceCheck
 from p2pmsg.statsd.parser import LINE_BYTES_MAX, parse_line
 from tests.unit.statsd.cases import as_bytes, load_cases
@@ -115,6 +116,13 @@ def test_tags_are_read_in_the_style_that_was_chosen_and_no_other(style):
     for other, line in STYLES.items():
         (item,) = parse_line(line, chosen)
         assert (item.tags == ("a:b", "c:d")) == (other == style)
+
+
+def test_a_comma_in_a_tag_of_graphites_style_makes_no_second_tag():
+    """Only there may a value have one; a key of name and tags sets them apart by commas."""
+    (item,) = parse_line(b"n;a=x,y;b=z:1|c", replace(STRICT, tag_styles=frozenset({"graphite"})))
+    assert item.tags == ("a:x_y", "b:z")
+    assert split_key(make_key(item.name, item.tags)) == ("n", item.tags)
 
 
 TELEGRAF = {
