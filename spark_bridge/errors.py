@@ -3,7 +3,7 @@
 ::
 
     BridgeError
-    ├── MissingDependencyError (ImportError)  PySpark, PyArrow or Java is missing
+    ├── MissingDependencyError (ImportError)  PySpark, PyArrow or Java is missing or too old
     ├── OptionError (ValueError)              an option of the source is unknown or has a bad value
     ├── DataLossError                         failOnDataLoss, and a range is gone
     ├── PeerUnavailableError                  a range is there, but nobody answers for it
@@ -29,10 +29,10 @@ class BridgeError(Exception):
 
 
 class MissingDependencyError(BridgeError, ImportError):
-    """A piece that Spark needs is missing.
+    """A piece that Spark needs is missing, or too old.
 
     Attributes:
-        what: `PySpark`, `PyArrow` or `Java`.
+        what: `PySpark`, `PySpark 4.2 or newer`, `PyArrow`, `Java 17 or newer` or `Matplotlib`.
 
     """
 

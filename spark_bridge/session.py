@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_bridge.errors import MissingDependencyError
+from spark_bridge.versions import require_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +53,7 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
       interpreter (the workers run the `python3` of the PATH otherwise, which may be another one).
 
     Raises:
-        MissingDependencyError: PySpark, PyArrow or Java is missing.
+        MissingDependencyError: PySpark 4.2 or newer, PyArrow or Java is missing.
 
     """
     options: dict[str, str] = dict(getattr(builder, "_options", {}))
@@ -82,7 +83,7 @@ def register(spark: "SparkSession") -> None:
     Where the package was installed from a wheel, Spark finds it by itself.
 
     Raises:
-        MissingDependencyError: PySpark or PyArrow is missing.
+        MissingDependencyError: PySpark 4.2 or newer, or PyArrow, is missing.
 
     """
     _require_packages()
@@ -92,6 +93,6 @@ def register(spark: "SparkSession") -> None:
 
 
 def _require_packages() -> None:
-    for module, what in (("pyspark", "PySpark"), ("pyarrow", "PyArrow")):
-        if importlib.util.find_spec(module) is None:
-            raise MissingDependencyError(what, _ADVICE)
+    require_pyspark()
+    if importlib.util.find_spec("pyarrow") is None:
+        raise MissingDependencyError("PyArrow", _ADVICE)

@@ -11,15 +11,20 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
-
 from spark_bridge import offsets
+from spark_bridge.versions import too_old
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError as error:  # before what else is needed, so that it is this that is said
+    raise too_old(error) from error
+
 from spark_bridge.batch import FixedEnds, P2pmsgBatchReader, fix_ends
 from spark_bridge.errors import DataLossError
 from spark_bridge.heads import PeersWatch

@@ -88,6 +88,26 @@ def test_a_missing_package_is_named(monkeypatch, module, what):
         assert e.value.what == what
 
 
+@pytest.mark.parametrize("call", ["register(None)", "require_spark()", "source"])
+def test_a_pyspark_that_is_too_old_is_named_with_what_it_lacks(call):
+    """As 4.0 and 4.1 are, which have no such module."""
+    code = f"""
+import sys
+sys.modules["pyspark.sql.streaming.datasource"] = None
+import spark_bridge
+try:
+    {"import spark_bridge.source" if call == "source" else f"spark_bridge.{call}"}
+except spark_bridge.MissingDependencyError as error:
+    print(error.what, "|", error)
+"""
+    done = run([sys.executable, "-c", code], ROOT)
+
+    assert done.stdout.startswith("PySpark 4.2 or newer | "), done.stderr
+    assert f"PySpark {pyspark.__version__} is installed" in done.stdout
+    assert "pyspark.sql.streaming.datasource" in done.stdout
+    assert "pip install 'pyspark>=4.2'" in done.stdout
+
+
 @pytest.mark.parametrize("home", ["", "/nowhere"])
 def test_missing_java_is_named(monkeypatch, tmp_path, home):
     monkeypatch.setenv("JAVA_HOME", home)
