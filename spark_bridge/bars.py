@@ -142,7 +142,7 @@ def follow(
 ) -> int:
     """Report progress until all rows are there or the time is up; returns the exit status."""
     begun = time.monotonic()
-    told = 0
+    told, told_batch = 0, None
     ready = False
     while not ended.wait(_POLL_SECONDS):
         if not query.isActive:
@@ -156,9 +156,10 @@ def follow(
         if rows != told:
             told = rows
             _emit(event="progress", rows=rows)
-            lag = spark_bridge.lag_of(query.lastProgress or {})
-            if lag is not None:
-                _emit(event="lag", behind=sum(lag.streams.values()), line=str(lag))
+        lag = spark_bridge.lag_of(query.lastProgress or {}) if told else None
+        if lag is not None and lag.batch != told_batch:
+            told_batch = lag.batch
+            _emit(event="lag", behind=sum(lag.streams.values()), line=str(lag))
         if ready and rows >= arguments.expected_rows:
             break
         if time.monotonic() - begun > arguments.timeout:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark_bridge import offsets
-from spark_bridge.errors import PeerUnavailableError
+from spark_bridge import naming, offsets
+from spark_bridge.errors import OptionError, PeerUnavailableError
 from spark_bridge.heads import ask_once
 from spark_bridge.logs import log_ranges
+from spark_bridge.naming import Found
 from spark_bridge.offsets import Range
 from spark_bridge.options import SourceOptions
 from spark_bridge.partitions import TASK_ROWS_MIN, RangesPartition
@@ -34,17 +35,23 @@ class FixedEnds:
     Attributes:
         ranges: with where to ask for them.
         silent: peers that did not answer.
+        refusal: why the batch is refused, if it is; Spark makes a source before it says whether
+            it reads a batch of it.
+        warnings: what is to be said before it is read.
 
     """
 
     ranges: tuple[Range, ...]
     silent: tuple[str, ...] = ()
+    refusal: OptionError | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def fix_ends(options: SourceOptions) -> FixedEnds:
     """Ask the peers where their streams stand; a stream that is read does not use the answer."""
     if options.path:
-        return FixedEnds(tuple(log_ranges(options)))
+        ranges, found = log_ranges(options)
+        return FixedEnds(tuple(ranges), (), *_doubts(options, found))
     heads = ask_once(options.peers, _ASK_SECONDS)
     views = {
         endpoint: PeerView({each.session: each for each in found})
@@ -53,13 +60,43 @@ def fix_ends(options: SourceOptions) -> FixedEnds:
     places, selection = Places(views), Selection.of(options)
     start = offsets.first(places, selection, start_of(options, "earliest"))
     end = offsets.first(places, selection, end_of(options))
-    ranges = []
+    located = []
     for wanted in offsets.ranges(start, end):
         place = places.find(wanted.endpoint, wanted.session, wanted.topic, wanted.start)
         assert place is not None
-        ranges.append(offsets.located(wanted, place))
+        located.append(offsets.located(wanted, place))
     silent = tuple(peer for peer in options.peers if peer not in heads)
-    return FixedEnds(tuple(ranges), silent)
+    refusal, warnings = _doubts(options, tuple(places.homes()), silent)
+    return FixedEnds(tuple(located), silent, refusal, warnings)
+
+
+def _doubts(
+    options: SourceOptions, found: Found, silent: tuple[str, ...] = ()
+) -> tuple[OptionError | None, tuple[str, ...]]:
+    """Return why a batch is refused for the names in its options, and what to warn of.
+
+    A topic that nobody has is refused, as Kafka's source does: no later batch will read it. With
+    `failOnDataLoss=false` it is warned of.
+    """
+    warnings = []
+    refusal = naming.nobody(options, found)
+    if refusal is not None and silent:
+        warnings.append(f"{refusal}. It may be one of those who did not answer")
+        refusal = None
+    refusal = (
+        refusal
+        or naming.beyond("startingOffsets", options, found)
+        or naming.beyond("endingOffsets", options, found)
+    )
+    missing = naming.missing_topics(Selection.of(options), found)
+    if missing is not None and refusal is None:
+        if options.failOnDataLoss and options.subscribePattern is None:
+            option = "subscribe" if options.assign is None else "assign"
+            reason = f"cannot be read: {missing}. failOnDataLoss=false reads the others"
+            refusal = OptionError(option, reason)
+        else:
+            warnings.append(missing)
+    return refusal, tuple(warnings)
 
 
 class P2pmsgBatchReader(DataSourceReader):  # type: ignore[misc]
@@ -75,12 +112,17 @@ class P2pmsgBatchReader(DataSourceReader):  # type: ignore[misc]
         options, ends = self._options, self._ends
         if ends.silent:
             text = f"no heads from {', '.join(ends.silent)} within {_ASK_SECONDS:g} s"
-            if options.failOnDataLoss:
+            name = "failOnDataLoss" if options.failOnPeerAway is None else "failOnPeerAway"
+            if getattr(options, name):
                 raise PeerUnavailableError(
-                    f"{text}. The batch fails because failOnDataLoss is true; set it to false to "
-                    "read without these peers"
+                    f"{text}. The batch fails because {name} is true; set it to false to read "
+                    "without these peers"
                 )
             _log.warning("%s; read without them", text)
+        if ends.refusal is not None:
+            raise ends.refusal
+        for warning in ends.warnings:
+            _log.warning("%s", warning)
         packed = offsets.pack(
             list(ends.ranges), options.maxPartitions, TASK_ROWS_MIN, options.minPartitions
         )
@@ -90,6 +132,6 @@ class P2pmsgBatchReader(DataSourceReader):  # type: ignore[misc]
         """Fetch the partition's ranges; Spark makes an empty one where there are none."""
         if not isinstance(partition, RangesPartition):
             return iter(())
-        return read_ranges(partition.ranges, self._options, self._layout)
+        return read_ranges(partition.ranges, self._options, self._layout, by="batch")
 
 

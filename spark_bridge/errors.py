@@ -46,22 +46,36 @@ class OptionError(BridgeError, ValueError):
 
     Attributes:
         option: its name.
+        reason: what is wrong with it.
 
     """
 
     def __init__(self, option: str, reason: str) -> None:
         super().__init__(f"option {option!r} of format p2pmsg {reason}")
         self.option = option
+        self.reason = reason
+
+    def __reduce__(self) -> "tuple[type[Exception], tuple[object, ...]]":
+        return OptionError, (self.option, self.reason)
 
 
 class DataLossError(BridgeError):
-    """A range that a query owes is gone, and `failOnDataLoss` is true."""
+    """A range that is owed is gone, and `failOnDataLoss` is true.
 
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"{what}. The query stops because failOnDataLoss is true; "
-            "set it to false to go on without these messages"
-        )
+    Args:
+        what: is lost.
+        by: `query`, `batch`, or nothing where there is no such option.
+
+    """
+
+    def __init__(self, what: str, by: str = "") -> None:
+        advice = {
+            "query": ". The query stops because failOnDataLoss is true; set it to false to go on "
+            "without these messages",
+            "batch": ". The batch fails because failOnDataLoss is true; set it to false to read "
+            "what is left",
+        }
+        super().__init__(what + advice.get(by, ""))
 
     def __reduce__(self) -> "tuple[type[Exception], tuple[object, ...]]":
         # It crosses processes, and must not explain itself twice.

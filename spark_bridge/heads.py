@@ -15,6 +15,8 @@ from spark_bridge.selection import Selection
 
 _FIRST_WAIT_SECONDS: Final = 2.0
 """How long the first look waits for peers; who has not answered by then joins later."""
+_FIRST_WAIT_STRICT_SECONDS: Final = 5.0
+"""And where a peer that is away fails the query: a slow one must not."""
 _REREAD_SECONDS: Final = 1.0
 _FORMER_MAX: Final = 256
 """Sessions of an endpoint that have ended, and of which is remembered how far they went."""
@@ -43,6 +45,9 @@ class PeersWatch:
         self._missing: dict[tuple[str, int], float] = {}
         self._warned: set[str] = set()
         self._fresh = True
+        self._first_wait = (
+            _FIRST_WAIT_STRICT_SECONDS if options.failOnPeerAway else _FIRST_WAIT_SECONDS
+        )
         self._version = -1
         self._watch = p2pmsg.HeadsWatch(
             options.peers, topics=selection.known_topics, refresh=options.headRefreshMs / 1000
@@ -56,7 +61,7 @@ class PeersWatch:
         self._reread()
         if self._fresh:
             self._fresh = False
-            self._watch.wait_until_asked(_FIRST_WAIT_SECONDS)
+            self._watch.wait_until_asked(self._first_wait)
         version = self._watch.version
         if version == self._version and not self._missing:
             return self._views

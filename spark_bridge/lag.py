@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_bridge.offsets import Positions, from_json, ranges
+from spark_bridge.offsets import Positions, from_json, ranges, start_of_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,10 @@ class Lag:
     missing: int = 0
     """Messages of this batch's ranges that no task has read: they were gone, and skipped. It is
     right where a batch is read to its end and once: persist it for several actions."""
+
+    away: tuple[str, ...] = ()
+    """Endpoints of peers that gave no answer: how far the query is behind them is not known, but
+    for streams that they told of before."""
 
     @property
     def minOffsetsBehindLatest(self) -> int:
@@ -62,7 +66,11 @@ class Lag:
             text += f", {self.streams[worst]:,} in {worst[2]!r} at {worst[0]}"
         if self.missing:
             text += f", {self.missing:,} missing"
-        return text + (f", {self.skipped:,} skipped" if self.skipped else "")
+        if self.skipped:
+            text += f", {self.skipped:,} skipped"
+        if self.away:
+            text += f"; not known of {', '.join(self.away)}, no answer"
+        return text
 
 
 def lag_of(progress: Mapping[str, Any]) -> Lag | None:
@@ -74,6 +82,7 @@ def lag_of(progress: Mapping[str, Any]) -> Lag | None:
     """
     streams: dict[tuple[str, int, str], int] = {}
     skipped, missing, found = 0, 0, False
+    away: dict[str, None] = {}
     for source in progress.get("sources", ()):
         end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
         if end is None or latest is None:
@@ -81,6 +90,7 @@ def lag_of(progress: Mapping[str, Any]) -> Lag | None:
         found = True
         skipped += int(latest.get("skipped", 0))
         streams.update(_behind(from_json(end), from_json(latest)))
+        away |= dict.fromkeys(latest.get("away", ()))
         missing += _missing(source, end)
     if not found:
         return None
@@ -91,6 +101,7 @@ def lag_of(progress: Mapping[str, Any]) -> Lag | None:
         streams=streams,
         skipped=skipped,
         missing=missing,
+        away=tuple(away),
     )
 
 
@@ -117,8 +128,9 @@ def _behind(end: Positions, latest: Positions) -> dict[tuple[str, int, str], int
 
 
 def _missing(source: Mapping[str, Any], end: Mapping[str, Any]) -> int:
-    start, rows = _offset(source.get("startOffset")), source.get("numInputRows")
+    start = start_of_batch(_offset(source.get("startOffset")), end)
+    rows = source.get("numInputRows")
     if start is None or not isinstance(rows, int):
         return 0
-    wanted = sum(each.count for each in ranges(from_json(start), from_json(end)))
+    wanted = sum(each.count for each in ranges(start, from_json(end)))
     return max(0, wanted - rows)

@@ -5,10 +5,11 @@ Of a log it needs what `p2pmsg.LogReader` has: `streams`, `frames`, `first_at_or
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import p2pmsg
 from spark_bridge.errors import DataLossError, OptionError
+from spark_bridge.naming import Found
 from spark_bridge.offsets import Range
 from spark_bridge.options import SourceOptions
 from spark_bridge.selection import Selection, place, resolve
@@ -34,19 +35,33 @@ def is_logged(wanted: Range) -> bool:
     return wanted.endpoint.startswith(_SCHEME)
 
 
-def log_ranges(options: SourceOptions) -> list[Range]:
+class LogRanges(NamedTuple):
+    """What a batch reads of its logs, and what they have.
+
+    Attributes:
+        ranges: to be read.
+        found: each session once, with a log that has it and the furthest heads that any log has.
+
+    """
+
+    ranges: list[Range]
+    found: Found
+
+
+def log_ranges(options: SourceOptions) -> LogRanges:
     """Return what a batch reads of its logs, as they are now."""
     selection = Selection.of(options)
     ranges: dict[tuple[int, str], Range] = {}
+    found: dict[int, tuple[str, dict[str, p2pmsg.StreamHead]]] = {}
     for directory in options.path:
         log, endpoint = open_log(directory), f"{_SCHEME}{directory}"
         try:
             for stream in log.streams():
                 head = p2pmsg.StreamHead(stream.earliest, stream.next)
-                heads = p2pmsg.Heads(
-                    publisher="", session=stream.session, recovery_endpoint="",
-                    streams={stream.topic: head},
-                )  # fmt: skip
+                heads = _heads(stream.session, {stream.topic: head})
+                known = found.setdefault(stream.session, (endpoint, {}))[1]
+                if stream.topic not in known or known[stream.topic].next < stream.next:
+                    known[stream.topic] = head
                 if stream.topic not in selection.topics_of(endpoint, heads):
                     continue
                 start = _start(log, options, endpoint, heads, stream.topic)
@@ -56,7 +71,10 @@ def log_ranges(options: SourceOptions) -> list[Range]:
                     _keep_longest(ranges, wanted)
         finally:
             log.close()
-    return [ranges[key] for key in sorted(ranges)]
+    return LogRanges(
+        [ranges[key] for key in sorted(ranges)],
+        [(endpoint, _heads(session, streams)) for session, (endpoint, streams) in found.items()],
+    )
 
 
 def read_logs(
@@ -93,13 +111,17 @@ def _read(
             return
 
 
+def _heads(session: int, streams: dict[str, p2pmsg.StreamHead]) -> p2pmsg.Heads:
+    return p2pmsg.Heads(publisher="", session=session, recovery_endpoint="", streams=streams)
+
+
 def _lose(wanted: Range, start: int, stop: int, options: SourceOptions) -> None:
     lost = (
         f"lost {stop - start} messages [{start}, {stop}) of topic {wanted.topic!r} (session "
         f"{wanted.session:016x}): the log in {wanted.endpoint} has not got them"
     )
     if options.failOnDataLoss:
-        raise DataLossError(lost)
+        raise DataLossError(lost, "batch")
     _log.warning("%s; skipped", lost)
 
 

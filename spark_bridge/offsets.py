@@ -7,7 +7,9 @@ that changes by itself::
     {"peers": {"tcp://10.0.0.7:5556": {"00c0ffee00c0ffee": {"trades": 4711}}}, "version": 1}
 
 The first position of a new query also has a `pin`: a random text by which a process knows that it
-made this position itself (see `source`).
+made this position itself (see `source`). Spark does not keep that position, but asks for it again
+after a restart, when it would be another one; so the end of the first batch also has its `start`,
+and the first batch is read from there.
 
 Every topic that is subscribed to has its place in every session, 0 before it exists. A session or
 topic that shows up later is *pinned* first: the position that first names it says where it starts,
@@ -62,20 +64,37 @@ class Range:
         )
 
 
-def to_json(positions: Positions, pin: str | None = None) -> dict[str, Any]:
-    """Return what Spark keeps."""
-    peers = {
-        endpoint: {
-            f"{session:016x}": dict(sorted(topics.items()))
-            for session, topics in sorted(sessions.items())
-        }
-        for endpoint, sessions in sorted(positions.items())
-    }
-    offset: dict[str, Any] = {"peers": peers}
+def to_json(
+    positions: Positions, pin: str | None = None, *, start: Positions | None = None
+) -> dict[str, Any]:
+    """Return what Spark keeps.
+
+    Args:
+        positions: the next sequence of each stream.
+        pin: of a first position.
+        start: where the batch begins that ends here; of the first batch.
+
+    """
+    offset: dict[str, Any] = {"peers": _peers(positions)}
     if pin is not None:
         offset["pin"] = pin
+    if start is not None:
+        offset["start"] = _peers(start)
     offset["version"] = VERSION
     return offset
+
+
+def start_of_batch(start: Mapping[str, Any] | None, end: Mapping[str, Any]) -> Positions | None:
+    """Return where a batch begins: the first one where its end says it, others at `start`.
+
+    Args:
+        start: where Spark says that it begins; of the first batch, a first position or None.
+        end: where it ends.
+
+    """
+    if (start is None or "pin" in start) and "start" in end:
+        return from_json({"peers": end["start"], "version": end.get("version")})
+    return None if start is None else from_json(start)
 
 
 def from_json(offset: Mapping[str, Any]) -> Positions:
@@ -93,6 +112,16 @@ def from_json(offset: Mapping[str, Any]) -> Positions:
         }
     except (KeyError, ValueError, AttributeError, TypeError) as error:
         raise BridgeError(f"the checkpoint has malformed offsets: {offset!r}") from error
+
+
+def _peers(positions: Positions) -> dict[str, Any]:
+    return {
+        endpoint: {
+            f"{session:016x}": dict(sorted(topics.items()))
+            for session, topics in sorted(sessions.items())
+        }
+        for endpoint, sessions in sorted(positions.items())
+    }
 
 
 Start = Callable[[str, str, p2pmsg.Heads], int]

@@ -78,6 +78,11 @@ class SourceOptions:
     includeHeaders: bool = True
     """Whether there is a column `headers`."""
 
+    failOnPeerAway: bool | None = None
+    """Whether a peer that gives no answer fails the query, or the batch. Default None: no for
+    streams, where a peer that is away keeps its place and must not stop the others; for batches
+    what `failOnDataLoss` says, since no later batch makes up for it."""
+
     fetchTimeoutMs: int = 10_000
     """How long a task goes on without any progress, in ms. 10 s outlast a reconnection."""
 
@@ -111,14 +116,17 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     if len(named) > 1:
         raise OptionError(named[1], f"cannot be given together with {named[0]!r}")
     least, most = _partitions(given)
+    subscription, positions = _subscription(given), _positions(given)
+    _check_topics(subscription, positions)
     return SourceOptions(
         **_places(given),
-        **_subscription(given),
-        **_positions(given),
+        **subscription,
+        **positions,
         maxOffsetsPerTrigger=_integer_if(given, "maxOffsetsPerTrigger", 1, 2**63 - 1),
         maxPartitions=most,
         minPartitions=least,
         failOnDataLoss=_boolean(given, "failOnDataLoss", default=True),
+        failOnPeerAway=_boolean_if(given, "failOnPeerAway"),
         includeHeaders=_boolean(given, "includeHeaders", default=True),
         fetchTimeoutMs=_integer(given, "fetchTimeoutMs", 10_000, 10),
         fetchRetries=_integer(given, "fetchRetries", 3, 0, 1000),
@@ -220,6 +228,17 @@ def _positions(given: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+def _check_topics(subscription: Mapping[str, Any], positions: Mapping[str, Any]) -> None:
+    """Refuse offsets of topics that are not subscribed to: they would choose nothing."""
+    ((name, wanted),) = subscription.items()
+    for option in ("startingOffsets", "endingOffsets"):
+        offsets = positions[option]
+        for topic in offsets if isinstance(offsets, dict) else ():
+            if not (re.fullmatch(wanted, topic) if isinstance(wanted, str) else topic in wanted):
+                known = repr(wanted) if isinstance(wanted, str) else ", ".join(wanted)
+                raise OptionError(option, f"names the topic {topic!r}; {name!r} is {known}")
+
+
 def _offsets(name: str, text: str) -> str | Wanted:
     word = text.strip().lower()
     if word == "latest" or (word == "earliest" and name != "endingOffsets"):
@@ -319,6 +338,10 @@ def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     if value is None:
         raise OptionError(name, f"must be true or false, not {given[name]!r}")
     return value
+
+
+def _boolean_if(given: Mapping[str, str], name: str) -> bool | None:
+    return _boolean(given, name, default=False) if name in given else None
 
 
 def _integer_if(given: Mapping[str, str], name: str, least: int, most: int) -> int | None:

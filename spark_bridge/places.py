@@ -117,6 +117,14 @@ class Places:
                 if at[session] == endpoint:
                     yield endpoint, heads
 
+    def away(self) -> list[str]:
+        """Return the endpoints that give no answer now, or have given none yet."""
+        return [
+            endpoint
+            for endpoint, view in self.views.items()
+            if not view.reachable or not (view.sessions or view.is_relay)
+        ]
+
     def names(self, sessions: Mapping[int, str]) -> set[str]:
         """Return the names of the publishers of these sessions, as far as they are known."""
         found = set()

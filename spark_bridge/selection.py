@@ -38,7 +38,7 @@ class Selection:
         if self.assign is None:
             return self.topics
         assigned = self.assign.items()
-        return [topic for topic, who in assigned if _named_by(who, endpoint, heads) is not None]
+        return [topic for topic, who in assigned if named_by(who, endpoint, heads) is not None]
 
 
 def place(wanted: Wanted, topic: str, endpoint: str, heads: p2pmsg.Heads) -> int | None:
@@ -46,7 +46,7 @@ def place(wanted: Wanted, topic: str, endpoint: str, heads: p2pmsg.Heads) -> int
     places = wanted.get(topic)
     if places is None:
         return None
-    who = _named_by([*places], endpoint, heads)
+    who = named_by([*places], endpoint, heads)
     if who is not None:
         return places[who]
     return places.get(EVERYBODY)
@@ -62,7 +62,8 @@ def resolve(place: int | str, stream: p2pmsg.StreamHead | None) -> int:
     return place
 
 
-def _named_by(who: Iterable[str], endpoint: str, heads: p2pmsg.Heads) -> str | None:
+def named_by(who: Iterable[str], endpoint: str, heads: p2pmsg.Heads) -> str | None:
+    """Return which of the names in `who` means a session; None where none does."""
     names = set(who)
     for name in (f"{heads.session:016x}", endpoint, heads.publisher):
         if name in names:

@@ -26,6 +26,7 @@ except ImportError as error:  # before what else is needed, so that it is this t
     raise too_old(error) from error
 
 from spark_bridge.batch import FixedEnds, P2pmsgBatchReader, fix_ends
+from spark_bridge.checks import Checks
 from spark_bridge.errors import DataLossError
 from spark_bridge.heads import PeersWatch
 from spark_bridge.limits import limit as limited
@@ -102,7 +103,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._watch: PeersWatch | None = None
         self._pin = uuid4().hex[:16]
         self._first: dict[str, Any] | None = None
-        self._first_returned = False
+        self._checks = Checks(options, self._selection)
         self._known = Places({})
         self._frozen: Places | None = None
         self._nothing_new: tuple[Places, dict[str, Any]] | None = None
@@ -118,7 +119,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def initialOffset(self) -> dict[str, Any]:
         """Return where the query starts: always the same answer, though the streams move on."""
         if self._first is None:
-            places = self._places()
+            places = self._checks.wait_for_named(self._places)
             start = offsets.first(places, self._selection, start_of(self._options, "latest"))
             self._first = offsets.to_json(start, self._pin)
         return self._first
@@ -131,21 +132,22 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return how far the next batch reads; never behind `start`.
 
-        The first batch of a query is empty: it writes the start to Spark's log, because Spark asks
-        for it again after a restart, when it would be another one.
+        The end of a query's first batch has its start with it, for Spark's log: Spark asks for the
+        start again after a restart, when it would be another one.
         """
-        if start.get("pin") == self._pin and not self._first_returned:
-            self._first_returned = True
-            return start
         places = self._frozen or self._places()
         known = self._nothing_new
         if known is not None and known[0] is places and known[1] == start:
             return start
-        before = offsets.from_json(start)
+        before, is_first = offsets.from_json(start), start.get("pin") == self._pin
+        self._checks.begin(before, places, is_new=is_first)
+        self._checks.away(places)
         after = offsets.advance(before, places, self._selection)
         if isinstance(limit, ReadMaxRows):
             # What is gone does not count, or a query that was overtaken would never catch up.
             after = limited(offsets.kept(before, places), after, limit.max_rows)
+        if is_first:
+            return offsets.to_json(after, start=before)
         if after == before:
             self._nothing_new = places, start
             return start
@@ -153,18 +155,23 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the peers' heads, for the query's progress reports."""
-        positions = offsets.first(self._places(), self._selection, offsets.latest)
-        report = offsets.to_json(positions)
+        places = self._places()
+        report = offsets.to_json(offsets.first(places, self._selection, offsets.latest))
+        report["away"] = places.away()
         report["skipped"] = self._skipped
         return report
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read up to what is there now, and then end."""
-        self._frozen = self._places()
+        self._frozen = places = self._places()
+        self._checks.away(places, is_bounded=True)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what the tasks read."""
-        wanted = offsets.ranges(offsets.from_json(start), offsets.from_json(end))
+        begin = offsets.start_of_batch(start, end)
+        assert begin is not None
+        self._checks.begin(begin, self._places(), is_new=False)
+        wanted = offsets.ranges(begin, offsets.from_json(end))
         if not wanted:
             return []
         options = self._options
@@ -216,6 +223,6 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     def _lose(self, lost: Range, reason: str) -> None:
         if self._options.failOnDataLoss:
-            raise DataLossError(f"lost {lost}: {reason}")
+            raise DataLossError(f"lost {lost}: {reason}", "query")
         self._skipped += lost.count
         _log.warning("lost %s: %s; skipped, %d in all", lost, reason, self._skipped)

@@ -24,15 +24,25 @@ _AHEAD_EACH: Final = 1024
 _FETCHES_MAX: Final = 256
 _PASSING: Final = (p2pmsg.LossReason.TIMEOUT, p2pmsg.LossReason.BUDGET)
 """Reasons that say nothing about tomorrow."""
+_AFTER_SILENCE: Final = {
+    "query": "the query reads the range again when it is started again",
+    "batch": "read the batch again when the peer is back",
+}
 _log: Final = logging.getLogger("spark_bridge")
 
 Fetch = Iterator[p2pmsg.MessageBatch | p2pmsg.LossReport]
 
 
 def read_ranges(
-    ranges: Sequence[Range], options: SourceOptions, layout: Layout
+    ranges: Sequence[Range], options: SourceOptions, layout: Layout, *, by: str = "query"
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of `ranges`, each once.
+
+    Args:
+        ranges: of peers and of logs.
+        options: of the source.
+        layout: of the record batches.
+        by: `query` (default) or `batch`: who reads, for what is said of failures.
 
     Raises:
         DataLossError: a range is gone, and `failOnDataLoss` is true.
@@ -44,7 +54,8 @@ def read_ranges(
     logged = [each for each in ranges if is_logged(each)]
     others = [each for each in ranges if not is_logged(each)]
     batches = chain(
-        read_logs(logged, options, layout.value_type), _Task(others, options, layout.value_type)
+        read_logs(logged, options, layout.value_type),
+        _Task(others, options, layout.value_type, by),
     )
     for batch in batches:
         builder.add(batch)
@@ -56,8 +67,11 @@ def read_ranges(
 class _Task:
     """Reads ranges one behind the other, while the next ones are asked for already."""
 
-    def __init__(self, ranges: Sequence[Range], options: SourceOptions, value_type: Any) -> None:
+    def __init__(
+        self, ranges: Sequence[Range], options: SourceOptions, value_type: Any, by: str
+    ) -> None:
         self._options = options
+        self._by = by
         self._value_type = value_type
         self._waiting = deque(ranges)
         self._under_way: deque[tuple[Range, Fetch | None]] = deque()
@@ -107,15 +121,15 @@ class _Task:
                         wanted = replace(wanted, start=item.start)
                         break
                     else:
-                        _lose(wanted, item, options)
+                        _lose(wanted, item, options, self._by)
                         wanted = replace(wanted, start=item.stop)
                 else:
                     return
                 if attempt > options.fetchRetries:
                     seconds = attempt * options.fetchTimeoutMs / 1000
                     raise PeerUnavailableError(
-                        f"no answer for {wanted} within {seconds:g} s and {attempt} attempts; the "
-                        "query reads the range again when it is started again"
+                        f"no answer for {wanted} within {seconds:g} s and {attempt} attempts; "
+                        f"{_AFTER_SILENCE[self._by]}"
                     )
                 attempt += 1
                 _log.warning("no answer for %s; attempt %d", wanted, attempt)
@@ -135,8 +149,8 @@ class _Task:
         )
 
 
-def _lose(wanted: Range, report: p2pmsg.LossReport, options: SourceOptions) -> None:
+def _lose(wanted: Range, report: p2pmsg.LossReport, options: SourceOptions, by: str) -> None:
     lost = f"{report}, at {wanted.endpoint}"
     if options.failOnDataLoss:
-        raise DataLossError(lost)
+        raise DataLossError(lost, by)
     _log.warning("%s; skipped", lost)

@@ -36,6 +36,17 @@ GOOD = {"peers": A, "subscribe": "t"}
         ({**GOOD, "startingOffsets": '{"t": {"p": -3}}'}, "startingOffsets", "from -2"),
         ({**GOOD, "startingOffsets": '{"t": "1"}'}, "startingOffsets", "by publisher for 't'"),
         ({**GOOD, "startingOffsets": "{"}, "startingOffsets", "JSON object"),
+        ({**GOOD, "startingOffsets": '{"u": 5}'}, "startingOffsets", "topic 'u'; 'subscribe' is t"),
+        ({**GOOD, "endingOffsets": '{"u": 5}'}, "endingOffsets", "topic 'u'; 'subscribe' is t"),
+        (
+            {"peers": A, "subscribePattern": "t.", "endingOffsets": '{"t": 5}'},
+            "endingOffsets", "topic 't'; 'subscribePattern' is 't.'",
+        ),
+        (
+            {"peers": A, "assign": '{"t": ["p1"]}', "startingOffsets": '{"u": 5}'},
+            "startingOffsets", "topic 'u'; 'assign' is t",
+        ),
+        ({**GOOD, "failOnPeerAway": "no"}, "failOnPeerAway", "true or false"),
         ({**GOOD, "endingOffsets": "earliest"}, "endingOffsets", "latest or JSON"),
         ({**GOOD, "endingOffsets": '{"t": -2}'}, "endingOffsets", "cannot be -2"),
         ({**GOOD, "startingTimestamp": "soon"}, "startingTimestamp", "ISO 8601"),
@@ -149,7 +160,6 @@ def test_a_selection(selection, topics):
         ('{"t": {"p1": -2}}', 4),
         ('{"t": {"p1": -1}}', 9),
         ('{"t": {"p2": 5}}', 9),
-        ('{"u": 5}', 9),
     ],
 )
 def test_where_a_stream_starts(starting, expected):

@@ -283,7 +283,7 @@ def test_what_retention_takes_from_a_running_query_is_counted_exactly(spark, tmp
     assert offsets == sorted(set(offsets))
     assert offsets[-1] == total - 1
     pinned = json.loads((tmp_path / "offsets" / "0").read_text().splitlines()[-1])
-    ((topics,),) = (sessions.values() for sessions in pinned["peers"].values())
+    ((topics,),) = (sessions.values() for sessions in pinned["start"].values())
     assert len(offsets) + sum(lag.missing for lag in lags) == total - topics["t"]
 
 

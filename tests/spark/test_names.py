@@ -1,0 +1,334 @@
+"""What the options name and nobody has, over real publishers and relays; without a JVM."""
+
+import json
+import logging
+import time
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import p2pmsg
+import spark_bridge
+from spark_bridge import batch, heads
+from spark_bridge.batch import P2pmsgBatchReader, fix_ends
+from spark_bridge.checks import Checks
+from spark_bridge.errors import OptionError, PeerUnavailableError
+from spark_bridge.options import parse_options
+from spark_bridge.places import PeerView, Places
+from spark_bridge.schema import RawLayout
+from spark_bridge.selection import Selection
+from spark_bridge.source import P2pmsgStreamReader
+from tests.places import lasting_place
+from tests.spark.streams import sealed, small_buffer
+from tests.spark.test_offsets import A
+from tests.spark.test_offsets import heads as heads_of
+
+LAYOUT = RawLayout(["topic", "offset"])
+ALL = None
+"""What `latestOffset` gets from Spark where there is no limit does not matter here."""
+
+
+@pytest.fixture
+def feed(publisher):
+    """A publisher with 10 messages of `t` and 5 of `u`."""
+    publisher.publish_many("t", [b"x"] * 10)
+    publisher.publish_many("u", [b"x"] * 5)
+    sealed(publisher, "u", 5)
+    return publisher
+
+
+@pytest.fixture
+def warnings(caplog):
+    caplog.set_level(logging.WARNING, "spark_bridge")
+    return caplog
+
+
+def chosen(feed, options):
+    """Options with the placeholders of a parameter filled in."""
+    filled = {"subscribe": "t", **options}
+    if {"assign", "subscribePattern"} & options.keys():
+        del filled["subscribe"]
+    return {"peers": feed.endpoint} | {
+        name: text.replace("ENDPOINT", feed.endpoint).replace("SESSION", f"{feed.session:016x}")
+        for name, text in filled.items()
+    }
+
+
+def begin(options, start=None):
+    """Begin a stream as Spark does; return the offsets before and behind its first batch."""
+    reader = P2pmsgStreamReader(parse_options(options), LAYOUT)
+    try:
+        first = reader.initialOffset() if start is None else start
+        return first, reader.latestOffset(first, ALL)
+    finally:
+        reader.stop()
+
+
+def plan(options):
+    """Plan a batch as Spark does; return its ranges."""
+    parsed = parse_options(options)
+    partitions = P2pmsgBatchReader(parsed, LAYOUT, fix_ends(parsed)).partitions()
+    return [
+        (each.topic, each.start, each.stop) for partition in partitions for each in partition.ranges
+    ]
+
+
+NOBODY = [
+    ({"assign": '{"t": ["fed"]}'}, "assign", "names 'fed' for topic 't'.*'feed' at ENDPOINT"),
+    ({"assign": '{"t": ["feed", "fed"]}'}, "assign", "names 'fed'"),
+    ({"assign": '{"t": ["00000000000000ab"]}'}, "assign", "names '00000000000000ab'"),
+    ({"assign": '{"t": ["tcp://127.0.0.1:1"]}'}, "assign", "names 'tcp://127.0.0.1:1'"),
+    ({"startingOffsets": '{"t": {"fed": 3}}'}, "startingOffsets", "names 'fed' for topic 't'"),
+    ({"startingOffsets": '{"t": {"fed": 3, "*": 0}}'}, "startingOffsets", "names 'fed'"),
+]
+BEYOND = [
+    ({"startingOffsets": '{"t": 11}'}, "startingOffsets", "11 for topic 't'.*'feed'.*head is 10"),
+    ({"startingOffsets": '{"t": {"feed": 99}}'}, "startingOffsets", "99 .*whose head is 10"),
+    ({"startingOffsets": '{"t": {"SESSION": 11, "*": 0}}'}, "startingOffsets", "head is 10"),
+]
+ENDS = [
+    ({"endingOffsets": '{"t": {"fed": 3}}'}, "endingOffsets", "names 'fed' for topic 't'"),
+    ({"endingOffsets": '{"t": 500}'}, "endingOffsets", "500 for topic 't'.*whose head is 10"),
+    ({"endingOffsets": '{"t": {"ENDPOINT": 11}}'}, "endingOffsets", "whose head is 10"),
+]
+
+
+@pytest.mark.parametrize(("options", "option", "reason"), NOBODY + BEYOND)
+def test_a_stream_refuses_what_names_nobody_or_is_behind_the_head(feed, options, option, reason):
+    with pytest.raises(OptionError, match=reason.replace("ENDPOINT", feed.endpoint)) as refusal:
+        begin(chosen(feed, options))
+
+    assert refusal.value.option == option
+
+
+@pytest.mark.parametrize(("options", "option", "reason"), NOBODY + BEYOND + ENDS)
+def test_a_batch_refuses_them_as_well_and_at_once(feed, options, option, reason):
+    with pytest.raises(OptionError, match=reason.replace("ENDPOINT", feed.endpoint)) as refusal:
+        plan(chosen(feed, options))
+
+    assert refusal.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("options", "ranges"),
+    [
+        ({"assign": '{"t": ["feed"], "u": ["ENDPOINT", "SESSION"]}'}, [("t", 0, 10), ("u", 0, 5)]),
+        ({"startingOffsets": '{"t": {"feed": 10}}'}, []),
+        (
+            {"startingOffsets": '{"t": {"SESSION": 3}}', "endingOffsets": '{"t": 10}'},
+            [("t", 3, 10)],
+        ),
+        ({"startingOffsets": '{"t": {"ENDPOINT": -2}}'}, [("t", 0, 10)]),
+    ],
+)
+def test_what_names_somebody_is_read(feed, warnings, options, ranges):
+    assert plan(chosen(feed, options)) == ranges
+    assert not warnings.records
+
+
+def test_a_stream_warns_of_topics_that_nobody_has_and_reads_them_when_they_come(feed, warnings):
+    begin(chosen(feed, {"subscribe": "t"}))
+    assert not warnings.records
+    begin(chosen(feed, {"subscribe": "t,tt"}))
+    assert "nobody has the topic 'tt'; it is read when it comes" in warnings.text
+    begin(chosen(feed, {"assign": '{"v": ["feed"]}'}))
+    assert "nobody has the topic 'v'" in warnings.text
+    begin(chosen(feed, {"subscribePattern": "w.*"}))
+    assert "nobody has a topic that matches 'w.*'; there are 't', 'u'" in warnings.text
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [({"subscribe": "t,tt"}, "subscribe"), ({"assign": '{"tt": ["feed"]}'}, "assign")],
+)
+def test_a_batch_refuses_topics_that_nobody_has(feed, warnings, options, option):
+    given = chosen(feed, options)
+    with pytest.raises(OptionError, match=r"nobody has the topic 'tt'; there are .*'u'") as refusal:
+        plan(given)
+
+    assert refusal.value.option == option
+    plan({**given, "failOnDataLoss": "false"})
+    assert "nobody has the topic 'tt'" in warnings.text
+    assert plan(chosen(feed, {"subscribePattern": "v.*"})) == []
+    assert "nobody has a topic that matches 'v.*'" in warnings.text
+
+
+def test_logs_are_asked_for_names_too(tmp_path):
+    log = p2pmsg.LogConfig(tmp_path)
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="feed", log=log) as publisher:
+        publisher.publish_many("t", [b"x"] * 10)
+        sealed(publisher, "t", 10)
+        session = f"{publisher.session:016x}"
+    at = {"path": str(tmp_path)}
+
+    assert plan({**at, "assign": json.dumps({"t": [session]})}) == [("t", 0, 10)]
+    with pytest.raises(OptionError, match=f"names 'feed'.*there are file:.*{session}"):
+        plan({**at, "assign": '{"t": ["feed"]}'})
+    with pytest.raises(OptionError, match=r"'endingOffsets'.*11 for topic 't'.*head is 10"):
+        plan({**at, "subscribe": "t", "endingOffsets": '{"t": 11}'})
+    with pytest.raises(OptionError, match=r"nobody has the topic 'tt'; there are 't'"):
+        plan({**at, "subscribe": "tt"})
+
+
+def test_a_name_may_be_of_a_peer_that_is_away(feed, warnings):
+    away = lasting_place()
+    options = {"peers": f"{feed.endpoint},{away}", "assign": '{"t": ["feed", "other"]}'}
+    begin(options)
+
+    assert "names 'other' for topic 't'" in warnings.text
+    assert f"it may be one of {away}, who give no answer" in warnings.text
+    warnings.clear()
+    assert plan({**options, "failOnPeerAway": "false"}) == [("t", 0, 10)]
+    assert "It may be one of those who did not answer" in warnings.text
+
+
+def test_at_a_relay_whom_the_options_name_is_waited_for():
+    """The relay was started again, and takes up its upstreams one after the other."""
+    options = parse_options(
+        {"peers": A, "subscribe": "t", "startingOffsets": '{"t": {"p1": 7, "p2": 4}}'}
+    )
+    one, two = heads_of(1, t=(0, 9)), heads_of(2, t=(0, 9))
+    looks = [
+        Places({A: PeerView(sessions, is_relay=True)}) for sessions in ({1: one}, {1: one, 2: two})
+    ]
+    checks = Checks(options, Selection.of(options))
+    places = checks.wait_for_named(lambda: looks.pop(0))
+
+    assert set(places.views[A].sessions) == {1, 2}
+    checks.begin({}, places, is_new=True)
+
+
+def test_a_relay_without_the_publisher_that_is_named_is_refused(feed):
+    with p2pmsg.Relay(feed.endpoint, "tcp://127.0.0.1:0", name="relay") as relay:
+        relay.wait_for_streams(2, timeout=20)
+        options = {"peers": relay.endpoint, "assign": '{"t": ["fed"]}'}
+        with pytest.raises(OptionError, match=f"names 'fed'.*'feed' at {relay.endpoint}"):
+            begin(options)
+        begin({**options, "assign": '{"t": ["feed"]}'})
+
+
+@pytest.fixture
+def other():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="other") as publisher:
+        publisher.publish_many("t", [b"x"] * 3)
+        sealed(publisher, "t", 3)
+        yield publisher
+
+
+def test_a_checkpoint_of_other_peers_is_refused_with_both_named(feed, other, warnings):
+    options = {"peers": other.endpoint, "subscribe": "t"}
+    _, checkpoint = begin({**options, "peers": feed.endpoint})
+    both = f"has {other.endpoint}, and the checkpoint is of {feed.endpoint}"
+
+    with pytest.raises(OptionError, match=both) as refusal:
+        begin(options, checkpoint)
+    assert refusal.value.option == "peers"
+    with pytest.raises(OptionError, match=both):  # a batch was planned before the restart
+        reader = P2pmsgStreamReader(parse_options(options), LAYOUT)
+        try:
+            reader.partitions(checkpoint, checkpoint)
+        finally:
+            reader.stop()
+    _, end = begin({**options, "failOnDataLoss": "false"}, checkpoint)
+    assert both in warnings.text
+    assert set(end["peers"]) == {feed.endpoint, other.endpoint}
+
+
+def test_a_checkpoint_of_peers_that_come_go_or_move_is_taken(feed, other, warnings):
+    _, checkpoint = begin({"peers": f"{feed.endpoint},{other.endpoint}", "subscribe": "t"})
+
+    begin({"peers": feed.endpoint, "subscribe": "t"}, checkpoint)
+    assert f"the checkpoint is also of {other.endpoint}, which 'peers' does not" in warnings.text
+    warnings.clear()
+    _, end = begin({"peers": f"{lasting_place()},{other.endpoint}", "subscribe": "t"}, checkpoint)
+    assert set(end["peers"]) == {feed.endpoint, other.endpoint}
+    _, checkpoint = begin({"peers": feed.endpoint, "subscribe": "t"})
+    with p2pmsg.Relay(feed.endpoint, "tcp://127.0.0.1:0", name="relay") as relay:
+        relay.wait_for_streams(2, timeout=20)
+        warnings.clear()
+        begin({"peers": relay.endpoint, "subscribe": "t"}, checkpoint)
+    assert not warnings.records
+
+
+def test_a_checkpoint_is_not_judged_while_nobody_says_who_is_there(feed):
+    _, checkpoint = begin({"peers": feed.endpoint, "subscribe": "t"})
+    away = lasting_place()
+    reader = P2pmsgStreamReader(parse_options({"peers": away, "subscribe": "t"}), LAYOUT)
+    try:
+        assert reader.latestOffset(checkpoint, ALL) is checkpoint
+        with p2pmsg.Publisher(away, name="other"):
+            deadline = time.monotonic() + 20
+            with pytest.raises(OptionError, match=f"the checkpoint is of {feed.endpoint}"):
+                while time.monotonic() < deadline:
+                    reader.latestOffset(checkpoint, ALL)
+                    time.sleep(0.02)
+    finally:
+        reader.stop()
+
+
+@pytest.fixture
+def short_waits(monkeypatch):
+    monkeypatch.setattr(heads, "_FIRST_WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(heads, "_FIRST_WAIT_STRICT_SECONDS", 1.0)
+    monkeypatch.setattr(batch, "_ASK_SECONDS", 1.0)
+
+
+@pytest.mark.usefixtures("short_waits")
+def test_a_peer_that_is_away_fails_what_is_told_to(feed):
+    away = lasting_place()
+    options = {"peers": f"{feed.endpoint},{away}", "subscribe": "t", "failOnPeerAway": "true"}
+    message = f"no answer from {away}. The query fails because failOnPeerAway is true"
+    with pytest.raises(PeerUnavailableError, match=message):
+        begin(options)
+    reader = P2pmsgStreamReader(parse_options(options), LAYOUT)
+    try:
+        with pytest.raises(PeerUnavailableError, match=message):
+            reader.prepareForTriggerAvailableNow()
+    finally:
+        reader.stop()
+    with pytest.raises(PeerUnavailableError, match=f"{away} .* fails because failOnPeerAway is"):
+        plan({**options, "failOnDataLoss": "false"})
+
+
+@pytest.mark.usefixtures("short_waits")
+def test_a_peer_that_is_away_is_named_where_nothing_fails(feed, warnings):
+    away = lasting_place()
+    options = {"peers": f"{feed.endpoint},{away}", "subscribe": "t"}
+    reader = P2pmsgStreamReader(parse_options(options), LAYOUT)
+    try:
+        reader.prepareForTriggerAvailableNow()
+        report = json.dumps(reader.reportLatestOffset())
+    finally:
+        reader.stop()
+    lag = spark_bridge.lag_of(
+        {"id": "q", "sources": [{"endOffset": report, "latestOffset": report}]}
+    )
+
+    assert f"no answer from {away}: the query ends without what they have" in warnings.text
+    assert lag.away == (away,)
+    assert str(lag).endswith(f"0 behind in 1 streams; not known of {away}, no answer")
+
+
+@pytest.fixture
+def small_feed():
+    """A publisher whose first messages are gone."""
+    with small_buffer() as publisher:
+        for _ in range(200):
+            publisher.publish_many("t", [bytes(1000)] * 10)
+        sealed(publisher, "t", 2000)
+        assert publisher.stats().streams["t"][0] > 0
+        yield publisher
+
+
+def test_what_is_said_of_failures_speaks_of_who_reads(small_feed):
+    options = parse_options(
+        {"peers": small_feed.endpoint, "subscribe": "t", "startingOffsets": '{"t": 0}'}
+    )
+    reader = P2pmsgBatchReader(options, LAYOUT, fix_ends(options))
+    (partition,) = reader.partitions()
+    with pytest.raises(spark_bridge.DataLossError) as loss:
+        list(reader.read(partition))
+    assert "The batch fails because failOnDataLoss is true" in str(loss.value)
+    assert "query" not in str(loss.value)
+    assert "failOnDataLoss" not in str(spark_bridge.DataLossError("rows of a commit"))
