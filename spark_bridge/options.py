@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlparse
 
 import p2pmsg
-from spark_bridge.errors import OptionError
+from spark_bridge.errors import BridgeError, OptionError
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -24,6 +24,13 @@ _BOOLEANS: Final = {"true": True, "false": False}
 _FORMATS: Final = ("raw", "msgpack", "json")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "path")
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "headRefreshMs")
+_TABLE: Final = {"provider", "owner"}
+"""What Spark hands over beside the options when it makes a table of its catalogue."""
+_NO_TABLES: Final = (
+    "format p2pmsg has no tables, since Spark keeps the options of CREATE TABLE and gives a Python "
+    "source none of them when the table is read. CREATE TEMPORARY VIEW … USING p2pmsg OPTIONS (…) "
+    "reads what there is when it is made"
+)
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 
 
@@ -104,10 +111,19 @@ _NAMES: Final = {
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Return the options; `OptionError` names what is wrong. Names may be in any case."""
+    """Return the options. Names may be in any case.
+
+    Raises:
+        OptionError: names what is wrong.
+        BridgeError: they are those of a table.
+
+    """
+    if options.keys() >= _TABLE:
+        raise BridgeError(_NO_TABLES)
     given = _named(options)
     if "peers" not in given and "path" not in given:
-        raise OptionError("peers", "is required to read (and 'endpoint' to write)")
+        hint = "" if given else f". Where this is a table: {_NO_TABLES}"
+        raise OptionError("peers", f"is required to read (and 'endpoint' to write){hint}")
     if "peers" in given and "path" in given:
         raise OptionError("path", "cannot be given together with 'peers'")
     named = [name for name in _SUBSCRIPTIONS if name in given]

@@ -51,13 +51,15 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
     - Unix sockets between Java and Python, and a checkpoint file manager for local disks;
     - with a `local` master, one shuffle partition, and in the environment `PYSPARK_PYTHON`, this
       interpreter (the workers run the `python3` of the PATH otherwise, which may be another one).
+      So with `remote("local[2]")`; a server elsewhere has its own settings.
 
     Raises:
         MissingDependencyError: PySpark 4.2 or newer, PyArrow or Java is missing.
 
     """
     options: dict[str, str] = dict(getattr(builder, "_options", {}))
-    if "spark.remote" in options or "SPARK_REMOTE" in os.environ:
+    remote = options.get("spark.remote") or os.environ.get("SPARK_REMOTE")
+    if remote is not None and not remote.startswith("local"):
         _require_packages()
         return builder  # the server has its settings, and they cannot be set from here
     require_spark()
@@ -65,7 +67,8 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
 
     given = SparkConf()
     settings = dict(SETTINGS)
-    master = options.get("spark.master") or given.get("spark.master") or "local"
+    # `remote("local[2]")` starts a server in this process, with the builder's settings.
+    master = remote or options.get("spark.master") or given.get("spark.master") or "local"
     if master.startswith("local") and not master.startswith("local-cluster"):
         settings |= LOCAL_SETTINGS
         if not given.contains("spark.pyspark.python") and "spark.pyspark.python" not in options:

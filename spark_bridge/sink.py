@@ -46,15 +46,23 @@ class PartitionWritten(WriterCommitMessage):  # type: ignore[misc]
 class P2pmsgBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """`frame.write.format("p2pmsg")`."""
 
-    def __init__(self, options: SinkOptions, schema: types.StructType, write: str) -> None:
+    def __init__(
+        self, options: SinkOptions, schema: types.StructType, write: str, overwrite: bool
+    ) -> None:
         super().__init__()
+        if overwrite:
+            raise SinkError(
+                "mode('overwrite') cannot be: messages that were published stay so; use "
+                "mode('append')"
+            )
         check_columns(schema, options)
         self._options = options
-        self._write = write
+        self._write = options.writeId or write
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:
         """Publish one partition."""
-        return publish_partition(iterator, self._options, self._write, 0)
+        options = self._options
+        return publish_partition(iterator, options, self._write, options.writeBatch)
 
 
 class P2pmsgStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
@@ -62,6 +70,8 @@ class P2pmsgStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     def __init__(self, options: SinkOptions, schema: types.StructType) -> None:
         super().__init__()
+        if options.writeId is not None:
+            raise OptionError("writeId", "is for batches; a stream's batches have their names")
         check_columns(schema, options)
         self._options = options
 

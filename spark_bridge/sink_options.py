@@ -37,6 +37,13 @@ class SinkOptions:
     """How long a task waits for a free endpoint, for subscribers, and until they have everything,
     each, in ms. 30 s: a restarted subscriber is back by then."""
 
+    writeId: str | None = None
+    """Of a batch: who writes it. A batch that is written again with the same `writeId` and
+    `writeBatch` is received once. Default: each write is another one."""
+
+    writeBatch: int = 0
+    """Of a batch with a `writeId`: its number, from 0 on, as `foreachBatch` has it."""
+
     replayBytes: int = 256 * 2**20
     """How much of what a task published it keeps for repairs, in bytes."""
 
@@ -63,6 +70,11 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         given[name] = value
     if "endpoint" not in given:
         raise OptionError("endpoint", "is required")
+    for name, other in (("writeId", "writeBatch"), ("writeBatch", "writeId")):
+        if other in given and name not in given:
+            raise OptionError(name, f"is required with {other!r}")
+    if not given.get("writeId", "x"):
+        raise OptionError("writeId", "must not be empty")
     for name in ("topic", "commitTopic"):
         if name in given:
             _check_topic(name, given[name])
@@ -72,6 +84,8 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         commitTopic=given.get("commitTopic", COMMIT_TOPIC),
         minSubscribers=_integer(given, "minSubscribers", 1, 0),
         timeoutMs=_integer(given, "timeoutMs", 30_000, 10),
+        writeId=given.get("writeId"),
+        writeBatch=_integer(given, "writeBatch", 0, 0, 2**63 - 1),
         replayBytes=_integer(given, "replayBytes", 256 * 2**20, 2**20, 2**40),
     )
 

@@ -85,12 +85,18 @@ class P2pmsgSource(DataSource):  # type: ignore[misc]
         return P2pmsgBatchReader(options, layout_of(schema, options), ends)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> P2pmsgStreamWriter:
-        """Return the sink of a stream."""
+        """Return the sink of a stream, in append mode, or in complete mode (`overwrite`).
+
+        Complete mode publishes the whole result in each batch. Update mode does not come here:
+        Spark refuses it for all Python sinks.
+        """
         return P2pmsgStreamWriter(parse_sink_options(self.options), schema)
 
     def writer(self, schema: Any, overwrite: bool) -> P2pmsgBatchWriter:
         """Return the sink of a batch."""
-        return P2pmsgBatchWriter(parse_sink_options(self.options), schema, uuid4().hex)
+        return P2pmsgBatchWriter(
+            parse_sink_options(self.options), schema, uuid4().hex, overwrite=overwrite
+        )
 
 
 class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]

@@ -16,7 +16,6 @@ def main(endpoint, folder):
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.pyspark.python": sys.executable,
     }.items():
         builder = builder.config(key, value)
     spark = spark_bridge.configure(builder).getOrCreate()

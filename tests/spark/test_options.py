@@ -116,6 +116,10 @@ def test_a_file_of_peers(tmp_path):
         ({"endpoint": "here"}, "endpoint", "must be tcp"),
         ({"endpoint": "tcp://h:1", "topic": "t*"}, "topic", "no \\*"),
         ({"endpoint": "tcp://h:1", "minSubscribers": "-1"}, "minSubscribers", "from 0"),
+        ({"endpoint": "tcp://h:1", "writeId": "w"}, "writeBatch", "is required with 'writeId'"),
+        ({"endpoint": "tcp://h:1", "writeBatch": "1"}, "writeId", "is required with 'writeBatch'"),
+        ({"endpoint": "tcp://h:1", "writeBatch": "-1", "writeId": "w"}, "writeBatch", "from 0"),
+        ({"endpoint": "tcp://h:1", "writeBatch": "1", "writeId": ""}, "writeId", "not be empty"),
         ({"endpoint": "tcp://h:1", "peers": "x"}, "peers", "unknown to the sink"),
     ],
 )

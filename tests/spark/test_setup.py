@@ -70,10 +70,27 @@ def test_configure_leaves_a_clusters_shuffle_and_python_alone(master, monkeypatc
     assert "spark.python.unix.domain.socket.enabled" in options
 
 
-def test_configure_leaves_a_remote_session_alone():
+def test_configure_leaves_a_remote_session_alone(monkeypatch):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     builder = Builder(spark_remote="sc://h")
 
     assert spark_bridge.configure(builder).options == {"spark.remote": "sc://h"}
+    assert "PYSPARK_PYTHON" not in os.environ
+
+
+@needs_spark
+@pytest.mark.usefixtures("no_defaults")
+@pytest.mark.parametrize("by_environment", [True, False])
+def test_configure_sets_up_a_remote_session_that_is_local(monkeypatch, by_environment):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    if by_environment:
+        monkeypatch.setenv("SPARK_REMOTE", "local[2]")
+    builder = Builder() if by_environment else Builder(spark_remote="local[2]")
+    options = spark_bridge.configure(builder).options
+
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert options["spark.python.unix.domain.socket.enabled"] == "true"
+    assert options["spark.sql.shuffle.partitions"] == "1"
 
 
 @pytest.mark.parametrize(("module", "what"), [("pyspark", "PySpark"), ("pyarrow", "PyArrow")])
@@ -189,7 +206,13 @@ def test_connect_mode(publisher, tmp_path):
     publisher.publish_many("t", [{"n": number} for number in range(100)])
     sealed(publisher, "t", 100)
     command = [sys.executable, "-m", "tests.spark.connect_client", publisher.endpoint]
-    done = run([*command, str(tmp_path / "checkpoint")], ROOT)
+    # With no PYSPARK_PYTHON, and another python3 on the PATH, which has no PySpark.
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\nexit 7\n")
+    other.chmod(0o755)
+    path = f"{other.parent}{os.pathsep}{os.environ['PATH']}"
+    done = run([*command, str(tmp_path / "checkpoint")], ROOT, PYSPARK_PYTHON=None, PATH=path)
 
     assert done.stdout, done.stderr[-3000:]
     told = json.loads(done.stdout.splitlines()[-1])
@@ -198,11 +221,12 @@ def test_connect_mode(publisher, tmp_path):
     assert "connect" in told["kind"]
 
 
-def run(command, folder, **environment):
+def run(command, folder, **changes):
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, **changes}
     return subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
+        env={name: value for name, value in environment.items() if value is not None},
         capture_output=True,
         text=True,
         timeout=900,
