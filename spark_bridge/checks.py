@@ -42,7 +42,7 @@ class Checks:
         while True:
             places = look()
             is_settled = not any(view.is_relay for view in places.views.values())
-            if is_settled or naming.nobody(self._options, tuple(places.homes())) is None:
+            if is_settled or self._unknown(places) is None:
                 return places
             if time.monotonic() > deadline:
                 return places
@@ -58,7 +58,7 @@ class Checks:
                 that the options name is not at its relay: it is warned of, not refused.
 
         Raises:
-            OptionError: nobody is who is named, an offset is behind its head, or the checkpoint is
+            OptionError: nobody is who is named, an offset is beyond its head, or the checkpoint is
                 of other peers.
 
         """
@@ -68,7 +68,7 @@ class Checks:
             return
         self._is_done = True
         options, found = self._options, tuple(places.homes())
-        unknown, away = naming.nobody(options, found), places.away()
+        unknown, away = self._unknown(places), places.away()
         if unknown is not None and away:
             _log.warning(
                 "%s; it may be one of %s, who give no answer, and is then read from the earliest "
@@ -110,6 +110,12 @@ class Checks:
             "no answer from %s: the query ends without what they have; they keep their place, and "
             "a later run reads it (failOnPeerAway=true fails instead)", naming.listed(away)
         )  # fmt: skip
+
+    def _unknown(self, places: Places) -> OptionError | None:
+        """Return an error for the first name that nobody has; a relay without sessions is there."""
+        views = places.views.items()
+        empty = [endpoint for endpoint, view in views if view.is_relay and not view.sessions]
+        return naming.nobody(self._options, tuple(places.homes()), empty)
 
     def _is_of_these_peers(self, positions: Positions, places: Places) -> bool:
         """Whether a checkpoint is of these peers; False where that cannot be known yet."""

@@ -39,7 +39,7 @@ def nobody(options: SourceOptions, found: Found, empty: Iterable[str] = ()) -> O
 
 
 def beyond(option: str, options: SourceOptions, found: Found) -> OptionError | None:
-    """Return an error for the first offset that is behind the head of its stream.
+    """Return an error for the first offset that is beyond the head of its stream.
 
     Args:
         option: `startingOffsets` or `endingOffsets`.

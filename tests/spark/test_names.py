@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 import p2pmsg
 import spark_bridge
-from spark_bridge import batch, heads
+from spark_bridge import batch, checks, heads
 from spark_bridge.batch import P2pmsgBatchReader, fix_ends
 from spark_bridge.checks import Checks
 from spark_bridge.errors import OptionError, PeerUnavailableError
@@ -21,7 +21,7 @@ from spark_bridge.selection import Selection
 from spark_bridge.source import P2pmsgStreamReader
 from tests.places import lasting_place
 from tests.spark.streams import sealed, small_buffer
-from tests.spark.test_offsets import A
+from tests.spark.test_offsets import A, B, view
 from tests.spark.test_offsets import heads as heads_of
 
 LAYOUT = RawLayout(["topic", "offset"])
@@ -42,6 +42,14 @@ def feed(publisher):
 def warnings(caplog):
     caplog.set_level(logging.WARNING, "spark_bridge")
     return caplog
+
+
+@pytest.fixture
+def short_waits(monkeypatch):
+    monkeypatch.setattr(heads, "_FIRST_WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(heads, "_FIRST_WAIT_STRICT_SECONDS", 1.0)
+    monkeypatch.setattr(batch, "_ASK_SECONDS", 1.0)
+    monkeypatch.setattr(checks, "_NAMES_SECONDS", 0.3)
 
 
 def chosen(feed, options):
@@ -95,7 +103,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("options", "option", "reason"), NOBODY + BEYOND)
-def test_a_stream_refuses_what_names_nobody_or_is_behind_the_head(feed, options, option, reason):
+def test_a_stream_refuses_what_names_nobody_or_is_beyond_the_head(feed, options, option, reason):
     with pytest.raises(OptionError, match=reason.replace("ENDPOINT", feed.endpoint)) as refusal:
         begin(chosen(feed, options))
 
@@ -171,6 +179,7 @@ def test_logs_are_asked_for_names_too(tmp_path):
         plan({**at, "subscribe": "tt"})
 
 
+@pytest.mark.usefixtures("short_waits")
 def test_a_name_may_be_of_a_peer_that_is_away(feed, warnings):
     away = lasting_place()
     options = {"peers": f"{feed.endpoint},{away}", "assign": '{"t": ["feed", "other"]}'}
@@ -192,13 +201,25 @@ def test_at_a_relay_whom_the_options_name_is_waited_for():
     looks = [
         Places({A: PeerView(sessions, is_relay=True)}) for sessions in ({1: one}, {1: one, 2: two})
     ]
-    checks = Checks(options, Selection.of(options))
-    places = checks.wait_for_named(lambda: looks.pop(0))
+    named = Checks(options, Selection.of(options))
+    places = named.wait_for_named(lambda: looks.pop(0))
 
     assert set(places.views[A].sessions) == {1, 2}
-    checks.begin({}, places, is_new=True)
+    named.begin({}, places, is_new=True)
 
 
+def test_a_relay_that_has_nobody_yet_may_be_named():
+    options = parse_options({"peers": A, "assign": json.dumps({"t": [A]})})
+    named = Checks(options, Selection.of(options))
+    places = Places({A: PeerView(is_relay=True)})
+
+    assert named.wait_for_named(lambda: places) is places
+    named.begin({}, places, is_new=True)
+    with pytest.raises(OptionError, match=f"names '{A}'"):
+        Checks(options, Selection.of(options)).begin({}, Places({B: view(1)}), is_new=True)
+
+
+@pytest.mark.usefixtures("short_waits")
 def test_a_relay_without_the_publisher_that_is_named_is_refused(feed):
     with p2pmsg.Relay(feed.endpoint, "tcp://127.0.0.1:0", name="relay") as relay:
         relay.wait_for_streams(2, timeout=20)
@@ -235,6 +256,7 @@ def test_a_checkpoint_of_other_peers_is_refused_with_both_named(feed, other, war
     assert set(end["peers"]) == {feed.endpoint, other.endpoint}
 
 
+@pytest.mark.usefixtures("short_waits")
 def test_a_checkpoint_of_peers_that_come_go_or_move_is_taken(feed, other, warnings):
     _, checkpoint = begin({"peers": f"{feed.endpoint},{other.endpoint}", "subscribe": "t"})
 
@@ -251,6 +273,7 @@ def test_a_checkpoint_of_peers_that_come_go_or_move_is_taken(feed, other, warnin
     assert not warnings.records
 
 
+@pytest.mark.usefixtures("short_waits")
 def test_a_checkpoint_is_not_judged_while_nobody_says_who_is_there(feed):
     _, checkpoint = begin({"peers": feed.endpoint, "subscribe": "t"})
     away = lasting_place()
@@ -265,13 +288,6 @@ def test_a_checkpoint_is_not_judged_while_nobody_says_who_is_there(feed):
                     time.sleep(0.02)
     finally:
         reader.stop()
-
-
-@pytest.fixture
-def short_waits(monkeypatch):
-    monkeypatch.setattr(heads, "_FIRST_WAIT_SECONDS", 1.0)
-    monkeypatch.setattr(heads, "_FIRST_WAIT_STRICT_SECONDS", 1.0)
-    monkeypatch.setattr(batch, "_ASK_SECONDS", 1.0)
 
 
 @pytest.mark.usefixtures("short_waits")
