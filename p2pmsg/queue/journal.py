@@ -42,6 +42,22 @@ class Journal(Protocol):
     def tick(self) -> None:
         """Do what is due by its rule of when to sync."""
 
+    @property
+    def is_always(self) -> bool:
+        """Whether what is written has to be on the disk before anybody learns of it."""
+
+    @property
+    def broken(self) -> str | None:
+        """Why nothing can be brought to the disk any more; None while it can."""
+
+    @property
+    def written(self) -> int:
+        """How many bytes were appended."""
+
+    @property
+    def synced(self) -> int:
+        """How many of them are on the disk for certain."""
+
     def allow_deliveries(self, stop: int) -> None:
         """Make sure that no later run uses a delivery number below `stop`, or `stop` itself."""
 
@@ -135,6 +151,9 @@ class JournalState:
         is_closed: whether it was not cut short.
         has_crashed: whether the operating system was, so that the last records may be missing;
             `Marks` finds out.
+        is_short: whether records are missing that an earlier run had written.
+        is_copy: whether it was restored from a copy, so that nobody knows what came after that.
+        missing: how many sequences an earlier run used, or may have used, of which nothing is left.
         next_sequence: the first sequence that was never used.
         mark: no sequence at or beyond it was used, whatever is missing.
         open: jobs that are neither done nor dead, by sequence.
@@ -150,7 +169,8 @@ class JournalState:
         self.session: int | None = None
         self.boot = ""
         self.is_synced = self.is_closed = self.has_crashed = False
-        self.next_sequence = self.mark = 0
+        self.is_short = self.is_copy = False
+        self.next_sequence = self.mark = self.missing = 0
         self.open: dict[int, QueuedJob] = {}
         self.dead: dict[int, DeadJob] = {}
         self.holders: dict[int, tuple[int, int]] = {}
@@ -158,6 +178,11 @@ class JournalState:
         self.seen: dict[str, tuple[int, int]] = {}
         self.deliveries = 0
         self._early: dict[int, list[Any]] = {}
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether what was pushed, given out or done last may be missing."""
+        return self.has_crashed or self.is_short or self.is_copy
 
     def apply(self, record: bytes) -> None:
         """Take the next record; `ValueError` where it is none."""

@@ -18,10 +18,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 from p2pmsg.config import at_least, check, whole
-from p2pmsg.errors import LogInUseError
+from p2pmsg.errors import LogFailedError, LogInUseError
 from p2pmsg.queue import journal as records
 from p2pmsg.queue.journal import JournalState
 from p2pmsg.queue.journal_marks import Marks
+from p2pmsg.queue.journal_position import Position, PositionFile, sync_path
 from p2pmsg.queue.journal_reading import (
     apply_segment,
     packed,
@@ -32,6 +33,7 @@ from p2pmsg.queue.journal_reading import (
 )
 
 _decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
+_LOCK: Final = "queue.lock"
 _log = logging.getLogger("p2pmsg")
 
 
@@ -44,8 +46,9 @@ class LogSettings:
 
     fsync: Literal["interval", "always", "never"] = "interval"
     """When what was written is forced to the disk. A killed process loses nothing with any of them;
-    this is about the operating system. `always` takes as long as the disk does, for each job;
-    `never` leaves it to the system, but for a segment that is full."""
+    this is about the operating system. With `always` it is on the disk when `push` returns, before
+    a worker gets it and before an acknowledgement is confirmed; threads that push at once share one
+    fsync. `never` leaves it to the system, but for a segment that is full."""
 
     fsync_interval_ms: float = 100.0
     """How much of the last pushes a crash of the operating system may cost."""
@@ -90,6 +93,13 @@ class FileJournal:
         LogCorruptError: a segment other than the last has a record that is none.
         OSError: the operating system refuses.
 
+    Attributes:
+        is_always: whether `fsync` is `always`: who appended calls `sync`, or `begin_sync`, before
+            anybody learns of it.
+        written, synced: how many bytes were appended by this run, and how many of them are on the
+            disk for certain.
+        broken: why nothing can be brought to the disk any more; None while it can.
+
     """
 
     def __init__(
@@ -102,18 +112,23 @@ class FileJournal:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lock_fd = _lock(self._folder)
         self._fd = -1
+        self.is_always = settings.fsync == "always"
+        self.written = self.synced = 0
+        self.broken: str | None = None
+        self._position = PositionFile(self._folder, self._lock_fd)
         try:
+            self._position.read()
             self._sizes: dict[int, int] = {}
             self._dead: set[int] = set()
             self._live_bytes = 0
             self._segments: list[tuple[Path, int]] = []
             self._number = self._size = 0
             self._path = self._folder
-            self._unsynced = False
             self._synced_at = time.monotonic()
             self._replay(state)
             self._marks = Marks(state, boot)
-            self._tell_crash(state)
+            self._compare(state)
+            self._tell_missing(state)
             if state.session is None:
                 state.session = secrets.randbits(64)
             self._session = state.session
@@ -121,26 +136,33 @@ class FileJournal:
             self._learn(state)
             self._begin_segment()
             self._renew_marks()
+            self._position.begin(
+                Position(self._number, self._size, self._next_sequence, self._next_delivery)
+            )
         except BaseException:
             self._let_go()
             raise
 
     def append(self, record: bytes) -> None:
         """Write a record; `OSError` where that fails, and then nothing of it is left."""
+        self._check_usable()
         if self._size >= self._settings.segment_bytes:
             self._roll()
         self._allow()
         self._write(record)
         self._note(record)
+        self._note_position()
 
     def allow_deliveries(self, stop: int) -> None:
         """Make sure that no later run uses a delivery number below `stop`, or `stop` itself."""
-        self._next_delivery = stop
-        self._allow()
+        if stop != self._next_delivery:
+            self._next_delivery = stop
+            self._allow()
+            self._note_position()
 
     def tick(self) -> None:
         """Force to the disk what waits for it longer than `fsync_interval_ms`."""
-        if self._unsynced and self._settings.fsync == "interval":
+        if self.written > self.synced and self._settings.fsync == "interval":
             waited_ms = (time.monotonic() - self._synced_at) * 1000
             if waited_ms >= self._settings.fsync_interval_ms:
                 if self._marks.is_low(self._next_sequence, self._next_delivery):
@@ -148,17 +170,39 @@ class FileJournal:
                 self.sync()
 
     def sync(self) -> None:
-        """Force to the disk what was written."""
-        if self._unsynced:
-            os.fdatasync(self._fd)
-            self._unsynced = False
-            self._synced_at = time.monotonic()
+        """Force to the disk what was written; `LogFailedError` where that fails, now or before."""
+        self._check_usable()
+        if self.written > self.synced:
+            pending = PendingSync(self._fd, self.written)
+            pending.wait()
+            self.end_sync(pending)
+
+    def begin_sync(self) -> "PendingSync":
+        """Begin to force to the disk what was written; then call its `wait`, then `end_sync`.
+
+        Only `wait` takes time, and during it other methods may be called.
+        """
+        self._check_usable()
+        return PendingSync(os.dup(self._fd), self.written, owns=True)
+
+    def end_sync(self, pending: "PendingSync") -> None:
+        """Take the result of a sync; `LogFailedError` where it failed.
+
+        That is final: the system has forgotten what it could not write, and another fsync would
+        succeed without it.
+        """
+        if pending.error is not None:
+            self.broken = f"what was written could not be forced to the disk: {pending.error}"
+            raise LogFailedError(self.broken, pending.error.errno) from pending.error
+        self.synced = max(self.synced, pending.stop)
+        self._synced_at = time.monotonic()
 
     def close(self) -> None:
         """Let go of the log; it may be called again."""
         try:
-            if self._fd >= 0:
+            if self._fd >= 0 and self.broken is None:
                 self._write(records.closed_record())
+                self._note_position()
                 if self._settings.fsync != "never":
                     self.sync()
         finally:
@@ -170,6 +214,7 @@ class FileJournal:
             if fd >= 0:
                 os.close(fd)
         self._fd = self._lock_fd = -1
+        self._position.close()
 
     def _let_go(self) -> None:
         if self._lock_fd >= 0:
@@ -198,15 +243,47 @@ class FileJournal:
             self._segments.append((path, good))
         if paths:
             self._number = segment_number(paths[-1])
-            _sync_path(paths[-1])  # an earlier run's last records, or what is cut off now
+            sync_path(paths[-1])  # an earlier run's last records, or what is cut off now
 
-    def _tell_crash(self, state: JournalState) -> None:
-        if state.has_crashed:
-            start, stop = self._marks.skipped or (state.next_sequence, state.next_sequence)
+    def _compare(self, state: JournalState) -> None:
+        """Compare what is there with where earlier runs were, so that no number is used twice."""
+        start, found = state.next_sequence, self._position.found
+        if found is not None:
+            size = self._segments[-1][1] if self._segments else 0
+            is_shorter = Position(self._number, size, 0, 0).end < found.end
+            state.is_short = is_shorter and not state.has_crashed
+            state.next_sequence = max(state.next_sequence, found.sequence)
+            state.deliveries = max(state.deliveries, found.delivery)
+        elif self._segments:
+            state.is_copy = True
+            state.session = None
+        first = self._marks.skipped[0] if self._marks.skipped else start
+        self._missing = (first, state.next_sequence)
+        state.missing = state.next_sequence - first
+
+    def _tell_missing(self, state: JournalState) -> None:
+        start, stop = self._missing
+        left_out = f"sequences {start} to {stop - 1} are left out" if stop > start else (
+            "no sequence is used twice"
+        )
+        if state.is_copy:
+            _log.warning(
+                "%s: this log was restored from a copy, or is of an earlier version: what was "
+                "pushed or done since then is not in it. It goes on as a new session, so that "
+                "no job is taken for another one",
+                self._folder,
+            )
+        elif state.has_crashed:
             _log.warning(
                 "%s: the operating system crashed, and what was pushed or done right before may be "
-                "missing: sequences %d to %d are left out, so that none is used twice",
-                self._folder, start, stop - 1,
+                "missing: %s, so that none is used twice",
+                self._folder, left_out,
+            )  # fmt: skip
+        elif state.is_short:
+            _log.warning(
+                "%s: the log is shorter than its last process left it, and what was pushed or done "
+                "last is missing: %s. Those that were not done are lost",
+                self._folder, left_out,
             )  # fmt: skip
 
     def _learn(self, state: JournalState) -> None:
@@ -228,7 +305,7 @@ class FileJournal:
         try:
             self._write(head)
             self._write(records.marks_record(self._marks.sequence, self._marks.delivery))
-            _sync_path(self._folder)
+            sync_path(self._folder)
         except BaseException:
             os.close(self._fd)
             self._fd, self._size = former_fd, former_size
@@ -248,13 +325,18 @@ class FileJournal:
             written = os.write(self._fd, data)
             while written < len(data):
                 written += os.write(self._fd, data[written:])
-            if self._settings.fsync == "always":
-                os.fdatasync(self._fd)
         except BaseException:  # also Ctrl-C: nobody learns that this record was written
             os.ftruncate(self._fd, before)
             raise
         self._size = before + len(data)
-        self._unsynced = self._settings.fsync != "always"
+        self.written += len(data)
+
+    def _note_position(self) -> None:
+        self._position.note(self._number, self._size, self._next_sequence, self._next_delivery)
+
+    def _check_usable(self) -> None:
+        if self.broken is not None:
+            raise LogFailedError(self.broken)
 
     def _allow(self) -> None:
         if not self._marks.allow(self._next_sequence, self._next_delivery):
@@ -309,7 +391,7 @@ class FileJournal:
                 self._write(copy)
         self.sync()  # whatever `fsync` says: these records were on the disk before
         path.unlink()
-        _sync_path(self._folder)
+        sync_path(self._folder)
         del self._segments[0]
 
     def _of_use(self, record: bytes) -> Iterator[bytes]:
@@ -345,20 +427,39 @@ class FileJournal:
         return time.time_ns() - pushed_ns < self._dedup_window_ms * 1e6
 
 
+class PendingSync:
+    """A sync that is under way: `wait` does it, with no lock held.
+
+    Attributes:
+        stop: up to where it goes, as `FileJournal.written` counts.
+        error: what came of it; None where all is well.
+
+    """
+
+    __slots__ = ("_fd", "_owns", "error", "stop")
+
+    def __init__(self, fd: int, stop: int, *, owns: bool = False) -> None:
+        self._fd = fd
+        self._owns = owns
+        self.stop = stop
+        self.error: OSError | None = None
+
+    def wait(self) -> None:
+        """Wait for the disk."""
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self.error = error
+        finally:
+            if self._owns:
+                os.close(self._fd)
+
+
 def _lock(folder: Path) -> int:
-    fd = os.open(folder / "queue.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(fd)
         raise LogInUseError(str(folder)) from error
     return fd
-
-
-def _sync_path(path: Path) -> None:
-    """Force a file, or the names in a folder, to the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -9,12 +9,13 @@ from typing import Any, Final
 import transports
 from p2pmsg.batch import PACKING_ERRORS, packing_error
 from p2pmsg.config import at_least
-from p2pmsg.errors import ClosedError
+from p2pmsg.errors import ClosedError, LogFailedError
 from p2pmsg.queue import process_id
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.dead_letters import DeadLetters, letter_of
 from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.gather import Gather
+from p2pmsg.queue.group_commit import GroupCommit
 from p2pmsg.queue.journal import JournalState, push_record
 from p2pmsg.queue.journal_file import FileJournal, LogSettings, log_settings
 from p2pmsg.queue.pusher_core import PusherCore
@@ -27,7 +28,8 @@ from p2pmsg.sync.exclusive import ExclusiveLock, goes_by_flag
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.settings import check_name
 from p2pmsg.wire import encoder
-from recovery.queue import JobQueue, Lot, QueuedJob
+from recovery.queue import JobQueue, QueuedJob
+from transports.shield import shielded
 
 _MS: Final = 1_000_000
 _IDLE_ROUNDS: Final = 5
@@ -121,7 +123,11 @@ class Pusher(ClosesItself):
             is_gone=process_id.is_gone,
         )
         self._restored = restore(self._core, state, now_ns=now_ns)
+        self._missing = state.missing
         self._io = PusherIO(self._core, self._server, self._journal)
+        self._group: GroupCommit | None = None
+        if self._journal is not None and self._journal.is_always:
+            self._group = GroupCommit(self._lock, self._journal, self._hand_out)
         self._store = queue.store
         self._gather = Gather(self._store, self._config, state.next_sequence)
         self._gathering = False
@@ -183,6 +189,8 @@ class Pusher(ClosesItself):
             ConfigError: priority, delay or message_id is out of its limits.
             TimeoutError: too many were in flight all the time.
             OSError: the log could not be written; the job was not accepted.
+            LogFailedError: an OSError, too: what was written could not be forced to the disk, which
+                is final. The job was not accepted; a later run on the log may find it all the same.
             ClosedError: the pusher is closed.
 
         """
@@ -224,6 +232,7 @@ class Pusher(ClosesItself):
 
         Raises:
             TimeoutError: some were not done in time.
+            LogFailedError: the log cannot be forced to the disk, so that nothing is done any more.
             ClosedError: the pusher is closed.
 
         """
@@ -241,6 +250,7 @@ class Pusher(ClosesItself):
             restored=self._restored,
             duplicates=self._duplicates,
             gathered=len(self._gather.ends),
+            missing=self._missing,
         )
 
     def dead_letters(self) -> DeadLetters:
@@ -255,6 +265,9 @@ class Pusher(ClosesItself):
             timeout: how long to wait, in seconds. Default: 5 without a log, where what is not done
                 by then is lost, and said to be; 0 with one, where it is done after a restart.
 
+        Raises:
+            LogFailedError: the log could not be forced to the disk; it is closed all the same.
+
         """
         if not self._closed:
             self._lock.refuse_inside()
@@ -268,7 +281,7 @@ class Pusher(ClosesItself):
             self._unusable = "it is closed"
             self._driver.stop()
             self._lock.run_whole(self._close_all)
-        left = self._store.in_flight
+        left = self._in_flight
         if left and self._journal is None:
             _log.warning("%d jobs were not done at close, and are lost", left)
 
@@ -286,7 +299,7 @@ class Pusher(ClosesItself):
         limit_bytes = self._config.message_bytes_max
         job = job_of(value, key, priority, delay, message_id, headers, limit_bytes)
         deadline = None if timeout is None else time.monotonic() + timeout
-        while (sequence := self._lock.run_whole(self._try_push, job)) is None:
+        while (sequence := shielded(self._accept, job)) is None:
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 limit = f"in_flight_max ({self._config.in_flight_max}) jobs, or their bytes"
@@ -294,16 +307,33 @@ class Pusher(ClosesItself):
             self._wait(left)
         return sequence
 
-    def _try_push(self, job: QueuedJob) -> int | None:
-        """Accept a job, under the lock; None where there is no room."""
+    def _accept(self, job: QueuedJob) -> int | None:
+        """Accept a job, and bring it to the disk where it has to be; None where there is no room.
+
+        Called with signal handlers deferred, so that no job is left that nobody brings there.
+        """
+        accepted = self._lock.run(self._try_push, job)
+        if accepted is None:
+            return None
+        sequence, written = accepted
+        if self._group is not None:
+            self._group.wait(written)
+        return sequence
+
+    def _try_push(self, job: QueuedJob) -> tuple[int, int] | None:
+        """Accept a job, under the lock; None where there is no room.
+
+        Returns its sequence, and up to where the log has to be on the disk before `push` may return
+        with `fsync="always"`.
+        """
         self._check_usable()
         now_ns = time.monotonic_ns()
-        store, config = self._store, self._config
+        store, config, journal = self._store, self._config, self._journal
         if job.message_id is not None:
             known = store.dedup.find(job.message_id, now_ns=now_ns)
             if known is not None:
                 self._duplicates += 1
-                return known
+                return known, 0 if journal is None else journal.written
         self._gather.seal()
         if not self._has_room(job.size):
             self._io.work(now_ns=now_ns)
@@ -311,21 +341,19 @@ class Pusher(ClosesItself):
                 return None
         gather = self._gather
         sequence = job.sequence = gather.next
-        if self._journal is not None:
+        if journal is not None:
             gather.next = sequence + 1  # first, so that after Ctrl-C no other job gets it
             try:
-                self._journal.append(push_record(job))
+                journal.append(push_record(job))
             except OSError:
                 gather.next = sequence
                 raise
         gather.next = sequence + 1
-        plain = job.key is None and job.message_id is None and job.headers is None
-        if plain and not job.due_ns and not job.priority:
-            store.push_lot(Lot(sequence, job.payload, [len(job.payload)], job.pushed_ns))
-        else:
-            store.push(job, now_ns=now_ns)
+        self._io.accept(job, now_ns=now_ns)
+        if self._group is not None and journal is not None:
+            return sequence, journal.written
         close = now_ns - self._pushed_ns < config.gather_us * 1000
-        if self._journal is None and close and not self._gathering:
+        if journal is None and close and not self._gathering:
             self._gathering = True
             self._idle_rounds = 0
             self._driver.wake()
@@ -334,14 +362,23 @@ class Pusher(ClosesItself):
         self._io.work(now_ns=now_ns)
         # From here, so that what counts is the caller's pace and not how long handing out takes.
         self._pushed_ns = time.monotonic_ns()
-        return sequence
+        return sequence, 0
+
+    def _hand_out(self) -> None:
+        """Hand out what is on the disk now, under the lock."""
+        if self._unusable is None:
+            self._io.work(now_ns=time.monotonic_ns())
 
     def _has_room(self, size: int) -> bool:
-        store, config = self._store, self._config
-        if store.in_flight == 0:
+        config, in_flight = self._config, self._in_flight
+        if in_flight == 0:
             return True
-        fits = store.bytes + size <= config.in_flight_bytes_max
-        return fits and store.in_flight < config.in_flight_max
+        fits = self._store.bytes + self._io.unsynced_bytes + size <= config.in_flight_bytes_max
+        return fits and in_flight < config.in_flight_max
+
+    @property
+    def _in_flight(self) -> int:
+        return self._store.in_flight + len(self._io.unsynced)
 
     def _turn(self) -> float:
         """Take the background thread's turn; returns how long it may sleep, in ms."""
@@ -383,7 +420,9 @@ class Pusher(ClosesItself):
         self._check_usable()
         self._gather.seal()
         self._io.work(now_ns=time.monotonic_ns())
-        return self._store.in_flight == 0
+        if self._journal is not None and self._journal.broken is not None:
+            raise LogFailedError(self._journal.broken)
+        return self._in_flight == 0
 
     def _act_on_dead(self, action: str, sequences: list[int] | None) -> int:
         return self._lock.run_whole(self._act, action, sequences)

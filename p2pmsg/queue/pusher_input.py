@@ -89,7 +89,7 @@ def restore(core: PusherCore, state: JournalState, *, now_ns: int) -> int:
     """Take over what an earlier run left in the log; returns how many jobs."""
     store = core.queue.store
     count = 0
-    if state.has_crashed:
+    if state.is_incomplete:
         # Who was given what right before it is not known.
         store.close_keys(now_ns=now_ns)
         state.holders.clear()

@@ -2,12 +2,14 @@
 
 import logging
 import time
+from collections import deque
 from typing import Final
 
 import transports
+from p2pmsg.errors import LogFailedError
 from p2pmsg.queue.journal import Journal, change_record
 from p2pmsg.queue.pusher_core import PusherCore
-from recovery.queue import BreakerState, Given
+from recovery.queue import BreakerState, Given, Lot, QueuedJob
 
 _MS: Final = 1_000_000
 _ROUNDS_MAX: Final = 16
@@ -28,6 +30,9 @@ class PusherIO:
     Attributes:
         journal: where to; None without a log.
         malformed: frames that were dropped since they were not of one part.
+        unsynced: jobs that are in the log and not yet on the disk, where they have to be before a
+            worker gets them; each with up to where the log has to be there.
+        unsynced_bytes: of those.
 
     """
 
@@ -37,6 +42,9 @@ class PusherIO:
         self.core = core
         self.journal = journal
         self._server = server
+        self.unsynced: deque[tuple[int, QueuedJob]] = deque()
+        self.unsynced_bytes = 0
+        self._has_changes = False
         self._journal_fails = False
         self._said_open = False
         self._look_due_ns = 0
@@ -46,6 +54,32 @@ class PusherIO:
     def malformed(self) -> int:
         """See the class."""
         return self._server.malformed
+
+    def accept(self, job: QueuedJob, *, now_ns: int) -> None:
+        """Put a job that was written into the queue, or where it waits for the disk."""
+        journal = self.journal
+        if journal is None or not journal.is_always:
+            self._put(job, now_ns)
+            return
+        self.unsynced.append((journal.written, job))
+        self.unsynced_bytes += job.size
+        if job.message_id is not None:
+            self.core.queue.store.dedup.add(job.message_id, job.sequence, now_ns=now_ns)
+
+    def _put_synced(self, synced: int, now_ns: int) -> None:
+        unsynced = self.unsynced
+        while unsynced and unsynced[0][0] <= synced:
+            job = unsynced.popleft()[1]
+            self.unsynced_bytes -= job.size
+            self._put(job, now_ns)
+
+    def _put(self, job: QueuedJob, now_ns: int) -> None:
+        store = self.core.queue.store
+        plain = job.key is None and job.message_id is None and job.headers is None
+        if plain and not job.due_ns and not job.priority:
+            store.push_lot(Lot(job.sequence, job.payload, [len(job.payload)], job.pushed_ns))
+        else:
+            store.push(job, now_ns=now_ns)
 
     def work(self, *, now_ns: int) -> bool:
         """Do all there is to do; False where there may be more at once."""
@@ -63,6 +97,8 @@ class PusherIO:
                 self._look_for_workers(now_ns)
             elif now_ns >= self._look_due_ns:
                 self._look_for_workers(now_ns)
+            if self.unsynced and self.journal is not None:
+                self._put_synced(self.journal.synced, now_ns)
             core.handle_timer(now_ns=now_ns)
             if not self.record():
                 return True
@@ -94,14 +130,24 @@ class PusherIO:
                     process = self.core.process_of(change.worker)
                 journal.append(change_record(change, process))
                 written += 1
+                self._has_changes = True
             journal.allow_deliveries(self.core.queue.next_delivery)
+            if journal.is_always and self._has_changes:
+                journal.sync()  # of pushes that wait for it, too
+            self._has_changes = False
             journal.tick()
+            if journal.broken is not None:
+                raise LogFailedError(journal.broken)
         except OSError as error:
             if not self._journal_fails:
+                until = "it can" if journal.broken is None else "the pusher is started again"
                 _log.error(
-                    "the queue's log cannot be written, and nothing is handed out until it can: %s",
-                    error,
-                )
+                    "the queue's log cannot be written, and nothing is handed out until %s: %s",
+                    until, error,
+                )  # fmt: skip
+            if journal.broken is not None:
+                self.unsynced.clear()  # whoever pushed these is told
+                self.unsynced_bytes = 0
             self._journal_fails = True
         else:
             if self._journal_fails:

@@ -6,22 +6,30 @@ from p2pmsg.queue.stats import PusherStats, WorkerStats
 
 
 def pusher_stats(
-    core: PusherCore, io: PusherIO, *, endpoint: str, restored: int, duplicates: int, gathered: int
+    core: PusherCore,
+    io: PusherIO,
+    *,
+    endpoint: str,
+    restored: int,
+    duplicates: int,
+    gathered: int,
+    missing: int,
 ) -> PusherStats:
     """Return the counters; it is called under the lock."""
     queue, store = core.queue, core.queue.store
+    waiting = gathered + len(io.unsynced)
     invalid = dict(core.invalid)
     if io.malformed:
         invalid["parts"] = io.malformed
     return PusherStats(
         endpoint=endpoint,
-        pushed=store.pushed + gathered,
+        pushed=store.pushed + waiting,
         restored=restored,
         retried=store.retried,
         duplicates=duplicates,
         done=store.done,
         dead=store.died,
-        in_flight=store.in_flight + gathered,
+        in_flight=store.in_flight + waiting,
         in_hands=queue.in_hands,
         delayed=store.delayed,
         waiting_for_key=store.gates.waiting,
@@ -35,6 +43,7 @@ def pusher_stats(
         breaker=queue.breaker.state.value,
         breaker_trips=queue.breaker.trips,
         frames_invalid=invalid,
+        log_missing=missing,
         workers=tuple(
             WorkerStats(
                 worker.name, worker.hand.count, worker.acked, worker.failed,

@@ -59,6 +59,10 @@ class PusherStats:
     breaker_trips: int
     frames_invalid: dict[str, int] = field(default_factory=dict)
     workers: tuple[WorkerStats, ...] = ()
+    log_missing: int = 0
+    """Sequences that earlier runs used, or may have used, and of which the log has nothing: it came
+    back shorter, or the operating system crashed. The jobs among them that were not done are lost.
+    """
 
     @property
     def balanced(self) -> bool:

@@ -18,6 +18,8 @@ class Disk:
         self._is_synced = is_synced
         self._synced = 0
         self._pushes = {}
+        self._is_short = False
+        self._next_sequence = self._next_delivery = 0
 
     def open(self):
         """Begin another run; return what the records say."""
@@ -25,6 +27,10 @@ class Disk:
         for record in self.records:
             state.apply(record)
         self._marks = Marks(state, f"boot {self.boots}", RESERVE)
+        if self._is_short:  # the file beside the segments says where the log ended
+            state.is_short, self._is_short = True, False
+            state.next_sequence = max(state.next_sequence, self._next_sequence)
+            state.deliveries = max(state.deliveries, self._next_delivery)
         state.session = SESSION
         self._next_sequence, self._next_delivery = state.next_sequence, state.deliveries
         self._write(
@@ -55,7 +61,14 @@ class Disk:
     def crash(self):
         """Lose what was not synced, or the end of it; return the sequences pushed in it."""
         self.boots += 1
-        kept = self._rng.randint(self._synced, len(self.records))
+        return self._cut(self._rng.randint(self._synced, len(self.records)))
+
+    def shorten(self):
+        """Lose the end although it was written; return the sequences pushed in it."""
+        self._is_short = True
+        return self._cut(self._rng.randint(max(0, len(self.records) - 20), len(self.records)))
+
+    def _cut(self, kept):
         del self.records[kept:]
         lost = [sequence for at, sequence in self._pushes.items() if at > kept]
         self._pushes = {at: sequence for at, sequence in self._pushes.items() if at <= kept}

@@ -42,6 +42,7 @@ class Profile:
     leaves: int = 0
     pusher_crashes: int = 0
     system_crashes: int = 0
+    shortenings: int = 0
     synced: bool = False
 
 
@@ -98,13 +99,16 @@ class World:
         self.at(busy_ms * MS + 1, self.pusher.end_pushes)
         for node in self.workers:
             self.after(rng.uniform(0, 100), node.start)
-        for what in ("cuts", "stalls", "stops", "leaves", "pusher_crashes", "system_crashes"):
+        for what in ("cuts", "stalls", "stops", "leaves", "pusher_crashes", "system_crashes",
+                     "shortenings"):  # fmt: skip
             for _ in range(getattr(profile, what)):
                 at_ms = rng.uniform(50, busy_ms * 1.5)
                 if what == "pusher_crashes":
                     self.after(at_ms, self.pusher.crash)
                 elif what == "system_crashes":
                     self.after(at_ms, self.pusher.system_crash)
+                elif what == "shortenings":
+                    self.after(at_ms, self.pusher.shorten)
                 else:
                     self.after(at_ms, getattr(rng.choice(self.workers), what))
         self.after(4000, self._heal)
@@ -259,6 +263,14 @@ class Pusher:
             self.world.history.rewound(self.queue.next_delivery)
             for node in self.world.workers:
                 node.end_with_machine()
+
+    def shorten(self):
+        """End the pusher's process, and lose the end of its log while it is away."""
+        if self.alive:
+            self.crash()
+            for lost in self.disk.shorten():
+                self.world.history.lost(lost)
+            self.world.history.rewound(self.queue.next_delivery)
 
     def _restart(self):
         self._start()

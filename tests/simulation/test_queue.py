@@ -21,6 +21,7 @@ PROFILES = {
     "pusher": Profile(pusher_crashes=3, cuts=2, crash=0.02),
     "system": Profile(system_crashes=3, pusher_crashes=1, cuts=1, hang=0.2, slow=True),
     "synced": Profile(system_crashes=3, pusher_crashes=1, synced=True),
+    "shorter": Profile(shortenings=4, cuts=2, stalls=4, stops=3, hang=0.2, slow=True),
     "all": Profile(
         jobs=30, workers=4, reject=0.1, crash=0.03, hang=0.03, discard=0.02, poison=0.02,
         mischief=0.1, cuts=3, stalls=2, stops=2, leaves=2, pusher_crashes=2, threads=2,
@@ -28,7 +29,7 @@ PROFILES = {
 }  # fmt: skip
 
 
-LONG = {"system": 5}
+LONG = {"system": 5, "shorter": 10}
 """Profiles of which a run takes so many times as long as of others: they get as many seeds less."""
 
 

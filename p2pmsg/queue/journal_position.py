@@ -1,0 +1,165 @@
+"""How far a queue's log was written, kept in a file of its own beside the segments.
+
+A log can come back shorter than it was: its newest segment cut or deleted, or the directory
+restored from a copy. The next run would then use sequences again that workers and callers know.
+The file is written after each record (a write of 24 bytes into the page cache), so it outlives the
+process, and says three things:
+
+- where the log ended: anything less on the disk means that records are gone;
+- the next sequence and delivery number: the next run begins there at least;
+- which files these are: its own inode, and inode and change time of `queue.lock`, which is made
+  once and never written. Its own change time is that of its last write. Files out of a copy have
+  others, so a log that was restored is recognised. A snapshot of a whole disk that is put back is
+  not: delete this file after that.
+"""
+
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+NAME: Final = "queue.position"
+_MAGIC: Final = b"p2q1"
+_HEAD: Final = struct.Struct("!4sI?")
+"""Magic, CRC-32 of the identity, whether times tell anything here."""
+_IDENTITY: Final = struct.Struct("!QQQ")
+"""Inode of this file; inode and change time of the lock file."""
+_ENDS: Final = struct.Struct("!QQQ")
+"""Where the log ends, the next sequence, the next delivery number."""
+_ENDS_AT: Final = _HEAD.size + _IDENTITY.size
+_SIZE_BITS: Final = 40
+"""Of `Position.end`; the segment's number has the others. 1 TiB: `segment_bytes` and a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What the file says.
+
+    Attributes:
+        segment, size: the segment that was written last, and how long it was, in bytes.
+        sequence, delivery: the next numbers.
+
+    """
+
+    segment: int
+    size: int
+    sequence: int
+    delivery: int
+
+    @property
+    def end(self) -> int:
+        """Segment and size as one number: what is written later has a larger one."""
+        return self.segment << _SIZE_BITS | self.size
+
+
+class PositionFile:
+    """The file, open for writing.
+
+    Args:
+        folder: of the log.
+        lock_fd: the log's lock file, open for writing.
+
+    Attributes:
+        found: what `read` found; None where there was none, or it was damaged, or it
+            is that of another directory.
+
+    """
+
+    def __init__(self, folder: Path, lock_fd: int) -> None:
+        self._folder = folder
+        self._lock_fd = lock_fd
+        self._fd = -1
+        self.found: Position | None = None
+
+    def read(self) -> None:
+        """Find out what an earlier run left; raises `OSError`."""
+        self.found = self._read()
+
+    def _read(self) -> Position | None:
+        try:
+            fd = os.open(self._folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            data = os.pread(fd, _ENDS_AT + _ENDS.size, 0)
+            if len(data) < _ENDS_AT + _ENDS.size:
+                return None
+            identity = self._identity(fd)
+            known = {_head(identity, False), _head(identity, _is_as_written(fd))}
+            if data[: _HEAD.size] not in known or data[_HEAD.size : _ENDS_AT] != identity:
+                return None
+        finally:
+            os.close(fd)
+        end, sequence, delivery = _ENDS.unpack_from(data, _ENDS_AT)
+        return Position(end >> _SIZE_BITS, end & (1 << _SIZE_BITS) - 1, sequence, delivery)
+
+    def begin(self, position: Position) -> None:
+        """Write the file anew, on the disk on return; raises `OSError`."""
+        os.fsync(self._lock_fd)
+        path, made = self._folder / NAME, self._folder / f"{NAME}.tmp"
+        made.unlink(missing_ok=True)
+        fd = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            identity = self._identity(fd)
+            ends = _ENDS.pack(position.end, position.sequence, position.delivery)
+            os.pwrite(fd, _head(identity, True) + identity + ends, 0)
+            if not _is_as_written(fd):
+                os.pwrite(fd, _head(identity, False), 0)
+            os.fsync(fd)
+            os.rename(made, path)
+            os.pwrite(fd, ends, _ENDS_AT)  # the rename has changed one of its times
+            os.fsync(fd)
+            sync_path(self._folder)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.close()
+        self._fd = fd
+
+    def note(self, segment: int, size: int, sequence: int, delivery: int) -> None:
+        """Note where the log ends now.
+
+        What cannot be written is left out: the file then says less than there is, which is how it
+        is where a process dies between the two.
+        """
+        try:
+            ends = _ENDS.pack(segment << _SIZE_BITS | size, sequence, delivery)
+            os.pwrite(self._fd, ends, _ENDS_AT)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Close the file; it may be called again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _identity(self, fd: int) -> bytes:
+        """Return what a copy of these files does not have."""
+        lock = os.fstat(self._lock_fd)
+        return _IDENTITY.pack(os.fstat(fd).st_ino, lock.st_ino, lock.st_ctime_ns)
+
+
+def _head(identity: bytes, has_times: bool) -> bytes:
+    return _HEAD.pack(_MAGIC, zlib.crc32(identity), has_times)
+
+
+def _is_as_written(fd: int) -> bool:
+    """Whether nothing has happened to a file since it was written last.
+
+    Programs that copy set the time of the last write to what the original has, and the time of the
+    last change is then another one.
+    """
+    status = os.fstat(fd)
+    return status.st_mtime_ns == status.st_ctime_ns
+
+
+def sync_path(path: Path) -> None:
+    """Force a file, or the names in a folder, to the disk; raises `OSError`."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
