@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.errors import (
+    AdminRefusedError,
     BindError,
     ClosedError,
     ConfigError,
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from recovery.log import LogConfig, LogReader
 
 __all__ = [
+    "AdminRefusedError",
     "Answers",
     "BindError",
     "BreakerConfig",

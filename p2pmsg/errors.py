@@ -14,6 +14,7 @@
     ├── LogFailedError (OSError)  the local log could not be written
     ├── QueueFullError            on_full="raise", and a subscriber's queue is full
     ├── LogInUseError (OSError)   another process has the queue's log open
+    ├── AdminRefusedError         a pusher administers no dead letters over the wire
     ├── LogCorruptError           the queue's log has a record that is none
     ├── RequestError              a request was not answered as it should be
     │   ├── RemoteError           the responder's handler raised; with type and text
@@ -30,6 +31,7 @@ from recovery import Loss
 from transports import EndpointError as TransportEndpointError
 
 __all__ = [
+    "AdminRefusedError",
     "BindError",
     "ClosedError",
     "ConfigError",
@@ -184,6 +186,21 @@ class LogInUseError(P2PError, OSError):
     def __init__(self, directory: str) -> None:
         super().__init__(f"the log in {directory!r} is in use by another process")
         self.directory = directory
+
+
+class AdminRefusedError(P2PError):
+    """A pusher does not administer its dead letters over the wire; see `PusherConfig.admin`.
+
+    Attributes:
+        endpoint: of the pusher.
+        reason: in its words.
+
+    """
+
+    def __init__(self, endpoint: str, reason: str) -> None:
+        super().__init__(f"{endpoint} refuses: {reason}")
+        self.endpoint = endpoint
+        self.reason = reason
 
 
 class LogCorruptError(P2PError):

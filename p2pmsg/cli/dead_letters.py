@@ -14,7 +14,8 @@ _DESCRIPTION = """\
 List, show, retry or purge dead letters.
 
 WHERE is the endpoint of a pusher that runs, or the directory of a log; a log can be listed and
-shown at any time, and changed while its pusher does not run.
+shown at any time, and changed while its pusher does not run. A pusher that is bound to more than
+loopback or a Unix socket refuses, unless it was told otherwise (PusherConfig.admin, push --admin).
 
 examples:
   p2pmsg dead-letters ls tcp://127.0.0.1:5557

@@ -7,6 +7,7 @@ from typing import Any
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.pub import InputError, lines, reader
 from p2pmsg.errors import MessageError
+from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.pusher import Pusher
 
 _DESCRIPTION = """\
@@ -56,6 +57,11 @@ def add_parser(commands: Any) -> None:
         help="after so many failures a job is a dead letter (default 5)",
     )  # fmt: skip
     parser.add_argument(
+        "--admin", choices=("local", "always", "never"), default="local",
+        help="answer `p2pmsg dead-letters`: where bound to loopback or a Unix socket (default), "
+        "always, or never",
+    )  # fmt: skip
+    parser.add_argument(
         "--timeout", metavar="S", type=kinds.seconds,
         help="give up when not all is done so many seconds after the last line (default: never)",
     )  # fmt: skip
@@ -70,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         in_flight_max=arguments.in_flight,
         ack_timeout=arguments.ack_timeout,
         deliveries_max=arguments.deliveries,
+        config=PusherConfig(admin=arguments.admin),
     )
     try:
         for number, line in lines(sys.stdin.buffer):

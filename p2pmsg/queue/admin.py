@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import transports
-from p2pmsg.errors import EndpointError
+from p2pmsg.errors import AdminRefusedError, EndpointError
 from p2pmsg.queue import frames, process_id
 from p2pmsg.queue.dead_letters import DeadLetter, dead_job_of, letter_of
 from p2pmsg.queue.journal import JournalState, change_record
@@ -39,6 +39,7 @@ class LiveBox:
 
     Raises:
         EndpointError: the endpoint is none.
+        AdminRefusedError: from `list` and `act`; the pusher does not do that over the wire.
 
     """
 
@@ -85,6 +86,8 @@ class LiveBox:
                 data = self._client.receive_wait(left_ms)
                 answer = None if data is None else _answer(data)
                 if answer is not None and answer.request == request:
+                    if answer.refusal:
+                        raise AdminRefusedError(self._endpoint, answer.refusal)
                     return answer
         raise TimeoutError(f"no pusher answered at {self._endpoint} within {self._timeout} s")
 

@@ -1,6 +1,7 @@
 """Settings of pusher and puller, with the reason for each default."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from p2pmsg.config import at_least, check, of_kind, whole
 from recovery.queue import QueueConfig
@@ -25,7 +26,7 @@ class PusherConfig:
 
     job_timeout_ms: float = 1_800_000.0
     """A job that takes longer is given to another worker. 30 min, as RabbitMQ has it; 0: a job may
-    take as long as its worker lives."""
+    take as long as its worker lives, and one that only holds jobs keeps them so long."""
 
     linger_ms: float = 1.0
     """How long a job waits at most for others to share its frame, while jobs follow one another
@@ -39,6 +40,11 @@ class PusherConfig:
 
     frame_jobs: int = 512
     """… or when they are so many."""
+
+    admin: Literal["local", "always", "never"] = "local"
+    """From where dead letters can be listed, retried and purged over the wire. `local`: only where
+    the pusher is bound to loopback, `ipc://` or `inproc://`, since whoever connects is believed and
+    could read and purge them all. `Pusher.dead_letters()` works with any of them."""
 
     queue: QueueConfig = field(default_factory=QueueConfig)
     """Acknowledgements, redelivery, dead letters, the window for `message_id`, the breaker."""
@@ -55,6 +61,11 @@ class PusherConfig:
         whole("frame_bytes", self.frame_bytes, 1024)
         whole("frame_jobs", self.frame_jobs, 1)
         of_kind("queue", self.queue, QueueConfig)
+        check("admin", self.admin, self.admin in ("local", "always", "never"),
+              'one of "local", "always", "never"')  # fmt: skip
+        hold_ms = self.queue.hold_ms
+        limit = f"0, None, or at least job_timeout_ms ({self.job_timeout_ms})"
+        check("queue.hold_ms", hold_ms, not hold_ms or hold_ms >= self.job_timeout_ms, limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

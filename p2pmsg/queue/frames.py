@@ -97,6 +97,8 @@ class Report(msgspec.Struct, array_like=True):
     refusals: Annotated[list[Refusal], msgspec.Meta(max_length=RANGES_MAX)] = []
     released: Ranges = []
     answers_recall: bool = False
+    extended: Annotated[list[tuple[Sequence, float]], msgspec.Meta(max_length=RANGES_MAX)] = []
+    """Deliveries that take longer: for how long from now on, in ms."""
 
 
 class Recall(msgspec.Struct, array_like=True):
@@ -123,6 +125,8 @@ class Answer(msgspec.Struct, array_like=True):
     count: int
     """How many were retried or purged; with `list`, how many there are."""
     letters: list[Any] = []
+    refusal: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    """Why the pusher does not do it; empty where it does."""
 
 
 class Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):

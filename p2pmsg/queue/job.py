@@ -5,6 +5,7 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
+from p2pmsg.config import at_least
 from p2pmsg.queue.frames import Detail
 
 HELD, ACKED, REJECTED, DISCARDED, GONE = range(5)
@@ -132,8 +133,9 @@ class Job(msgspec.Struct, gc=False):
 
         Args:
             reason: why; its first 4096 characters come with the next delivery.
-            delay: how long it is to wait, in seconds. Default: as the pusher has it, 0.1 s after
-                the first failure, then twice as long each time.
+            delay: how long it is to wait, in seconds; the pusher cuts it to its
+                `QueueConfig.reject_delay_max_ms`, 1 h by default. Default: as the pusher has it,
+                0.1 s after the first failure, then twice as long each time.
 
         Returns:
             False where it is not this worker's any more.
@@ -149,8 +151,15 @@ class Job(msgspec.Struct, gc=False):
         """Ask for `seconds` from now on, where it takes longer than `job_timeout`; False as above.
 
         There is no need to call it for a job that merely takes longer than `ack_timeout`: a living
-        worker's jobs are extended by its heartbeats.
+        worker's jobs are extended by its heartbeats. The pusher is told, and takes its jobs back
+        from a worker that settles none for longer than `job_timeout` and what it asked for, at most
+        `QueueConfig.extend_max_ms` (24 h).
+
+        Raises:
+            ConfigError: `seconds` is not a number of at least 0.
+
         """
+        at_least("seconds", seconds, 0)
         return self._origin.line.extend(self, seconds)
 
     def __enter__(self) -> Self:

@@ -79,6 +79,7 @@ class PullerLine:
         self.acks_waiting = self._acked.__len__
         self._refusals: list[tuple[Job, Refusal]] = []
         self._released: list[tuple[int, int]] = []
+        self._extended: dict[int, float] = {}
         self._answers_recall = False
         self._unconfirmed: deque[tuple[int, bytes, list[Job]]] = deque()
 
@@ -137,6 +138,8 @@ class PullerLine:
             self.refused += 1
             return False
         job._extended_ns = self.now_ns + round(seconds * 1e9)
+        if len(self._extended) < frames.RANGES_MAX:
+            self._extended[job.delivery] = seconds * 1000
         return True
 
     def _refuse(self, job: Job, state: int, reason: str, delay_ms: float) -> bool:
@@ -159,7 +162,8 @@ class PullerLine:
     @property
     def unsent(self) -> int:
         """How many answers wait to be sent."""
-        return len(self._acked) + len(self._refusals) + len(self._released) + self._answers_recall
+        answers = len(self._acked) + len(self._refusals) + len(self._released)
+        return answers + len(self._extended) + self._answers_recall
 
     @property
     def unsettled(self) -> bool:
@@ -275,6 +279,7 @@ class PullerLine:
             [refusal for _, refusal in refusals],
             self._released,
             self._answers_recall,
+            list(self._extended.items()),
         )
         serial, acked_count, refused_count = self._serial + 1, len(acked), len(refusals)
         frame = control_frame(
@@ -285,6 +290,7 @@ class PullerLine:
         self._serial = serial
         del self._acked[:acked_count], self._refusals[:refused_count]
         self._released = []
+        self._extended = {}
         self._answers_recall = False
         self._unconfirmed.append((serial, frame, jobs))
         self.outbox.append(frame)
@@ -292,7 +298,7 @@ class PullerLine:
     def handle_timer(self, *, now_ns: int) -> None:
         """Do what is due: signs of life, jobs that take too long, a lease that ended."""
         self.now_ns = now_ns
-        if self.joined and now_ns >= self._lease_ns and (self.ready or self.open):
+        if now_ns >= self._lease_ns and (self.ready or self.open):
             self._lease_ended()
         self._time_out(now_ns)
         self.flush(now_ns=now_ns)

@@ -19,7 +19,7 @@ from p2pmsg.queue.group_commit import GroupCommit
 from p2pmsg.queue.journal import JournalState, push_record
 from p2pmsg.queue.journal_file import FileJournal, LogSettings, log_settings
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.pusher_input import bind, config_of, job_of, restore
+from p2pmsg.queue.pusher_input import admin_refusal, bind, config_of, job_of, restore
 from p2pmsg.queue.pusher_io import PusherIO
 from p2pmsg.queue.pusher_stats import pusher_stats
 from p2pmsg.queue.stats import PusherStats
@@ -95,7 +95,7 @@ class Pusher(ClosesItself):
             self._journal = FileJournal(settings, state, boot=boot, dedup_window_ms=window_ms)
         try:
             self._server = bind(endpoint)
-            self._start(state)
+            self._start(state, admin_refusal(self._config.admin, endpoint))
         except BaseException:
             if self._journal is not None:
                 self._journal.close()
@@ -103,7 +103,7 @@ class Pusher(ClosesItself):
         close_in_children(self)
         self._driver.start()
 
-    def _start(self, state: JournalState) -> None:
+    def _start(self, state: JournalState, admin_refusal: str | None) -> None:
         now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
         # Beyond any delivery number of an earlier run.
         incarnation = max(wall_ns, state.deliveries)
@@ -121,6 +121,7 @@ class Pusher(ClosesItself):
             incarnation=incarnation,
             job_timeout_ms=self._config.job_timeout_ms,
             is_gone=process_id.is_gone,
+            admin_refusal=admin_refusal,
         )
         self._restored = restore(self._core, state, now_ns=now_ns)
         self._missing = state.missing

@@ -10,8 +10,13 @@ from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 from recovery.queue import DeadJob, JobQueue, Worker
 
 _MS: Final = 1_000_000
+_MS_MAX: Final = 1e15
+"""Of what a worker asks for; beyond it there are no longer whole nanoseconds."""
+_ALL: Final = 2**31
 _CHECK_NS: Final = 10 * _MS
 """How often it is looked whether the process behind a broken connection still lives."""
+HOLD_MARGIN_MS: Final = 60_000.0
+"""How much longer than `job_timeout` a worker may have jobs and settle none, by default."""
 LETTERS_MAX: Final = 100
 """How many dead letters go into one answer."""
 ANSWER_BYTES: Final = 2**20
@@ -42,11 +47,13 @@ class PusherCore:
         incarnation: another one at each start.
         job_timeout_ms: how long a job may take; 0: as long as it likes.
         is_gone: whether the process (host, pid, started) is known to have ended.
+        admin_refusal: why dead letters are not administered over the wire; None where they are.
 
     Attributes:
         outbox: frames to send, each with the connection's identity.
         invalid: frames that were dropped, by reason.
         reports: reports that were taken.
+        admin_refused: requests about dead letters that were refused.
 
     """
 
@@ -59,6 +66,7 @@ class PusherCore:
         incarnation: int,
         job_timeout_ms: float = 0.0,
         is_gone: IsGone = lambda host, pid, started: False,
+        admin_refusal: str | None = None,
     ) -> None:
         self.queue = queue
         self.name = name
@@ -69,6 +77,10 @@ class PusherCore:
         self._incarnation = incarnation
         self._job_timeout_ms = job_timeout_ms
         self._is_gone = is_gone
+        self.admin_refused = 0
+        self._admin_refusal = admin_refusal
+        if queue.config.hold_ms is None and job_timeout_ms:
+            queue.hold_ns = round((job_timeout_ms + HOLD_MARGIN_MS) * _MS)
         self._peers: OrderedDict[bytes, Peer] = OrderedDict()
         self._peers_max = 2 * queue.config.workers_max
         self._by_worker: dict[int, Peer] = {}
@@ -173,13 +185,18 @@ class PusherCore:
         self.reports += 1
         for start, stop in report.acks:
             queue.ack(worker, start, min(stop, queue.next_delivery), now_ns=now_ns)
+        for _, extend_ms in report.extended:
+            if 0 <= extend_ms <= _MS_MAX:
+                queue.extend(worker, round(extend_ms * _MS), now_ns=now_ns)
+            else:
+                self._count("extend")
         for delivery, discard, reason, delay_ms in (
             (r.delivery, r.discard, r.reason, r.delay_ms) for r in report.refusals
         ):
             if discard:
                 queue.discard(worker, delivery, reason, now_ns=now_ns)
             else:
-                delay_ns = None if not 0 <= delay_ms <= 1e12 else round(delay_ms * _MS)
+                delay_ns = round(min(delay_ms, _MS_MAX) * _MS) if delay_ms >= 0 else None
                 queue.reject(worker, delivery, reason, delay_ns, now_ns=now_ns)
         if report.released or report.answers_recall:
             queue.release(worker, report.released, now_ns=now_ns, answer=report.answers_recall)
@@ -225,6 +242,11 @@ class PusherCore:
 
     def _receive_admin(self, identity: bytes, frame: Frame, now_ns: int) -> None:
         admin: Admin = frames.read(frame, Admin)
+        if self._admin_refusal is not None:
+            self.admin_refused += 1
+            refused = Answer(admin.request, 0, [], self._admin_refusal)
+            self.outbox.append((identity, control_frame(Kind.QUEUE_ANSWER, self.session, refused)))
+            return
         store = self.queue.store
         letters: list[Any] = []
         if admin.action == "list":
@@ -283,7 +305,12 @@ class PusherCore:
     def handle_timer(self, *, now_ns: int) -> None:
         """Do what is due, and hand out what comes of it."""
         self._look_after_the_dead(now_ns)
-        self.queue.handle_timer(now_ns=now_ns)
+        for worker, has_lost in self.queue.handle_timer(now_ns=now_ns):
+            peer = self._by_worker.get(worker.id)
+            if peer is not None and has_lost:
+                self._ask_who(peer, now_ns)  # what it says then that it has is compared with ours
+            elif peer is not None:
+                self._send(peer, Kind.QUEUE_RECALL, frames.Recall(_ALL))
         for worker_id in [w for w in self._serials if w not in self.queue.workers]:
             self._forget_worker(worker_id)
         self.pump(now_ns=now_ns)

@@ -1,5 +1,6 @@
 """What is given to a pusher, checked."""
 
+import ipaddress
 import time
 from dataclasses import replace
 from typing import Any, Final
@@ -53,6 +54,29 @@ def bind(endpoint: str) -> transports.ZmqQueueServer:
         raise EndpointError(error) from error
     except transports.BindError as error:
         raise BindError(str(error), error.errno) from error
+
+
+def admin_refusal(admin: str, endpoint: str) -> str | None:
+    """Return why dead letters are not administered over the wire; None where they are."""
+    if admin == "always" or (admin == "local" and is_local(endpoint)):
+        return None
+    if admin == "never":
+        return 'the pusher administers no dead letters over the wire (admin="never")'
+    return (
+        f"the pusher is bound to {endpoint}, neither loopback nor a Unix socket, so anybody could "
+        'do this; PusherConfig(admin="always") allows it, and a log can be read by its directory'
+    )
+
+
+def is_local(endpoint: str) -> bool:
+    """Whether only this machine can connect."""
+    at = transports.parse_endpoint(endpoint)
+    if at.scheme != "tcp":
+        return at.scheme in ("ipc", "inproc")
+    try:
+        return ipaddress.ip_address(at.host).is_loopback
+    except ValueError:
+        return at.host == "localhost"
 
 
 def config_of(

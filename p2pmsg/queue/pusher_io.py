@@ -21,6 +21,9 @@ _QUIET_NS: Final = 250 * _MS
 """A worker that has jobs says every 100 ms that it lives. After so long it is looked for."""
 _SOON_NS: Final = 2 * _MS
 """When it is looked for anew after a connection broke."""
+_WARN_PERIOD_NS: Final = 60_000 * _MS
+_WARNINGS_A_PERIOD: Final = 20
+"""Whoever connects can have a warning written; no more than these a minute."""
 _log = logging.getLogger("p2pmsg")
 
 
@@ -45,6 +48,8 @@ class PusherIO:
         self.unsynced: deque[tuple[int, QueuedJob]] = deque()
         self.unsynced_bytes = 0
         self._has_changes = False
+        self._said_admin = self._warnings_said = self._warnings_left_out = 0
+        self._warn_period_ns = 0
         self._journal_fails = False
         self._said_open = False
         self._look_due_ns = 0
@@ -105,6 +110,8 @@ class PusherIO:
             sent = self._send(now_ns)
             if not came and not sent:
                 self._say_whether_open()
+                if core.queue.warnings or self._said_admin < core.admin_refused:
+                    self._say_warnings(now_ns)
                 return True
         return False
 
@@ -182,6 +189,25 @@ class PusherIO:
         self._look_due_ns = now_ns + self._pause_ns
         self._pause_ns = min(2 * self._pause_ns, _QUIET_NS)
         self.core.probe()
+
+    def _say_warnings(self, now_ns: int) -> None:
+        """Tell of workers that ask for more than they get; not more often than one can read."""
+        warnings, core = self.core.queue.warnings, self.core
+        if now_ns >= self._warn_period_ns:
+            if self._warnings_left_out:
+                _log.warning("%d more warnings about workers", self._warnings_left_out)
+            self._warn_period_ns = now_ns + _WARN_PERIOD_NS
+            self._warnings_said = self._warnings_left_out = 0
+        if core.admin_refused and not self._said_admin:
+            _log.warning("a request for dead letters over the wire was refused: see `admin`")
+        self._said_admin = core.admin_refused
+        while warnings:
+            name, text = warnings.popleft()
+            if self._warnings_said < _WARNINGS_A_PERIOD:
+                self._warnings_said += 1
+                _log.warning("worker %r %s", name, text)
+            else:
+                self._warnings_left_out += 1
 
     def _say_whether_open(self) -> None:
         is_open = self.core.queue.breaker.state is not BreakerState.CLOSED

@@ -43,11 +43,16 @@ def pusher_stats(
         breaker=queue.breaker.state.value,
         breaker_trips=queue.breaker.trips,
         frames_invalid=invalid,
+        held_back=queue.held_back,
+        delays_capped=queue.delays_capped,
+        extends_capped=queue.extends_capped,
+        admin_refused=core.admin_refused,
         log_missing=missing,
         workers=tuple(
             WorkerStats(
                 worker.name, worker.hand.count, worker.acked, worker.failed,
                 worker.cut_ns is None, worker.breaker.state.value,
+                min(worker.prefetch, worker.allowance), worker.held_back,
             )
             for worker in queue.workers.values()
         ),

@@ -16,6 +16,10 @@ class WorkerStats:
     connected: bool
     breaker: str
     """`closed`, or `open` where it fails at what others do."""
+    allowed: int = 0
+    """How many jobs it may have: `prefetch`, or less while it has done few."""
+    held_back: int = 0
+    """Jobs taken back from it since it held them for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,8 @@ class PusherStats:
     delayed: int
     waiting_for_key: int
     delivered: int
-    """Deliveries; each that did not lead to `done` is counted in one of the next three."""
+    """Deliveries; each that did not lead to `done` is counted in one of the next three, or in
+    `held_back`."""
     failed: int
     """Rejected, timed out, or lost with a worker that had nothing else."""
     recalled: int
@@ -59,6 +64,16 @@ class PusherStats:
     breaker_trips: int
     frames_invalid: dict[str, int] = field(default_factory=dict)
     workers: tuple[WorkerStats, ...] = ()
+    held_back: int = 0
+    """Taken back from workers that live, and settled nothing for too long; see
+    `QueueConfig.hold_ms`."""
+    delays_capped: int = 0
+    """Rejections with a delay beyond `QueueConfig.reject_delay_max_ms`."""
+    extends_capped: int = 0
+    """Extensions beyond `QueueConfig.extend_max_ms`."""
+    admin_refused: int = 0
+    """Requests to list, retry or purge dead letters over the wire that were refused; see
+    `PusherConfig.admin`."""
     log_missing: int = 0
     """Sequences that earlier runs used, or may have used, and of which the log has nothing: it came
     back shorter, or the operating system crashed. The jobs among them that were not done are lost.

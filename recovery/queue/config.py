@@ -68,6 +68,25 @@ class QueueConfig:
     prefetch_max: int = 65_536
     """What a worker may have in hand at most, whatever it asks for."""
 
+    unproven_max: int = 4
+    """What a worker may have in hand before it has done a job. Each job that it does lets it have
+    one more, up to its `prefetch`, so an honest one has them after some round trips. 4: enough for
+    a few threads; what a stranger takes who only holds is little."""
+
+    hold_ms: float | None = None
+    """How long a worker may have jobs in hand and settle none of them, although it lives. Then it
+    is asked to give back what it has not begun; `ack_timeout_ms` later what is left goes to others,
+    jobs with keys `hold_ms` later. None: as long as the pusher's `job_timeout` and a minute, since
+    an honest worker rejects by then what takes longer. 0: for ever."""
+
+    extend_max_ms: float = 86_400_000.0
+    """By how much a worker can move that by `extend`, in all, before it settles a job. 24 h: a job
+    that runs for longer is rather several."""
+
+    reject_delay_max_ms: float = 3_600_000.0
+    """The longest delay that a worker can ask for when it rejects a job; who asks for more gets
+    this. 1 h: an outage passes, and what should wait for longer is pushed again with a delay."""
+
     workers_max: int = 4096
     """How many workers; a further one is refused until one leaves."""
 
@@ -87,6 +106,10 @@ class QueueConfig:
     history_max: int = 16
     """How many failures a job remembers for its dead letter: the latest."""
 
+    history_characters_max: int = 16_384
+    """How many characters of reasons; the latest is kept in any case. A worker may send 4096 each
+    time, and there may be a million jobs."""
+
     breaker: BreakerConfig = field(default_factory=BreakerConfig)
     """When failing jobs stop being handed out."""
 
@@ -98,8 +121,13 @@ class QueueConfig:
         at_least("retry_delay_ms", self.retry_delay_ms, 0)
         at_least("retry_ceiling_ms", self.retry_ceiling_ms, self.retry_delay_ms)
         at_least("recall_ms", self.recall_ms, 0)
-        for name in ("parcel_jobs_max", "parcel_bytes", "prefetch_max", "workers_max"):
+        for name in ("parcel_jobs_max", "parcel_bytes", "prefetch_max", "workers_max",
+                     "unproven_max"):  # fmt: skip
             at_least(name, getattr(self, name), 1)
+        for name in ("extend_max_ms", "reject_delay_max_ms", "history_characters_max"):
+            at_least(name, getattr(self, name), 0)
+        if self.hold_ms is not None:
+            at_least("hold_ms", self.hold_ms, 0)
         at_least("dedup_window_ms", self.dedup_window_ms, 0)
         for name in ("dedup_ids_max", "dead_letters_max", "history_max"):
             at_least(name, getattr(self, name), 1)

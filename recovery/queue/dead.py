@@ -16,6 +16,12 @@ class DeadJob:
     at_ns: int
     """Since when, in ns since the epoch."""
 
+    @property
+    def size(self) -> int:
+        """Bytes that it counts for, with what workers said about it."""
+        words = sum(len(failure.reason) + len(failure.worker) for failure in self.job.history)
+        return self.job.size + words
+
 
 class DeadJobs:
     """Dead letters by sequence, bounded by number and bytes.
@@ -38,13 +44,13 @@ class DeadJobs:
     def add(self, dead: DeadJob) -> list[DeadJob]:
         """Keep a dead letter; return those that had to go for it."""
         self._jobs[dead.job.sequence] = dead
-        self.bytes += dead.job.size
+        self.bytes += dead.size
         gone = []
         while len(self._jobs) > self._count_max or (
             self.bytes > self._bytes_max and len(self._jobs) > 1
         ):
             oldest = self._jobs.popitem(last=False)[1]
-            self.bytes -= oldest.job.size
+            self.bytes -= oldest.size
             self.dropped += 1
             gone.append(oldest)
         return gone
@@ -53,7 +59,7 @@ class DeadJobs:
         """Take one out, or return None."""
         dead = self._jobs.pop(sequence, None)
         if dead is not None:
-            self.bytes -= dead.job.size
+            self.bytes -= dead.size
         return dead
 
     def get(self, sequence: int) -> DeadJob | None:

@@ -9,9 +9,12 @@ Rules, in the order in which they matter:
 - A delivery number is given once, and settles one delivery: an answer to an earlier delivery, or
   to another worker's, changes nothing and is counted.
 - Who has the least in hand, for what it may have, gets the next; what an idle worker could do is
-  asked back from the one that has the most.
+  asked back from the one that has the most. Workers that held jobs and did none since get what the
+  others do not take.
 """
 
+import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from recovery._checks import ms_to_ns
@@ -21,6 +24,12 @@ from recovery.queue.hand import Parcel, bits_of, runs_of
 from recovery.queue.job import Lot, QueuedJob
 from recovery.queue.store import Given, JobStore
 from recovery.queue.worker import Worker
+
+WARNINGS_MAX = 64
+"""Warnings that wait to be taken."""
+_NEVER_NS = 2**63
+_HOLDS_MAX = 4
+"""Times `hold_ms` that jobs with keys stay with a worker that settles nothing, at most."""
 
 
 class JobQueue:
@@ -41,6 +50,11 @@ class JobQueue:
         refused: answers to deliveries that were not the worker's, or no longer.
         delivered: deliveries made. recalled: of those, taken back before they were begun.
         lost: deliveries taken back from workers that died or fell silent.
+        held_back: deliveries taken back from workers that live, and held them for too long.
+        delays_capped, extends_capped: what workers asked for and did not get.
+        hold_ns: see `QueueConfig.hold_ms`; 0: for ever.
+        warnings: what a program should learn of its workers, oldest first: (worker's name, what),
+            each once for a worker. The oldest are forgotten where nobody takes them.
 
     """
 
@@ -59,6 +73,9 @@ class JobQueue:
         self.breaker = Breaker(limits.failures_max, limits.pause_ms, limits.pause_ceiling_ms)
         self.next_delivery = first_delivery
         self.refused = self.delivered = self.recalled = self.lost = self.acked = 0
+        self.held_back = self.delays_capped = self.extends_capped = 0
+        self.hold_ns = ms_to_ns(config.hold_ms or 0.0)
+        self.warnings: deque[tuple[str, str]] = deque(maxlen=WARNINGS_MAX)
         self._ack_timeout_ns = ms_to_ns(config.ack_timeout_ms)
         self._grace_ns = ms_to_ns(config.grace_ms)
         self._recall_ns = ms_to_ns(config.recall_ms)
@@ -72,12 +89,13 @@ class JobQueue:
         if worker is None:
             if len(self.workers) >= self.config.workers_max:
                 return None
-            worker = Worker(worker_id, name, prefetch, self.config.breaker, now_ns)
+            worker = Worker(worker_id, name, prefetch, self.config, now_ns)
             self.workers[worker_id] = worker
         worker.prefetch = prefetch
         worker.heard_ns = now_ns
         worker.cut_ns = None
         worker.recalling = False
+        worker.recalled_ns = None  # what was under way may be lost
         return worker
 
     def reconcile(
@@ -140,13 +158,14 @@ class JobQueue:
         waiting = store.lanes.count or store.suspects
         if not waiting or now_ns < store.opens_ns or not breaker.allows(now_ns=now_ns):
             return None
-        best, best_load, able = None, 2.0, 0
+        best, best_load, able = None, math.inf, 0
         for worker in self.workers.values():
             if worker.reserved and not store.suspects:
                 worker.reserved = False
-            if worker.credit(now_ns=now_ns) > 0:
+            credit = worker.credit(now_ns=now_ns)
+            if credit > 0:
                 able += 1
-                load = worker.hand.count / worker.prefetch
+                load = worker.rank + worker.hand.count / (worker.hand.count + credit)
                 if load < best_load:
                     best, best_load = worker, load
         if store.suspects:
@@ -215,6 +234,7 @@ class JobQueue:
         self._refuse(stop - start - count)
         if count:
             self.acked += count
+            worker.settled(now_ns)
             worker.succeeded(count)
             self.breaker.succeeded()
             self._settled(worker)
@@ -222,20 +242,46 @@ class JobQueue:
     def reject(
         self, worker: Worker, delivery: int, reason: str, delay_ns: int | None, *, now_ns: int
     ) -> None:
-        """Note that a worker could not do a job; it is tried again after a delay."""
+        """Note that a worker could not do a job; it is tried again after a delay.
+
+        A delay beyond `reject_delay_max_ms` is cut to it, and counted.
+        """
         job = self._settle_one(worker, delivery)
         if job is not None:
+            worker.settled(now_ns)
+            limit_ns = ms_to_ns(self.config.reject_delay_max_ms)
+            if delay_ns is not None and delay_ns > limit_ns:
+                self.delays_capped += 1
+                self._warn(
+                    worker,
+                    f"rejects a job with a delay of {delay_ns / 1e9:.6g} s; "
+                    f"reject_delay_max_ms allows {limit_ns / 1e9:.6g} s",
+                )
+                delay_ns = limit_ns
             self.store.fail(job, worker.name, reason, delay_ns, now_ns=now_ns)
             self._failed(worker, now_ns)
 
     def discard(self, worker: Worker, delivery: int, reason: str, *, now_ns: int) -> None:
-        """Note that a worker says nobody can do a job; it becomes a dead letter at once."""
+        """Note that a worker says nobody can do a job; it becomes a dead letter at once.
+
+        One that says so of every job, while others do theirs, is stopped as one that rejects all.
+        """
         job = self._settle_one(worker, delivery)
         if job is not None:
+            worker.settled(now_ns)
             self.store.discard(job, worker.name, reason, now_ns=now_ns)
             self.breaker.untried()
-            worker.breaker.untried()
+            self._worker_failed(worker, now_ns)
             self._settled(worker)
+
+    def extend(self, worker: Worker, extend_ns: int, *, now_ns: int) -> None:
+        """Let a worker have what it has for so long from now on, within `extend_max_ms`."""
+        latest_ns = worker.progress_ns + self.hold_ns + ms_to_ns(self.config.extend_max_ms)
+        if now_ns + extend_ns > latest_ns and self.hold_ns:
+            self.extends_capped += 1
+            limit_s = self.config.extend_max_ms / 1000
+            self._warn(worker, f"extends a job beyond what extend_max_ms allows, {limit_s:.6g} s")
+        worker.extended_ns = max(worker.extended_ns, min(now_ns + extend_ns, latest_ns))
 
     def release(
         self, worker: Worker, ranges: Sequence[tuple[int, int]], *, now_ns: int, answer: bool
@@ -255,9 +301,14 @@ class JobQueue:
 
     # ----------------------------------------------------------------------------------- time
 
-    def handle_timer(self, *, now_ns: int) -> None:
-        """Do what is due: delayed jobs, silent workers, connections that did not return."""
+    def handle_timer(self, *, now_ns: int) -> list[tuple[Worker, bool]]:
+        """Do what is due: delayed jobs, silent workers, connections that did not return.
+
+        Returns workers that live and settle nothing, and whether they lost jobs: those have to be
+        told that these are not theirs any more, the others to give back all they have not begun.
+        """
         self.store.handle_timer(now_ns=now_ns)
+        holders: list[tuple[Worker, bool]] = []
         for worker in list(self.workers.values()):
             if now_ns >= worker.heard_ns + self._ack_timeout_ns:
                 self.lose(worker.id, "silent for ack_timeout", now_ns=now_ns)
@@ -267,6 +318,11 @@ class JobQueue:
                     self.lose(worker.id, "connection broken", now_ns=now_ns)
                 elif loose:
                     self._lose_jobs(worker, loose, "connection broken", now_ns)
+            elif worker.cut_ns is None and worker.hand.count and (
+                now_ns >= self._hold_due_ns(worker)
+            ):
+                holders.append((worker, self._act_on_holder(worker, now_ns)))
+        return holders
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `handle_timer`, `take` or `recalls` may have something to do by itself."""
@@ -285,6 +341,10 @@ class JobQueue:
                 times.append(worker.cut_ns + self._grace_ns)
             if waiting and (due_ns := worker.breaker.next_deadline_ns()) is not None:
                 times.append(due_ns)
+            if waiting and worker.paused_ns > now_ns:
+                times.append(worker.paused_ns)
+            if worker.hand.count and self.hold_ns and worker.cut_ns is None:
+                times.append(self._hold_due_ns(worker))
             oldest = worker.hand.oldest()
             if oldest is not None and oldest.sent_ns + self._recall_ns > now_ns:
                 times.append(oldest.sent_ns + self._recall_ns)
@@ -299,14 +359,18 @@ class JobQueue:
 
     def _take_suspect(self, best: Worker | None, now_ns: int) -> tuple[Worker, Parcel] | None:
         """Hand a suspect to a worker with an empty hand; where there is none, reserve one."""
+        empty: Worker | None = None
         for worker in self.workers.values():
             was, worker.reserved = worker.reserved, False
-            if not worker.hand.count and worker.credit(now_ns=now_ns) > 0:
-                job = self.store.take_suspect()
-                assert job is not None
-                worker.alone = True
-                return self._hand_out(worker, None, [job], now_ns)
+            is_free = not worker.hand.count and worker.credit(now_ns=now_ns) > 0
+            if is_free and (empty is None or worker.rank < empty.rank):
+                empty = worker
             worker.reserved = was
+        if empty is not None:
+            job = self.store.take_suspect()
+            assert job is not None
+            empty.reserved, empty.alone = False, True
+            return self._hand_out(empty, None, [job], now_ns)
         if best is not None and not any(worker.reserved for worker in self.workers.values()):
             best.reserved = True
         return None
@@ -327,6 +391,8 @@ class JobQueue:
                 keyed = [job.sequence for job in jobs if job.key is not None]
                 if keyed:
                     self.store.changes.append(Given(worker.id, keyed, parcel.first))
+        if not worker.hand.count:
+            worker.settled(now_ns)
         worker.hand.add(parcel)
         worker.recall_is_vain = False
         for breaker in (self.breaker, worker.breaker):
@@ -377,8 +443,89 @@ class JobQueue:
         self.breaker.untried()
         self._settled(worker)
 
-    def _failed(self, worker: Worker, now_ns: int) -> None:
+    def _hold_due_ns(self, worker: Worker) -> int:
+        """Return when something is to be done about a worker that settles nothing."""
+        if not self.hold_ns:
+            return _NEVER_NS
+        ask_ns = max(worker.progress_ns + self.hold_ns, worker.extended_ns)
+        if worker.recalled_ns is None:
+            return ask_ns
+        take_ns = ask_ns + self._ack_timeout_ns
+        if not worker.is_overdue:
+            return take_ns
+        # An honest worker has begun none since it was asked, and rejects what it had begun by then.
+        safe_ns = worker.recalled_ns + self.hold_ns
+        return max(take_ns, min(safe_ns, ask_ns + _HOLDS_MAX * self.hold_ns))
+
+    def _act_on_holder(self, worker: Worker, now_ns: int) -> bool:
+        """Do the next of three steps with a worker that settles nothing; whether it lost jobs.
+
+        It is asked to give back what it has not begun; then it loses what has no key; and last what
+        has one, since no two workers may have jobs of one key.
+        """
+        if worker.recalled_ns is None:
+            worker.recalled_ns = now_ns
+            if now_ns < self._hold_due_ns(worker):
+                return False
+        recalled_ns = now_ns if self._is_beyond_patience(worker, now_ns) else worker.recalled_ns
+        taken = [
+            parcel
+            for parcel in worker.hand.parcels()
+            if (parcel.sent_ns <= recalled_ns if worker.is_overdue else not _has_key(parcel))
+        ]
+        count, held_ns = self._take_back_held(worker, taken, now_ns), now_ns - worker.progress_ns
+        if worker.is_overdue or not worker.hand.count:
+            worker.settled(now_ns)
+        else:
+            worker.is_overdue = True
+        if count:
+            worker.held(count, pause_ns=self.hold_ns, now_ns=now_ns)
+            self._warn(
+                worker,
+                f"held {count} jobs for {held_ns / 1e9:.6g} s and settled none; they go to others, "
+                "and it gets fewer",
+            )
+        return count > 0
+
+    def _is_beyond_patience(self, worker: Worker, now_ns: int) -> bool:
+        """Whether it was asked again and again, over connections that broke, and never answered."""
+        latest_ns = max(worker.progress_ns + self.hold_ns, worker.extended_ns)
+        return now_ns >= latest_ns + _HOLDS_MAX * self.hold_ns
+
+    def _take_back_held(self, worker: Worker, parcels: list[Parcel], now_ns: int) -> int:
+        """Take jobs back from a worker that held them for too long; they are not to blame."""
+        reason = f"held for {(now_ns - worker.progress_ns) / 1e9:.6g} s without an answer"
+        before = worker.hand.count
+        for parcel in parcels:
+            for part, bits in worker.hand.settle(parcel.first, parcel.first + parcel.count):
+                for job in self._alone(part, bits):
+                    self.store.put_back_held(job, worker.name, reason, now_ns=now_ns)
+        count = before - worker.hand.count
+        self.held_back += count
+        self.breaker.untried()
+        worker.breaker.untried()
+        self._settled(worker)
+        return count
+
+    def _warn(self, worker: Worker, text: str) -> None:
+        """Have a program told of a worker, once for each kind of thing."""
+        kind = text.partition(" ")[0]
+        if kind not in worker.warned:
+            worker.warned.add(kind)
+            self.warnings.append((worker.name, text))
+
+    def _worker_failed(self, worker: Worker, now_ns: int) -> None:
+        trips = worker.breaker.trips
         worker.job_failed(self.acked, now_ns=now_ns)
+        if worker.breaker.trips != trips:
+            self._warn(
+                worker,
+                f"failed at {worker.breaker.failures} jobs in a row while others did theirs, and "
+                "gets one at a time, with pauses",
+            )
+
+    def _failed(self, worker: Worker, now_ns: int) -> None:
+        self._worker_failed(worker, now_ns)
         self.breaker.failed(now_ns=now_ns)
         self._settled(worker)
 

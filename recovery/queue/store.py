@@ -221,6 +221,12 @@ class JobStore:
         self._record_failed(job)
         heappush(self._suspects, (-job.priority, job.sequence, job))
 
+    def put_back_held(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
+        """Take a job back from a worker that held it for too long; the job is not to blame."""
+        self._note(job, worker, reason, now_ns)
+        self._record_failed(job)
+        self._admit(job, now_ns)
+
     def fail(
         self, job: QueuedJob, worker: str, reason: str, delay_ns: int | None, *, now_ns: int
     ) -> None:
@@ -317,6 +323,9 @@ class JobStore:
     def _note(self, job: QueuedJob, worker: str, reason: str, now_ns: int) -> None:
         job.history.append(Failure(self.wall_ns(now_ns), worker, reason))
         del job.history[: -self._config.history_max]
+        characters = sum(len(failure.reason) for failure in job.history)
+        while characters > self._config.history_characters_max and len(job.history) > 1:
+            characters -= len(job.history.pop(0).reason)
 
     def _record_failed(self, job: QueuedJob) -> None:
         if self.records:

@@ -1,8 +1,11 @@
 """What the queue knows of one worker."""
 
 from recovery.queue.breaker import Breaker
-from recovery.queue.config import BreakerConfig
+from recovery.queue.config import QueueConfig
 from recovery.queue.hand import Hand
+
+_UNPROVEN_RANK = 1e-6
+"""Decides between workers that have as much in hand."""
 
 
 class Worker:
@@ -20,15 +23,50 @@ class Worker:
         recalling: it was asked to give jobs back and has not answered.
         recall_is_vain: it had none to give, and has got none since.
         breaker: whether it fails at everything.
-        acked, failed: how many jobs it did, and did not.
+        acked, failed: how many jobs it did, and did not (rejected or discarded).
+        allowance: how many jobs it may have in hand by what it has done; see `unproven_max`.
+        held_back: how many jobs it held for too long.
+        rank: the lower, the sooner it gets a job: among equals those that have done one come first,
+            and those that held jobs for too long, and did none since, last.
+        progress_ns: when it settled a job last, or got the first one into an empty hand.
+        extended_ns: until when it asked to be left alone.
+        recalled_ns: when it was asked to give all back that it has not begun, since it settles
+            nothing; None where it was not.
+        is_overdue: whether its jobs without keys were taken back since then.
+        paused_ns: until when it gets nothing more, since it held jobs for too long.
+        warned: of what it was warned about in the log.
 
     """
 
-    __slots__ = ("_mark", "acked", "alone", "breaker", "cut_ns", "failed", "hand", "heard_ns", "id",
-                 "name", "prefetch", "recall_is_vain", "recalling", "reserved")  # fmt: skip
+    __slots__ = (
+        "_mark",
+        "_unproven",
+        "acked",
+        "allowance",
+        "alone",
+        "breaker",
+        "cut_ns",
+        "extended_ns",
+        "failed",
+        "hand",
+        "heard_ns",
+        "held_back",
+        "id",
+        "is_overdue",
+        "name",
+        "paused_ns",
+        "prefetch",
+        "progress_ns",
+        "rank",
+        "recall_is_vain",
+        "recalled_ns",
+        "recalling",
+        "reserved",
+        "warned",
+    )  # fmt: skip
 
     def __init__(
-        self, worker_id: int, name: str, prefetch: int, config: BreakerConfig, now_ns: int
+        self, worker_id: int, name: str, prefetch: int, config: QueueConfig, now_ns: int
     ) -> None:
         self.id = worker_id
         self.name = name
@@ -38,22 +76,46 @@ class Worker:
         self.cut_ns: int | None = None
         self.reserved = self.alone = False
         self.recalling = self.recall_is_vain = False
-        self.breaker = Breaker(config.worker_failures_max, config.pause_ms, config.pause_ceiling_ms)
-        self.acked = self.failed = 0
+        limits = config.breaker
+        self.breaker = Breaker(limits.worker_failures_max, limits.pause_ms, limits.pause_ceiling_ms)
+        self.acked = self.failed = self.held_back = 0
+        self.rank = _UNPROVEN_RANK
+        self._unproven = self.allowance = config.unproven_max
+        self.progress_ns = now_ns
+        self.extended_ns = self.paused_ns = 0
+        self.recalled_ns: int | None = None
+        self.is_overdue = False
+        self.warned: set[str] = set()
         self._mark = 0
 
     def credit(self, *, now_ns: int) -> int:
         """Return how many jobs more it may have."""
         if self.cut_ns is not None or self.reserved or self.alone:
             return 0
-        if not self.breaker.allows(now_ns=now_ns):
+        if now_ns < self.paused_ns or not self.breaker.allows(now_ns=now_ns):
             return 0
-        return self.prefetch - self.hand.count
+        return min(self.prefetch, self.allowance) - self.hand.count
+
+    def settled(self, now_ns: int) -> None:
+        """Note that it settled a job, or has one where it had none: it gets time anew."""
+        self.progress_ns = now_ns
+        self.extended_ns = 0
+        self.recalled_ns = None
+        self.is_overdue = False
 
     def succeeded(self, count: int) -> None:
         """Note that it did jobs."""
         self.acked += count
+        self.rank = 0.0
+        self.allowance = max(self._unproven, min(self.allowance, self.prefetch)) + count
         self.breaker.succeeded()
+
+    def held(self, count: int, *, pause_ns: int, now_ns: int) -> None:
+        """Note that jobs were taken back that it held for too long: it gets ever less."""
+        self.held_back += count
+        self.rank += 1.0
+        self.allowance = max(1, min(self.allowance, self._unproven) // 2)
+        self.paused_ns = now_ns + pause_ns
 
     def job_failed(self, acked_by_all: int, *, now_ns: int) -> None:
         """Note that it did not do a job; its breaker opens only where others do theirs."""

@@ -183,7 +183,7 @@ def test_an_unserialisable_value_in_the_midst_of_others_costs_none_of_them(
 
 
 def test_no_job_waits_behind_a_slow_worker_while_another_is_idle(make_pusher, make_puller):
-    pusher = make_pusher()
+    pusher = make_pusher(config=p2pmsg.PusherConfig(queue=p2pmsg.QueueConfig(unproven_max=16)))
     slow = make_puller(pusher.endpoint, prefetch=16)
     wait_for_workers(pusher, 1)
     for number in range(16):

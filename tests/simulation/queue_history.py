@@ -14,6 +14,7 @@ class History:
         self.acked = set()
         self._lost = set()
         self._rewound = []
+        self.hostile_count = 0
 
     def pushed(self, sequence, key):
         assert sequence not in self.keys
@@ -26,6 +27,11 @@ class History:
     def rewound(self, delivery):
         """Note that what was delivered before this number may be done again, in order."""
         self._rewound.append(delivery)
+
+    def hostile(self, job):
+        """Note that a worker has a job that means not to do it."""
+        assert job.value == job.sequence
+        self.hostile_count += 1
 
     def began(self, worker, job, now):
         assert job.value == job.sequence

@@ -14,6 +14,7 @@ from p2pmsg.queue.pusher_input import restore
 from recovery.queue import BreakerConfig, Given, JobQueue, Lot, QueueConfig, QueuedJob
 from tests.simulation.queue_disk import Disk
 from tests.simulation.queue_history import History
+from tests.simulation.queue_hostile import HostileNode
 from tests.simulation.queue_nodes import WorkerNode
 
 MS = 1_000_000
@@ -36,6 +37,7 @@ class Profile:
     discard: float = 0.0
     poison: float = 0.0
     mischief: float = 0.0
+    hostile: int = 0
     cuts: int = 0
     stalls: int = 0
     stops: int = 0
@@ -60,12 +62,15 @@ class World:
         self.alive_processes = set()
         self.config = QueueConfig(
             ack_timeout_ms=1000, grace_ms=200, deliveries_max=4, retry_delay_ms=5,
-            retry_ceiling_ms=50, dedup_window_ms=60_000,
+            retry_ceiling_ms=50, dedup_window_ms=60_000, hold_ms=600, extend_max_ms=500,
+            reject_delay_max_ms=100,
             breaker=BreakerConfig(failures_max=30, pause_ms=50, pause_ceiling_ms=200),
         )  # fmt: skip
         self.healing = False
         self.pusher = Pusher(self)
         self.workers = [WorkerNode(self, n) for n in range(profile.workers)]
+        first = len(self.workers) + self.rng.randrange(100) if profile.hostile else 0
+        self.workers += [HostileNode(self, first + n) for n in range(profile.hostile)]
         self.poison = set()
         self._plan()
 

@@ -21,6 +21,7 @@ PROFILES = {
     "pusher": Profile(pusher_crashes=3, cuts=2, crash=0.02),
     "system": Profile(system_crashes=3, pusher_crashes=1, cuts=1, hang=0.2, slow=True),
     "synced": Profile(system_crashes=3, pusher_crashes=1, synced=True),
+    "hostile": Profile(hostile=5, cuts=2, pusher_crashes=1),
     "shorter": Profile(shortenings=4, cuts=2, stalls=4, stops=3, hang=0.2, slow=True),
     "all": Profile(
         jobs=30, workers=4, reject=0.1, crash=0.03, hang=0.03, discard=0.02, poison=0.02,
@@ -29,7 +30,7 @@ PROFILES = {
 }  # fmt: skip
 
 
-LONG = {"system": 5, "shorter": 10}
+LONG = {"system": 5, "shorter": 10, "hostile": 3}
 """Profiles of which a run takes so many times as long as of others: they get as many seeds less."""
 
 
@@ -44,6 +45,7 @@ def test_no_job_is_forgotten_and_keys_keep_their_order(name, rounds):
             raise AssertionError(f"profile {name}, seed {seed}: {error}") from error
 
         assert history.acked, seed
+        assert bool(history.hostile_count) == bool(PROFILES[name].hostile), seed
 
 
 def test_the_checker_finds_a_forgotten_job():

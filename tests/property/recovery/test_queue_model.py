@@ -3,7 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.queue import Hand, Lanes, Lot, Parcel, QueuedJob, bits_of, runs_of
+from recovery.queue import (
+    Hand,
+    JobQueue,
+    Lanes,
+    Lot,
+    Parcel,
+    QueueConfig,
+    QueuedJob,
+    bits_of,
+    runs_of,
+)
 
 
 def lot(sequence, count):
@@ -79,3 +89,63 @@ def test_lanes_give_the_highest_priority_and_then_the_oldest(pushed, takes):
         alone = [entry for entry in found if entry[0] < 0]
         assert alone == sorted(alone)
     assert lanes.count == len(naive) - len(found)
+
+
+HOLD_NS, TIMEOUT_NS, DELAY_MAX_NS = 10_000_000, 2_000_000, 5_000_000
+LIMITS = QueueConfig(
+    hold_ms=10, ack_timeout_ms=2, extend_max_ms=20, reject_delay_max_ms=5, deliveries_max=1000,
+    unproven_max=3, retry_delay_ms=0, retry_ceiling_ms=0,
+)  # fmt: skip
+STRANGERS = (1, 2, 3)
+asks = st.one_of(
+    st.tuples(st.just("reject"), st.sampled_from(STRANGERS), st.integers(0, 2**80)),
+    st.tuples(st.just("extend"), st.sampled_from(STRANGERS), st.integers(0, 2**80)),
+    st.tuples(st.just("again"), st.sampled_from(STRANGERS), st.just(0)),
+    st.tuples(st.just("ack others'"), st.sampled_from(STRANGERS), st.integers(0, 40)),
+    st.tuples(st.just("wait"), st.just(0), st.integers(1, 2 * HOLD_NS)),
+)
+
+
+@given(st.lists(st.sampled_from((None, "a", "b")), min_size=1, max_size=12), st.lists(asks))
+def test_whatever_strangers_ask_for_an_honest_worker_gets_every_job(keys, moves):
+    """Strangers hold, reject, extend and connect again, but do not acknowledge what they have."""
+    queue, now = JobQueue(LIMITS), 0
+    for number in STRANGERS:
+        queue.join(number, "stranger", 2**31, now_ns=now)
+    for sequence, key in enumerate(keys):
+        queue.store.push(QueuedJob(sequence, b"x", 0, key=key), now_ns=now)
+
+    def step(at):
+        for worker in queue.workers.values():
+            queue.heard(worker, now_ns=at)
+        queue.handle_timer(now_ns=at)
+        while (found := queue.take(now_ns=at)) is not None:
+            worker, _ = found
+            assert worker.hand.count <= min(worker.prefetch, worker.allowance)
+
+    for what, number, amount in moves:
+        step(now)
+        worker = queue.workers.get(number)
+        first = worker.hand.oldest() if worker is not None else None
+        if what == "wait":
+            now += amount
+        elif what == "again":
+            queue.join(number, "stranger", 2**31, now_ns=now)
+        elif what == "extend":
+            queue.extend(worker, amount, now_ns=now)
+        elif what == "reject" and first is not None:
+            queue.reject(worker, first.first, "no", amount, now_ns=now)
+        elif what == "ack others'":
+            mine = {n for low, high in worker.hand.open_ranges() for n in range(low, high)}
+            if amount not in mine:
+                queue.ack(worker, amount, amount + 1, now_ns=now)
+    assert queue.store.done == 0
+    honest = queue.join(9, "honest", 4, now_ns=now)
+    end = now + DELAY_MAX_NS + 20_000_000 + 60 * (6 * HOLD_NS + TIMEOUT_NS)
+    while queue.store.in_flight and now < end:
+        step(now)
+        for parcel in honest.hand.parcels():
+            queue.ack(honest, parcel.first, parcel.first + parcel.count, now_ns=now)
+        now += TIMEOUT_NS
+    assert (queue.store.done, queue.store.in_flight) == (len(keys), 0)
+    assert queue.store.bytes == 0

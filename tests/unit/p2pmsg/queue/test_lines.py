@@ -153,3 +153,85 @@ def test_message_ids_and_dead_letters_are_taken_over_by_their_age():
 
     assert [name for name, _, _ in store.dedup.items()] == ["old", "young"]
     assert [dead.job.sequence for dead in store.dead.list()] == [1, 0]
+
+
+def test_a_lease_ends_also_while_the_pusher_asks_who_this_is():
+    """Or the thread went round without a pause, and the job was never said to be gone."""
+    pusher = make_pusher()
+    pusher.queue.store.push_lot(Lot(0, b"\xc0\xc0", [1, 2], 0))
+    line = joined(pusher)
+    pusher.handle_timer(now_ns=0)
+    down(pusher, line)
+    job = line.take(now_ns=0)
+    pusher.receive(b"a", KNOCK, now_ns=0)  # a hello of before, that came late
+    down(pusher, line)
+    assert not line.joined
+    later = line.next_deadline_ns() + 40_000 * MS
+
+    line.handle_timer(now_ns=later)
+    assert line.next_deadline_ns() > later
+    assert (job.state, len(line.ready), len(line.open)) == ("gone", 0, 0)
+    assert not line.ack(job)
+
+
+def test_an_extension_is_told_to_the_pusher():
+    pusher = make_pusher()
+    pusher.queue.hold_ns = 1000 * MS
+    pusher.queue.store.push_lot(Lot(0, b"\xc0", [1], 0))
+    line = joined(pusher)
+    pusher.handle_timer(now_ns=0)
+    down(pusher, line)
+    job = line.take(now_ns=0)
+    assert line.extend(job, 5.0)
+    assert line.unsent
+    line.flush(now_ns=0)
+    up(line, pusher)
+    pusher.handle_timer(now_ns=0)
+    down(pusher, line)
+
+    assert pusher.queue.workers[1].extended_ns == 5000 * MS
+    assert not line.unsent
+
+
+@pytest.mark.parametrize("extend_ms", [float("nan"), -1.0, float("inf"), 1e300])
+def test_what_is_no_time_is_counted(extend_ms):
+    pusher = make_pusher()
+    line = joined(pusher)
+    line._extended[7] = extend_ms
+    line.flush(now_ns=0)
+    up(line, pusher)
+    assert pusher.invalid == {"extend": 1}
+    assert pusher.queue.workers[1].extended_ns == 0
+
+
+def test_a_worker_that_settles_nothing_is_asked_for_its_jobs_and_then_loses_them():
+    pusher = make_pusher()
+    queue = pusher.queue
+    queue.hold_ns = 1000 * MS
+    queue.store.push_lot(Lot(0, b"\xc0\xc0\xc0", [1, 2, 3], 0))
+    line = joined(pusher)
+    pusher.handle_timer(now_ns=0)
+    down(pusher, line)
+    job = line.take(now_ns=0)
+    assert len(line.ready) == 2
+    worker = queue.workers[1]
+    queue.heard(worker, now_ns=1000 * MS)
+    pusher.handle_timer(now_ns=1000 * MS)
+    # An honest one gives back what it has not begun.
+    worker.paused_ns = 2**62
+    down(pusher, line)
+    line.flush(now_ns=1000 * MS)
+    while line.outbox:
+        pusher.receive(b"a", line.outbox.popleft(), now_ns=1000 * MS)
+    assert (len(line.ready), worker.hand.count, queue.recalled) == (0, 1, 2)
+
+    later = 1000 * MS + queue._ack_timeout_ns
+    queue.heard(worker, now_ns=later)
+    pusher.handle_timer(now_ns=later)
+    assert (worker.hand.count, queue.held_back) == (0, 1)
+    down(pusher, line)  # it is asked what it has
+    while line.outbox:
+        pusher.receive(b"a", line.outbox.popleft(), now_ns=later)
+    down(pusher, line)
+    assert job.state == "gone"
+    assert line.joined

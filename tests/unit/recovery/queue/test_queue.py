@@ -18,7 +18,7 @@ MS = 1_000_000
 
 
 def queue(**settings):
-    return JobQueue(QueueConfig(**{"retry_delay_ms": 10, **settings}))
+    return JobQueue(QueueConfig(**{"retry_delay_ms": 10, "unproven_max": 1000, **settings}))
 
 
 def lot(count, sequence=0):
