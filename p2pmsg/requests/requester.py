@@ -16,6 +16,7 @@ from p2pmsg.publisher_stream import check_topic
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
 from p2pmsg.sync.closing import ClosesAtOnce
+from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.wire import Frame, FrameError, Kind, encoder
 
@@ -71,8 +72,10 @@ class Requester(ClosesAtOnce):
         self._lock = threading.Lock()
         self._topics: dict[str, bytes] = {}
         self._closed = False
+        self._unusable = "it is closed"
         self._first = 0
         self.retries = self.strays = 0
+        close_in_children(self)  # a child would ask by the same id, and get our answers
 
     def request(
         self, topic: str, value: Any = None, *, timeout: float = 5.0, attempts_max: int = 3
@@ -81,7 +84,9 @@ class Requester(ClosesAtOnce):
 
         It is asked at one responder; where no answer came in its part of the time, at the next one,
         or at the same again, which then answers from its cache and does not do the work twice.
-        (Another responder cannot know: where work must not be done twice anywhere, give one.)
+        Another responder cannot know, and neither can one that was started again since: what it had
+        answered is gone with it. Where work must not be done twice, give `attempts_max=1`: a
+        time-out then leaves open whether it was done.
 
         Args:
             topic: what is asked.
@@ -179,6 +184,13 @@ class Requester(ClosesAtOnce):
 
     # -------------------------------------------------------------------------------- private
 
+    def _forget(self) -> None:
+        """In a forked child: neither the connections nor the id are the child's."""
+        self._closed = True
+        self._unusable = "it belongs to the parent process"
+        self._lock = threading.Lock()
+        self._all = []
+
     def _pack(self, topic: str, value: Any) -> bytes:
         try:
             known = topic in self._topics
@@ -200,7 +212,7 @@ class Requester(ClosesAtOnce):
     def _clients(self) -> list[transports.ZmqQueueClient]:
         """Return this thread's own connections: no answer has to change threads."""
         if self._closed:
-            raise ClosedError("the requester")
+            raise ClosedError("the requester", self._unusable)
         clients: list[transports.ZmqQueueClient] | None = getattr(self._local, "clients", None)
         if clients is None:
             context = transports.context()

@@ -18,6 +18,7 @@ from p2pmsg.requests import frames
 from p2pmsg.requests.cache import ReplyCache, Request
 from p2pmsg.requests.frames import Status
 from p2pmsg.sync.closing import ClosesAtOnce
+from p2pmsg.sync.forks import close_in_children
 from p2pmsg.wire import Frame, FrameError, Kind, encoder
 
 _WAIT_MS: Final = 50
@@ -92,6 +93,7 @@ class Responder(ClosesAtOnce):
         self._pool: ThreadPoolExecutor | None = None
         self._serving = threading.Lock()
         self._closed = False
+        self._unusable = "it is closed"
         try:
             self._server = transports.ZmqQueueServer(
                 endpoint, context=transports.context(), busy_wait_us=busy_wait_us
@@ -100,6 +102,7 @@ class Responder(ClosesAtOnce):
             raise EndpointError(error) from error
         except transports.BindError as error:
             raise BindError(str(error), error.errno) from error
+        close_in_children(self)
 
     @property
     def endpoint(self) -> str:
@@ -128,7 +131,7 @@ class Responder(ClosesAtOnce):
 
         """
         if self._closed:
-            raise ClosedError("the responder")
+            raise ClosedError("the responder", self._unusable)
         if not self._serving.acquire(blocking=False):
             raise ClosedError("the responder", "another thread serves it already")
         try:
@@ -169,6 +172,11 @@ class Responder(ClosesAtOnce):
         return f"<Responder {'closed' if self._closed else self.endpoint}>"
 
     # -------------------------------------------------------------------------------- private
+
+    def _forget(self) -> None:
+        """In a forked child: neither the socket nor the thread is the child's."""
+        self._closed = True
+        self._unusable = "it belongs to the parent process"
 
     def _add(self, topic: str, handler: Handler) -> None:
         try:
