@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from p2pmsg import wire
 from p2pmsg.batch import pack_slice
-from p2pmsg.errors import ConfigError
+from p2pmsg.errors import ConfigError, LogFailedError
 from p2pmsg.mold import codec
 from p2pmsg.mold.feed import FIRST, session_id
 from p2pmsg.publisher_log import LogStats, PublisherLog
@@ -31,9 +31,6 @@ class MoldLog:
         session: the session's name, as it goes over the wire.
         topic: of the stream that the log has.
 
-    Attributes:
-        following: the sequence of the next message.
-
     Raises:
         ConfigError: the log is another session's.
 
@@ -49,16 +46,28 @@ class MoldLog:
         self._topic = topic
         self._prefix = wire.stream_prefix(topic, wanted)
         self._buffer = bytearray()
-        self.following = max(FIRST, self._log.next(topic))
+
+    @property
+    def following(self) -> int:
+        """The sequence after the last message that is in the log for certain."""
+        return FIRST if self._log.broken is not None else max(FIRST, self._log.next(self._topic))
 
     def append(self, sequence: int, packet: bytes) -> None:
-        """Write a packet's messages, before it goes out; raises `LogFailedError`."""
+        """Write a packet's messages, before it goes out; raises `LogFailedError`.
+
+        `bring_to_disk` comes after it, and before the packet goes out.
+        """
         messages = codec.read_packet(packet).messages
         wall_ns = time.time_ns()
         frame = pack_slice(self._prefix, sequence, wall_ns, messages, None, None, self._buffer)[0]
         self._log.append(self._topic, sequence, len(messages), frame, wall_ns, wall_ns)
+
+    def bring_to_disk(self) -> None:
+        """With `fsync="always"`: force what was written to the disk; raises `LogFailedError`."""
         if self._log.gated:
             self._log.sync(nullcontext())
+            if self._log.broken is not None:
+                raise LogFailedError(self._log.broken)
 
     def history(self, start: int, stop: int) -> Sequence[bytes]:
         """Return the messages from `start` on that are kept, of some frames, up to `stop`."""

@@ -23,6 +23,8 @@ _MS = 1_000_000
 _STREAM = "mold"
 _ADDRESSES_MAX = 4096
 END_REPEAT_NS = 100 * _MS
+_Made = tuple[int, int, bytes]
+"""Sequence, count, packet."""
 History = Callable[[int, int], Sequence[bytes]]
 """Gives the messages [start, stop) by their Mold sequences, or the first of them; or none."""
 
@@ -68,21 +70,41 @@ class MoldPublisherCore:
 
     def publish(self, messages: Iterable[bytes], *, now_ns: int) -> tuple[int, int]:
         """Accept messages; returns the first and the last one's sequence."""
+        if self._log is not None:
+            # An interrupt may have struck where the log alone had a packet.
+            self.following = max(self.following, self._log.following)
         first = self.following
         made = codec.packets(self.session, first, messages, self._packet_bytes)
-        for sequence, count, data in made:
-            if self._log is not None:
-                try:
-                    self._log.append(sequence, data)
-                except LogFailedError as failure:
-                    whole = sum(count for _, count, _ in made)
-                    failure.add_note(f"{sequence - first} of {whole} messages were accepted")
-                    raise
+        logged, failure = (made, None) if self._log is None else self._write(self._log, made)
+        for sequence, count, data in logged:
             self.replay.append(_STREAM, sequence, count, data, now_ns=now_ns, timestamp_ns_max=0)
             self.outbox.append(data)
             self.following = sequence + count
         self._heartbeat.data_sent(now_ns=now_ns)
+        if failure is not None:
+            whole = sum(count for _, count, _ in made)
+            failure.add_note(f"{self.following - first} of {whole} messages were accepted")
+            raise failure
         return first, self.following - 1
+
+    def _write(
+        self, log: "MoldLog", made: list[_Made]
+    ) -> tuple[list[_Made], LogFailedError | None]:
+        """Write packets to the log; return those that may go out, and why not all of them."""
+        logged: list[_Made] = []
+        failure: LogFailedError | None = None
+        try:
+            for packet in made:
+                sequence, _, data = packet
+                log.append(sequence, data)
+                logged.append(packet)
+        except LogFailedError as error:
+            failure = error
+        try:
+            log.bring_to_disk()
+        except LogFailedError as error:
+            return [], failure or error
+        return logged, failure
 
     def end(self, *, now_ns: int) -> None:
         """Say from now on that the session is over."""
