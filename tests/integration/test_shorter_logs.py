@@ -1,0 +1,153 @@
+"""Logs of relays and Mold publishers that come back shorter than they were."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+import p2pmsg
+from p2pmsg import LogConfig, PublisherConfig
+from tests.integration.peers import start_child, take
+from tests.integration.test_udp_multicast import free_port
+from tests.places import lasting_place
+
+pytest.importorskip("recovery.log")
+
+SMALL = PublisherConfig(frame_bytes=2048)
+COUNT = 2000
+
+
+def shorten(directory):
+    """Cut 2 KB off the newest segment, as a disk does that lost its last pages."""
+    newest = max(Path(directory).glob("*.log"))
+    size = newest.stat().st_size
+    assert size > 8192
+    os.truncate(newest, size - 2048)
+
+
+class Feed:
+    """A publisher with a log, a relay of it to be killed, and a subscriber that had everything."""
+
+    def __init__(self, tmp_path, make_child, make_publisher, make_subscriber):
+        self.make_child, self.log = make_child, tmp_path / "relay"
+        self.place = lasting_place()
+        self.publisher = make_publisher(
+            lasting_place(), name="feed", log=LogConfig(tmp_path / "feed"), config=SMALL
+        )
+        self.relay = self.start_relay()
+        self.publisher.wait_for_subscribers(1, timeout=20)
+        for number in range(COUNT):
+            self.publisher.publish("t", [number, b"x" * 50])
+        self.publisher.flush()
+        self.early = make_subscriber(self.place, start=0)
+        assert self.sequences(self.early, COUNT) == list(range(COUNT))
+
+    def start_relay(self):
+        child = self.make_child(
+            "relay", self.publisher.endpoint, self.place, str(self.log), module="relay_children"
+        )
+        child.line()
+        return child
+
+    def lose_the_end(self):
+        self.relay.signal(signal.SIGKILL)
+        self.relay.wait()
+        shorten(self.log)
+
+    @staticmethod
+    def sequences(subscriber, count):
+        return [message.sequence for message in take(subscriber, count)]
+
+
+@pytest.fixture
+def feed(tmp_path, make_child, make_publisher, make_subscriber):
+    return Feed(tmp_path, make_child, make_publisher, make_subscriber)
+
+
+def test_a_relay_gets_again_what_its_log_has_lost(feed, make_subscriber):
+    feed.lose_the_end()
+    feed.start_relay()
+    for number in range(100):
+        feed.publisher.publish("t", number)
+    assert feed.sequences(feed.early, 100) == list(range(COUNT, COUNT + 100))
+    late = make_subscriber(feed.place, start=0)
+    assert feed.sequences(late, COUNT + 100) == list(range(COUNT + 100))
+    for subscriber in (feed.early, late):
+        stats = subscriber.stats()
+        assert (stats.lost, stats.balanced) == (0, True)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a relay's log does not know where others' sessions ended in it"
+)
+def test_what_only_the_relays_log_had_is_reported_lost(feed, make_subscriber):
+    feed.publisher.close(timeout=5.0)
+    feed.lose_the_end()
+    feed.start_relay()
+    late = make_subscriber(feed.place, start=0)
+    seen = 0
+    try:
+        while seen < COUNT:
+            seen = late.receive(1.5).sequence + 1
+    except TimeoutError:
+        pass
+    stats = late.stats()
+    assert seen < COUNT
+    assert stats.delivered + stats.lost == COUNT
+
+
+@pytest.fixture
+def place():
+    return f"mold://239.255.12.1:{free_port()}?interface=127.0.0.1&request=127.0.0.1:0"
+
+
+def goes_on(place, log, last):
+    """Whether no sequence is used again: it goes on after the last, or the log is refused."""
+    try:
+        with p2pmsg.MoldPublisher(place, session="S1", log=LogConfig(log)) as publisher:
+            return publisher.publish(b"next") > last
+    except p2pmsg.ConfigError as error:
+        return "log" in str(error)
+
+
+def publish(place, log):
+    with p2pmsg.MoldPublisher(place, session="S1", log=LogConfig(log)) as publisher:
+        return publisher.publish_many([b"x" * 50] * COUNT)[1]
+
+
+def test_a_mold_session_whose_closed_log_was_cut_uses_no_sequence_again(tmp_path, place):
+    last = publish(place, tmp_path)
+    shorten(tmp_path)
+
+    assert goes_on(place, tmp_path, last)
+
+
+@pytest.mark.xfail(strict=True, reason="a log does not know that it came back shorter")
+def test_a_mold_session_that_was_killed_and_cut_uses_no_sequence_again(tmp_path, place, opened):
+    child = start_child(
+        "publish_until_killed", place, tmp_path, "interval", module="test_udp_mold_accepted"
+    )
+    opened.callback(child.finish)
+    said = b""
+    while len(said) < 8 * 2000:
+        said += os.read(child.process.stdout.fileno(), 65_536)
+    child.signal(signal.SIGKILL)
+    child.wait()
+    last = int.from_bytes(said[len(said) // 8 * 8 - 8 : len(said) // 8 * 8], "big")
+    shorten(tmp_path)
+
+    assert goes_on(place, tmp_path, last)
+
+
+@pytest.mark.xfail(strict=True, reason="a log does not know that it is a copy")
+def test_a_mold_session_out_of_a_copy_uses_no_sequence_again(tmp_path, place):
+    log, copy = tmp_path / "log", tmp_path / "copy"
+    publish(place, log)
+    shutil.copytree(log, copy)
+    last = publish(place, log)
+    shutil.rmtree(log)
+    shutil.copytree(copy, log)
+
+    assert goes_on(place, log, last)
