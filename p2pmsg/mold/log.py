@@ -3,6 +3,8 @@
 Its records are DATA frames of one stream, so that `p2pmsg log` and Spark read it like any other.
 """
 
+import os
+import secrets
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -38,11 +40,18 @@ class MoldLog:
 
     def __init__(self, config: "LogConfig", session: bytes, topic: str) -> None:
         wanted = session_id(session)
-        self._log = PublisherLog(config, session=wanted, wall_ns=time.time_ns())
+        # A log that was given up, or of which an end is missing, begins a new session: any but the
+        # one wanted, whose sequences may be known to receivers beyond what is left.
+        others = wanted if _is_new(config) else secrets.randbits(64)
+        self._log = PublisherLog(config, session=others, wall_ns=time.time_ns())
         if self._log.session != wanted:
             self._log.close(time.time_ns())
             name = session.decode().rstrip()
-            raise ConfigError("log", f"one of the session {name!r}, or a new one", config.directory)
+            limit = (
+                f"one of the session {name!r} that is whole, or a new one; where it was given up "
+                "or has come back shorter, begin a session of another name in a new directory"
+            )
+            raise ConfigError("log", limit, config.directory)
         self._topic = topic
         self._prefix = wire.stream_prefix(topic, wanted)
         self._buffer = bytearray()
@@ -103,3 +112,11 @@ class MoldLog:
     def stats(self) -> LogStats:
         """Return what there is to tell of the log."""
         return self._log.stats()
+
+
+def _is_new(config: "LogConfig") -> bool:
+    """Whether there is nothing yet where the log is to be."""
+    try:
+        return not any(name.endswith((".log", "state")) for name in os.listdir(config.directory))
+    except (OSError, TypeError, AttributeError):
+        return True  # what is wrong with it is for the log to say

@@ -72,7 +72,9 @@ class MoldPublisher(ClosesAtOnce):
         history: gives older messages, from a store of yours, for requests that neither the buffer
             nor the log can answer.
         log: a `LogConfig`: messages are kept there before they go out, requests are answered from
-            it, and a publisher that is started again goes on in its session. Needs the extra `log`.
+            it, and a publisher that is started again goes on in its session. A log that was given
+            up (`on_error="continue"`) is refused: what went out after that is not in it, and its
+            sequences must not be used again. Needs the extra `log`.
 
     Raises:
         ConfigError: a setting is out of its limits, or the log is another session's;

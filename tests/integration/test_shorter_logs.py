@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,29 @@ def test_a_mold_session_that_was_killed_and_cut_uses_no_sequence_again(tmp_path,
     child.wait()
     last = int.from_bytes(said[len(said) // 8 * 8 - 8 : len(said) // 8 * 8], "big")
     shorten(tmp_path)
+
+    assert goes_on(place, tmp_path, last)
+
+
+GIVES_UP = """
+import resource, sys, p2pmsg
+log = p2pmsg.LogConfig(sys.argv[2], on_error="continue")
+with p2pmsg.MoldPublisher(sys.argv[1], session="S1", log=log) as feed:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    while feed.stats().log.failed is None:
+        feed.publish(bytes(1000))
+    for _ in range(50):
+        last = feed.publish(b"not in the log")
+print(last)
+"""
+
+
+def test_a_mold_session_whose_log_was_given_up_uses_no_sequence_again(tmp_path, place):
+    ended = subprocess.run(
+        [sys.executable, "-c", GIVES_UP, place, tmp_path], capture_output=True, timeout=30
+    )
+    last = int(ended.stdout)
+    assert last > 100
 
     assert goes_on(place, tmp_path, last)
 
