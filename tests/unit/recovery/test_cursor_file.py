@@ -113,6 +113,31 @@ def test_a_torn_end_is_cut_and_told(store, file):
     assert reopened(store) == {(1, "a"): 7}
 
 
+def test_a_file_that_comes_back_shorter_repeats_and_never_skips(store, file):
+    """Cut at each byte: it says what it said at some time before, or is refused."""
+    known, whole = [streams(file)], store.data
+    for step in range(1, 8):
+        for durable in (False, True):
+            name = "ab"[step % 2]
+            file.advance([(1, name, 10 * step + durable)], durable=durable)
+            known.append(streams(file))
+    full, found = store.data, []
+    store.kill()
+    for size in range(len(full), len(whole) - 1, -1):
+        store.data = store.durable = full[:size]
+        try:
+            again = CursorFile(store, CONFIG)
+        except CursorFileError:
+            continue
+        found.append({key: at for key, at in streams(again).items() if at})
+        again.close()
+        store.kill()
+    earlier = [{key: at for key, at in each.items() if at} for each in known]
+    assert found[0] == earlier[-1]
+    assert all(each in earlier for each in found)
+    assert sorted(found, key=earlier.index, reverse=True) == found
+
+
 def test_a_damaged_file_is_let_go_of_and_left_as_it_is(store, file):
     store.kill()
     damaged = store.data = store.data[:-1]
