@@ -194,6 +194,8 @@ class Sessions(msgspec.Struct, array_like=True):
     sessions: Annotated[list[SessionEntry], msgspec.Meta(max_length=SESSIONS_PER_PAGE)]
     following: Annotated[int, msgspec.Meta(ge=0, lt=2**32)] = 0
     """Where the next page begins; 0: this is the last one."""
+    settled: bool = True
+    """Whether it knows of all that its upstreams have: none of them is away, or has just begun."""
 
 
 def place_of(recovery: str) -> int:

@@ -288,8 +288,11 @@ class SubscriberCore:
         self.relays.leave()
 
     def _care_for_gaps(self, now_ns: int) -> None:
+        reforming = bool(self.relays.upstreams) and self.relays.reforming(now_ns)
         for stream in self.troubled.take_due(now_ns=now_ns):
             receiver = stream.receiver
+            if reforming and not self.routes.is_publisher_heard(stream.peer):
+                receiver.postpone(now_ns=now_ns, delay_ns=0)
             receiver.handle_timer(now_ns=now_ns)
             if self.member is not None and stream.peer.feedback is not None:
                 self.member.ask(stream, now_ns=now_ns)
@@ -322,6 +325,8 @@ class SubscriberCore:
             return
         if self.tally is not None:
             self.tally.note(line, stream, frame.sequence, frame.count, now_ns=now_ns)
+        if self.lines[line].relay is not None and frame.sequence < stream.receiver.expected:
+            self.relays.note_progress(stream, now_ns)
         self._take(stream, frame, now_ns, repaired=False)
 
     def _take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:

@@ -77,6 +77,8 @@ class Line:
     """Until when it is left alone, because it leads back to the relay whose intake this is."""
     lost_ns: int = -1
     """What `heard_ns` was set to when it was found silent."""
+    was_heard_ns: int = 0
+    """When anything came last, about, whatever was thought of its silence."""
 
     @property
     def key(self) -> int | None:
@@ -344,6 +346,8 @@ class LineDesk:
 
     def _check_lines(self, now_ns: int) -> None:
         for index, line in enumerate(self._core.lines):
+            if line.is_heard:
+                line.was_heard_ns = line.heard_ns
             silent_ns = now_ns - line.heard_ns
             strange_ns = 0 if line.strange_ns is None else now_ns - line.strange_ns
             peer = None if line.session is None else self._core.peers.get(line.session)

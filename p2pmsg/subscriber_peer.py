@@ -132,6 +132,8 @@ class Stream:
         history: in a multicast, where it stood when it was joined.
         relayed: messages that were missing and came from a relay.
         malformed: messages whose frame turned out to be malformed; they count as lost.
+        progress_ns: when a relay's progress is noted again at the soonest; `relay_heads` how far
+            relays were by their last heartbeats, by line.
         probed: its head when the session was last probed.
         retired: it has ended, and another one has its place: the publisher has gone back.
         prefix: how its frames begin; `plain_prefix` those that have values only.
@@ -152,7 +154,9 @@ class Stream:
         "plain_prefix",
         "prefix",
         "probed",
+        "progress_ns",
         "receiver",
+        "relay_heads",
         "relayed",
         "retired",
         "topic",
@@ -166,7 +170,8 @@ class Stream:
         self.plain_prefix = stream_prefix(topic, peer.session, FLAG_PLAIN)
         self.lone = lone_struct(len(self.prefix))
         self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng, peer.feedback)
-        self.history = self.probed = 0
+        self.history = self.probed = self.progress_ns = 0
+        self.relay_heads: dict[int, int] = {}
         self.retired = False
         self.conflated = 0
         self.given: int | None = None

@@ -15,9 +15,16 @@ from typing import TYPE_CHECKING, Final
 from p2pmsg import control, wire
 from p2pmsg.start import Start
 from p2pmsg.subscriber_lines import PROBE_RETRY_NS, Command
-from p2pmsg.subscriber_peer import Peer
+from p2pmsg.subscriber_peer import Peer, Stream
 from p2pmsg.subscriber_routes import Route
-from p2pmsg.subscriber_upstream import HOLD_NS, SETTLE_NS, Upstream, merge_heads
+from p2pmsg.subscriber_upstream import (
+    HOLD_NS,
+    QUIET_NS,
+    REFORM_NS,
+    SETTLE_NS,
+    Upstream,
+    merge_heads,
+)
 from p2pmsg.wire import Frame, FrameError, Kind
 
 if TYPE_CHECKING:
@@ -27,6 +34,8 @@ _MS = 1_000_000
 ASK_NS: Final = 1000 * _MS
 RETRY_NS: Final = 100 * _MS
 """How long an answer is waited for, and how soon is asked again because of unknown frames."""
+PROGRESS_NS: Final = 250 * _MS
+"""How often a relay's progress is noted, for each stream."""
 REFUSED_NS: Final = 5000 * _MS
 """How long a line in a loop is left alone, at least; up to twice as long, so that not all relays of
 a ring come back at once."""
@@ -67,6 +76,33 @@ class RelayDesk:
         return any(line.key is None for line in lines) or any(
             not up.complete for up in self.upstreams.values()
         )
+
+    def reforming(self, now_ns: int) -> bool:
+        """Whether a relay that may have what is missing is away, or does not know it yet.
+
+        Nothing is given up then: it is asked on. It is away for a bounded time, and so is each that
+        it gets its streams from.
+        """
+        lines = self._core.lines
+        new = now_ns - self._born_ns < REFORM_NS
+        for line in lines:
+            away_ns = now_ns - line.was_heard_ns
+            if line.relay is not None and QUIET_NS < away_ns < REFORM_NS:
+                return True
+            if new and line.key is None and (self.own is not None or self.upstreams):
+                return True
+        return any(not (up.settled and up.complete) for up in self._answering(now_ns))
+
+    def _answering(self, now_ns: int) -> Iterator[Upstream]:
+        for up in self.upstreams.values():
+            if now_ns - max(up.met_ns, up.answered_ns) < REFORM_NS:
+                yield up
+
+    def note_progress(self, stream: Stream, now_ns: int) -> None:
+        """Note that a relay has got further with what we have already: it will have the rest."""
+        if stream.receiver.missing and now_ns >= stream.progress_ns:
+            stream.progress_ns = now_ns + PROGRESS_NS
+            stream.receiver.postpone(now_ns=now_ns, delay_ns=0)
 
     def hold(self, peer: Peer, key: int, heads: control.Heads, now_ns: int) -> control.Heads | None:
         """Return where to begin a session whose first echoes these are; None: wait for more.
@@ -190,10 +226,19 @@ class RelayDesk:
         else:
             place = core._receive_heartbeat(frame, now_ns)
             peer = core.peers[frame.session]
+            self._note_head(peer, line, frame, now_ns)
             if not any(route.line == line for route in peer.relayed):
                 self.note_unknown(line, now_ns)
         if place not in (0, state.place):
             core.desk.note_stranger(line, now_ns)
+
+    def _note_head(self, peer: Peer, line: int, frame: Frame, now_ns: int) -> None:
+        """Note how far a relay is with a stream."""
+        stream = peer.streams[frame.topic]
+        known = stream.relay_heads.get(line, 0)
+        stream.relay_heads[line] = frame.sequence
+        if known < frame.sequence:
+            self.note_progress(stream, now_ns)
 
     def note_unknown(self, line: int, now_ns: int) -> None:
         """Note that frames of a session came that the relay has not announced."""
@@ -220,7 +265,7 @@ class RelayDesk:
         if up.asked_ns is None or frame.sequence != up.page:
             return  # it was asked for twice
         up.asked_ns, up.answered_ns = None, now_ns
-        up.path = list(body.path)
+        up.path, up.settled = list(body.path), body.settled
         if self.own is not None and self.own in up.path:
             self._refuse(up, now_ns)
             return
@@ -270,8 +315,9 @@ class RelayDesk:
             peer.ending_ns = now_ns
             for up in self.upstreams.values():
                 self._ask_soon(up, now_ns)
-        elif now_ns - peer.ending_ns > self._timeout_ns or (
-            not unmet and all(up.listed_ns > peer.ending_ns for up in self.upstreams.values())
+        elif not self.reforming(now_ns) and (
+            now_ns - peer.ending_ns > self._timeout_ns
+            or (not unmet and all(up.listed_ns > peer.ending_ns for up in self.upstreams.values()))
         ):
             peer.ending_ns = None
             return False

@@ -227,6 +227,13 @@ class RouteDesk:
         peer.current = order[at]
         return [order[at], *order[:at], *order[at + 1 :]]
 
+    def is_publisher_heard(self, peer: "Peer") -> bool:
+        """Whether the publisher itself is there, or the session has ended for good."""
+        lines = self._core.lines
+        return peer.gone or any(
+            line.session == peer.session and line.is_heard for line in lines
+        )
+
     def _live(self, peer: "Peer") -> list[Route]:
         """Return the routes whose lines are not silent; all, where all are."""
         lines = self._core.lines

@@ -7,6 +7,11 @@ from p2pmsg import control
 _MS: Final = 1_000_000
 SETTLE_NS: Final = 1000 * _MS
 """How long after the start lines may take to say who is there."""
+REFORM_NS: Final = 30_000 * _MS
+"""How long a relay may be away, or be new and not know its upstreams yet, until what it may have is
+given up: a process, or a machine, is started again meanwhile."""
+QUIET_NS: Final = 2500 * _MS
+"""How long a relay says nothing until it counts as away: two of its pulses and a half."""
 HOLD_NS: Final = 250 * _MS
 """How long a first echo waits for those by other routes."""
 
@@ -16,6 +21,7 @@ class Upstream:
     Attributes:
         path: the relays behind it, itself included.
         version: counts its changes; what its last pulse said.
+        settled: whether it says that it knows of all that its upstreams have.
         met_ns: when its welcome came.
         listed_ns: when its list last had come whole; `complete` whether it has at all.
 
@@ -35,6 +41,7 @@ class Upstream:
         self.answered_ns = self.listed_ns = 0
         self.met_ns = now_ns
         self.complete = False
+        self.settled = True
 
 
 def merge_heads(several: list[control.Heads]) -> control.Heads:

@@ -86,6 +86,7 @@ class RelayCore:
         self._stream_count = 0
         self._wall_offset_ns = self._tidy_ns = 0
         self.version = 0
+        self.settled = False
         self._pulse_ns = now_ns
         self.stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
         self.place = control.place_of(recovery)

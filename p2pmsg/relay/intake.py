@@ -79,6 +79,7 @@ class Intake:
         relay = self._relay
         source = self._source
         relay.set_path(source.relays.path_beyond())
+        relay.settled = not source.relays.reforming(now_ns)
         for session, peer in list(source.peers.items()):
             if not (peer.joined or peer.gone or peer.given_up):
                 continue

@@ -81,7 +81,7 @@ class RelayRequests:
         ]
         stop = at + control.SESSIONS_PER_PAGE
         following = stop if stop < len(entries) else 0
-        body = control.Sessions(relay.path, entries[at:stop], following)
+        body = control.Sessions(relay.path, entries[at:stop], following, relay.settled)
         frame = wire.control_frame(Kind.SESSIONS, relay.id, body, sequence=at)
         self._own.append(Reply(requester, frame))
 

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from p2pmsg.testing import NetworkOptions, Simulation
+from recovery import RangeSet
 
 pytest.importorskip("recovery.log")
 
@@ -103,6 +104,52 @@ def test_the_promise_holds_with_relays(shape, rounds):
         if not (shape.gone or shape.publisher_restarts or "join_kills" in shape.options):
             assert not simulation.lost, (seed, simulation.lost)
     assert delivered > 20 * rounds
+
+
+@pytest.mark.parametrize("log", [False, True], ids=["no logs", "logs"])
+@pytest.mark.timeout(max(240, 3 * SEEDS))
+def test_what_the_first_relay_of_a_chain_keeps_is_not_given_up_while_the_others_restart(log):
+    """The publisher is gone; the others are away for longer than a gap is waited for."""
+    for seed in range(SEEDS // 5):
+        rng = Random(seed)
+        simulation = Simulation(NetworkOptions(seed=seed, messages_per_s=150, loss=0.3))
+        publisher = simulation.add_publisher()
+        first = simulation.add_relay([publisher])
+        second = simulation.add_relay([first], log=log)
+        third = simulation.add_relay([second], log=log)
+        simulation.add_subscriber([third], start="earliest")
+        simulation.run(rng.uniform(100, 400))
+        publisher.leave_for_good()
+        others = [second, third]
+        for relay in rng.sample(others, 2):
+            relay.crash()
+            simulation.run(rng.uniform(0, 100))
+        for relay in rng.sample(others, 2):
+            simulation.run(rng.uniform(3000, 11_000))
+            relay.revive()
+        simulation.add_subscriber([third], start="earliest")
+        simulation.heal()
+        assert simulation.settle(60_000), f"seed {seed} does not settle"
+        simulation.check(quiet_ms=0)
+        for session, served in first.relay.sessions.items():
+            for topic, stream in served.streams.items():
+                kept = RangeSet([served.head(topic)])
+                for loss in stream.losses:
+                    kept.remove(loss.start, loss.stop)
+                for relay in others:
+                    got = relay.relay.sessions[session].streams[topic]
+                    assert got.next == stream.next, seed
+                    check_kept(kept, got.losses, f"seed {seed}, {relay.name}")
+                for subscriber in simulation.subscribers:
+                    received = subscriber.core.peers[session].streams[topic].receiver
+                    assert received.head == stream.next, seed
+                    check_kept(kept, received.lost_ranges, f"seed {seed}, {subscriber.name}")
+
+
+def check_kept(kept, losses, name):
+    """Check that nothing was lost that the first relay keeps."""
+    for loss in losses:
+        assert not kept.overlap(loss.start, loss.stop), (name, loss)
 
 
 def test_it_is_quiet_once_all_is_well():
