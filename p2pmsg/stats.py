@@ -94,6 +94,9 @@ class LineStats:
             are lost here, not in the network.
         buffer_bytes: size of the kernel's receive buffer, by the kernel's count; 0: not a datagram
             line.
+        frames_invalid: frames that were dropped, as those of a program that is no p2pmsg peer.
+        found: what is at the endpoint where no welcome has ever come from it, for people: nobody,
+            a ZeroMQ socket of another kind, a stranger. It is looked after 5 s, then each minute.
 
     """
 
@@ -105,6 +108,8 @@ class LineStats:
     lag_ms: float
     kernel_drops: int
     buffer_bytes: int
+    frames_invalid: int = 0
+    found: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -189,6 +189,7 @@ class SubscriberCore:
             state.heard_ns = now_ns
         except FrameError as error:
             self.invalid[str(error)] += 1
+            state.invalid += 1
             if str(error) == "session" and state.relay is not None:
                 self.relays.note_unknown(line, now_ns)
             elif str(error) == "session" and not state.shared:

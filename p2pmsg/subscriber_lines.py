@@ -71,6 +71,8 @@ class Line:
     doubted: bool = False
     """Whether it was made anew because of them, so that its next welcome is believed."""
     received: int = 0
+    invalid: int = 0
+    """Frames that were dropped, for whatever reason."""
     relay: int | None = None
     """The relay at its end, where it is one; then `session` is None."""
     refused_until_ns: int | None = None

@@ -3,6 +3,7 @@
 from transports.base import DataReceiver, DataSender, RecoveryClient, RecoveryServer
 from transports.busy_wait import BUSY_WAIT_US, TURN, BusyWait
 from transports.context import Context, context
+from transports.diagnosis import describe_peer
 from transports.endpoint import Endpoint, as_endpoint, parse_endpoint
 from transports.errors import (
     AddressInUseError,
@@ -58,6 +59,7 @@ __all__ = [
     "ZmqSender",
     "as_endpoint",
     "context",
+    "describe_peer",
     "free_zmq_frames",
     "make_zmq_frame",
     "parse_endpoint",

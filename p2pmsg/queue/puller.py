@@ -20,6 +20,7 @@ from p2pmsg.sync.closing import ClosesAtOnce
 from p2pmsg.sync.exclusive import ExclusiveLock, goes_by_flag
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.settings import check_endpoints, check_name
+from p2pmsg.sync.unanswered import Unanswered
 
 _MS: Final = 1_000_000
 _ROUNDS_MAX: Final = 16
@@ -79,6 +80,7 @@ class Puller(ClosesAtOnce):
                 client.close()
             raise
         self._line = self._lines[0]
+        self._unanswered = Unanswered("pusher", places, now_ns=_monotonic_ns())
         self._turns = 0
         self._driver = Driver("p2pmsg-puller", self._turn, [client.fd for client in self._clients])
         close_in_children(self)
@@ -290,6 +292,9 @@ class Puller(ClosesAtOnce):
             if now_ns - line.heard_ns > silence_ns:
                 line.heard_ns = now_ns
                 client.reconnect()
+        if now_ns >= self._unanswered.next_ns:
+            strange = [sum(line.invalid.values()) for line in self._lines]
+            self._unanswered.look([line.joined for line in self._lines], strange, now_ns)
         if not self._work(now_ns):
             return 0.0
         return self._wait_ms()
@@ -337,6 +342,11 @@ class Puller(ClosesAtOnce):
             ready=ready,
             pushers=sum(line.joined for line in lines),
             frames_invalid=merge_counts(invalid),
+            unanswered={
+                client.endpoint: found
+                for client, found in zip(self._clients, self._unanswered.found, strict=True)
+                if found
+            },
         )
 
     def _check_usable(self) -> None:

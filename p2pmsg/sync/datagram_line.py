@@ -172,12 +172,13 @@ def line_stats(
     core: SubscriberCore,
     endpoints: Sequence[transports.Endpoint],
     receivers: Sequence[object],
+    found: Sequence[str],
 ) -> list[LineStats]:
     """Return what each line brought."""
     counts = [LineCount() for _ in endpoints] if core.tally is None else core.tally.counts
     made = []
-    for endpoint, receiver, line, count in zip(
-        endpoints, receivers, core.lines, counts, strict=True
+    for endpoint, receiver, line, count, text in zip(
+        endpoints, receivers, core.lines, counts, found, strict=True
     ):
         own = receiver if isinstance(receiver, DatagramLine) else None
         made.append(
@@ -190,6 +191,8 @@ def line_stats(
                 lag_ms=count.lag_ns / 1e6,
                 kernel_drops=0 if own is None else own.kernel_drops,
                 buffer_bytes=0 if own is None else own.buffer_bytes,
+                frames_invalid=line.invalid,
+                found=text,
             )
         )
     return made

@@ -301,6 +301,7 @@ class Relay(ClosesItself):
                     pass
                 self._log_failure = None
                 self._say_loops()
+                self._receiving.look_for_answers(time.monotonic_ns())
             except transports.ClosedError:
                 return
             except LogFailedError as error:

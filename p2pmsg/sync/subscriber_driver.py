@@ -16,6 +16,7 @@ from p2pmsg.subscriber_peer import Stream
 from p2pmsg.sync.commits import Commits
 from p2pmsg.sync.datagram_line import DatagramLine, host_of, line_stats
 from p2pmsg.sync.mold_line import MoldClient, MoldLine
+from p2pmsg.sync.unanswered import Unanswered
 
 _MS = 1_000_000
 _FRAMES_PER_ROUND = 64
@@ -73,6 +74,7 @@ class SubscriberDriver:
         self._clients: dict[int, transports.ZmqRecoveryClient | MoldClient] = {}
         self.lock = lock
         self.io_lock = threading.RLock()
+        self._unanswered = Unanswered("publisher", endpoints, now_ns=time.monotonic_ns())
         self.stopping = False
         self.hurt = False
         self.commits: Commits | None = None
@@ -172,7 +174,15 @@ class SubscriberDriver:
 
     def line_stats(self) -> list[LineStats]:
         """Return what each line brought."""
-        return line_stats(self._core, self._endpoints, self._receivers)
+        found = self._unanswered.found
+        return line_stats(self._core, self._endpoints, self._receivers, found)
+
+    def look_for_answers(self, now_ns: int) -> None:
+        """Say which endpoints have not answered, when that is due."""
+        if now_ns >= self._unanswered.next_ns:
+            lines = self._core.lines
+            answered = [line.key is not None for line in lines]
+            self._unanswered.look(answered, [line.invalid for line in lines], now_ns)
 
     def wait_ms(self, deadline_ns: int | None) -> int:
         """Return how long to wait at most, up to a caller's deadline; 0 where something is due."""
@@ -336,6 +346,7 @@ class SubscriberDriver:
             tick_s = idle_s
             if commits is not None:
                 commits.handle_timer(time.monotonic_ns())
+            self.look_for_answers(time.monotonic_ns())
             if time.monotonic_ns() - self.last_round_ns < busy_s * 1e9 / 2:
                 continue
             if not self.io_lock.acquire(blocking=False):
