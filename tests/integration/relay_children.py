@@ -36,7 +36,14 @@ def relay(upstream, endpoint, directory):
         sys.stdin.readline()
 
 
-ROLES = {role.__name__: role for role in (publish, relay)}
+def forward(upstream, endpoint):
+    """Relay with default settings, without a log, until killed."""
+    with Relay(upstream, endpoint, name="forward") as served:
+        say(served.endpoint)
+        sys.stdin.readline()
+
+
+ROLES = {role.__name__: role for role in (publish, relay, forward)}
 
 if __name__ == "__main__":
     ROLES[sys.argv[1]](*sys.argv[2:])

@@ -119,6 +119,42 @@ def test_what_the_publisher_has_forgotten_comes_from_the_relay(
     assert take(earliest, 20_000) == list(range(20_000))
 
 
+@pytest.mark.long
+def test_relays_that_are_killed_behind_one_another_lose_nothing_that_the_first_one_keeps(
+    tmp_path, make_child, make_relay, make_subscriber
+):
+    """The last one comes back at once, the one before it when 5 s have passed; no logs."""
+    child = make_child("publish", LOOPBACK, "-", "2000", module=CHILDREN)
+    endpoint, _ = child.line().split()
+    first = make_relay(endpoint)
+    has(first, 2000)
+    places = [f"ipc://{tmp_path}/second", f"ipc://{tmp_path}/third"]
+
+    def start(number):
+        upstream = [first.endpoint, *places][number]
+        made = make_child("forward", upstream, places[number], module=CHILDREN)
+        made.line()
+        return made
+
+    relays = [start(0), start(1)]
+    subscriber = make_subscriber(places[1], start="earliest")
+    assert take(subscriber, 2000) == list(range(2000))
+    for one in relays:
+        kill(one)
+    child.tell("1000")
+    has(first, 3000)
+    kill(child)
+    start(1)
+    with pytest.raises(TimeoutError):
+        subscriber.receive(7)
+    start(0)
+    assert take(subscriber, 1000) == list(range(2000, 3000))
+    balanced(subscriber, 3000)
+    late = make_subscriber(places[1], start="earliest")
+    assert take(late, 3000) == list(range(3000))
+    balanced(late, 3000)
+
+
 def test_relays_stand_one_behind_another(make_publisher, make_relay, make_subscriber):
     publisher = make_publisher(name="feed")
     first = make_relay(publisher.endpoint, name="first")
