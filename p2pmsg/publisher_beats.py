@@ -45,15 +45,15 @@ class BeatDesk:
 
     def handle_timer(self, streams: Iterable[PublisherStream], *, now_ns: int) -> None:
         """Send what is due; while the publisher closes, all heads again and again."""
-        heap = self._heap
-        while heap and heap[0][0] <= now_ns:
+        heap, control = self._heap, self._core.control
+        while heap and heap[0][0] <= now_ns and not control.is_full:
             deadline_ns, _, stream = heapq.heappop(heap)
             if deadline_ns != stream.beat_ns:
                 continue  # an entry that an earlier one took the place of
             if stream.heartbeat.due(now_ns=now_ns):
                 self._send(stream, now_ns)
             self._schedule(stream)
-        if self._core.closing and now_ns >= self._closing_due_ns:
+        if self._core.closing and now_ns >= self._closing_due_ns and not control.is_full:
             self._closing_due_ns = now_ns + _CLOSING_NS
             for stream in streams:
                 self._send(stream, now_ns)
@@ -84,7 +84,7 @@ class BeatDesk:
             frame = core.group.announcement(flags=flags, now_ns=now_ns)
         else:
             frame = wire.control_frame(Kind.WELCOME, core.session, core.greeting, flags=flags)
-        core.outbox.append(frame)
+        core.control.notices.append(frame)
 
     def _send(self, stream: PublisherStream, now_ns: int) -> None:
         earliest = self._core.answered_from(stream.topic)
@@ -96,6 +96,6 @@ class BeatDesk:
             sequence=following,
             topic=stream.topic_bytes,
         )
-        self._core.outbox.append(frame)
+        self._core.control.notices.append(frame)
         self.sent += 1
         stream.heartbeat.sent(now_ns=now_ns)

@@ -4,7 +4,7 @@
 
     publish ──▶ open batch ──seal──▶ replay buffer + outbox ──▶ the data path
     NACK ──▶ retransmit scheduler ──▶ next_reply ──▶ the recovery channel of one requester
-    PROBE ──▶ ECHO over the data path ──▶ JOINED: the subscriber is counted
+    PROBE ──▶ control queue ──▶ ECHO over the data path ──▶ JOINED: the subscriber is counted
 """
 
 from collections import deque
@@ -23,6 +23,7 @@ from p2pmsg.batch import (
     packing_error,
 )
 from p2pmsg.config import LINGER_MS_MIN, PublisherConfig
+from p2pmsg.control_queue import ControlQueue
 from p2pmsg.errors import ConfigError, LogFailedError, MessageError
 from p2pmsg.kept_batch import KeptBatch
 from p2pmsg.multicast.packing import publish_datagrams
@@ -49,6 +50,8 @@ class PublisherCore:
     Attributes:
         open_batches: the batch of each stream that gathers one; the shell adds to it directly.
         outbox: frames for the data path, oldest first; the shell sends and removes them.
+        control: control frames for the data path, which no message waits for.
+        streams: what is known of each stream, by topic; none is ever removed.
         unsynced: frames that go there once they are on the disk (`fsync="always"`).
         replay: the replay buffer.
         log: the local log, or None.
@@ -77,6 +80,8 @@ class PublisherCore:
         self.config = config
         self.open_batches = OpenBatches()
         self.outbox: deque[bytes | memoryview] = deque()
+        self.control = ControlQueue()
+        self.streams: dict[str, PublisherStream] = {}
         self.unsynced: deque[tuple[str, int, bytes | memoryview]] = deque()
         self._unsynced_from: dict[str, int] = {}
         self.replay = ReplayBuffer(config.replay, memory.free)
@@ -86,7 +91,6 @@ class PublisherCore:
         self.sealed_ns = 0
         self.memory = memory
         self.closing = False
-        self._streams: dict[str, PublisherStream] = {}
         self._buffers = BufferPool(2 * config.bulk_bytes)
         self._gather_ns = int(config.gather_us * 1000)
         self._linger_ns = int(config.linger_ms * _MS)
@@ -112,7 +116,7 @@ class PublisherCore:
     @property
     def published(self) -> int:
         """How many messages were accepted, over all streams."""
-        return sum(self.replay.next(topic) for topic in self._streams) + self.pending
+        return sum(self.replay.next(topic) for topic in self.streams) + self.pending
 
     @property
     def pending(self) -> int:
@@ -121,13 +125,13 @@ class PublisherCore:
 
     def heads(self) -> dict[str, tuple[int, int]]:
         """Return (earliest kept, next) by topic, of what was sealed."""
-        return {topic: self.head(topic) for topic in list(self._streams)}
+        return {topic: self.head(topic) for topic in list(self.streams)}
 
     def head(self, topic: str) -> tuple[int, int]:
         """Return (earliest kept, next) of one stream."""
         following = self.replay.next(topic)
         earliest = self.replay.earliest(topic) if self.log is None else self.log.earliest(topic)
-        if self.log is not None and topic not in self._streams:
+        if self.log is not None and topic not in self.streams:
             following = self.log.next(topic)
         if self._unsynced_from:
             following = self._unsynced_from.get(topic, following)
@@ -173,7 +177,7 @@ class PublisherCore:
                 batch.end, batch.next = end, following
             calm = batch.is_calm(now_ns, self._gather_ns)
             self.seal(topic, now_ns=now_ns)
-        stream = self._streams.get(topic) or self._make_stream(topic)
+        stream = self.streams.get(topic) or self._make_stream(topic)
         sequence = next_sequence(self.replay, self.log, topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         large = type(value) is bytes and len(value) >= min(self._batch_bytes // 2, _LARGE_BYTES)
@@ -235,7 +239,7 @@ class PublisherCore:
         a process that was just woken each call costs ten times what it does in a loop. When the
         frame was sent, `note_beat` is to be called.
         """
-        stream = self._streams.get(topic)
+        stream = self.streams.get(topic)
         if stream is None or now_ns - stream.sealed_ns < self._gather_ns:
             return -1
         log = self.log
@@ -256,11 +260,11 @@ class PublisherCore:
 
     def note_beat(self, topic: str, *, now_ns: int) -> None:
         """Put off the next heartbeat of a stream, behind `publish_alone`."""
-        self.beats.put_off(self._streams[topic], now_ns)
+        self.beats.put_off(self.streams[topic], now_ns)
 
     def hold(self, topic: str) -> None:
         """Accept nothing by `publish_alone` until the stream's next frame."""
-        self._streams[topic].sealed_ns = 2**62
+        self.streams[topic].sealed_ns = 2**62
 
     def _seal_if_full(self, batch: Batch, topic: str, end: int, now_ns: int) -> None:
         """Seal the batch if its last message, from `end` on, has filled it, or it has lingered."""
@@ -275,7 +279,7 @@ class PublisherCore:
                 raise
             if is_full and not batch.is_calm(now_ns, self._gather_ns):
                 # Sending takes time, but who filled a frame so is not idle and will go on.
-                self._streams[topic].sealed_ns = now_ns + _SENDING_NS
+                self.streams[topic].sealed_ns = now_ns + _SENDING_NS
 
     def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> bool:
         """Add a message; False where the batch has no room for it."""
@@ -314,7 +318,7 @@ class PublisherCore:
         The shell calls it again until all are accepted, so that sending keeps pace.
         """
         self._wall_offset_ns = wall_ns - now_ns
-        stream = self._streams.get(topic) or self._make_stream(topic)
+        stream = self.streams.get(topic) or self._make_stream(topic)
         self.seal(topic, now_ns=now_ns)
         if self.group is not None:
             return publish_datagrams(
@@ -349,7 +353,7 @@ class PublisherCore:
             return
         batch.beyond = batch.limit = 0  # nothing more goes in, even if an interrupt leaves it here
         if batch.count:
-            stream = self._streams[topic]
+            stream = self.streams[topic]
             stream.pace = batch.pace
             data, latest = batch.seal()
             frame = self.memory.make(data)
@@ -387,7 +391,7 @@ class PublisherCore:
         if self.log is not None:
             self.log.expire(now_ns=now_ns, wall_ns=now_ns + self._wall_offset_ns)
         self.requests.expire(now_ns=now_ns)
-        self.beats.handle_timer(self._streams.values(), now_ns=now_ns)
+        self.beats.handle_timer(self.streams.values(), now_ns=now_ns)
 
     def lingering(self, *, now_ns: int) -> list[str]:
         """Return the topics whose open batch has waited for long enough; needs no lock."""
@@ -413,8 +417,8 @@ class PublisherCore:
             self._unsynced_from.setdefault(topic, sequence)
 
     def frames_to_send(self) -> list[bytes | memoryview]:
-        """Take out the frames for the data path. The shell uses `outbox` instead."""
-        frames = list(self.outbox)
+        """Take out the frames for the data path. The shell uses `outbox` and `control` instead."""
+        frames = [*self.outbox, *self.control.drain()]
         self.outbox.clear()
         return frames
 
@@ -446,11 +450,11 @@ class PublisherCore:
         topic_bytes = check_topic(topic)
         # A stream of which the replay buffer knows nothing could not even be numbered.
         limit = min(self.config.streams_max, self.config.replay.streams_max)
-        if len(self._streams) >= limit:
+        if len(self.streams) >= limit:
             raise ConfigError("topics in use", f"at most streams_max = {limit}", topic)
         heartbeat = HeartbeatSchedule(self.config.heartbeat)
         stream = PublisherStream(topic, topic_bytes, self.session, heartbeat)
         if self.log is not None and topic not in self.replay.streams():
             self.replay.begin(topic, self.log.next(topic))
-        self._streams[topic] = stream
+        self.streams[topic] = stream
         return stream

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
+from p2pmsg.publisher_heads import HeadsMaker
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason, RetransmitScheduler
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 _MS = 1_000_000
 REPLIES_MAX = 4096
 """Control replies that wait; a peer that asks faster than it reads is not answered."""
-_ECHOES_MAX = 16
-"""Echoes that are known, so that whoever probes again while one waits gets no other."""
 SUBSCRIBERS_MAX = 65_536
 """Subscribers that are counted; further ones are served all the same."""
 BLOCKED_NS = 2 * _MS
@@ -60,6 +59,7 @@ class RequestDesk:
         messages_repaired: messages in them that were asked for, by the rung that had them.
         subscribers: those who confirmed, by their ids.
         settled: by topic, the sequence below which some application has said that it is done.
+        heads: makes what probes and requests for heads are answered with.
 
     """
 
@@ -70,7 +70,7 @@ class RequestDesk:
         self.subscribers: dict[int, KnownSubscriber] = {}
         self.settled: dict[str, int] = {}
         self.invalid: Counter[str] = Counter()
-        self._echoes: dict[int, bytes] = {}  # the last page of the newest
+        self.heads = HeadsMaker(core)
         self.replies_dropped = 0
         self.frames_repaired = 0
         self.messages_repaired = {"buffer": 0, "log": 0}
@@ -195,61 +195,18 @@ class RequestDesk:
 
     def _receive_probe(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         probe = control.read_body(frame, control.Probe)
-        outbox = self._core.outbox
-        if len(outbox) >= REPLIES_MAX:
+        queue = self._core.control
+        if queue.is_waiting(probe.probe):
+            return  # it was impatient: the answer is on its way
+        if not queue.has_room():
             self.replies_dropped += 1  # they cannot leave; it will probe again
             return
-        if (last := self._echoes.pop(probe.probe, None)) is not None and last in outbox:
-            self._echoes[probe.probe] = last
-            return  # it was impatient: the answer is on its way
-        heads = [
-            control.Head(
-                topic,
-                self._core.answered_from(topic),
-                self._core.head(topic)[1],
-                self._start(topic, probe),
-                self._core.began(topic),
-            )
-            for topic in self._core.heads()
-            if matches(topic, probe.topics)
-        ]
-        log = self._core.log
-        body = control.Heads(self._core.name, heads, 0 if log is None else log.floor)
-        for page in control.pages_of(body):
-            echo = wire.control_frame(Kind.ECHO, probe.probe, page)
-            outbox.append(echo)
-        if len(self._echoes) >= _ECHOES_MAX:
-            del self._echoes[next(iter(self._echoes))]
-        self._echoes[probe.probe] = echo
-
-    def _start(self, topic: str, probe: control.Probe) -> int:
-        earliest, following = self._core.head(topic)
-        if probe.start == "earliest":
-            return earliest
-        if probe.start == "sequence":
-            return max(0, probe.position)
-        if probe.start == "time":
-            return self._first_at(topic, probe.position, following)
-        return following
-
-    def _first_at(self, topic: str, timestamp_ns: int, following: int) -> int:
-        core = self._core
-        kept = core.replay.first_at_or_after(topic, timestamp_ns)
-        if core.log is not None:
-            # An older frame may match that the buffer has forgotten, or was too small for.
-            before = kept and core.replay.frames(topic, kept.start - 1, kept.start, 1)
-            if not before:
-                kept = core.log.first_at_or_after(topic, timestamp_ns) or kept
-        if kept is None:
-            return following
-        frame = Frame(bytes(kept.frame))
-        timestamps = wire.decode_columns(frame)[1]
-        if timestamps is None:
-            return kept.start
-        for index, timestamp in enumerate(timestamps):
-            if timestamp >= timestamp_ns:
-                return kept.start + index
-        return kept.stop
+        bodies = self.heads.of_probe(requester, probe, now_ns=now_ns)
+        if bodies is None:
+            return
+        pages = [wire.control_frame(Kind.ECHO, probe.probe, body) for body in bodies]
+        if not queue.answer(probe.probe, pages, now_ns=now_ns):
+            self.replies_dropped += 1
 
     def _receive_joined(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         joined = control.read_body(frame, control.Joined)
@@ -312,20 +269,13 @@ class RequestDesk:
         return others
 
     def _receive_heads_request(self, requester: bytes, frame: Frame, now_ns: int) -> None:
-        heads = self._core.heads()
-        if frame.body_at == len(frame.data):
-            found = [control.Head(topic, *head) for topic, head in heads.items()]
-        else:  # it asks about some topics, or where a time begins
+        probe = None  # it asks about all topics
+        if frame.body_at < len(frame.data):  # about some, or where a time begins
             probe = control.read_body(frame, control.Probe)
-            found = [
-                control.Head(topic, *head, self._start(topic, probe))
-                for topic, head in heads.items()
-                if matches(topic, probe.topics)
-            ]
-        body = control.Heads(self._core.name, found)
+        bodies = self.heads.of_request(requester, probe, now_ns=now_ns)
         session, request = self._core.session, frame.sequence
-        for page in control.pages_of(body):
-            answer = wire.control_frame(Kind.HEADS, session, page, sequence=request)
+        for body in bodies or ():
+            answer = wire.control_frame(Kind.HEADS, session, body, sequence=request)
             self._reply(requester, answer)
 
     def _refuse(

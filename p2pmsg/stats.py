@@ -240,6 +240,10 @@ class PublisherStats:
         frames_invalid: frames that came in and were dropped, by reason.
         heartbeats_sent: heartbeats.
         undelivered: subscribers that had not got everything when the publisher was closed.
+        control_dropped: answers to joining subscribers that were dropped: too many wait, or
+            they found no room for a second. Who is not answered asks again.
+        heads_throttled: questions about heads that were not answered, because who asked had used up
+            its budget.
         multicast: what counts where the endpoint is `udp://`; None elsewhere.
 
     """
@@ -266,4 +270,6 @@ class PublisherStats:
     undelivered: int = 0
     repaired: dict[str, int] = field(default_factory=dict)
     log: LogStats | None = None
+    control_dropped: int = 0
+    heads_throttled: int = 0
     multicast: MulticastStats | None = None

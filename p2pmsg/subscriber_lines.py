@@ -27,13 +27,19 @@ _MS = 1_000_000
 PEERS_MAX = 4096
 """Sessions known at once; the ones that ended first are forgotten first."""
 PROBE_RETRY_NS = 100 * _MS
-_TRIES_QUICK, _TRIES_MAX = 8, 12
-"""Then probes come ever more rarely, up to 1.6 s: the echo of many streams takes its time."""
+_TRIES_QUICK, _TRIES_MAX = 4, 8
+"""Then probes come ever more rarely, up to 1.6 s: the echo of many streams takes its time, and so
+do those of many subscribers that join at the same time."""
 _NEVER_NS = 2**62
 DEAF_NS = 2000 * _MS
 """How long NACKs may be without any answer: it may have restarted on its log, its welcome lost."""
 STRANGE_NS = 1000 * _MS
 """How long frames of an unknown session may come: their welcome is on its way, or was lost."""
+
+
+def probe_wait_ns(tries: int) -> int:
+    """Return how long the echo of a probe is waited for that was repeated so often."""
+    return PROBE_RETRY_NS << min(max(0, tries - _TRIES_QUICK), _TRIES_MAX - _TRIES_QUICK)
 
 
 @dataclass(slots=True)
@@ -227,6 +233,7 @@ class LineDesk:
         find_rewound(core, peer, body, now_ns)
         heads = core.relays.hold(peer, peer.session, body, now_ns)
         if heads is None:
+            peer.probe_tries = 0  # it is answered, and to be repeated
             return
         core.commands.append(
             Command(
@@ -328,9 +335,8 @@ class LineDesk:
             if peer.gone:
                 continue
             if peer.probe is not None and now_ns >= peer.probe_due_ns:
-                peer.probe_tries = min(peer.probe_tries + 1, _TRIES_MAX)
-                doublings = max(0, peer.probe_tries - _TRIES_QUICK)
-                peer.probe_due_ns = now_ns + (PROBE_RETRY_NS << doublings)
+                peer.probe_tries += 1
+                peer.probe_due_ns = now_ns + probe_wait_ns(peer.probe_tries)
                 self._request_probe(peer)
             if peer.joined and peer.closing and not peer.told_complete:
                 if self._is_complete(peer):

@@ -21,7 +21,7 @@ class Peer:
         began_ns: in a multicast, when its publisher started, as its last announcement has it.
         returning: another session was at its place before, so that nothing of it is too old.
         probe: the id that an echo is awaited for, or None.
-        probe_tries: how often the probe was repeated, up to where that changes nothing.
+        probe_tries: how often the probe was repeated.
         joined: an echo came.
         closing: the publisher says that it is closing.
         feedback: how to ask in a multicast; None: it is none.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from p2pmsg import control, wire
 from p2pmsg.start import Start
-from p2pmsg.subscriber_lines import PROBE_RETRY_NS, Command
+from p2pmsg.subscriber_lines import PROBE_RETRY_NS, Command, probe_wait_ns
 from p2pmsg.subscriber_peer import Peer, Stream
 from p2pmsg.subscriber_routes import Route
 from p2pmsg.subscriber_upstream import (
@@ -337,6 +337,7 @@ class RelayDesk:
     def _send_probe(self, peer: Peer, route: Route, now_ns: int) -> None:
         self._forget_probe(route)
         route.probe = self._core._rng.getrandbits(64)
+        route.probe_tries = 0
         prefix = wire.control_prefix(Kind.ECHO, route.probe)
         self._core.commands.append(Command("subscribe", route.line, prefix=prefix))
         self._core.next_check_ns = min(self._core.next_check_ns, now_ns + PROBE_RETRY_NS)
@@ -351,7 +352,7 @@ class RelayDesk:
     def _request_probe(self, peer: Peer, route: Route, now_ns: int) -> None:
         core = self._core
         assert route.probe is not None
-        route.probe_due_ns = now_ns + PROBE_RETRY_NS
+        route.probe_due_ns = now_ns + probe_wait_ns(route.probe_tries)
         # Of a session that began since we came, all that the relay has is ours.
         late = peer.late and core.start.kind == "latest"
         start = Start("earliest") if late else core.start
@@ -371,6 +372,7 @@ class RelayDesk:
         """Take an echo over a relay's line."""
         held = self.hold(peer, route.key, heads, now_ns)
         if held is None:
+            route.probe_tries = 0  # it is answered, and to be repeated
             return
         self._core.desk.take_heads(peer, held, now_ns)
         self._forget_probe(route)
@@ -415,6 +417,7 @@ class RelayDesk:
         if not peer.gaps:
             route.asked_ns = None
         if route.probe is not None and now_ns >= route.probe_due_ns:
+            route.probe_tries += 1
             self._request_probe(peer, route, now_ns)
         if not route.joined:
             return

@@ -39,6 +39,7 @@ class Route:
         asked_ns: since when a NACK is without an answer, or None.
         refused: what cannot be had here, by topic and reason.
         probe: the id that an echo over this line is awaited for, or None.
+        probe_tries: how often the probe was repeated.
         joined: an echo came.
         closing: the relay says that it is closing.
         announced_ns: when the relay last said that it has the session.
@@ -56,6 +57,7 @@ class Route:
         "line",
         "probe",
         "probe_due_ns",
+        "probe_tries",
         "refused",
         "told_complete",
     )
@@ -67,7 +69,7 @@ class Route:
         self.asked_ns: int | None = None
         self.refused: Refusals = {}
         self.probe: int | None = None
-        self.probe_due_ns = self.keep_alive_ns = 0
+        self.probe_due_ns = self.probe_tries = self.keep_alive_ns = 0
         self.joined = self.closing = self.told_complete = False
         self.announced_ns = now_ns
 

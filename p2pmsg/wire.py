@@ -22,7 +22,7 @@ base timestamp. The values' array may have a longer header than msgpack needs.
 
 import enum
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -342,6 +342,26 @@ def decode_plain(data: bytes, body_at: int) -> Any:
         return NOT_PLAIN
 
 
+def topic_prefixes(topics: Iterable[str]) -> list[bytes]:
+    """Return the prefixes of the frames that a subscriber of these topics takes.
+
+    A topic that ends in `*` means all that begin with the rest. All topics are a prefix for each
+    byte that a topic may begin with, and not the empty one: control frames begin with a zero byte,
+    so the empty prefix means each answer that is for another subscriber, too.
+    """
+    prefixes: list[bytes] = []
+    for topic in topics:
+        if topic == "*":
+            prefixes += _FIRST_BYTES
+        else:
+            prefixes.append(topic[:-1].encode() if topic.endswith("*") else topic.encode() + b"\0")
+    return prefixes
+
+
+_FIRST_BYTES: Final = [bytes((byte,)) for byte in (*range(1, 0x80), *range(0xC2, 0xF5))]
+"""What UTF-8 text may begin with (RFC 3629, section 4), but for the zero byte."""
+
+
 def control_frame(
     kind: Kind,
     session: int,
@@ -352,8 +372,8 @@ def control_frame(
     flags: int = 0,
     timestamp_ns: int = 0,
 ) -> bytes:
-    """Return a frame other than DATA, with `body` (a msgspec struct) in msgpack."""
-    packed = b"" if body is None else encoder.encode(body)
+    """Return a frame other than DATA, with `body` (a msgspec struct, or packed) in msgpack."""
+    packed = b"" if body is None else body if type(body) is bytes else encoder.encode(body)
     header = HEADER.pack(
         MAGIC, VERSION, kind, flags, 0, session, sequence, 0, len(packed), timestamp_ns
     )

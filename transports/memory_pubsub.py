@@ -124,6 +124,7 @@ class MemoryReceiver(MemoryClient):
         """
         super().__init__(endpoint, network, queue_frames, name)
         self._prefixes: Counter[bytes] = Counter()
+        self._prefix_tuple: tuple[bytes, ...] | None = None
         self._queue: deque[tuple[Link, bytes]] = deque()
         self._link: Link | None = None
         self._sender: MemorySender | None = None
@@ -132,12 +133,14 @@ class MemoryReceiver(MemoryClient):
         """Receive frames that begin with `prefix`."""
         self._require_open()
         self._prefixes[prefix] += 1
+        self._prefix_tuple = None
         if self._prefixes[prefix] == 1 and self._sender is not None:
             self._sender._note(prefix, 1)
 
     def unsubscribe(self, prefix: bytes) -> None:
         """Undo one `subscribe(prefix)`; without one, nothing happens."""
         self._require_open()
+        self._prefix_tuple = None
         if self._prefixes[prefix] > 1:
             self._prefixes[prefix] -= 1
         elif self._prefixes.pop(prefix, 0) and self._sender is not None:
@@ -157,7 +160,9 @@ class MemoryReceiver(MemoryClient):
         return self.receive()
 
     def _wants(self, frame: bytes) -> bool:
-        return any(frame.startswith(prefix) for prefix in self._prefixes)
+        if self._prefix_tuple is None:
+            self._prefix_tuple = tuple(self._prefixes)
+        return frame.startswith(self._prefix_tuple)
 
     def _arrived(self, link: Link, frame: bytes) -> bool:
         # Once more, as SUB does: a welcome is not filtered before, and subscriptions change.

@@ -134,9 +134,9 @@ class GroupDesk:
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Announce the session, when it is time to."""
-        if now_ns >= self.announce_due_ns:
+        if now_ns >= self.announce_due_ns and not self._core.control.is_full:
             self.announce_due_ns = now_ns + self._announce_ns
-            self._core.outbox.append(self.announcement(now_ns=now_ns))
+            self._core.control.notices.append(self.announcement(now_ns=now_ns))
 
     def announcement(self, *, flags: int = 0, now_ns: int) -> bytes:
         """Return the welcome, as it is now."""

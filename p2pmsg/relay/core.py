@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
+from p2pmsg.control_queue import ControlQueue
 from p2pmsg.errors import MessageError
 from p2pmsg.publisher_log import PublisherLog
 from p2pmsg.publisher_stream import PYTHON_MEMORY, FrameMemory, check_topic
@@ -45,7 +46,7 @@ class RelayCore:
     Attributes:
         sessions: the sessions that are served, by their ids.
         path: the relays from which anything comes, this one first.
-        outbox, unsynced, replay, log, requests, sealed_ns, closing: as in `PublisherCore`.
+        outbox, control, unsynced, replay, log, requests, sealed_ns, closing: as in `PublisherCore`.
         version: counts how often its sessions changed.
         sessions_refused, streams_refused: what was not taken on, because a bound was met.
         invalid: frames that turned out to be malformed, by reason.
@@ -73,6 +74,7 @@ class RelayCore:
         self.path: list[int] = [relay]
         self.open_batches: dict[str, Any] = {}
         self.outbox: deque[bytes | memoryview] = deque()
+        self.control = ControlQueue()
         self.unsynced: deque[tuple[tuple[int, str], int, bytes | memoryview]] = deque()
         self._unsynced_from: dict[tuple[int, str], int] = {}
         self.replay = ReplayBuffer(config.replay, memory.free)
@@ -277,10 +279,10 @@ class RelayCore:
             self._tidy_ns = now_ns + _TIDY_NS
             self.requests.expire(now_ns=now_ns)
             self._tidy(len(self.sessions))
-        if now_ns >= self._pulse_ns:
+        if now_ns >= self._pulse_ns and not self.control.is_full:
             self._pulse_ns = now_ns + PULSE_NS
             body = control.Heartbeat(0, self.place)
-            self.outbox.append(
+            self.control.notices.append(
                 wire.control_frame(Kind.HEARTBEAT, self.id, body, sequence=self.version)
             )
 

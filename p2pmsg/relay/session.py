@@ -108,7 +108,7 @@ class RelayedSession:
         self.is_live = True
         self.config = relay.config
         self.memory = relay.memory
-        self.outbox = relay.outbox
+        self.control = relay.control
         self.place = relay.place
         self.replay = SessionBuffer(relay.replay, session)
         self.log = None if relay.log is None else SessionLog(relay.log, session)

@@ -53,6 +53,10 @@ class RelayStats:
         streams_rewound: times that a publisher's log was found to be shorter than what was received
             of a stream; the messages that have sequences in use are dropped here.
         undelivered: subscribers that had not got everything when the relay was closed.
+        control_dropped: answers to joining subscribers that were dropped: too many wait, or
+            they found no room for a second. Who is not answered asks again.
+        heads_throttled: questions about heads that were not answered, because who asked had used up
+            its budget.
 
     """
 
@@ -81,6 +85,8 @@ class RelayStats:
     streams_refused: int
     undelivered: int
     streams_rewound: int = 0
+    control_dropped: int = 0
+    heads_throttled: int = 0
 
     @property
     def streams(self) -> dict[tuple[int, str], tuple[int, int]]:

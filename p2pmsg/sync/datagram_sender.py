@@ -239,6 +239,19 @@ class DatagramOutgoing(Outgoing):
             self._flows()
         return True
 
+    def send_control(self) -> None:
+        """Send control frames in trains, as far as the pace and the receivers' window let them."""
+        queue = self._core.control
+        frames: deque[bytes] = deque()
+        for _ in range(SEGMENTS_MAX):
+            frame = queue.next(data_waits=bool(self._datagrams))
+            if frame is None:
+                break
+            queue.leave(frame)
+            frames.append(frame)
+        if frames and not self._trains.send_outbox(frames, held=True):
+            queue.give_back(frames)
+
     def send(self) -> bool:
         """Send all; False: call again, after the lock was left for a moment."""
         if not self.send_now() and self._on_full != "raise":

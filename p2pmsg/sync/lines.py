@@ -37,7 +37,7 @@ def open_lines(
             elif place.is_datagram:
                 lines.append(DatagramLine(place, core, line, lock))
             else:
-                lines.append(_make_receiver(place, topics, config))
+                lines.append(make_receiver(place, topics, config))
         for one in lines:
             one.connect()
     except BaseException as error:
@@ -51,9 +51,10 @@ def open_lines(
     return SubscriberDriver(core, lines, places, lock)
 
 
-def _make_receiver(
+def make_receiver(
     endpoint: transports.Endpoint, topics: list[str], config: SubscriberConfig
 ) -> transports.ZmqReceiver:
+    """Return the socket of one connection, with its subscriptions; `connect` is the caller's."""
     receiver = transports.ZmqReceiver(
         endpoint,
         context=transports.context(),
@@ -62,8 +63,7 @@ def _make_receiver(
         busy_wait_us=config.busy_wait_us,
         busy_wait_always=config.busy_wait_always,
     )
-    for topic in topics or ["*"]:
-        prefix = topic[:-1].encode() if topic.endswith("*") else topic.encode() + b"\0"
+    for prefix in wire.topic_prefixes(topics or ["*"]):
         receiver.subscribe(prefix)
     receiver.subscribe(wire.control_prefix(Kind.WELCOME))
     return receiver

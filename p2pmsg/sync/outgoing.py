@@ -3,6 +3,7 @@
 import time
 
 import transports
+from p2pmsg.control_queue import send_some
 from p2pmsg.errors import QueueFullError
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.relay.core import RelayCore
@@ -30,6 +31,7 @@ class Outgoing:
         self._on_full = core.config.on_full
         self._held_up = False
         self.guard = StallGuard(StallConfig(stall_ms=core.config.stall_ms))
+        self._control_guard = StallGuard(StallConfig(stall_ms=core.config.stall_ms))
 
     def make_room(self) -> None:
         """Before something is accepted: with `raise`, refuse it while frames cannot leave."""
@@ -70,6 +72,16 @@ class Outgoing:
             else:
                 return False
         return len(self._core.unsynced) < UNSYNCED_MAX
+
+    def send_control(self) -> None:
+        """Send control frames that there is room for; it never waits. See `send_some`."""
+        send_some(
+            self._core.control,
+            self._sender,
+            self._control_guard,
+            data_waits=bool(self._outbox),
+            now_ns=time.monotonic_ns(),
+        )
 
     def _must_stay(self) -> bool:
         """Whether a frame without room waits in the outbox."""

@@ -131,7 +131,10 @@ class PublisherDriver:
         core = self._core
         return self._changed.wait_for(
             lambda: (
-                (not (core.requests.incomplete or core.outbox or core.unsynced) and enough())
+                (
+                    not (core.requests.incomplete or core.outbox or core.unsynced or core.control)
+                    and enough()
+                )
                 or self._stopping
             ),
             timeout,
@@ -193,7 +196,7 @@ class PublisherDriver:
     def _wait_ms(self) -> int:
         if self.ticking:
             return self._tick_ms
-        if len(self._core.outbox) >= _OUTBOX_MAX:
+        if len(self._core.outbox) >= _OUTBOX_MAX or self._core.control.is_full:
             return _RETRY_NS // _MS  # deadlines pass unheeded until there is room
         with self._lock:
             now_ns = time.monotonic_ns()
@@ -207,7 +210,7 @@ class PublisherDriver:
             ):
                 if due_ns is not None:
                     deadline_ns = min(deadline_ns, due_ns)
-            if self._core.outbox:
+            if self._core.outbox or self._core.control:
                 deadline_ns = min(deadline_ns, now_ns + _RETRY_NS)
         return max(0, -((now_ns - deadline_ns) // _MS))
 
@@ -238,6 +241,9 @@ class PublisherDriver:
         if self._core.outbox:
             with self._lock:
                 self._outgoing.send_now()
+        if self._core.control:
+            with self._lock:
+                self._outgoing.send_control()
         if self._core.closing or self._joined_changed():
             self._changed.tell()
 

@@ -54,6 +54,8 @@ def publisher_stats(
         frames_invalid=dict(requests.invalid),
         heartbeats_sent=core.beats.sent,
         undelivered=undelivered,
+        control_dropped=core.control.dropped,
+        heads_throttled=requests.heads.throttled,
         multicast=_multicast_stats(core, sender),
     )
 

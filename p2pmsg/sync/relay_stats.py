@@ -69,6 +69,8 @@ def relay_stats(
         sessions_refused=core.sessions_refused,
         streams_refused=core.streams_refused,
         undelivered=undelivered,
+        control_dropped=core.control.dropped,
+        heads_throttled=sum(each.requests.heads.throttled for each in served),
     )  # fmt: skip
 
 

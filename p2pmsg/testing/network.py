@@ -34,6 +34,8 @@ class FaultyNetwork:
         step: called with a frame's kind and its two sockets, right before it arrives and right
             after its receiver has worked on it; None: nobody wants to know.
         sent: frames put on the way, by kind.
+        probes: how many probes each process sent, by its name; `echoes` how many echoes were sent
+            to it.
         lost: frames that did not arrive.
         events: how many events have happened.
 
@@ -47,6 +49,8 @@ class FaultyNetwork:
         self.receivers: dict[str, Callable[[], None]] = {}
         self.step: Callable[[str, str, str], None] | None = None
         self.sent: Counter[str] = Counter()
+        self.probes: Counter[str] = Counter()
+        self.echoes: Counter[str] = Counter()
         self.lost = 0
         self.events = 0
         self._log = log
@@ -116,6 +120,10 @@ class FaultyNetwork:
         """Decide what becomes of a frame; the hook of the memory network."""
         kind = kind_of(frame)
         self.sent[kind] += 1
+        if kind == "ECHO":
+            self.echoes[name_of(link.target)] += 1
+        elif kind == "PROBE":
+            self.probes[name_of(link.source)] += 1
         self.note(f"{link.source}>{link.target} {kind} {zlib.crc32(frame):x}")
         rng, now_ns = self.rng, self.clock.now_ns
         loss = self._losses[link.kind]

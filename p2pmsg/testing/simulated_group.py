@@ -49,6 +49,12 @@ class GroupSending:
                 self._send(part)
         return True
 
+    def send_control(self) -> None:
+        """Send the control frames, too."""
+        for frame in self._core.control.drain():
+            for part in self._group.with_parity(frame):
+                self._send(part)
+
     def serve(self, now_ns: int) -> None:
         """Take what receivers sent, and send the repairs that are due."""
         while (answer := self._server.receive()) is not None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from p2pmsg.config import PublisherConfig
+from p2pmsg.control_queue import send_some
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_log import PublisherLog, import_log
 from p2pmsg.testing.network import MS, FaultyNetwork
@@ -99,7 +100,7 @@ class SimulatedPublisher:
         core = self.core
         if core is None:
             return self.is_gone
-        return not (core.outbox or core.unsynced or core.open_batches)
+        return not (core.outbox or core.unsynced or core.open_batches or core.control)
 
     def start(self) -> None:
         """Come to life, as a new session or in that of its log."""
@@ -137,6 +138,7 @@ class SimulatedPublisher:
                 )
             self._is_rewound = False
         self._guard = StallGuard(StallConfig(stall_ms=self._config.stall_ms))
+        self._control_guard = StallGuard(StallConfig(stall_ms=self._config.stall_ms))
         network.note(f"{self.name} starts {self.core.session:016x}")
         self._group: GroupSending | None = None
         self._sender: MemorySender | GroupSending
@@ -243,7 +245,8 @@ class SimulatedPublisher:
     @property
     def is_complete(self) -> bool:
         """Whether everything has left, and every subscriber known says that it has everything."""
-        return self.core is not None and not self.core.requests.incomplete and not self.core.outbox
+        core = self.core
+        return core is not None and not (core.requests.incomplete or core.outbox or core.control)
 
     def publish(self, topic: str, count: int = 1) -> None:
         """Publish `count` random messages, as one call."""
@@ -286,6 +289,7 @@ class SimulatedPublisher:
         self._serve(core, now_ns)
         self._sync(core, now_ns)
         self._try_send(core)
+        self._send_control(core, now_ns)
         self._schedule()
 
     def _sync(self, core: PublisherCore, now_ns: int) -> None:
@@ -377,6 +381,15 @@ class SimulatedPublisher:
             core.outbox.popleft()
         return True
 
+    def _send_control(self, core: PublisherCore, now_ns: int) -> None:
+        if self._group is not None:
+            self._group.send_control()
+            return
+        assert isinstance(self._sender, MemorySender)
+        waits = bool(core.outbox)
+        guard = self._control_guard
+        send_some(core.control, self._sender, guard, data_waits=waits, now_ns=now_ns)
+
     def _must_wait(self, now_ns: int) -> bool:
         """Whether a frame without room waits; or else the slow subscriber misses it."""
         on_full = self._config.on_full
@@ -397,7 +410,7 @@ class SimulatedPublisher:
             due.append(core.log.next_deadline_ns(now_ns=now_ns))
         if self._group is not None:
             due.append(self._group.next_deadline_ns(now_ns))
-        if core.outbox:
+        if core.outbox or core.control:
             due.append(now_ns + _RETRY_NS)
         if len(core.outbox) < _OUTBOX_MAX:
             due.append(core.next_deadline_ns())

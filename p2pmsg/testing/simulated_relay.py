@@ -6,6 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg.config import PublisherConfig, SubscriberConfig
+from p2pmsg.control_queue import send_some
 from p2pmsg.publisher_log import PublisherLog, import_log
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.relay.intake import Intake, Resumption
@@ -80,7 +81,8 @@ class SimulatedRelay(SimulatedSubscriber):
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits to be sent."""
-        return self.relay is not None and not (self.relay.outbox or self.relay.unsynced)
+        relay = self.relay
+        return relay is not None and not (relay.outbox or relay.unsynced or relay.control)
 
     def _make_core(self) -> SubscriberCore:
         network, options = self._network, self._network.options
@@ -106,6 +108,7 @@ class SimulatedRelay(SimulatedSubscriber):
         )  # fmt: skip
         network.receivers[at] = self.pump
         self._guard = StallGuard(StallConfig(stall_ms=self._publishing.stall_ms))
+        self._control_guard = StallGuard(StallConfig(stall_ms=self._publishing.stall_ms))
         core = SubscriberCore(
             topics=[],
             lines=len(self.places),
@@ -151,6 +154,8 @@ class SimulatedRelay(SimulatedSubscriber):
             log.sync(nullcontext())
             relay.frames_synced(len(relay.unsynced))
         self._try_send(relay)
+        waits, guard = bool(relay.outbox), self._control_guard
+        send_some(relay.control, self._sender, guard, data_waits=waits, now_ns=now_ns)
         self._serve_later(relay)
 
     def _read(self, core: SubscriberCore, now_ns: int) -> int:
@@ -190,7 +195,7 @@ class SimulatedRelay(SimulatedSubscriber):
         due = [relay.requests.next_deadline_ns(now_ns=now_ns), relay.next_deadline_ns()]
         if relay.log is not None:
             due.append(relay.log.next_deadline_ns(now_ns=now_ns))
-        if relay.outbox:
+        if relay.outbox or relay.control:
             due.append(now_ns + _RETRY_NS)
         time_ns = min(max(each, now_ns + 1) for each in due if each is not None)
         if self._serve_ns <= now_ns or time_ns < self._serve_ns:

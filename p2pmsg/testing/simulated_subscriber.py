@@ -124,9 +124,8 @@ class SimulatedSubscriber:
                 queue_frames=network.options.queue_frames,
                 name=socket,
             )
-            for topic in self.topics or ["*"]:
-                whole = not topic.endswith("*")
-                receiver.subscribe(topic.encode() + b"\0" if whole else topic[:-1].encode())
+            for prefix in wire.topic_prefixes(self.topics or ["*"]):
+                receiver.subscribe(prefix)
             receiver.subscribe(wire.control_prefix(Kind.WELCOME))
             network.receivers[socket] = self.pump
             self._receivers.append(receiver)

@@ -213,6 +213,7 @@ class Simulation:
         `quiet_ms` there is nothing but heartbeats and keep-alives.
         """
         violations = self._book.violations
+        violations += self._echo_violations()
         if self._healed and not violations:
             for subscriber in self.subscribers:
                 violations += final_violations(subscriber, self._book)
@@ -223,6 +224,20 @@ class Simulation:
                 self._check_quiet(quiet_ms)
         if violations:
             raise InvariantError(self.options.seed, violations)
+
+    def _echo_violations(self) -> list[str]:
+        """Check that each subscriber gets the echoes that it asked for, and nobody else's.
+
+        A group gets all of them.
+        """
+        if self.options.multicast:
+            return []
+        asked, got = self._network.probes, self._network.echoes
+        return [
+            f"{name} asked for {asked[name]} echoes, and was sent {count}"
+            for name, count in got.items()
+            if count > asked[name]
+        ]
 
     def _check_quiet(self, quiet_ms: float) -> None:
         self.run(_CALM_MS)

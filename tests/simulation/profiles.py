@@ -49,6 +49,8 @@ EVERYTHING = {
     "read_stop_ms": 150,
 }
 
+MANY = {"recovery_loss": 0.2, "loss": 0.2, "topics": 4, "messages_per_s": 100}
+
 PROFILES = {
     "clean": CLEAN,
     "1 % lost": Profile({"loss": 0.01}),
@@ -78,6 +80,12 @@ PROFILES = {
         {"loss": 0.05, "replay_bytes": 3000}, joiners=("earliest", "latest", 5, "time")
     ),
     "skip": Profile({"loss": 0.1, "cuts_per_s": 4}, starts=("latest",), wait_for_repair=False),
+    "many join at once": Profile(MANY, starts=("latest",), joiners=("latest", "earliest") * 6),
+    "many join at once, little room": Profile(
+        {**MANY, "queue_frames": 4, "cuts_per_s": 4, "read_ms": 2},
+        starts=("latest",),
+        joiners=("latest", "earliest") * 6,
+    ),
 }
 
 GROUP = {"multicast": True}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pmsg import control, publisher_requests, wire
+from p2pmsg import control, control_queue, publisher_requests, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_requests import matches
@@ -233,11 +233,11 @@ def test_an_echo_has_the_streams_that_were_asked_for(patterns, expected):
 
 
 def test_who_probes_without_end_while_nothing_can_leave_is_not_echoed(monkeypatch):
-    monkeypatch.setattr(publisher_requests, "REPLIES_MAX", 5)
+    monkeypatch.setattr(control_queue, "ANSWERS_MAX", 5)
     publisher = core()
     for number in range(20):
         ask(publisher, probe(number, session=SESSION))
-    assert len(publisher.outbox) == 5
+    assert len(publisher.frames_to_send()) == 5
     assert publisher.requests.replies_dropped == 15
 
 

@@ -62,7 +62,7 @@ class Desk:
         return found
 
     def sent(self):
-        found = list(self.core.outbox)
+        found = [*self.core.outbox, *self.core.control.drain()]
         self.core.outbox.clear()
         return found
 

@@ -1,0 +1,48 @@
+"""Many subscribers that join at the same time: what each of them costs its publisher."""
+
+import pytest
+
+from p2pmsg.testing import NetworkOptions, Simulation
+
+PROBES_MAX = 3
+"""How many probes one subscriber sends, where nothing is lost and nobody is slow."""
+
+
+def join(count, seed, run_ms=1500, **options):
+    """Let `count` subscribers of all topics join a publisher at once, and come to an end."""
+    simulation = Simulation(NetworkOptions(seed=seed, messages_per_s=100, **options))
+    simulation.add_publisher()
+    simulation.add_subscriber()
+    simulation.run(100)
+    for number in range(count - 1):
+        simulation.add_subscriber(start="earliest" if number % 2 else "latest")
+    simulation.run(run_ms)
+    simulation.heal()
+    assert simulation.settle(30_000)
+    simulation.check()
+    return simulation
+
+
+@pytest.mark.parametrize(("count", "seed"), [(50, 0), (50, 1), (200, 2)])
+def test_each_gets_its_own_echo_and_no_other(count, seed):
+    simulation = join(count, seed)
+    sent = simulation.frames_sent
+    assert count <= sent["PROBE"] <= PROBES_MAX * count
+    assert count <= sent["ECHO"] <= sent["PROBE"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("loss", [0.2, 0.5])
+def test_what_is_lost_is_asked_for_again_and_not_more_often(loss, seed):
+    """Half of the frames lost: a probe and its echo come through once in four, so it takes four
+    on average; nobody is sent more echoes than it asked for."""
+    simulation = join(50, seed, loss=loss)
+    sent = simulation.frames_sent
+    assert sent["ECHO"] <= sent["PROBE"]
+    assert sent["PROBE"] <= 16 * 50
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_they_join_while_one_does_not_read(seed):
+    simulation = join(50, seed, run_ms=3000, read_stops_per_s=2, queue_frames=4, stall_ms=50)
+    assert simulation.published
