@@ -244,6 +244,11 @@ class PublisherStats:
             they found no room for a second. Who is not answered asks again.
         heads_throttled: questions about heads that were not answered, because who asked had used up
             its budget.
+        connections: connections that there are now, also of strangers, to both of its sockets.
+        connections_refused: connections that were ended at once, because the process has no
+            descriptors to spare for more, or for which the system had none.
+        connections_oversubscribed: connections that were ended because of their subscriptions:
+            more than 65,536, or more than 512 KiB in all.
         multicast: what counts where the endpoint is `udp://`; None elsewhere.
 
     """
@@ -272,4 +277,7 @@ class PublisherStats:
     log: LogStats | None = None
     control_dropped: int = 0
     heads_throttled: int = 0
+    connections: int = 0
+    connections_refused: int = 0
+    connections_oversubscribed: int = 0
     multicast: MulticastStats | None = None

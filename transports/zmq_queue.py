@@ -25,7 +25,7 @@ class ZmqQueueServer(ZmqRecoveryServer):
     Attributes:
         fd: a descriptor that becomes readable when there may be news; it does so once, so read all
             there is, after sending too, before waiting for it.
-        break_fd: a descriptor that is readable when a connection broke.
+        break_fd: a descriptor that is readable when a connection may have come, or broken.
 
     """
 
@@ -43,19 +43,15 @@ class ZmqQueueServer(ZmqRecoveryServer):
         )
         self._receive_timeout_ms = -1
         self._busy_wait = busy_wait_for(self.socket, busy_wait_us)
-        self._monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.fd = int(self.socket.get(zmq.FD))
-        self.break_fd = int(self._monitor.get(zmq.FD))
+        self.break_fd = self.connections.fd
+        self._broken = 0
 
     def broke(self) -> bool:
         """Whether a connection broke since the last call."""
-        found = False
-        try:
-            while True:
-                self._monitor.recv_multipart(_NOBLOCK)
-                found = True
-        except zmq.ZMQError:
-            return found
+        self.connections.update()
+        before, self._broken = self._broken, self.connections.broken
+        return before != self._broken
 
     def receive_wait(self, timeout_ms: int) -> tuple[bytes, bytes] | None:
         """Return the next request, or None after `timeout_ms` without one.
@@ -65,6 +61,7 @@ class ZmqQueueServer(ZmqRecoveryServer):
 
         """
         socket = self.socket
+        self.connections.update_soon()
         try:
             if timeout_ms != self._receive_timeout_ms:
                 socket.set(zmq.RCVTIMEO, timeout_ms)
@@ -82,14 +79,6 @@ class ZmqQueueServer(ZmqRecoveryServer):
         self.malformed += 1
         skip_parts(socket)
         return None
-
-    def close(self, linger_ms: int = 0) -> None:
-        """Close; see `ZmqSocket.close`."""
-        monitor = getattr(self, "_monitor", None)
-        if monitor is not None and not self.socket.closed:
-            self.socket.disable_monitor()
-            monitor.close(linger=0)
-        super().close(linger_ms)
 
 
 class ZmqQueueClient(ZmqRecoveryClient):

@@ -32,6 +32,7 @@ class ZmqRecoveryServer(ZmqSocket):
     Attributes:
         malformed: how many requests were dropped because they were not of one part.
         socket: the pyzmq socket, for pollers only.
+        connections: who is connected, and their bound.
 
     Raises:
         EndpointError: the endpoint is not well-formed, or not tcp, ipc or inproc.
@@ -68,6 +69,7 @@ class ZmqRecoveryServer(ZmqSocket):
         # A full queue and a peer that is gone are answers and not silent losses.
         self.socket.set(zmq.ROUTER_MANDATORY, 1)
         self.malformed = 0
+        self.connections = self._watch_connections()
         self._send = super(zmq.Socket, self.socket).send
         self._bind()
 
@@ -78,6 +80,7 @@ class ZmqRecoveryServer(ZmqSocket):
             ClosedError: the server is closed.
 
         """
+        self.connections.update_soon()
         try:
             while self._has_message():
                 requester = self.socket.recv(_NOBLOCK)

@@ -12,6 +12,7 @@ import zmq
 from zmq.backend import zmq_poll
 
 from transports.busy_wait import BusyWait
+from transports.connections import Connections
 from transports.context import Context, Socket, note_linger
 from transports.endpoint import Endpoint, as_endpoint
 from transports.errors import (
@@ -32,6 +33,9 @@ FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 SILENCE_MS: Final = 5000
 """How long what was sent may stay unacknowledged, or find no room at the peer."""
 
+HANDSHAKE_MS: Final = 10_000
+"""How long who connects to a bound socket may take to say that it speaks ZeroMQ's protocol."""
+
 _POLLIN: Final = int(zmq.POLLIN)
 _SCHEMES: Final = ("tcp", "ipc", "inproc")
 
@@ -46,6 +50,9 @@ class Limits:
     send_frames: int | None = None
     """The high-water mark of what it sends alone. Default None: as `queue_frames`."""
 
+    receive_frames: int | None = None
+    """The high-water mark of what it receives alone. Default None: as `queue_frames`."""
+
     frame_bytes_max: int = FRAME_BYTES_MAX
     """The largest frame that is received; a peer that sends a larger one is disconnected, before
     memory is set aside for it. Default 16 MiB."""
@@ -57,7 +64,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         # ZeroMQ takes 0 or -1 in these options for "no limit", which nothing here may be.
-        for name in ("queue_frames", "send_frames", "frame_bytes_max", "silence_ms"):
+        names = "queue_frames", "send_frames", "receive_frames", "frame_bytes_max", "silence_ms"
+        for name in names:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is at least 1, not {value}")
@@ -81,6 +89,7 @@ class ZmqSocket:
         self._context = context
         self._ipc_file: IpcFile | None = None
         self._bound = False
+        self._connections: Connections | None = None
         try:
             self.socket: Socket = context.socket(kind)
         except zmq.ZMQError as error:
@@ -105,6 +114,8 @@ class ZmqSocket:
                 back and at the process's exit. Default 0: they are dropped.
 
         """
+        if self._connections is not None:
+            self._connections.close()
         if self.socket.closed:
             return
         linger_ms = max(linger_ms, 0)
@@ -115,6 +126,14 @@ class ZmqSocket:
         self.socket.close(linger=linger_ms)
         if self._ipc_file is not None:
             self._ipc_file.remove()
+
+    def _watch_connections(self, connections: Connections | None = None) -> Connections:
+        """Count who connects, from before it is bound."""
+        self.socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        if connections is None:
+            connections = Connections(self.socket, self._context)
+        self._connections = connections
+        return connections
 
     def _has_message(self) -> bool:
         """Whether there is something to receive.
@@ -230,7 +249,7 @@ def _set_options(socket: Socket, endpoint: Endpoint, limits: Limits) -> None:
     options = {
         zmq.LINGER: 0,
         zmq.SNDHWM: limits.send_frames or limits.queue_frames,
-        zmq.RCVHWM: limits.queue_frames,
+        zmq.RCVHWM: limits.receive_frames or limits.queue_frames,
         zmq.MAXMSGSIZE: limits.frame_bytes_max,
         # A frozen peer, or a network that went dark, must not hold its queue for ever. Not by
         # ZMTP heartbeats: a peer whose receive queue is full when its connection is reset aborts

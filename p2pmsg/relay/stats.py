@@ -57,6 +57,11 @@ class RelayStats:
             they found no room for a second. Who is not answered asks again.
         heads_throttled: questions about heads that were not answered, because who asked had used up
             its budget.
+        connections: connections that there are now, also of strangers, to both of its sockets.
+        connections_refused: connections that were ended at once, because the process has no
+            descriptors to spare for more, or for which the system had none.
+        connections_oversubscribed: connections that were ended because of their subscriptions:
+            more than 65,536, or more than 512 KiB in all.
 
     """
 
@@ -87,6 +92,9 @@ class RelayStats:
     streams_rewound: int = 0
     control_dropped: int = 0
     heads_throttled: int = 0
+    connections: int = 0
+    connections_refused: int = 0
+    connections_oversubscribed: int = 0
 
     @property
     def streams(self) -> dict[tuple[int, str], tuple[int, int]]:

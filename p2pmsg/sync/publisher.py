@@ -348,6 +348,7 @@ class Publisher(ClosesItself):
             recovery_endpoint=self.recovery_endpoint,
             undelivered=self._undelivered,
             sender=self._sender,
+            server=self._server,
         )
 
     def close(self, timeout: float = 5.0) -> None:

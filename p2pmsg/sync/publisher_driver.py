@@ -158,6 +158,9 @@ class PublisherDriver:
         datagrams = isinstance(self._sender, DatagramSender)
         news, ears = self._sender.fileno(), self._ears.fileno()
         poller.register(ears, zmq.POLLIN)
+        poller.register(self._server.connections.fd, zmq.POLLIN)
+        if isinstance(self._sender, transports.ZmqSender):
+            poller.register(self._sender.connections.fd, zmq.POLLIN)
         polled = False
         while not self._stopping:
             try:
@@ -173,7 +176,8 @@ class PublisherDriver:
                         poller.unregister(news)
                 happened = poller.poll(min(wait_ms, _BUSY_NS // _MS) if busy else wait_ms)
                 now_ns = time.monotonic_ns()
-                if happened or not self.ticking or now_ns >= self._round_due_ns:
+                due = now_ns >= self._round_due_ns or self._has_more_subscriptions
+                if happened or due or not self.ticking:
                     self._round_due_ns = now_ns + _ROUND_NS
                     self._round(woken=any(source == ears for source, _ in happened))
                 elif self._core.lingering(now_ns=now_ns):
@@ -194,6 +198,8 @@ class PublisherDriver:
             self._outgoing.send_now()
 
     def _wait_ms(self) -> int:
+        if self._has_more_subscriptions:
+            return 0
         if self.ticking:
             return self._tick_ms
         if len(self._core.outbox) >= _OUTBOX_MAX or self._core.control.is_full:
@@ -214,6 +220,11 @@ class PublisherDriver:
                 deadline_ns = min(deadline_ns, now_ns + _RETRY_NS)
         return max(0, -((now_ns - deadline_ns) // _MS))
 
+    @property
+    def _has_more_subscriptions(self) -> bool:
+        sender = self._sender
+        return isinstance(sender, transports.ZmqSender) and sender.has_more
+
     def _round(self, *, woken: bool) -> None:
         if woken:
             try:
@@ -221,6 +232,7 @@ class PublisherDriver:
                     pass
             except BlockingIOError:
                 pass
+        self._server.connections.update()
         with self._lock:
             self._sender.receive_subscriptions()
             if len(self._core.outbox) < _OUTBOX_MAX:

@@ -1,5 +1,6 @@
 """A publisher's counters, gathered."""
 
+import transports
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.stats import MulticastStats, PublisherStats, RequesterStats
 from p2pmsg.sync.datagram_sender import DatagramSender
@@ -14,6 +15,7 @@ def publisher_stats(
     recovery_endpoint: str,
     undelivered: int,
     sender: object = None,
+    server: object = None,
 ) -> PublisherStats:
     """Return the counters; the caller holds the publisher's lock."""
     requests = core.requests
@@ -56,8 +58,23 @@ def publisher_stats(
         undelivered=undelivered,
         control_dropped=core.control.dropped,
         heads_throttled=requests.heads.throttled,
+        **connection_counts(sender, server),
         multicast=_multicast_stats(core, sender),
     )
+
+
+def connection_counts(*sockets: object) -> dict[str, int]:
+    """Return the counters of who is connected to a peer's bound sockets."""
+    bound = [
+        one.connections
+        for one in sockets
+        if isinstance(one, transports.ZmqSender | transports.ZmqRecoveryServer)
+    ]
+    return {
+        "connections": sum(map(len, bound)),
+        "connections_refused": sum(one.refused + one.not_accepted for one in bound),
+        "connections_oversubscribed": sum(one.oversubscribed for one in bound),
+    }
 
 
 def _multicast_stats(core: PublisherCore, sender: object) -> MulticastStats | None:

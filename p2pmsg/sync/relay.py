@@ -249,6 +249,7 @@ class Relay(ClosesItself):
                 recovery_endpoint=self.recovery_endpoint,
                 upstreams=self._upstreams,
                 undelivered=self._undelivered,
+                sockets=(self._sender, self._server),
             )
 
     def close(self, timeout: float = 5.0) -> None:

@@ -8,6 +8,7 @@ from p2pmsg.relay.core import RelayCore
 from p2pmsg.relay.stats import RelayedSessionStats, RelayStats
 from p2pmsg.stats import RequesterStats
 from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.sync.publisher_stats import connection_counts
 from recovery import StallGuard
 
 
@@ -20,6 +21,7 @@ def relay_stats(
     recovery_endpoint: str,
     upstreams: Sequence[str],
     undelivered: int,
+    sockets: Sequence[object] = (),
 ) -> RelayStats:
     """Return the counters; the caller holds both locks."""
     served = list(core.sessions.values())
@@ -69,9 +71,17 @@ def relay_stats(
         sessions_refused=core.sessions_refused,
         streams_refused=core.streams_refused,
         undelivered=undelivered,
-        control_dropped=core.control.dropped,
-        heads_throttled=sum(each.requests.heads.throttled for each in served),
+        **_counts(core, sockets),
     )  # fmt: skip
+
+
+def _counts(core: RelayCore, sockets: Sequence[object]) -> dict[str, int]:
+    desks = [served.requests for served in core.sessions.values()]
+    return {
+        "control_dropped": core.control.dropped,
+        "heads_throttled": sum(desk.heads.throttled for desk in desks),
+        **connection_counts(*sockets),
+    }
 
 
 def _requesters(core: RelayCore) -> list[RequesterStats]:

@@ -1,0 +1,222 @@
+"""Who is connected to a bound socket: counted, and bounded.
+
+libzmq accepts connections by itself, in its own thread, and has neither a limit for them nor a call
+that ends one. Its monitor tells of each, with its descriptor, and a descriptor can be shut down:
+libzmq then finds the connection ended and closes it.
+"""
+
+import os
+import resource
+import socket as system_socket
+import struct
+import time
+from itertools import count
+from typing import Final
+
+import zmq
+
+from transports.context import Context, Socket
+
+CONNECTIONS_MAX: Final = 65_536
+"""Connections to one bound socket: as many as a publisher counts subscribers."""
+FILES_SPARED_MIN: Final = 64
+"""Descriptors that connections leave to the rest of the process (logs, cursors, other sockets):
+these, or an eighth of what the system allows, whatever is more."""
+SUBSCRIPTIONS_MAX: Final = 65_536
+"""Prefixes that one connection is the first to subscribe to: as many as a publisher has topics."""
+SUBSCRIPTION_BYTES_MAX: Final = 512 * 1024
+"""Their bytes. A `Subscriber` names at most 60,000 bytes of topics. libzmq takes up to 60 bytes of
+memory for each byte, and 0.3 µs of the publisher to let go of it when the connection has ended."""
+TOTAL_FACTOR: Final = 8
+"""All connections together may have so many times as much; then the one that has most is ended."""
+
+_COUNTED_AGAIN_S: Final = 0.2
+_UPDATE_NS: Final = 5_000_000
+_EVENT: Final = struct.Struct("=hi")
+_EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_ACCEPT_FAILED)
+_ACCEPTED: Final = int(zmq.EVENT_ACCEPTED)
+_DISCONNECTED: Final = int(zmq.EVENT_DISCONNECTED)
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_EVENTS_PER_CALL: Final = 4096
+_numbers: Final = count()
+
+
+class _Files:
+    """How many connections the process may have, by the system's limit of open files."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self._others = 0
+        self._counted_s = -1.0
+
+    def has_room(self) -> bool:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if limit == resource.RLIM_INFINITY:
+            return True
+        room = limit - max(FILES_SPARED_MIN, limit // 8)
+        if 2 * self.connections < room:
+            return True
+        now_s = time.monotonic()
+        if now_s - self._counted_s > _COUNTED_AGAIN_S:
+            self._counted_s = now_s
+            self._others = max(0, _count_files() - self.connections)
+        return self.connections + self._others <= room
+
+
+_files: Final = _Files()
+
+
+class Connections:
+    """The connections of one bound socket.
+
+    Only the thread that owns the socket calls `update` and the like; the counters may be read by
+    others.
+
+    Args:
+        socket: bound, or about to be.
+        context: the socket's.
+        connections_max: how many there may be. Default 65,536. The system's limit of open files
+            counts, too.
+        subscriptions_max: prefixes that one may be the first to subscribe to. Default 65,536.
+        subscription_bytes_max: their bytes. Default 512 KiB.
+
+    Attributes:
+        fd: a descriptor that is readable when there may be news.
+        refused: connections that were ended at once, because there were too many.
+        oversubscribed: connections that were ended because of their subscriptions.
+        not_accepted: times that the system refused a connection, for want of descriptors mostly.
+        broken: connections that ended.
+
+    """
+
+    def __init__(
+        self,
+        socket: Socket,
+        context: Context,
+        *,
+        connections_max: int = CONNECTIONS_MAX,
+        subscriptions_max: int = SUBSCRIPTIONS_MAX,
+        subscription_bytes_max: int = SUBSCRIPTION_BYTES_MAX,
+    ) -> None:
+        self._socket = socket
+        self._connections_max = connections_max
+        self._subscriptions_max = subscriptions_max
+        self._bytes_max = subscription_bytes_max
+        self.refused = self.oversubscribed = self.not_accepted = self.broken = 0
+        # By descriptor: how many prefixes, and how many bytes they have.
+        self._open: dict[int, list[int]] = {}
+        self._total = [0, 0]
+        self._due_ns = 0
+        address = f"inproc://p2pmsg-monitor-{next(_numbers)}"
+        socket.monitor(address, _EVENTS)
+        self._news: Socket = context.socket(zmq.PAIR)
+        # Without a bound: libzmq's thread would wait for room here, and do nothing else. What it
+        # tells of is bounded by the connections between two calls of `update`.
+        self._news.set(zmq.RCVHWM, 0)
+        self._news.connect(address)
+        self.fd = int(self._news.get(zmq.FD))
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def update_soon(self) -> None:
+        """Do as `update` does, if it was not done for 5 ms."""
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._due_ns:
+            self._due_ns = now_ns + _UPDATE_NS
+            self.update()
+
+    def update(self) -> None:
+        """Take note of who came and went; end those who are too many."""
+        receive = self._news.recv_multipart
+        for _ in range(_EVENTS_PER_CALL):
+            try:
+                what, value = _EVENT.unpack(receive(_NOBLOCK)[0])
+            except (zmq.ZMQError, struct.error):
+                return
+            if what == _ACCEPTED:
+                self._forget(value)  # should its end have gone unnoticed
+                self._open[value] = [0, 0]
+                _files.connections += 1
+                if len(self._open) > self._connections_max or not _files.has_room():
+                    self.refused += 1
+                    self._end(value)
+            elif what == _DISCONNECTED:
+                self.broken += 1
+                self._forget(value)
+            else:
+                self.not_accepted += 1
+
+    def subscribed(self, fd: int, prefix: bytes) -> None:
+        """Note that a connection is the first to subscribe to a prefix."""
+        entry = self._open.get(fd)
+        if entry is None:
+            return
+        size = len(prefix)
+        for held in (entry, self._total):
+            held[0] += 1
+            held[1] += size
+        if entry[0] > self._subscriptions_max or entry[1] > self._bytes_max:
+            self._end_oversubscribed(fd)
+        elif (
+            self._total[0] > TOTAL_FACTOR * self._subscriptions_max
+            or self._total[1] > TOTAL_FACTOR * self._bytes_max
+        ):
+            self._end_oversubscribed(max(self._open, key=lambda one: self._open[one][1]))
+
+    def unsubscribed(self, fd: int) -> None:
+        """Note that a connection was the last to give up a prefix."""
+        entry = self._open.get(fd)
+        if entry is not None and entry[0]:
+            size = entry[1] // entry[0]
+            for held in (entry, self._total):
+                held[0] -= 1
+                held[1] -= size
+
+    def close(self) -> None:
+        """Stop counting; before the socket is closed."""
+        if self._news.closed:
+            return
+        for fd in list(self._open):
+            self._forget(fd)
+        if not self._socket.closed:
+            self._socket.disable_monitor()
+        self._news.close(linger=0)
+
+    def _end_oversubscribed(self, fd: int) -> None:
+        self.oversubscribed += 1
+        self._end(fd)
+
+    def _end(self, fd: int) -> None:
+        self._forget(fd)
+        hang_up(fd)
+
+    def _forget(self, fd: int) -> None:
+        entry = self._open.pop(fd, None)
+        if entry is not None:
+            _files.connections -= 1
+            self._total[0] -= entry[0]
+            self._total[1] -= entry[1]
+
+
+def hang_up(fd: int) -> None:
+    """End the connection of a descriptor that another one owns and closes."""
+    try:
+        connection = system_socket.socket(fileno=fd)
+    except OSError:
+        return  # it has been closed meanwhile
+    try:
+        connection.shutdown(system_socket.SHUT_RDWR)
+    except OSError:
+        pass  # it has ended by itself, or another file has its number now
+    finally:
+        connection.detach()
+
+
+def _count_files() -> int:
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        try:
+            return len(os.listdir(folder))
+        except OSError:
+            continue  # not there, or no descriptor is left to read it with
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
