@@ -390,9 +390,9 @@ class FileJournal:
             for copy in self._of_use(record):
                 self._write(copy)
         self.sync()  # whatever `fsync` says: these records were on the disk before
-        path.unlink()
+        path.unlink(missing_ok=True)
+        del self._segments[0]  # whatever comes next: it would not be found again
         sync_path(self._folder)
-        del self._segments[0]
 
     def _of_use(self, record: bytes) -> Iterator[bytes]:
         """Return what of a record is still to be kept."""

@@ -1,5 +1,6 @@
 """The queue's log: what is written is known again, whatever was cut off or compacted."""
 
+import errno
 import os
 import random
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from p2pmsg.errors import ConfigError, LogCorruptError, LogInUseError
+from p2pmsg.queue import journal_file
 from p2pmsg.queue.journal import JournalState, change_record, push_record
 from p2pmsg.queue.journal_file import FileJournal, LogSettings, log_settings
 from p2pmsg.queue.journal_marks import RESERVE, Marks
@@ -366,3 +368,36 @@ def test_what_log_may_be():
     assert log_settings(Other()) == LogSettings(directory="d", fsync="always")
     with pytest.raises(ConfigError, match="log"):
         log_settings(7)
+
+
+def test_no_descriptor_left_at_the_end_of_a_compaction_stops_it_once_and_not_for_good(
+    tmp_path, monkeypatch
+):
+    journal, _ = opened(tmp_path, segment_bytes=4096)
+    unlink, sync_path = Path.unlink, journal_file._sync_path
+    struck = []
+
+    def unlink_and_run_out(path, missing_ok=False):
+        unlink(path, missing_ok=missing_ok)
+        struck.append(path)
+
+    def sync(path):
+        if len(struck) == 1:
+            struck.append(path)
+            raise OSError(errno.EMFILE, "Too many open files")
+        sync_path(path)
+
+    monkeypatch.setattr(Path, "unlink", unlink_and_run_out)
+    monkeypatch.setattr(journal_file, "_sync_path", sync)
+    failures = 0
+    for sequence in range(2000):
+        for record in (push_record(job(sequence)), change_record(Done(sequence, sequence + 1))):
+            try:
+                journal.append(record)
+            except OSError:
+                failures += 1
+                journal.append(record)
+    assert failures == 1
+    assert journal.size < 10 * 4096
+    journal.close()
+    assert read_log(tmp_path).next_sequence == 2000
