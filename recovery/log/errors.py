@@ -1,5 +1,8 @@
 """What the log raises; each text names the file and what is wrong with it."""
 
+import errno
+from typing import Final
+
 from recovery.errors import RecoveryError
 
 
@@ -24,6 +27,15 @@ class LogFormatError(LogError):
         super().__init__(f"{path}, byte {offset}: {what}")
         self.path = path
         self.offset = offset
+
+
+PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE})
+"""What the system says where it has no descriptor to open a file with; no fsync fails with it."""
+
+
+def is_passing(error: OSError | None) -> bool:
+    """Whether an error says nothing of the file or the disk: the same call may succeed later."""
+    return error is not None and error.errno in PASSING
 
 
 class LogWriteError(LogError, OSError):

@@ -1,5 +1,6 @@
 """Forcing a log to the disk, while it is written to."""
 
+from recovery.log.errors import is_passing
 from recovery.log.page_cache import Stretch
 from recovery.log.store import LogStore
 
@@ -31,6 +32,11 @@ class PendingSync:
         self.unneeded = unneeded
         self.error: OSError | None = None
 
+    @property
+    def is_passing(self) -> bool:
+        """Whether it is no failed fsync that went wrong: a file could not be opened just now."""
+        return is_passing(self.error)
+
     def wait(self) -> None:
         """Wait for the disk. It never raises: `LogWriter.end_sync` does."""
         try:
@@ -57,12 +63,7 @@ class PendingSync:
 
     def _sync(self, name: str) -> None:
         try:
-            file = self._store.open(name)
+            self._store.sync_file(name)
         except FileNotFoundError:
-            if name != self.names[-1]:
-                return  # retention has deleted it; the last one it never deletes
-            raise
-        try:
-            file.sync()
-        finally:
-            file.close()
+            if name == self.names[-1]:
+                raise  # the others retention may have deleted; the last one it never deletes

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from recovery.log import state as state_file
 from recovery.log.catalog import Catalog, Finding, StreamSummary, look_at, read_index, scan
-from recovery.log.errors import LogError
+from recovery.log.errors import LogError, is_passing
 from recovery.log.format import KIND_DATA, SEGMENT_HEADER, Placed, Read, Walk
 from recovery.log.index import (
     Entries,
@@ -44,7 +44,8 @@ class LogReader:
     """Reads a log, of this process or of another one that may be writing it.
 
     It is to be used by one thread at a time. A damaged frame is never given: it is passed over, and
-    noted in `corrupt`.
+    noted in `corrupt`. Where a file cannot be opened for want of descriptors its frames are not
+    missing: reading them raises that `OSError`, and may be tried again.
 
     Args:
         directory: of the log.
@@ -284,12 +285,16 @@ class LogReader:
             index = read_index(self._store, segment.first_record, with_entries=True)
             if index is not None:
                 return index
-        except (ValueError, OSError):
-            pass  # the segment itself says it all
+        except (ValueError, OSError) as error:
+            if isinstance(error, OSError) and is_passing(error):
+                raise
+            # Otherwise the segment itself says it all.
         index = SegmentIndex(segment.first_record)
         try:
             scan(self._store, index, INDEX_BYTES)
         except OSError as error:
+            if is_passing(error):
+                raise
             self._note_missing(segment, error)
         return index
 
@@ -312,11 +317,15 @@ class LogReader:
             read: Read = lambda count, offset: self._file(segment).read(count, offset)  # noqa: E731
             walk = Walk(read, at, segment.size, stream)
         except OSError as error:
+            if is_passing(error):
+                raise
             self._note_missing(segment, error)
             return
         try:
             yield from walk
         except OSError as error:
+            if is_passing(error):
+                raise
             self._note_missing(segment, error)
         finally:  # also where the caller has enough
             path = self._store.path(segment.name)

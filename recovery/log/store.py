@@ -4,19 +4,24 @@ import ctypes
 import errno
 import fcntl
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from mmap import mmap
 from pathlib import Path
 from typing import Final, Protocol
 from weakref import WeakSet
 
-from recovery.log.errors import LogLockedError
+from recovery.log.errors import LogLockedError, is_passing
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _LOCK: Final = "lock"
 _TEMPORARY: Final = ".tmp"
 _RESERVE_FROM: Final = 1024 * 1024
 _RESERVE_BYTES: Final = 16 * 1024 * 1024
+_SPARES: Final = 4
+"""Descriptors in reserve: for a segment, its index, the state, and one more."""
+_WRITTEN_MAX: Final = 8
+"""Files that were written last, and can be synced without being opened."""
 _KEEP_SIZE: Final = 1
 """FALLOC_FL_KEEP_SIZE; fallocate(2)."""
 
@@ -84,6 +89,9 @@ class LogStore(Protocol):
 
     def remove_unshared(self, name: str) -> bool:
         """Delete a file unless somebody reads it; return whether it is gone."""
+
+    def sync_file(self, name: str) -> None:
+        """Force a file to the disk, if possible without opening it."""
 
     def sync_directory(self) -> None:
         """Force the names to the disk."""
@@ -198,6 +206,10 @@ class FileStore:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._directory = Path(directory)
         self._lock: _File | None = None
+        self._opened_directory: _File | None = None
+        self._written: OrderedDict[str, _File] = OrderedDict()
+        self._spares: list[tuple[Path, _File]] = []
+        self._spare_number = 0
 
     def lock(self) -> None:
         """Become the writer, by an flock, which ends with the process."""
@@ -210,10 +222,13 @@ class FileStore:
             lock.close()
             raise LogLockedError(f"the log {self._directory} has a writer already") from None
         self._lock = lock
+        self._opened_directory = _File(os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC))
+        self._keep_spares()
 
     def unlock(self) -> None:
         """Let another one write."""
         if self._lock is not None:
+            self._let_go(is_owner=self._lock._fd >= 0)
             if self._lock._fd >= 0:
                 # A child that was forked just now may not have closed its own copy yet.
                 fcntl.flock(self._lock._fd, fcntl.LOCK_UN)
@@ -225,13 +240,69 @@ class FileStore:
             raise OSError(errno.EBADF, "a forked child cannot write its parent's log")
 
     def names(self) -> list[str]:
-        """Return the names of all files."""
-        return os.listdir(self._directory)
+        """Return the names of all files, but for the spare ones."""
+        spares = {path.name for path, _ in self._spares}
+        return [name for name in os.listdir(self._directory) if name not in spares]
 
     def open(self, name: str, *, create: bool = False) -> _File:
-        """Open a file."""
-        flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
-        return _File(os.open(self._directory / name, flags | os.O_CLOEXEC, 0o644))
+        """Open a file; one to write where no descriptor is left, too."""
+        path = self._directory / name
+        if not create:
+            return _File(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        file = self._open_new(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        self._written.pop(name, None)
+        while True:
+            try:
+                # So that it can be synced without being opened; it is of the same open file.
+                self._written[name] = _File(os.dup(file._fd))
+            except OSError:
+                if self._spares:
+                    self._drop_spare()
+                    continue
+            break
+        while len(self._written) > _WRITTEN_MAX:
+            self._written.popitem(last=False)  # closed when nobody syncs it any more
+        return file
+
+    def _open_new(self, path: Path, flags: int) -> _File:
+        """Open a file to write, or turn a spare one into it where no descriptor is left."""
+        try:
+            file = _File(os.open(path, flags, 0o644))
+        except OSError as error:
+            if not is_passing(error) or not self._spares or path.exists():
+                raise
+            spare, file = self._spares.pop()
+            os.replace(spare, path)
+        self._keep_spares()
+        return file
+
+    def _keep_spares(self) -> None:
+        """Keep empty files open, for when no descriptor is left."""
+        while self._lock is not None and len(self._spares) < _SPARES:
+            self._spare_number += 1
+            path = self._directory / f"spare-{self._spare_number}{_TEMPORARY}"
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            except OSError:
+                return  # another time
+            self._spares.append((path, _File(fd)))
+
+    def _drop_spare(self) -> None:
+        path, file = self._spares.pop()
+        file.close()
+        path.unlink(missing_ok=True)
+
+    def _let_go(self, *, is_owner: bool) -> None:
+        """Close what is kept open; in a forked child the files are its parent's."""
+        for path, file in self._spares:
+            file.close()
+            if is_owner:
+                path.unlink(missing_ok=True)
+        self._spares.clear()
+        self._written.clear()
+        if self._opened_directory is not None:
+            self._opened_directory.close()
+            self._opened_directory = None
 
     def read(self, name: str) -> bytes | None:
         """Return a file's content, or None."""
@@ -259,8 +330,8 @@ class FileStore:
         """Write a file anew, by renaming."""
         self._check_owner()
         temporary = self._directory / (name + _TEMPORARY)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        file = _File(fd)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        file = self._open_new(temporary, flags)
         try:
             file.write([data], 0)
             if durable:
@@ -277,6 +348,7 @@ class FileStore:
     def remove(self, name: str) -> None:
         """Delete a file, if it is there."""
         self._check_owner()
+        self._written.pop(name, None)
         (self._directory / name).unlink(missing_ok=True)
 
     def remove_unshared(self, name: str) -> bool:
@@ -294,10 +366,26 @@ class FileStore:
             return False
         finally:
             file.close()
+        self._written.pop(name, None)
         return True
+
+    def sync_file(self, name: str) -> None:
+        """Force a file to the disk, by the descriptor that it was written with if it is kept."""
+        file = self._written.get(name)
+        if file is not None and file._fd >= 0:
+            file.sync()
+            return
+        opened = self.open(name)
+        try:
+            opened.sync()
+        finally:
+            opened.close()
 
     def sync_directory(self) -> None:
         """Force the names to the disk."""
+        if self._opened_directory is not None and self._opened_directory._fd >= 0:
+            os.fsync(self._opened_directory._fd)
+            return
         directory = _File(os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC))
         try:
             os.fsync(directory._fd)

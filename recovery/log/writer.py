@@ -1,7 +1,7 @@
 """Writing a log: frames in, segments out."""
 
 from recovery.log.config import LogConfig
-from recovery.log.errors import LogFormatError, LogWriteError
+from recovery.log.errors import LogFormatError, LogWriteError, is_passing
 from recovery.log.format import (
     HEAD_BYTES,
     KIND_DATA,
@@ -286,14 +286,21 @@ class LogWriter:
         if pending.error is None:
             self.unsynced_bytes -= pending.byte_count
             return
+        if pending.is_passing:
+            self._put_back(pending)
+            raise LogWriteError("the log cannot be forced to the disk now", pending.error)
         # The system may have thrown away what it could not write: another fsync would say that all
         # is well. So this is never said to be on the disk any more.
         self._is_failed = True
         self._doubtful_bytes += pending.byte_count
+        self._put_back(pending)
+        raise LogWriteError("the log cannot be forced to the disk", pending.error)
+
+    def _put_back(self, pending: PendingSync) -> None:
+        """Take again what a sync did not bring to the disk."""
         self._names_changed |= pending.names_changed
         again = [segment for segment in self._catalog.segments if segment.name in pending.names]
         self._dirty = again + [segment for segment in self._dirty if segment not in again]
-        raise LogWriteError("the log cannot be forced to the disk", pending.error)
 
     def sync(self) -> None:
         """Force everything to the disk; raises `LogWriteError`."""
@@ -420,6 +427,10 @@ class LogWriter:
         except OSError as error:
             if file is not None:
                 file.close()
+            if old is not None and is_passing(error):
+                # The former one goes on, and becomes larger than it should be.
+                self._segment_bytes = old.size + self._config.segment_bytes // 8
+                return old
             if isinstance(error, LogWriteError):
                 raise
             what = f"the log {self._store.path(segment.name)} cannot be written"
