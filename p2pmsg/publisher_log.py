@@ -27,6 +27,8 @@ _STEPS_MAX: Final = 4
 _NOTHING: Final[Iterator[Kept]] = iter(())
 SLOT_BYTES_MAX: Final = 256 * 1024
 """A batch that is gathered in the tail file is not larger; see `PublisherConfig.frame_bytes`."""
+SYNC_RETRY_NS: Final = 20 * _MS
+"""How long after a sync that could not be begun it is tried again."""
 EXPIRE_NS: Final = 1000 * _MS
 """How often retention is looked at."""
 
@@ -75,6 +77,7 @@ class PublisherLog:
         store: where its files are.
         failed: see `LogStats`.
         broken: why nothing can be brought to the disk any more (`on_error="raise"`), or None.
+        put_off: why the last sync could not be begun, and is tried again; None: it could.
         gated: whether a frame may go out only when it is on the disk (`acknowledge="synced"`).
         keeps_batches: whether messages are gathered in the tail file.
         recovered: how many messages were found there when it was opened.
@@ -107,10 +110,12 @@ class PublisherLog:
             gathered_max=slot_bytes + 1,  # a message has a byte, and the last one fills the batch
         )
         self._write_error = log.LogWriteError
+        self._is_passing = log.is_passing
         self._reader = self._writer.reader()
         self.session: int = self._writer.session
         self.failed: str | None = None
         self.broken: str | None = None
+        self.put_off: str | None = None
         self.gated = config.is_synced
         self.keeps_batches = config.is_written and slot_bytes > 0
         self._interval_ns = int(config.fsync_interval_ms * _MS)
@@ -313,21 +318,28 @@ class PublisherLog:
         if not waiting:
             self._sync_due_ns = None
             return None
-        if waiting >= self.config.fsync_bytes:
+        if waiting >= self.config.fsync_bytes and self.put_off is None:
             return now_ns
         if self._sync_due_ns is None:
-            self._sync_due_ns = now_ns + (0 if self.gated else self._interval_ns)
+            wait_ns = 0 if self.gated else self._interval_ns
+            self._sync_due_ns = now_ns + (wait_ns if self.put_off is None else SYNC_RETRY_NS)
         return self._sync_due_ns
 
-    def sync(self, lock: AbstractContextManager[object]) -> None:
+    def sync(self, lock: AbstractContextManager[object]) -> bool:
         """Bring what was written to the disk; the lock is held only before and after the waiting.
 
-        Where that fails it is not tried again: the system has forgotten what it could not write,
-        and the next fsync would succeed without it.
+        Where the fsync itself fails it is not tried again: the system has forgotten what it could
+        not write, and the next fsync would succeed without it. Where it could not be begun, for
+        want of descriptors, it is tried again; see `put_off`.
+
+        Returns:
+            Whether what waited for the disk may go out now: it is there, or `on_error` is
+            `"continue"`.
+
         """
         self._sync_due_ns = None
         if self.failed is not None or self.broken is not None:
-            return
+            return False
         try:
             with lock:
                 pending = self._writer.begin_sync()
@@ -335,10 +347,17 @@ class PublisherLog:
             with lock:
                 self._writer.end_sync(pending)
         except self._write_error as error:
+            if self._is_passing(error):
+                self._errors += 1
+                self.put_off = str(error)
+                return False
             try:
                 self._fail(error)
             except LogFailedError as failure:
                 self.broken = str(failure)
+            return self.broken is None
+        self.put_off = None
+        return True
 
     def expire(self, *, now_ns: int, wall_ns: int) -> None:
         """Apply retention, now and then."""

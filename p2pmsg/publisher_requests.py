@@ -96,6 +96,8 @@ class RequestDesk:
             handler(requester, frame, now_ns)
         except FrameError as error:
             self.invalid[str(error)] += 1
+        except OSError:  # no descriptor is left to look into the log with; it asks again
+            self.replies_dropped += 1
 
     def next_reply(self, *, now_ns: int) -> Reply | None:
         """Return what to send next, or None.
@@ -122,6 +124,10 @@ class RequestDesk:
         """Fetch a reply's frame from the log; False: the log has it no more, call `refuse`.
 
         It is called without the publisher's lock, since the disk may take its time.
+
+        Raises:
+            OSError: no descriptor is left to read with; call `reply_blocked`.
+
         """
         log = self._core.log
         kept = None if log is None else log.read(reply.requester, reply.topic, reply.start)

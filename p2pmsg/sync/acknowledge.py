@@ -48,13 +48,15 @@ class Acknowledgements:
             return self._failure
 
     def begin(self) -> bool:
-        """Begin a commit, if one is wanted; called under the publisher's lock."""
+        """Begin a commit, if one is wanted, or go on with one that has not ended.
+
+        It is called under the publisher's lock.
+        """
         with self._condition:
-            if not self._is_wanted:
-                return False
-            self._is_wanted = False
-            self.begun += 1
-            return True
+            if self._ended == self.begun and self._is_wanted:
+                self._is_wanted = False
+                self.begun += 1
+            return self._ended < self.begun
 
     def end(self, failure: str | None) -> None:
         """End the commit that has begun, and let those who waited for it go on."""

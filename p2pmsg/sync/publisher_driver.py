@@ -270,15 +270,25 @@ class PublisherDriver:
             count = len(self._core.unsynced)
             if due_ns is None and log.broken is None:
                 self._core.frames_synced(count)
+        is_put_off = due_ns is not None and due_ns > now_ns and log.put_off is not None
         try:
             if due_ns is not None and due_ns <= now_ns:
-                log.sync(self._lock)
-                if log.broken is None:
-                    with self._lock:
-                        self._core.frames_synced(count)
+                is_put_off = not self._sync_now(log, count)
         finally:
-            if is_awaited:
+            if is_awaited and not is_put_off:
                 self.acknowledgements.end(log.broken or failure)
+
+    def _sync_now(self, log: PublisherLog, count: int) -> bool:
+        """Bring the log to the disk; False where that could not be begun, and is tried again."""
+        before = log.put_off
+        if log.sync(self._lock):
+            with self._lock:
+                self._core.frames_synced(count)
+        elif log.put_off is not None:
+            if before is None:
+                _log.warning("it is tried again: %s", log.put_off)
+            return False
+        return True
 
     def _seal_all(self, now_ns: int) -> str | None:
         """Append all that was accepted; return why that failed, or None."""
@@ -323,7 +333,13 @@ class PublisherDriver:
             if reply is None:
                 return False
             logged += reply.is_in_log
-            if reply.is_in_log and not requests.read(reply):
+            try:
+                found = not reply.is_in_log or requests.read(reply)
+            except OSError:  # no descriptor is left to read with: it is there all the same
+                with self._lock:
+                    requests.reply_blocked(reply, now_ns=time.monotonic_ns())
+                continue
+            if not found:
                 with self._lock:
                     requests.refuse(reply)
                 continue

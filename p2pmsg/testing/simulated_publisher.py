@@ -295,8 +295,9 @@ class SimulatedPublisher:
     def _sync(self, core: PublisherCore, now_ns: int) -> None:
         log = core.log
         due_ns = None if log is None else log.next_deadline_ns(now_ns=now_ns)
-        if log is not None and due_ns is not None and due_ns <= now_ns:
-            log.sync(nullcontext())
+        if log is None or due_ns is None or due_ns > now_ns:
+            return
+        if log.sync(nullcontext()):
             core.frames_synced(len(core.unsynced))
             for topic, (_, following) in core.heads().items():
                 self._synced[core.session, topic] = following

@@ -150,8 +150,8 @@ class SimulatedRelay(SimulatedSubscriber):
         self._serve(relay, now_ns)
         log = relay.log
         due_ns = None if log is None else log.next_deadline_ns(now_ns=now_ns)
-        if log is not None and due_ns is not None and due_ns <= now_ns:
-            log.sync(nullcontext())
+        is_due = due_ns is not None and due_ns <= now_ns
+        if log is not None and is_due and log.sync(nullcontext()):
             relay.frames_synced(len(relay.unsynced))
         self._try_send(relay)
         waits, guard = bool(relay.outbox), self._control_guard
