@@ -14,7 +14,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # rest of the machine is for the processes that the tests start.
 CORES_HERE := $(shell nproc 2>/dev/null || echo 2)
 WORKERS := $(shell echo $$(( $(CORES_HERE) < 2 ? 2 : $(CORES_HERE) > 4 ? 4 : $(CORES_HERE) )))
-PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(if $(ONLY),--only $(ONLY))
+PYTEST = $(BIN)/pytest -n $(WORKERS) $(if $(ONLY),--only $(ONLY))
 LONG_MINUTES := 20
 
 help: ## show this list

@@ -15,6 +15,8 @@ from hypothesis import settings
 from tests import areas
 
 ROOT = Path(__file__).parent
+IN_TURN = ("tests/spark/", "tests/integration/test_demo.py::")
+"""What one worker runs one by one."""
 LONG_TIMEOUT_S = 1800
 """Of a test that is long, or runs with `--long`, where it does not say otherwise."""
 
@@ -47,20 +49,30 @@ def pytest_ignore_collect(collection_path, config):
     return None if areas.belongs(path, config.only_areas) else True
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
-def pytest_collection_modifyitems(config, items):
-    """Leave out what is not of this run, and group the tests that want Spark.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Have one worker for the shared Spark and one for the demos, some of which start their own.
 
-    One worker has the shared Spark and one the programs that start their own, with
-    `--dist loadgroup`; more of them side by side take longer than in turn.
+    More of them side by side take longer than in turn. Not by pytest-xdist's groups: it writes them
+    to an attribute that pytest 9.2 does not read any more, and each worker would start a Spark.
     """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            alone = [place for place in IN_TURN if nodeid.startswith(place)]
+            return alone[0] if alone else nodeid
+
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is not of this run."""
     chosen = [item for item in items if is_of_this_run(config, item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
     items[:] = chosen
     for item in items:
-        if item.get_closest_marker("spark"):
-            group = "spark" if "spark" in item.fixturenames else "programs with spark"
-            item.add_marker(pytest.mark.xdist_group(group))
         is_long = config.getoption("--long") or item.get_closest_marker("long")
         if is_long and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
