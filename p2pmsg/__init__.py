@@ -30,6 +30,8 @@ from p2pmsg.errors import (
     RemoteError,
     RequestError,
     RewoundReport,
+    SessionEnd,
+    SessionEndedError,
     SessionRewoundError,
 )
 from p2pmsg.frames import decode_frame
@@ -148,6 +150,8 @@ __all__ = [
     "Responder",
     "RetransmitConfig",
     "RewoundReport",
+    "SessionEnd",
+    "SessionEndedError",
     "SessionEntry",
     "SessionRewoundError",
     "StreamHead",

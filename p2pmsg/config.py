@@ -17,6 +17,7 @@ _ROOMY_BYTES: Final = 64 * 1024
 
 __all__ = [
     "LINGER_MS_MIN",
+    "OnEnd",
     "OnFull",
     "PublisherConfig",
     "SubscriberConfig",
@@ -153,8 +154,14 @@ class SubscriberConfig:
     """How often the publisher is told that this subscriber is there."""
 
     second_line_ms: float = 5.0
-    """Where two lines carry the same stream, how long what one lost may come over the other before
-    it is asked for, in ms. 5 ms: more than two ways through one building differ."""
+    """Where two lines carry the same stream, how long at least what one lost may come over the
+    other before it is asked for, in ms. 5 ms: more than two ways through one building differ. It is
+    longer where the later line was measured to be later, and ends once all lines are past the gap.
+    """
+
+    second_line_max_ms: float = 100.0
+    """How long at most, in ms, where it is more than `second_line_ms`; also until the second line
+    brought its first frame. 100 ms: more than two ways round the earth differ."""
 
     busy_wait_us: float = 200.0
     """How long a wait looks for the next message before it sleeps, in µs, at most 1000; 0 never
@@ -178,6 +185,7 @@ class SubscriberConfig:
         at_least("keep_alive_ms", self.keep_alive_ms, 10)
         of_kind("nack", self.nack, NackConfig)
         at_least("second_line_ms", self.second_line_ms, 0)
+        at_least("second_line_max_ms", self.second_line_max_ms, 0)
         check_busy_wait(self.busy_wait_us)
         of_kind("busy_wait_always", self.busy_wait_always, bool)
         of_kind("multicast", self.multicast, MulticastSubscriberConfig)
@@ -185,3 +193,4 @@ class SubscriberConfig:
 
 GapMode = Literal["wait", "raise", "skip", "latest"] | Callable[..., object]
 OnGap = GapMode | Mapping[str, GapMode]
+OnEnd = Literal["wait", "stop"] | Callable[..., object]

@@ -19,6 +19,7 @@
     ├── RequestError              a request was not answered as it should be
     │   ├── RemoteError           the responder's handler raised; with type and text
     │   └── NoHandlerError        the responder has no handler for the topic
+    ├── SessionEndedError         on_end="stop", and a feed's session is over
     └── MessagesLostError         on_gap="raise", and a gap could not be repaired
         └── SessionRewoundError   … and a publisher uses sequences again that were in use
 
@@ -50,6 +51,7 @@ __all__ = [
     "RemoteError",
     "RequestError",
     "RewoundReport",
+    "SessionEndedError",
     "SessionRewoundError",
 ]
 
@@ -275,6 +277,52 @@ class SessionRewoundError(MessagesLostError):
     so, in the same session. Receiving goes on with those, from `report.start` on; what had been
     received with these numbers were other messages.
     """
+
+class SessionEndedError(P2PError):
+    """A feed's session is over, and all of it was delivered or reported lost.
+
+    Receiving may go on, with the feed's next session.
+
+    Attributes:
+        end: which session, and where it ended.
+
+    """
+
+    def __init__(self, end: "SessionEnd") -> None:
+        super().__init__(str(end))
+        self.end = end
+
+
+class SessionEnd:
+    """A session of a MoldUDP64 feed is over, and all of it was delivered or reported lost.
+
+    Attributes:
+        topic: the stream's topic.
+        session: the session's id.
+        publisher: the session's name.
+        stop: the sequence after its last one that is known of.
+        announced: it said that it is over. Otherwise another session took its place, perhaps one
+            of the same name that begins again; what it still had sent is not known.
+
+    """
+
+    __slots__ = ("announced", "publisher", "session", "stop", "topic")
+
+    def __init__(
+        self, topic: str, session: int, publisher: str, stop: int, announced: bool
+    ) -> None:
+        self.topic = topic
+        self.session = session
+        self.publisher = publisher
+        self.stop = stop
+        self.announced = announced
+
+    def __repr__(self) -> str:
+        return f"<SessionEnd {self}>"
+
+    def __str__(self) -> str:
+        how = "has ended" if self.announced else "was followed by another one"
+        return f"the session {self.publisher!r} of {self.topic!r} {how} before sequence {self.stop}"
 
 
 class LossReport:

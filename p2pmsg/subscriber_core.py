@@ -17,7 +17,7 @@ from p2pmsg.multicast.subscriber_desk import GroupMember
 from p2pmsg.start import Start
 from p2pmsg.subscriber_cursor import CursorDesk
 from p2pmsg.subscriber_lines import Command, Line, LineDesk
-from p2pmsg.subscriber_peer import Peer, Stream
+from p2pmsg.subscriber_peer import Ending, Peer, Stream
 from p2pmsg.subscriber_relays import RelayDesk
 from p2pmsg.subscriber_room import Room, can_take
 from p2pmsg.subscriber_routes import RouteDesk
@@ -33,6 +33,10 @@ CHECK_NS = 250 * _MS
 """How often publishers are looked at: whether they are silent, and are told that we are there."""
 HURRIED_CHECK_NS = 25 * _MS
 """The same while one is being probed, or is closing."""
+ENDINGS_MAX = 1024
+"""Sessions that are over and nobody has been told so yet; the oldest is forgotten first."""
+UNREAD_NS = 1000 * _MS
+"""Who has not read all that came for so long gets more than can be read."""
 STOPPED_NS = 500 * _MS
 """Who is so late to look was stopped, or starved of processor time, and could not read either."""
 
@@ -54,6 +58,7 @@ class SubscriberCore:
         sessions_unjoined: sessions that ended, or fell silent for good, before they were joined.
         streams_rewound: streams whose publisher has gone back.
         cursor: where streams resume; None: nowhere.
+        endings: sessions that are over, until the shell has told of them.
         lone: the stream whose last message went past `ready`, until the shell has seen that.
         is_settled: whether the application is done with all of a closing session, asked before its
             publisher is told that it may go; None: to have received it is enough.
@@ -87,12 +92,11 @@ class SubscriberCore:
         self.requests: deque[tuple[int, bytes]] = deque()
         self.invalid: Counter[str] = Counter()
         self.repair_latency = LatencyHistogram()
-        self.frames_received = 0
-        self.frames_shed = 0
-        self.repairs_dropped = 0
+        self.frames_received = self.frames_shed = self.repairs_dropped = 0
         self.cursor = cursor
         self.lone: Stream | None = None
         self.is_settled: Callable[[Peer], bool] | None = None
+        self.endings: deque[Ending] = deque(maxlen=ENDINGS_MAX)
         self.lines = [
             Line(heard_ns=now_ns, shared=index in datagram_lines) for index in range(lines)
         ]
@@ -110,6 +114,7 @@ class SubscriberCore:
         self.troubled = Troubled(int(config.nack.deadline_ms * _MS))
         self._stream_count = 0
         self._last: Stream | None = None
+        self._unread_ns: int | None = None
         self.room = Room(config, self.receiver_config)
         self.next_check_ns = now_ns
         self.desk = LineDesk(self, subscriber, name)
@@ -117,7 +122,8 @@ class SubscriberCore:
         self.routes = RouteDesk(self)
         self.tally: LineTally | None = None
         if lines > 1:
-            self.tally = LineTally(lines, int(config.second_line_ms * _MS))
+            wait_ms, wait_max_ms = config.second_line_ms, config.second_line_max_ms
+            self.tally = LineTally(self.lines, int(wait_ms * _MS), int(wait_max_ms * _MS))
         self.member: GroupMember | None = None
         if datagram_lines:
             self.member = GroupMember(self, set(datagram_lines), subscriber)
@@ -248,8 +254,29 @@ class SubscriberCore:
             stream.given = max(output.stop, stream.position)
         return stream, output
 
-    def handle_timer(self, *, now_ns: int) -> None:
-        """Do what is due: NACKs, losses, probes, keep-alives, silent publishers."""
+    def pop_ending(self) -> Ending | None:
+        """Take out a session that is over and all of which was handed on, or None."""
+        for ending in self.endings:
+            if ending.stream.position >= ending.stop:
+                self.endings.remove(ending)
+                return ending
+        return None
+
+    def handle_timer(self, *, now_ns: int, unread: bool = False) -> None:
+        """Do what is due: NACKs, losses, probes, keep-alives, silent publishers.
+
+        With `unread` more has come than was taken in yet: what nobody can be asked for, and may be
+        part of it, is not given up, for at most `UNREAD_NS` in a row.
+        """
+        if not unread:
+            self._unread_ns = None
+        elif self._unread_ns is None:
+            self._unread_ns = now_ns
+        if unread and now_ns - (self._unread_ns or now_ns) < UNREAD_NS:
+            for stream in self.troubled:
+                if stream.unasked:
+                    stream.receiver.postpone(now_ns=now_ns, delay_ns=0)
+                    self.troubled.note(stream)
         if 0 < self.next_check_ns < now_ns - STOPPED_NS:
             self.desk.note_stopped(now_ns - self.next_check_ns, now_ns)
         if self.is_full:
@@ -388,13 +415,17 @@ class SubscriberCore:
             start = start if resumed is None else resumed
         stream.receiver.start_at(start, now_ns=now_ns)
 
-    def _add_stream(self, peer: Peer, topic: str) -> Stream:
+    def _add_stream(
+        self, peer: Peer, topic: str, unasked: ReceiverConfig | None = None
+    ) -> Stream:
+        """Add a stream; `unasked` is how it is received if nobody can be asked for repairs."""
         self._stream_count += 1
-        config = self.receiver_config
+        config = unasked or self.receiver_config
         if self.member is not None and peer.feedback is not None:
             config = self.member.receiver_config
         if self.policy.skips(topic):
             config = replace(config, wait_for_repair=False)
         stream = Stream(peer, topic, config, self._rng)
+        stream.unasked = unasked is not None
         peer.streams[topic] = stream
         return stream

@@ -364,7 +364,9 @@ class LineDesk:
             asked_ns = None if peer is None or peer.gone else peer.own.asked_ns
             if line.relay is not None:
                 asked_ns = self._core.relays.asked_ns(index)
-            deaf = asked_ns is not None and now_ns - asked_ns > DEAF_NS
+            # Joining a group again does not make a feed's request servers answer.
+            is_feed = peer is not None and not peer.recovery
+            deaf = asked_ns is not None and now_ns - asked_ns > DEAF_NS and not is_feed
             if silent_ns > self._timeout_ns or strange_ns > STRANGE_NS or deaf:
                 if line.refused_until_ns is not None:
                     continue

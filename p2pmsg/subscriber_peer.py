@@ -1,6 +1,7 @@
 """What a subscriber knows of a publisher's session, and of each of its streams."""
 
 from random import Random
+from typing import NamedTuple
 
 from p2pmsg.control import Heads, Welcome
 from p2pmsg.errors import LossReport
@@ -139,6 +140,7 @@ class Stream:
         prefix: how its frames begin; `plain_prefix` those that have values only.
         lone: reads `prefix`, the header behind it, and four bytes of the body.
         watched: whether repair ages may be waiting.
+        unasked: there is nobody to ask for what is missing, so that it is given up soon.
 
     """
 
@@ -160,6 +162,7 @@ class Stream:
         "relayed",
         "retired",
         "topic",
+        "unasked",
         "watched",
     )
 
@@ -178,7 +181,7 @@ class Stream:
         self.given_messages = self.relayed = 0
         self.malformed: list[Loss] = []
         self.malformed_between = 0
-        self.watched = False
+        self.watched = self.unasked = False
 
     def note_malformed(self, start: int, count: int) -> Loss:
         """Count messages that were received but cannot be read."""
@@ -234,3 +237,14 @@ class Stream:
             "nacks": receiver.nacks_sent,
             "conflated": self.conflated,
         }
+
+
+class Ending(NamedTuple):
+    """A session that is over, once everything before `stop` was handed on.
+
+    `announced`: it said so; otherwise another one took its place.
+    """
+
+    stream: Stream
+    stop: int
+    announced: bool

@@ -13,7 +13,8 @@ class LossReason(enum.StrEnum):
     """No replay buffer or log keeps it any more."""
 
     TIMEOUT = "timeout"
-    """It was asked for as often and as long as configured, without an answer."""
+    """It was asked for as often and as long as configured, without an answer, or nobody could be
+    asked for it."""
 
     PUBLISHER_GONE = "publisher_gone"
     """Nobody is left who could have answered."""

@@ -53,6 +53,8 @@ class NackScheduler(GapTable):
         "_feedback",
         "_front_progress_ns",
         "_front_start",
+        "_hurried",
+        "_line_ns",
         "_quiet_until_ns",
         "_retry_ns",
         "gaps_refused",
@@ -76,6 +78,8 @@ class NackScheduler(GapTable):
         self._front_start = -1
         self._crowded = False
         self._admitted = 0
+        self._line_ns = 0
+        self._hurried = 0
         self.gaps_refused = 0
         self.splits_refused = 0
         self.nacks = 0
@@ -83,6 +87,24 @@ class NackScheduler(GapTable):
     def delay(self, delay_ns: int) -> None:
         """Wait at least so long before the first NACK of a gap from now on, in ns."""
         self._delay_ns = max(self._delay_ns, delay_ns)
+
+    def wait_for_line(self, wait_ns: int) -> None:
+        """Wait for another line before a new gap is asked for, until `hurry`; 0: there is none.
+
+        Where nobody can be asked, a gap is given up so much later.
+        """
+        self._line_ns = wait_ns
+
+    def hurry(self, stop: int, *, now_ns: int) -> None:
+        """Ask now for the gaps that end by `stop`: no other line will bring them."""
+        index = bisect_left(self._starts, self._hurried)
+        while index < len(self._gaps) and self._gaps[index].stop <= stop:
+            gap = self._gaps[index]
+            due_ns = max(now_ns + self._first_wait_ns(), self._quiet_until_ns)
+            if gap.attempts == 0 and due_ns < (self._due.get(gap) or 0):
+                self._due.set(gap, due_ns)
+            self._hurried = gap.start + 1
+            index += 1
 
     def add(
         self, start: int, stop: int, *, now_ns: int, reason: LossReason = LossReason.TIMEOUT
@@ -99,10 +121,7 @@ class NackScheduler(GapTable):
         low, high = self._touched(start, stop)
         if low != high:
             raise ValueError(f"[{start}, {stop}) overlaps a gap that is known")
-        delay_ns = self._delay_ns
-        if self._feedback is not None:
-            delay_ns += self._feedback.delay_ns()
-        due_ns = max(now_ns + delay_ns, self._quiet_until_ns)
+        due_ns = max(now_ns + self._first_wait_ns(self._line_ns), self._quiet_until_ns)
         if low > 0 and low == len(self._gaps):
             last = self._gaps[-1]
             # A gap whose answer is on its way waits for that; what is new must not wait with it.
@@ -325,7 +344,7 @@ class NackScheduler(GapTable):
         self._starts.clear()
         self._due.clear()
         self._expiry.clear()
-        self._missing_count = 0
+        self._missing_count = self._hurried = 0
         return losses
 
     def next_deadline_ns(self) -> int | None:
@@ -371,6 +390,11 @@ class NackScheduler(GapTable):
         self._insert(index + 1, rest, self._due.get(gap), self._expiry.get(gap))
         return [gap, rest]
 
+    def _first_wait_ns(self, line_ns: int = 0) -> int:
+        """Return how long a gap waits before it is asked for."""
+        wait_ns = max(self._delay_ns, line_ns)
+        return wait_ns if self._feedback is None else wait_ns + self._feedback.delay_ns()
+
     def _answer_ns(self) -> int:
         """Return how long an answer that is on its way is waited for."""
         return self._retry_ns if self._feedback is None else self._feedback.retry_ns(0)
@@ -385,7 +409,7 @@ class NackScheduler(GapTable):
         self._admitted = stop
 
     def _expiry_ns(self, now_ns: int) -> int:
-        return max(now_ns, self._quiet_until_ns) + self._deadline_ns
+        return max(now_ns, self._quiet_until_ns) + self._deadline_ns + self._line_ns
 
     def _front_moved(self, now_ns: int) -> None:
         """Note an answer for the first gap; the gap that is the first now has its full time."""

@@ -192,6 +192,14 @@ class StreamReceiver(ReceiverView[T]):
         """Wait at least so long before a gap is asked for: it may yet be filled another way."""
         self._nacks.delay(delay_ns)
 
+    def wait_for_line(self, wait_ns: int) -> None:
+        """Wait for another line before a gap is asked for; see `NackScheduler.wait_for_line`."""
+        self._nacks.wait_for_line(wait_ns)
+
+    def hurry(self, stop: int, *, now_ns: int) -> None:
+        """Ask now for gaps up to `stop`; see `NackScheduler.hurry`."""
+        self._nacks.hurry(stop, now_ns=now_ns)
+
     def rewind(self, expected: int, handed: int, *, now_ns: int) -> None:
         """Miss everything from `expected` on; before it, `handed` messages were handed on.
 

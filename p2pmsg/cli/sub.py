@@ -8,7 +8,7 @@ from typing import Any
 
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.text import message_json, render_stats, value_text
-from p2pmsg.errors import LossReport
+from p2pmsg.errors import LossReport, SessionEndedError
 from p2pmsg.message import MessageBatch
 from p2pmsg.sync.subscriber import Subscriber
 
@@ -21,6 +21,8 @@ Print messages as they come.
 
 A message is printed as its value: text as it is, bytes that are not UTF-8 as base64:…, the rest as
 JSON. What is lost for good is told on standard error, with its range and the reason.
+When the session of a mold:// feed says that it is over, and all of it was printed, a line on
+standard error says so, and the command ends.
 
 examples:
   p2pmsg sub tcp://127.0.0.1:5556
@@ -76,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         topics=arguments.topics or None,
         start=arguments.start,
         on_gap=_tell_loss,
+        on_end="stop",
         name=arguments.name,
         cursor=arguments.cursor,
     ) as subscriber:
@@ -111,6 +114,11 @@ def _print_until_the_end(
         left_s = _SLICE_S if timeout is None else last_s + timeout - time.monotonic()
         try:
             batch = subscriber.receive_many(count_max, timeout=max(0.0, min(_SLICE_S, left_s)))
+        except SessionEndedError as ended:
+            print(f"p2pmsg sub: {kinds.one_line(str(ended))}", file=sys.stderr, flush=True)
+            if ended.end.announced:
+                return
+            continue
         except TimeoutError:
             output.check()
             position.commit()

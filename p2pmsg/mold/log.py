@@ -14,7 +14,8 @@ from p2pmsg import wire
 from p2pmsg.batch import pack_slice
 from p2pmsg.errors import ConfigError, LogFailedError
 from p2pmsg.mold import codec
-from p2pmsg.mold.feed import FIRST, session_id
+from p2pmsg.mold.feed import FIRST
+from p2pmsg.mold.sessions import session_id
 from p2pmsg.publisher_log import LogStats, PublisherLog
 from p2pmsg.wire import Frame, FrameError
 

@@ -71,6 +71,11 @@ class MulticastSubscriberConfig:
     """How long a datagram may be late before it counts as missing. 0: a local network keeps the
     order, and whoever asks in vain has asked for one datagram too many."""
 
+    unasked_ms: float = 20.0
+    """Where nobody can be asked for what is missing (`mold://` without `request=`), how long a gap
+    waits for datagrams that come out of order before it is reported lost, in ms; the wait for a
+    second line comes on top. 20 ms: what a network reorders is less than 1 ms late."""
+
     parity_wait_ms: float = 10.0
     """Where a publisher sends parity, how long a gap waits for it before it is asked for, in ms.
     10 ms: a block is complete by then, or a heartbeat has ended it."""
@@ -90,6 +95,7 @@ class MulticastSubscriberConfig:
         whole("buffer_bytes", self.buffer_bytes, 4096)
         of_kind("feedback", self.feedback, FeedbackConfig)
         at_least("reorder_ms", self.reorder_ms, 0)
+        at_least("unasked_ms", self.unasked_ms, 1)
         at_least("parity_wait_ms", self.parity_wait_ms, 0)
         whole("attempts_max", self.attempts_max, 0)
         whole("history_messages", self.history_messages, 1)

@@ -13,7 +13,13 @@ from typing import Any, Literal, Protocol
 
 from p2pmsg.config import at_least
 from p2pmsg.conflation import ConflatedBatch
-from p2pmsg.errors import ClosedError, ConfigError, CursorError, CursorInUseError
+from p2pmsg.errors import (
+    ClosedError,
+    ConfigError,
+    CursorError,
+    CursorInUseError,
+    SessionEndedError,
+)
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.stats import CursorStats
 from p2pmsg.subscriber_core import SubscriberCore
@@ -313,7 +319,7 @@ class EachCommitted:
     def __next__(self) -> Message:
         try:
             return self._receive()
-        except ClosedError:
+        except (ClosedError, SessionEndedError):
             raise StopIteration from None
 
 

@@ -25,7 +25,14 @@ _log = logging.getLogger("p2pmsg")
 
 
 class DatagramLine:
-    """Stands where a TCP line has its socket."""
+    """Stands where a TCP line has its socket.
+
+    Attributes:
+        unread: the last `take` ended before it had read all that had come.
+
+    """
+
+    unread = False
 
     def __init__(
         self, endpoint: transports.Endpoint, core: SubscriberCore, line: int, lock: threading.RLock
@@ -91,9 +98,11 @@ class DatagramLine:
         """Give the core what has come, a bounded amount of it; returns how much it was."""
         core, udp = self._core, self._udp
         taken = 0
+        self.unread = True
         for _ in range(_TRAINS_PER_CALL):
             received = udp.receive()
             if received is None:
+                self.unread = False
                 break
             taken += 1
             with self._lock:

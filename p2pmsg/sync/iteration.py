@@ -5,7 +5,7 @@ from itertools import chain, cycle, repeat, takewhile
 from operator import attrgetter, call
 from typing import Any, Protocol
 
-from p2pmsg.errors import ClosedError
+from p2pmsg.errors import ClosedError, SessionEndedError
 from p2pmsg.message import Message
 
 
@@ -30,7 +30,7 @@ def waiter(source: Source) -> Iterator[Message]:
     def wait(_: Any) -> Message:
         try:
             source._advance(None)
-        except ClosedError:
+        except (ClosedError, SessionEndedError):
             source._open = False
         raise StopIteration
 
@@ -42,7 +42,7 @@ _is_open = attrgetter("_open")
 
 
 def iterate(source: Source) -> Iterator[Message]:
-    """Return an iterator over all messages, until the subscriber is closed.
+    """Return an iterator over all messages, until the subscriber is closed or a session ends.
 
     It takes turns: the waiter, then the messages that are there. All but `wait` is C, so that an
     exception (a loss, Ctrl-C) can come from nowhere else, and from there the chain goes on the next

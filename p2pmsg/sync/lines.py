@@ -8,7 +8,7 @@ from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import BindError, ConfigError, EndpointError
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.sync.datagram_line import DatagramLine
-from p2pmsg.sync.mold_line import MoldLine
+from p2pmsg.sync.mold_line import MoldGroup, MoldLine
 from p2pmsg.sync.subscriber_driver import SubscriberDriver
 from p2pmsg.wire import Kind
 
@@ -28,12 +28,14 @@ def open_lines(
     """
     lock = threading.RLock()
     lines: list[transports.ZmqReceiver | DatagramLine] = []
+    group: MoldGroup | None = None
     try:
         for line, place in enumerate(places):
             if place.scheme == "mold":
                 if core.start.kind == "time":
                     raise ConfigError("start", "no time where the endpoint is mold://", place)
-                lines.append(MoldLine(place, core, line, lock))
+                group = group or MoldGroup(places)
+                lines.append(MoldLine(place, core, line, lock, group))
             elif place.is_datagram:
                 lines.append(DatagramLine(place, core, line, lock))
             else:

@@ -227,11 +227,12 @@ class MoldPublisher(ClosesAtOnce):
             made = socket.socket(family, socket.SOCK_DGRAM)
             made.setblocking(False)
             made.bind(address)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: no name can be like that
             self._udp.close()
             if made is not None:
                 made.close()
-            raise BindError(f"cannot bind {host}:{port}: {error.strerror}", error.errno) from error
+            number = error.errno if isinstance(error, OSError) else None
+            raise BindError(f"cannot bind {host}:{port}: {error}", number) from error
         return made
 
     def _send_waiting(self) -> None:

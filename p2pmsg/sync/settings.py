@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import transports
 from p2pmsg.batch import PACKING_ERRORS, packing_error
-from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig, at_least, check
+from p2pmsg.config import OnEnd, OnFull, PublisherConfig, SubscriberConfig, at_least, check
 from p2pmsg.errors import ClosedError, ConfigError, EndpointError, MessageError, P2PError
 from p2pmsg.publisher_stream import check_topic
 from recovery import CursorConfig
@@ -48,6 +48,13 @@ def subscriber_config(
         at_least("repair_timeout", repair_timeout, 0.001)
         changes["nack"] = replace(config.nack, deadline_ms=repair_timeout * 1000)
     return replace(config, **changes) if changes else config
+
+
+def check_on_end(on_end: OnEnd) -> OnEnd:
+    """Return `on_end`, or raise `ConfigError`."""
+    ok = callable(on_end) or on_end in ("wait", "stop")
+    check("on_end", on_end, ok, '"wait", "stop" or a callable')
+    return on_end
 
 
 def cursor_config(

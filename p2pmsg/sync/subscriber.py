@@ -10,7 +10,7 @@ from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, Self
 
-from p2pmsg.config import OnGap, SubscriberConfig
+from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
 from p2pmsg.conflation import ConflatedBatch, Folded, fold
 from p2pmsg.errors import (
     ClosedError,
@@ -18,6 +18,8 @@ from p2pmsg.errors import (
     LossReport,
     MessagesLostError,
     RewoundReport,
+    SessionEnd,
+    SessionEndedError,
     SessionRewoundError,
 )
 from p2pmsg.gap_policy import GapPolicy
@@ -35,6 +37,7 @@ from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.settings import (
     check_endpoints,
     check_name,
+    check_on_end,
     check_topics,
     cursor_config,
     subscriber_config,
@@ -75,6 +78,11 @@ class Subscriber:
             ones, which `stats()` counts as conflated. A dict: policies by topic or prefix (`a*`).
             A publisher that uses sequences again is reported in the same way, as `RewoundReport`
             or `SessionRewoundError`, and logged with `skip`, too.
+        on_end: what to do when a session of a `mold://` feed is over and all of it was delivered or
+            reported lost. `wait` (default): for the feed's next session. `stop`: end the iteration,
+            and raise `SessionEndedError` from `receive` and `receive_many`; who goes on receiving
+            gets the next session. A callable gets a `SessionEnd`, in the thread that receives,
+            before the first message of the next session. Other publishers' sessions do not end.
         name: who subscribes, for people; at most 255 bytes.
         receive_bytes: bound on what waits for `receive`, in bytes. Default 16 MiB.
         repair_timeout: how long to wait for a repair without progress, in seconds. Default 10.
@@ -103,6 +111,7 @@ class Subscriber:
         topics: str | Sequence[str] | None = None,
         start: str | int | datetime = "latest",
         on_gap: OnGap = "wait",
+        on_end: OnEnd = "wait",
         name: str = "",
         receive_bytes: int | None = None,
         repair_timeout: float | None = None,
@@ -110,7 +119,7 @@ class Subscriber:
         commit: Commit = "explicit",
         config: SubscriberConfig | None = None,
     ) -> None:
-        self._policy = GapPolicy(on_gap)
+        self._policy, self._on_end = GapPolicy(on_gap), check_on_end(on_end)
         first = parse_start(start)
         if self._policy.any_skips and (first.kind != "latest" or cursor is not None):
             # What came before is a gap, and skipping is not to wait for gaps.
@@ -159,8 +168,10 @@ class Subscriber:
     def __iter__(self) -> Iterator[Message]:
         """Iterate over messages without end; it ends when the subscriber is closed.
 
+        With `on_end="stop"` it also ends with a feed's session; then iterate again for the next.
         After an exception (a loss, Ctrl-C) the same iterator goes on where it was.
         """
+        self._open = not self._closed
         return iterate(self) if self._on_ask is None else EachCommitted(self)
 
     def receive(self, timeout: float | None = None) -> Message:
@@ -172,6 +183,7 @@ class Subscriber:
         Raises:
             TimeoutError: none came in time.
             MessagesLostError: `on_gap="raise"`, and messages were lost.
+            SessionEndedError: `on_end="stop"`, and a feed's session is over.
             CursorError: a commit that is automatic could not be written; it is tried again.
             ClosedError: the subscriber is closed.
 
@@ -336,6 +348,8 @@ class Subscriber:
     def _activate(self) -> bool:
         """Take from the core what is ready: True when there are messages."""
         core, commits = self._core, self._commits
+        if core.endings:
+            self._report_endings()
         if not core.ready:
             return bool(self._values.__length_hint__())
         while not self._closed:
@@ -359,6 +373,8 @@ class Subscriber:
                     output = stream.note_malformed(output.sequence, output.count)
                     self._note_loss(stream, output)
             self._report(stream, output)
+            if core.endings:
+                self._report_endings()
         return False
 
     def _open_batch(self, stream: Stream, output: Delivery[Frame]) -> bool:
@@ -416,6 +432,24 @@ class Subscriber:
             on_gap(report)
         elif rewound or on_gap != "skip":
             _log.warning("%s", report)
+
+    def _report_endings(self) -> None:
+        """Tell of sessions that are over, all of which was handed on."""
+        while True:
+            with self._driver.lock:
+                left = self._values.__length_hint__()  # another thread has them
+                ending = None if left else self._core.pop_ending()
+            if ending is None:
+                return
+            stream = ending.stream
+            peer = stream.peer
+            end = SessionEnd(stream.topic, peer.session, peer.name, ending.stop, ending.announced)
+            if callable(self._on_end):
+                self._on_end(end)
+            elif self._on_end == "stop":
+                raise SessionEndedError(end)
+            else:
+                _log.info("%s", end)
 
     def _forget(self) -> None:
         """In a forked child: the sockets and the thread are the parent's, perhaps the lock too."""

@@ -82,6 +82,7 @@ class SubscriberDriver:
         only = receivers[0] if len(receivers) == 1 else None
         self.sole = only if isinstance(only, transports.ZmqReceiver) else None
         self._has_datagrams = any(isinstance(one, DatagramLine) for one in receivers)
+        self._feeds = [one for one in receivers if isinstance(one, MoldLine)]
         self.steady: Stream | None = None
         self.takes_whole = core.cursor is None and not core.policy.any_conflates
         self._full_since_ns: int | None = None
@@ -127,6 +128,9 @@ class SubscriberDriver:
             self.heal()
         deadline_ns = core.next_deadline_ns()
         if now_ns >= deadline_ns:
+            if self._feeds and not core.is_full:
+                # What seems to be missing may have come; its wait is short, if nobody can be asked.
+                self._take_all()
             self._handle_timer(now_ns)
             deadline_ns = core.next_deadline_ns()
         wait_ms = max(0, min(wait_ms, _SLICE_MS, -((now_ns - deadline_ns) // _MS)))
@@ -211,7 +215,8 @@ class SubscriberDriver:
             else:
                 poller.register(receiver.socket, zmq.POLLIN)
         for client in self._clients.values():
-            poller.register(client.socket, zmq.POLLIN)
+            if client.socket is not None:
+                poller.register(client.socket, zmq.POLLIN)
         poller.poll(wait_ms)
 
     def _take_all(self, *, lines: bool = True, shed: bool = False) -> int:
@@ -262,7 +267,8 @@ class SubscriberDriver:
 
     def _handle_timer(self, now_ns: int) -> None:
         with self.lock:
-            self._core.handle_timer(now_ns=now_ns)
+            unread = any(feed.unread for feed in self._feeds)
+            self._core.handle_timer(now_ns=now_ns, unread=unread)
         if self._core.commands or self._core.requests:
             self.do_commands()
         if self._core.member is not None and self._core.member.outgoing:

@@ -266,3 +266,40 @@ def test_what_is_missed_behind_a_gap_being_answered_is_asked_for_at_once():
     nacks.fill(0, 5, now_ns=1_000_000)
     assert nacks.add(10, 20, now_ns=2_000_000)
     assert nacks.due(now_ns=2_000_000) == [(10, 20)]
+
+
+def test_a_gap_waits_for_another_line_and_no_longer_once_that_is_past_it():
+    nacks = scheduler()
+    nacks.wait_for_line(50 * MS)
+    nacks.add(3, 5, now_ns=0)
+    nacks.add(8, 9, now_ns=0)
+    nacks.hurry(4, now_ns=10 * MS)
+    assert nacks.due(now_ns=10 * MS) == []
+    nacks.hurry(5, now_ns=11 * MS)
+    assert nacks.due(now_ns=11 * MS) == [(3, 5)]
+    assert nacks.due(now_ns=49 * MS) == [(3, 5)]  # again, after its back-off
+    assert nacks.due(now_ns=50 * MS) == [(8, 9)]
+
+
+def test_what_was_asked_for_already_is_not_hurried():
+    nacks = scheduler(retry_ms=20)
+    nacks.add(3, 5, now_ns=0)
+    assert nacks.due(now_ns=0) == [(3, 5)]
+    nacks.hurry(10, now_ns=1 * MS)
+    assert nacks.due(now_ns=19 * MS) == []
+
+
+def test_without_another_line_a_new_gap_does_not_wait():
+    nacks = scheduler()
+    nacks.wait_for_line(50 * MS)
+    nacks.wait_for_line(0)
+    nacks.add(3, 5, now_ns=0)
+    assert nacks.due(now_ns=0) == [(3, 5)]
+
+
+def test_what_cannot_be_asked_for_waits_for_another_line_before_it_is_given_up():
+    nacks = scheduler(delay_ms=1e6, deadline_ms=20)
+    nacks.wait_for_line(30 * MS)
+    nacks.add(3, 5, now_ns=0)
+    assert nacks.expire(now_ns=50 * MS - 1) == []
+    assert nacks.expire(now_ns=50 * MS) == [Loss(3, 5, LossReason.TIMEOUT)]

@@ -1,0 +1,188 @@
+"""What a subscriber asks the request servers of a MoldUDP64 session for, and of which one. No I/O.
+
+::
+
+    not known ──answers──▶ in rotation ──FAILURES_MAX requests, ANSWER_NS──▶ out of it
+         └── gets copies ◀── a copy after PROBE_NS, then ever more rarely ◀──────┘
+
+A request that a server leaves without an answer costs a gap a whole retry. So only servers that
+answer are asked alone; the others get copies of what those are asked for, and nothing waits for
+them. While no server is known to answer, all are asked.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from p2pmsg import control
+from p2pmsg.mold import codec
+from p2pmsg.mold.feed import MoldFeed
+from p2pmsg.wire import Frame, FrameError, Kind
+
+_MS: Final = 1_000_000
+REQUESTS_PER_NACK: Final = 64
+"""So many are in flight at once, for each session."""
+ASKED_MAX: Final = 4096
+"""Requests that are remembered until their answer; beyond it all are forgotten."""
+FAILURES_MAX: Final = 3
+ANSWER_NS: Final = 250 * _MS
+"""A server that answered none of so many requests, the first of them so long ago, is out of
+rotation: longer than a round trip across an ocean takes, and one lost request is no failure."""
+PROBE_NS: Final = 500 * _MS
+PROBE_MAX_NS: Final = 30_000 * _MS
+"""How long a server out of rotation gets no copy, at first and at most: it doubles."""
+
+
+@dataclass(slots=True)
+class _Server:
+    """A request server.
+
+    `unanswered` requests went there since its last answer, the first of them at `asked_ns`; `told`:
+    that it is silent.
+    """
+
+    answers: bool = False
+    unanswered: int = 0
+    asked_ns: int = 0
+    told: bool = False
+    probe_due_ns: int = 0
+    probe_wait_ns: int = PROBE_NS
+
+
+@dataclass(slots=True)
+class _Asked:
+    count: int
+    servers: tuple[int, ...]
+
+
+class MoldRequests:
+    """Turns what the core asks for into requests to request servers, and answers back.
+
+    An answer may bring less than was asked for; the rest is asked for at once. Each time that a
+    range is asked for again, it is another server's turn.
+
+    Args:
+        feed: of the session.
+        session: its 64-bit id.
+        servers: how many there are; a server is an index.
+
+    Attributes:
+        outgoing: (server, packet) to send, oldest first.
+        requests_sent: packets put there.
+        silenced: servers that went out of rotation, until the shell has told of them.
+        returned: servers that came back into it, likewise.
+
+    """
+
+    def __init__(self, feed: MoldFeed, session: int, servers: int) -> None:
+        self._feed = feed
+        self._session = session
+        self._name = feed.name_of(session)
+        self._servers = [_Server() for _ in range(servers)]
+        self._turn = 0
+        self._per_answer = 16
+        self._asked: dict[int, _Asked] = {}
+        self.outgoing: deque[tuple[int, bytes]] = deque()
+        self.requests_sent = 0
+        self.silenced: deque[int] = deque(maxlen=64)
+        self.returned: deque[int] = deque(maxlen=64)
+
+    @property
+    def rotation(self) -> list[int]:
+        """The servers that answer."""
+        return [index for index, server in enumerate(self._servers) if server.answers]
+
+    def send(self, data: bytes, reachable: Sequence[int], *, now_ns: int) -> None:
+        """Take what the core would send to a publisher; all but NACKs have no meaning here.
+
+        `reachable` are the servers whose addresses are known. While it is in doubt whether the
+        session is still the same one, nothing is asked: the answers might be another one's.
+        """
+        frame = Frame(data)
+        if frame.kind != Kind.NACK or not reachable or self._feed.in_doubt(self._session):
+            return
+        self._turn += 1
+        self._drop_silent(now_ns)
+        left = REQUESTS_PER_NACK
+        for start, stop in control.read_body(frame, control.Nack).ranges:
+            while start < stop and left:
+                count = min(stop - start, self._per_answer)
+                self._ask(start, count, self._choose(start, reachable, now_ns), now_ns)
+                start += count
+                left -= 1
+
+    def receive(
+        self, data: bytes, server: int | None, *, now_ns: int, wall_ns: int
+    ) -> bytes | None:
+        """Take a datagram of a server (None: of an unknown one); returns a frame for the core."""
+        packet = codec.read_packet(data)
+        if packet.session != self._name:
+            raise FrameError("session")
+        if self._feed.in_doubt(self._session):
+            return None
+        asked = self._asked.pop(packet.sequence, None) if packet.messages else None
+        if server is None and asked is not None and len(asked.servers) == 1:
+            server = asked.servers[0]
+        if server is not None:
+            self._note_answer(server, now_ns)
+        if not packet.messages:
+            return None
+        brought = len(packet.messages)
+        wanted = brought if asked is None else asked.count
+        self._per_answer = max(1, brought if brought < wanted else max(brought, self._per_answer))
+        if brought < wanted and asked is not None:
+            again = asked.servers if server is None else (server,)
+            self._ask(packet.sequence + brought, wanted - brought, again, now_ns)
+        return self._feed.answer(self._session, packet, wall_ns=wall_ns)
+
+    def _choose(self, start: int, reachable: Sequence[int], now_ns: int) -> tuple[int, ...]:
+        """Return whom to ask for what begins at `start`."""
+        well = [index for index in reachable if self._servers[index].answers]
+        if not well:
+            return tuple(reachable)
+        before = self._asked.get(start)
+        if before is not None:  # it has not answered yet
+            well = [index for index in well if index not in before.servers] or well
+        chosen = well[self._turn % len(well)]
+        copies = [index for index in reachable if self._is_probed(self._servers[index], now_ns)]
+        return chosen, *copies
+
+    def _is_probed(self, server: _Server, now_ns: int) -> bool:
+        if server.answers or now_ns < server.probe_due_ns:
+            return False
+        server.probe_due_ns = now_ns + server.probe_wait_ns
+        server.probe_wait_ns = min(2 * server.probe_wait_ns, PROBE_MAX_NS)
+        return True
+
+    def _drop_silent(self, now_ns: int) -> None:
+        for index, server in enumerate(self._servers):
+            silent_ns = now_ns - server.asked_ns if server.unanswered >= FAILURES_MAX else 0
+            if silent_ns < ANSWER_NS:
+                continue
+            if server.answers:
+                server.probe_wait_ns = PROBE_NS
+                server.probe_due_ns = now_ns + PROBE_NS
+            server.answers = False
+            if not server.told:
+                server.told = True
+                self.silenced.append(index)
+
+    def _note_answer(self, index: int, now_ns: int) -> None:
+        server = self._servers[index]
+        if server.told:
+            self.returned.append(index)
+        server.answers, server.told, server.unanswered = True, False, 0
+
+    def _ask(self, start: int, count: int, servers: tuple[int, ...], now_ns: int) -> None:
+        if len(self._asked) >= ASKED_MAX:
+            self._asked.clear()
+        self._asked[start] = _Asked(count, servers)
+        for index in servers:
+            server = self._servers[index]
+            if not server.unanswered:
+                server.asked_ns = now_ns
+            server.unanswered += 1
+        packet = codec.request(self._name, start, count)
+        self.requests_sent += len(servers)
+        self.outgoing.extend((server, packet) for server in servers)

@@ -1,0 +1,184 @@
+"""The sessions of MoldUDP64 feeds, as all lines of a subscriber know them.
+
+A session that begins again under the same name uses its sequences a second time. Its packets look
+like old ones that come late. What tells them apart::
+
+    line's packets fall back ──▶ in doubt ──one at the head comes──▶ they were late
+                                    ├──only such packets, and no line at the head, for
+                                    │  DOUBT_NS──▶ a new session of that name
+                                    └──all from the first to the head, AGAIN_NS after the former
+                                       ones──▶ likewise
+
+A later line does not fall back: it is compared with what it brought itself. Those that came from
+the first to the head are believed where they say something else, or are many; a few packets that
+say the same once more are taken for what the network repeats.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final
+
+from p2pmsg.mold.codec import Packet
+
+_MS: Final = 1_000_000
+DOUBT_NS: Final = 2000 * _MS
+"""How long nothing but sequences that are known already must come, while the head is not heard of:
+twice the time between heartbeats."""
+DOUBT_ENDED_NS: Final = 500 * _MS
+"""The same where the session has said that it is over."""
+AGAIN_NS: Final = 500 * _MS
+"""How much later than the line's first packets all of them must come again: longer than a network
+delays what it repeats."""
+AGAIN_PACKETS: Final = 32
+"""So many packets in order are no repetition, though they say the same."""
+DIGESTS_MAX: Final = 256
+"""Messages, from the first on, of which a hash is kept to tell whether others say the same."""
+HELD_BYTES: Final = 4 * 2**20
+"""What is kept meanwhile of what may be the new session; beyond it, it is asked for later."""
+NAMES_MAX: Final = 4096
+"""Sessions that are remembered; the oldest are forgotten first."""
+
+
+def session_id(session: bytes, number: int = 0) -> int:
+    """Return the 64-bit id that stands for a session's name, begun again `number` times."""
+    again = b"" if not number else b"#%d" % number
+    return int.from_bytes(blake2b(session + again, digest_size=8).digest(), "big")
+
+
+@dataclass(slots=True)
+class MoldSession:
+    """One sequence space of a feed.
+
+    Attributes:
+        name: as it goes over the wire.
+        number: how often the name had begun again before.
+        session: its 64-bit id.
+        head: the highest next sequence that any line told of, and when one last told so much.
+        end: the sequence after its last one, once it has said that it is over.
+        digests: hashes of its first messages, by sequence.
+
+    """
+
+    name: bytes
+    number: int
+    session: int
+    head: int = 0
+    head_ns: int = 0
+    end: int | None = None
+    digests: dict[int, int] = field(default_factory=dict)
+
+    def note_messages(self, packet: Packet) -> None:
+        """Note what the first messages say."""
+        for sequence, message in enumerate(packet.messages, packet.sequence):
+            if sequence <= DIGESTS_MAX:
+                self.digests.setdefault(sequence, hash(message))
+
+    def differs(self, packet: Packet) -> bool:
+        """Whether a packet is known to say something else than this session did."""
+        return any(
+            self.digests.get(sequence, hash(message)) != hash(message)
+            for sequence, message in enumerate(packet.messages, packet.sequence)
+        )
+
+
+@dataclass(slots=True)
+class Doubt:
+    """Packets of a line that are perhaps those of a session that began again.
+
+    Attributes:
+        since_ns: when the first one came.
+        packets: how many came.
+        covered: messages in those that followed one another, up to `reached`.
+        held: the packets, as far as there is room.
+
+    """
+
+    since_ns: int
+    packets: int = 0
+    covered: int = 0
+    reached: int = 0
+    held: deque[Packet] = field(default_factory=deque)
+    held_bytes: int = 0
+
+    def hold(self, packet: Packet) -> bool:
+        """Keep a packet; False: there is no room for it."""
+        size = sum(map(len, packet.messages)) + 64
+        self.packets += 1
+        if packet.sequence >= self.reached:
+            self.covered += len(packet.messages)
+            self.reached = packet.sequence + len(packet.messages)
+        if self.held_bytes + size > HELD_BYTES:
+            return False
+        self.held.append(packet)
+        self.held_bytes += size
+        return True
+
+
+@dataclass(slots=True)
+class LineView:
+    """What one line has shown of a session.
+
+    Attributes:
+        session: which it is now.
+        head: the highest next sequence that this line told of.
+        since_ns: when it brought the first packet.
+        heard_ns: when it last brought a packet.
+        doubt: since its packets fell back.
+
+    """
+
+    session: MoldSession
+    head: int
+    since_ns: int
+    heard_ns: int
+    doubt: Doubt | None = None
+
+
+class MoldSessions:
+    """Names and sessions; one object for all lines of a subscriber.
+
+    Args:
+        can_ask: whether there is any request server.
+
+    Attributes:
+        restarts: (name, how far it was, where it is) of sessions that began again, until the shell
+            has told of them.
+        repeated: (name, messages) of sessions all of which came again, but too soon to be new ones.
+        packets_unheld: packets of what may be a new session that had no room.
+
+    """
+
+    def __init__(self, *, can_ask: bool) -> None:
+        self.can_ask = can_ask
+        self.restarts: deque[tuple[str, int, int]] = deque(maxlen=64)
+        self.repeated: deque[tuple[str, int]] = deque(maxlen=64)
+        self.packets_unheld = 0
+        self._newest: dict[bytes, MoldSession] = {}
+        self._by_id: dict[int, MoldSession] = {}
+
+    def newest(self, name: bytes) -> MoldSession:
+        """Return the last session of a name."""
+        found = self._newest.get(name)
+        return self._make(name, 0) if found is None else found
+
+    def begin_again(self, former: MoldSession) -> MoldSession:
+        """Return the session that came after `former` under its name."""
+        newest = self._newest.get(former.name)
+        if newest is not None and newest.number > former.number:
+            return newest
+        return self._make(former.name, former.number + 1)
+
+    def of(self, session: int) -> MoldSession:
+        """Return the session that an id stands for; `KeyError` where it was forgotten."""
+        return self._by_id[session]
+
+    def _make(self, name: bytes, number: int) -> MoldSession:
+        session = session_id(name, number)
+        made = MoldSession(name, number, session)
+        if len(self._by_id) >= NAMES_MAX:
+            oldest = self._by_id.pop(next(iter(self._by_id)))
+            if self._newest.get(oldest.name) is oldest:
+                del self._newest[oldest.name]
+        self._newest[name] = self._by_id[session] = made
+        return made

@@ -1,0 +1,183 @@
+"""The end of a MoldUDP64 session, as users see it, and a session of the same name after it."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+import p2pmsg
+from tests.integration.peers import check_ledger, eventually, ranges, take
+from tests.integration.test_mold_servers import Group
+from tests.integration.test_udp_mold import itch_messages, make_feed, place, reader_of
+
+__all__ = ["make_feed", "place"]
+
+
+def say_end(feed):
+    """Say that the session is over, and go on serving it, as exchanges do."""
+    with feed._lock:
+        feed._core.end(now_ns=time.monotonic_ns())
+    feed._wake.send(b"\0")
+
+
+def kill(feed):
+    """Let a publisher vanish without a word."""
+    feed._stopping = feed._closed = True
+    feed._wake.send(b"\0")
+    feed._thread.join()
+    for one in (feed._udp, feed._server, feed._wake, feed._woken):
+        one.close()
+
+
+def test_a_loop_over_a_feed_ends_with_its_session(make_feed, make_subscriber, place):
+    first = make_feed("MON")
+    subscriber = make_subscriber(reader_of(place, first), start="earliest", on_end="stop")
+    first.publish_many([b"1", b"2", b"3"])
+    say_end(first)
+    assert [message.value for message in subscriber] == [b"1", b"2", b"3"]
+    first.close(0.0)
+    second = make_feed("TUE")
+    second.publish_many([b"4", b"5"])
+    say_end(second)
+    assert [message.value for message in subscriber] == [b"4", b"5"]
+    check_ledger(subscriber, lost=0)
+
+
+@pytest.mark.parametrize("call", ["receive", "receive_many"])
+def test_receiving_says_that_a_session_is_over(make_feed, make_subscriber, place, call):
+    feed = make_feed("MON")
+    subscriber = make_subscriber(reader_of(place, feed), start="earliest", on_end="stop")
+    feed.publish_many([b"1", b"2"])
+    say_end(feed)
+    take(subscriber, 2)
+    with pytest.raises(p2pmsg.SessionEndedError) as caught:
+        getattr(subscriber, call)(timeout=10)
+    end = caught.value.end
+    assert (end.publisher, end.topic, end.stop, end.announced) == ("MON", "mold", 3, True)
+    assert "'MON'" in str(caught.value)
+    with pytest.raises(TimeoutError):  # once; then it waits for the next session
+        getattr(subscriber, call)(timeout=0.3)
+
+
+def test_a_callable_is_told_between_the_sessions_and_after_the_losses(
+    make_subscriber, place, opened
+):
+    told = []
+    subscriber = make_subscriber(place, start="earliest", on_gap=told.append, on_end=told.append)
+    group = Group(opened, place)
+    monday, tuesday = b"MON".ljust(10), b"TUE".ljust(10)
+    group.send(1, b"1", name=monday)
+    group.end(4, name=monday)
+    told.append(subscriber.receive(5).value)
+    time.sleep(0.1)  # its losses are found before another session takes its place
+    with pytest.raises(TimeoutError):
+        subscriber.receive(0)
+    group.send(1, b"2", name=tuesday)
+    told.append(subscriber.receive(5).value)
+    first, loss, end, second = told
+    assert (first, ranges([loss]), second) == (b"1", [(2, 4, "timeout")], b"2")
+    assert (end.publisher, end.stop, end.announced) == ("MON", 4, True)
+
+
+def test_by_default_a_subscriber_waits_for_the_next_session(make_feed, make_subscriber, place):
+    first = make_feed("MON")
+    subscriber = make_subscriber(reader_of(place, first), start="earliest")
+    first.publish(b"1")
+    first.close(0.1)
+    assert subscriber.receive(5).value == b"1"
+    make_feed("TUE").publish(b"2")
+    assert subscriber.receive(5).value == b"2"
+
+
+def test_on_end_is_checked(place):
+    with pytest.raises(p2pmsg.ConfigError, match="on_end"):
+        p2pmsg.Subscriber(place, on_end="never")
+
+
+def test_committing_each_message_the_loop_ends_with_the_session(
+    make_feed, make_subscriber, place, cursor_path
+):
+    feed = make_feed("MON")
+    where, options = reader_of(place, feed), {"cursor": cursor_path, "commit": "message"}
+    subscriber = make_subscriber(where, start="earliest", on_end="stop", **options)
+    feed.publish_many([b"1", b"2", b"3"])
+    say_end(feed)
+    assert [message.value for message in subscriber] == [b"1", b"2", b"3"]
+    assert subscriber.stats().streams[0].committed == 4
+
+
+def test_the_command_line_ends_with_the_session_and_a_line(make_feed, place):
+    feed = make_feed("MON")
+    feed.publish_many([b"1", b"2", b"3"])
+    where = reader_of(place, feed)
+    command = [sys.executable, "-m", "p2pmsg", "sub", where, "--start", "earliest"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert [child.stdout.readline() for _ in range(3)] == ["1\n", "2\n", "3\n"]
+        say_end(feed)
+        output, errors = child.communicate(timeout=30)
+    assert (output, child.returncode) == ("", 0)
+    line = "p2pmsg sub: the session 'MON' of 'mold' has ended before sequence 4\n"
+    assert errors.endswith(line), errors
+
+
+def test_a_feed_that_begins_again_under_its_name_is_delivered_again(
+    make_feed, make_subscriber, place, caplog
+):
+    """As when an exchange's simulator is started a second time in a day."""
+    messages = itch_messages()
+    told = []
+    first = make_feed("SIM")
+    server = f"127.0.0.1:{first.request_address[1]}"
+    subscriber = make_subscriber(
+        f"{place}&request={server}", start="earliest", on_end=told.append
+    )
+    first.publish_many(messages)
+    assert [message.value for message in take(subscriber, len(messages))] == messages
+    kill(first)
+    time.sleep(0.6)  # as long as a process takes to start
+    second = p2pmsg.MoldPublisher(f"{place}&request={server}", session="SIM")
+    try:
+        for at in range(0, len(messages), 20):
+            second.publish_many(messages[at : at + 20])
+            time.sleep(0.0005)
+        again = take(subscriber, len(messages))
+    finally:
+        second.close(0.0)
+    assert [message.value for message in again] == messages
+    assert [message.sequence for message in again] == list(range(1, len(messages) + 1))
+    assert len({message.session for message in again}) == 1
+    assert {message.publisher for message in again} == {"SIM"}
+    (end,) = told
+    assert (end.stop, end.announced) == (len(messages) + 1, False)
+    assert "has begun again" in caplog.text
+    stats = check_ledger(subscriber, lost=0, outstanding=0)
+    assert len({ledger.session for ledger in stats.streams}) == 2
+    eventually(lambda: subscriber.stats().publishers == ["SIM"])
+
+
+def test_after_a_restart_a_cursor_finds_the_second_life_of_a_name(
+    make_feed, place, cursor_path
+):
+    def read(count):
+        where = f"{place}&request={server}"
+        with p2pmsg.Subscriber(where, start="earliest", cursor=cursor_path) as subscriber:
+            values = [message.value for message in take(subscriber, count)]
+            subscriber.commit()
+        return values
+
+    first = make_feed("SIM")
+    server = f"127.0.0.1:{first.request_address[1]}"
+    first.publish_many([b"a%d" % number for number in range(500)])
+    assert len(read(500)) == 500
+    kill(first)
+    second = p2pmsg.MoldPublisher(f"{place}&request={server}", session="SIM")
+    try:
+        second.publish_many([b"b%d" % number for number in range(100)])
+        assert read(100) == [b"b%d" % number for number in range(100)]
+        second.publish_many([b"c%d" % number for number in range(100)])
+        assert read(100) == [b"c%d" % number for number in range(100)]
+    finally:
+        second.close(0.0)
