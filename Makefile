@@ -8,7 +8,7 @@ BENCH_STAMP := $(VENV)/.installed-bench
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long area check bench clean
+.PHONY: help setup demo test test-long test-pythons area check bench clean
 
 # As many workers as there are cores, but two at least: much of a test is waiting. Four at most: the
 # rest of the machine is for the processes that the tests start.
@@ -18,7 +18,7 @@ PYTEST = $(BIN)/pytest -n $(WORKERS) $(if $(ONLY),--only $(ONLY))
 LONG_MINUTES := 20
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo '  variables: PYTHON=…  demo: ARGS="--input FILE --json"'
 	@echo '             test, test-long: ONLY=queue PYTEST_ARGS="-k …" WORKERS=4'
 	@echo '             bench: ONLY=spine JSON=FILE RUNS=5 QUICK=1 CORES=0,1'
@@ -64,6 +64,20 @@ test-long: setup area ## run rounds of kills, thousands of seeds and soaks; says
 # A mistyped area is told at once, and not after the checks.
 area: setup
 	@$(if $(ONLY),$(BIN)/python -m tests.areas $(ONLY))
+
+# Interpreters newer than the one of .venv that are there and start; PYTHONS=… names others.
+PYTHONS := $(wildcard $(HOME)/.pyenv/versions/3.1[2-9].*/bin/python) python3.12 python3.13 python3.14
+
+test-pythons: setup ## programs that end, under each other Python that is found; PYTHONS=…
+	@for python in $(PYTHONS); do \
+		of=$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue; \
+		at=$(VENV)/other/$$of; \
+		[ -x "$$at/bin/python" ] || "$$python" -m venv "$$at" || exit 1; \
+		"$$at/bin/python" -m pip install --quiet --disable-pip-version-check pyzmq msgspec || exit 1; \
+		case "$$found " in *"/$$of/"*) ;; *) found="$$found $$PWD/$$at/bin/python" ;; esac; \
+	done; \
+	[ -n "$$found" ] || { echo "test-pythons: no Python newer than 3.11 is found" >&2; exit 0; }; \
+	P2PMSG_PYTHONS="$$found" $(BIN)/pytest tests/integration/test_exit.py $(PYTEST_ARGS)
 
 check: setup ## lint, types, import contracts
 	$(BIN)/ruff check .

@@ -34,6 +34,16 @@ class _State:
         self.lock = threading.Lock()
         self.context: Context | None = None
         self.linger_until = 0.0
+        self.has_ender = False
+        self.ending = threading.Event()
+        self.ended = threading.Event()
+
+    def end(self) -> None:
+        """End the context, which waits until its closed sockets' frames have left."""
+        self.ending.wait()
+        if self.context is not None:
+            self.context.term()
+        self.ended.set()
 
 
 _state = _State()
@@ -54,6 +64,7 @@ def context() -> Context:
             # Sockets linger 0 unless their close says otherwise: nothing may hang at the end.
             made.set(zmq.BLOCKY, 0)
             _state.context = made
+            _start_ender(_state)
         return _state.context
 
 
@@ -76,14 +87,25 @@ def _let_frames_leave() -> None:
 
     pyzmq does not end its contexts at exit, so a program that publishes, closes and ends would lose
     its last frames. Ending a context waits for them, and for open sockets too; so a thread does it,
-    and the time is limited. What is not gone by then must stay where it is: ZeroMQ's own thread
-    goes on sending it until the process is gone.
+    and the time is limited. From Python 3.12 on it is too late to start one here, so that it has
+    waited since the context was made. What is not gone by then must stay where it is: ZeroMQ's own
+    thread goes on sending it until the process is gone.
     """
     left = _state.linger_until - time.monotonic()
     if _state.context is not None and left > 0:
-        thread = threading.Thread(target=_state.context.term, name="p2pmsg-linger", daemon=True)
-        thread.start()
-        thread.join(left)
+        _state.ending.set()
+        _state.ended.wait(left)
+
+
+def _start_ender(state: _State) -> None:
+    """Start the thread that ends the context at exit, unless there is one."""
+    if state.has_ender:
+        return
+    try:
+        threading.Thread(target=state.end, name="p2pmsg-linger", daemon=True).start()
+    except RuntimeError:
+        return  # the interpreter exits already
+    state.has_ender = True
 
 
 os.register_at_fork(after_in_child=_start_anew)

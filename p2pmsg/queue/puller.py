@@ -18,6 +18,7 @@ from p2pmsg.queue.puller_line import PullerLine
 from p2pmsg.queue.stats import PullerStats, merge_counts
 from p2pmsg.sync.closing import ClosesAtOnce
 from p2pmsg.sync.exclusive import ExclusiveLock, goes_by_flag
+from p2pmsg.sync.exits import close_at_exit, was_closed
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.sync.unanswered import Unanswered
@@ -85,6 +86,7 @@ class Puller(ClosesAtOnce):
         self._driver = Driver("p2pmsg-puller", self._turn, [client.fd for client in self._clients])
         close_in_children(self)
         self._driver.start()
+        close_at_exit(self, Puller.close)
 
     def _connect(self, places: Sequence[transports.Endpoint]) -> None:
         process, now_ns = this_process(), _monotonic_ns()
@@ -191,6 +193,7 @@ class Puller(ClosesAtOnce):
         if self._closed:
             return
         self._closed = True
+        was_closed(self)
         try:
             deadline = time.monotonic() + timeout
             while self._lock.run(self._is_unsettled) and time.monotonic() < deadline:

@@ -25,6 +25,7 @@ from p2pmsg.queue.pusher_stats import pusher_stats
 from p2pmsg.queue.stats import PusherStats
 from p2pmsg.sync.closing import ClosesItself
 from p2pmsg.sync.exclusive import ExclusiveLock, goes_by_flag
+from p2pmsg.sync.exits import close_at_exit, was_closed
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.settings import check_name
 from p2pmsg.wire import encoder
@@ -102,6 +103,7 @@ class Pusher(ClosesItself):
             raise
         close_in_children(self)
         self._driver.start()
+        close_at_exit(self, lambda one, left: one.close(0.0 if one._journal else left))
 
     def _start(self, state: JournalState, admin_refusal: str | None) -> None:
         now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
@@ -275,6 +277,7 @@ class Pusher(ClosesItself):
         if self._closed:
             return
         self._closed = True
+        was_closed(self)
         try:
             wait = timeout if timeout is not None else (0.0 if self._journal else 5.0)
             self._wait_until_empty(wait)

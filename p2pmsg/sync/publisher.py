@@ -13,6 +13,7 @@ from p2pmsg.stats import PublisherStats
 from p2pmsg.sync.bulk import Bulk
 from p2pmsg.sync.closing import ClosesItself
 from p2pmsg.sync.exclusive import ExclusiveLock, goes_by_flag
+from p2pmsg.sync.exits import close_at_exit, was_closed
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.opening import open_publisher
 from p2pmsg.sync.publisher_driver import PublisherDriver
@@ -100,6 +101,7 @@ class Publisher(ClosesItself):
             self.publish = self._publish_kept  # type: ignore[method-assign]
         close_in_children(self)
         self._driver.start()
+        close_at_exit(self, Publisher.close)
 
     @property
     def endpoint(self) -> str:
@@ -372,6 +374,7 @@ class Publisher(ClosesItself):
         if self._closed:
             return
         self._closed = True
+        was_closed(self)
         try:
             self._lock.run(self._begin_close)
             self._driver.wait_for_completion(timeout, enough)

@@ -30,6 +30,7 @@ from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_peer import Stream
 from p2pmsg.subscriber_short import take_lone
 from p2pmsg.sync.commits import Commit, Commits, EachCommitted, check_commit, open_cursor
+from p2pmsg.sync.exits import close_at_exit, was_closed
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.freshness import Freshest, messages_of_batch
 from p2pmsg.sync.iteration import iterate, waiter
@@ -150,8 +151,7 @@ class Subscriber:
         self._stream: Stream | None = None
         self._commits: Commits | None = None
         self._on_ask: Callable[[], None] | None = None
-        self._closed = False
-        self._waiter, self._open = waiter(self), True
+        self._closed, self._waiter, self._open = False, waiter(self), True
         try:
             self._driver = open_lines(self._core, places, names, settings)
             if desk is not None and keeping is not None:
@@ -160,6 +160,7 @@ class Subscriber:
                 self._on_ask = commits.asked_each if commits.each else None
             close_in_children(self)
             self._driver.start()
+            close_at_exit(self, lambda one, left: one.close())
         except BaseException:
             if desk is not None:
                 desk.file.close()
@@ -302,6 +303,7 @@ class Subscriber:
         if self._closed:
             return
         self._closed = True
+        was_closed(self)
         try:
             if self._commits is not None:
                 self._commits.close(in_hand=in_hand)
