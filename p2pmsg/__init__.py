@@ -5,6 +5,7 @@ reported lost with its exact range and reason.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg.config import PublisherConfig, SubscriberConfig
@@ -17,12 +18,16 @@ from p2pmsg.errors import (
     CursorInUseError,
     EndpointError,
     LogCorruptError,
+    LogError,
     LogFailedError,
+    LogFormatError,
     LogInUseError,
+    LogLockedError,
     LossReport,
     MessageError,
     MessagesLostError,
     MessageTooLargeError,
+    MissingExtraError,
     NoHandlerError,
     P2PError,
     QueueFullError,
@@ -33,11 +38,12 @@ from p2pmsg.errors import (
     SessionEnd,
     SessionEndedError,
     SessionRewoundError,
+    TransportError,
 )
 from p2pmsg.frames import decode_frame
 from p2pmsg.message import FixedBatch, Message, MessageBatch, Origin
 from p2pmsg.multicast.config import MulticastPublisherConfig, MulticastSubscriberConfig
-from p2pmsg.publisher_log import LogStats
+from p2pmsg.publisher_log import LogStats, import_log
 from p2pmsg.queue import (
     DeadLetter,
     DeadLetters,
@@ -80,7 +86,8 @@ from recovery import (
 from recovery.queue import BreakerConfig, QueueConfig
 
 if TYPE_CHECKING:
-    from recovery.log import LogConfig, LogReader
+    from p2pmsg.log_reader import LogReader
+    from recovery.log import LogConfig
 
 __all__ = [
     "AdminRefusedError",
@@ -105,8 +112,11 @@ __all__ = [
     "LineStats",
     "LogConfig",
     "LogCorruptError",
+    "LogError",
     "LogFailedError",
+    "LogFormatError",
     "LogInUseError",
+    "LogLockedError",
     "LogReader",
     "LogSettings",
     "LogStats",
@@ -117,6 +127,7 @@ __all__ = [
     "MessageError",
     "MessageTooLargeError",
     "MessagesLostError",
+    "MissingExtraError",
     "MoldPublisher",
     "MoldPublisherStats",
     "MulticastPublisherConfig",
@@ -159,17 +170,35 @@ __all__ = [
     "Subscriber",
     "SubscriberConfig",
     "SubscriberStats",
+    "TransportError",
     "WorkerStats",
     "decode_frame",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import what needs extra packages when it is first named: the log, metrics, StatsD."""
-    if name in ("metrics", "statsd"):
-        return import_module(f"p2pmsg.{name}")
-    if name in ("LogConfig", "LogReader"):
-        from p2pmsg.publisher_log import import_log
+def _has_log() -> bool:
+    try:
+        return find_spec("crc32c") is not None
+    except ImportError:
+        return False
 
-        return getattr(import_log(), name)
+
+if not _has_log():  # so that `from p2pmsg import *` does without what is not there
+    __all__.remove("LogConfig")
+    __all__.remove("LogReader")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs extra packages when it is first named: the log, metrics, StatsD.
+
+    Where they are missing it raises `MissingExtraError`, which is an `AttributeError`.
+    """
+    if name in ("metrics", "statsd"):
+        try:
+            return import_module(f"p2pmsg.{name}")
+        except ImportError as error:
+            raise MissingExtraError(name, str(error.name), "statsd") from error
+    if name in ("LogConfig", "LogReader"):
+        package = import_log()
+        return getattr(package if name == "LogConfig" else import_module("p2pmsg.log_reader"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

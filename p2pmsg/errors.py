@@ -5,7 +5,8 @@
     P2PError
     ├── ClosedError               a peer was used after close(), or by a forked child
     ├── ConfigError (ValueError)  a setting or an argument is out of its limits
-    │   └── EndpointError         an endpoint string is not one
+    │   ├── EndpointError         an endpoint string is not one
+    │   └── MissingExtraError (AttributeError)  what it needs is not installed
     ├── CursorError               a cursor cannot be read, written or had
     │   └── CursorInUseError      … because another subscriber has it
     ├── MessageError (ValueError) a message cannot be published as it is
@@ -13,9 +14,13 @@
     ├── BindError (OSError)       the endpoint could not be bound
     ├── LogFailedError (OSError)  the local log could not be written
     ├── QueueFullError            on_full="raise", and a subscriber's queue is full
-    ├── LogInUseError (OSError)   another process has the queue's log open
     ├── AdminRefusedError         a pusher administers no dead letters over the wire
-    ├── LogCorruptError           the queue's log has a record that is none
+    ├── LogError                  a local log cannot be opened or read
+    │   ├── LogLockedError        another writer has it
+    │   │   └── LogInUseError (OSError)  … a queue's log
+    │   └── LogFormatError        a file of it is damaged, or foreign
+    │       └── LogCorruptError   … a queue's log has a record that is none
+    ├── TransportError            a socket cannot be used any more
     ├── RequestError              a request was not answered as it should be
     │   ├── RemoteError           the responder's handler raised; with type and text
     │   └── NoHandlerError        the responder has no handler for the topic
@@ -23,12 +28,18 @@
     └── MessagesLostError         on_gap="raise", and a gap could not be repaired
         └── SessionRewoundError   … and a publisher uses sequences again that were in use
 
-Time-outs are the built-in `TimeoutError`. A malformed frame off the wire is counted, never raised.
+Time-outs are the built-in `TimeoutError`; a value that the configuration of the lower packages
+(`NackConfig`, `LogConfig` and the like) refuses is a `ValueError`. What the lower packages raise is
+translated once; `except` clauses for `recovery.log`'s and `transports`' errors go on working, since
+those of the same names here inherit from them. A malformed frame off the wire is counted, never
+raised.
 """
 
 from typing import Any
 
+import transports
 from recovery import Loss
+from recovery import errors as recovery_errors
 from transports import EndpointError as TransportEndpointError
 
 __all__ = [
@@ -40,11 +51,15 @@ __all__ = [
     "CursorInUseError",
     "EndpointError",
     "LogCorruptError",
+    "LogError",
     "LogFailedError",
+    "LogFormatError",
     "LogInUseError",
+    "LogLockedError",
     "MessageError",
     "MessageTooLargeError",
     "MessagesLostError",
+    "MissingExtraError",
     "NoHandlerError",
     "P2PError",
     "QueueFullError",
@@ -53,6 +68,7 @@ __all__ = [
     "RewoundReport",
     "SessionEndedError",
     "SessionRewoundError",
+    "TransportError",
 ]
 
 
@@ -90,6 +106,19 @@ class EndpointError(ConfigError):
         P2PError.__init__(self, str(error))
         self.field = "endpoint"
         self.value = error.endpoint
+
+
+class MissingExtraError(ConfigError, AttributeError):
+    """What a setting or a name needs is not installed; it names the extra.
+
+    It is an `AttributeError` too, so that `hasattr(p2pmsg, "LogConfig")` is False then.
+    """
+
+    def __init__(self, field: str, package: str, extra: str) -> None:
+        limit = f"None where {package} is not installed (pip install 'p2pmsg[{extra}]')"
+        super().__init__(field, limit, "given")
+        self.package = package
+        self.extra = extra
 
 
 class CursorError(P2PError):
@@ -177,7 +206,34 @@ class QueueFullError(P2PError):
     """A subscriber's queue is full; the message was not accepted and may be tried again."""
 
 
-class LogInUseError(P2PError, OSError):
+class LogError(P2PError, recovery_errors.LogError):
+    """A local log cannot be opened or read; itself where there is no log."""
+
+
+class LogLockedError(LogError, recovery_errors.LogLockedError):
+    """Another writer has the local log."""
+
+
+class LogFormatError(LogError, recovery_errors.LogFormatError):
+    """A file of the local log is damaged, foreign, or of a version that is not known.
+
+    Attributes:
+        path: the file.
+        offset: where in it, in bytes.
+
+    """
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        Exception.__init__(self, reason)
+        self.path = path
+        self.offset = offset
+
+
+class TransportError(P2PError, transports.TransportError):
+    """A socket cannot be used any more; the cause is the transport's error."""
+
+
+class LogInUseError(LogLockedError, OSError):
     """Another process has the queue's log open.
 
     Attributes:
@@ -205,7 +261,7 @@ class AdminRefusedError(P2PError):
         self.reason = reason
 
 
-class LogCorruptError(P2PError):
+class LogCorruptError(LogFormatError):
     """A queue's log has a record that is none, where only a crash of the disk leaves one.
 
     Attributes:
@@ -215,9 +271,7 @@ class LogCorruptError(P2PError):
     """
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
-        super().__init__(f"{path} is damaged at byte {offset}: {reason}")
-        self.path = path
-        self.offset = offset
+        super().__init__(path, offset, f"{path} is damaged at byte {offset}: {reason}")
 
 
 class RequestError(P2PError):

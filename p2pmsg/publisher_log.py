@@ -7,13 +7,22 @@ megabyte ahead of what is asked for, outside the publisher's lock.
 import logging
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from p2pmsg.errors import ConfigError, LogFailedError
+from p2pmsg.errors import (
+    ConfigError,
+    LogError,
+    LogFailedError,
+    LogFormatError,
+    LogLockedError,
+    MissingExtraError,
+    P2PError,
+)
 from p2pmsg.kept_batch import frame_of
 from recovery import Kept, Loss, LossReason, ReplayBuffer
+from recovery import errors as recovery_errors
 from recovery.ranges import RangeSet
 
 if TYPE_CHECKING:
@@ -84,7 +93,9 @@ class PublisherLog:
 
     Raises:
         ConfigError: `config` is not one, or what the log needs is not installed.
-        LogLockedError, LogFormatError, LogError: see `recovery.log`.
+        LogLockedError: another writer has it.
+        LogFormatError: a file of it is damaged or foreign.
+        LogFailedError: it cannot be written.
 
     """
 
@@ -102,13 +113,14 @@ class PublisherLog:
             raise ConfigError("log", "a LogConfig or None", config)
         self.config = config
         self.store = log.FileStore(config.directory) if store is None else store
-        self._writer = log.LogWriter(
-            config,
-            session=session,
-            now_ns=wall_ns,
-            store=self.store,
-            gathered_max=slot_bytes + 1,  # a message has a byte, and the last one fills the batch
-        )
+        with log_errors():
+            self._writer = log.LogWriter(
+                config,
+                session=session,
+                now_ns=wall_ns,
+                store=self.store,
+                gathered_max=slot_bytes + 1,  # a message has a byte; the last one fills it
+            )
         self._write_error = log.LogWriteError
         self._is_passing = log.is_passing
         self._reader = self._writer.reader()
@@ -127,9 +139,10 @@ class PublisherLog:
         ] = OrderedDict()
         self.recovered = 0
         try:
-            self._recover(wall_ns)
-            room = min(slot_bytes, SLOT_BYTES_MAX) if self.keeps_batches else 0
-            self._tail = self._writer.begin_tail(room)
+            with log_errors():
+                self._recover(wall_ns)
+                room = min(slot_bytes, SLOT_BYTES_MAX) if self.keeps_batches else 0
+                self._tail = self._writer.begin_tail(room)
         except BaseException:
             self._writer.release()
             raise
@@ -158,7 +171,7 @@ class PublisherLog:
         except ValueError as error:
             place = self.store.path("tail")
             what = f"{error}; delete the file to go on without what it has of {content.topic!r}"
-            raise import_log().LogFormatError(place, 0, what) from None
+            raise LogFormatError(place, 0, what) from None
 
     def _warn(self) -> None:
         opened, place = self._writer.opened, self.config.directory
@@ -412,7 +425,22 @@ def import_log() -> Any:
     try:
         import recovery.log
     except ImportError as error:
-        raise ConfigError(
-            "log", f"None where {error.name} is not installed (pip install 'p2pmsg[log]')", "given"
-        ) from error
+        raise MissingExtraError("log", str(error.name), "log") from error
     return recovery.log
+
+
+@contextmanager
+def log_errors() -> Iterator[None]:
+    """Raise the errors of `recovery.log` as those of p2pmsg."""
+    try:
+        yield
+    except P2PError:
+        raise
+    except recovery_errors.LogWriteError as error:
+        raise LogFailedError(str(error), error.errno) from error
+    except recovery_errors.LogLockedError as error:
+        raise LogLockedError(str(error)) from error
+    except recovery_errors.LogFormatError as error:
+        raise LogFormatError(error.path, error.offset, str(error)) from error
+    except recovery_errors.LogError as error:
+        raise LogError(str(error)) from error

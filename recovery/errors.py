@@ -7,3 +7,45 @@ caller (`ValueError` for an argument, `RecoveryError` for a call out of turn).
 
 class RecoveryError(Exception):
     """Root of the errors of `recovery`; raised itself for a call out of turn."""
+
+
+class LogError(RecoveryError):
+    """Root of the log's errors; raised itself where there is no log to read."""
+
+
+class LogLockedError(LogError):
+    """Another writer has the log."""
+
+
+class LogFormatError(LogError):
+    """A file of the log is damaged, foreign, or of a version that is not known.
+
+    Attributes:
+        path: the file.
+        offset: where in it, in bytes.
+
+    """
+
+    def __init__(self, path: str, offset: int, what: str) -> None:
+        super().__init__(f"{path}, byte {offset}: {what}")
+        self.path = path
+        self.offset = offset
+
+
+class LogWriteError(LogError, OSError):
+    """The log could not be written: the disk is full, or the directory is gone.
+
+    What was written before is good, and a call that raised this may be repeated.
+
+    Attributes:
+        errno: the system's error number, or None.
+
+    """
+
+    def __init__(self, what: str, error: OSError) -> None:
+        # OSError takes its attributes from two arguments; its text would hide `what`.
+        super().__init__(error.errno, f"{what}: {error.strerror or error}")
+
+    def __str__(self) -> str:
+        """Return what could not be done, and why."""
+        return str(self.strerror)

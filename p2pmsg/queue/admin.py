@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import transports
-from p2pmsg.errors import AdminRefusedError, EndpointError
+from p2pmsg.errors import AdminRefusedError, EndpointError, TransportError
 from p2pmsg.queue import frames, process_id
 from p2pmsg.queue.dead_letters import DeadLetter, dead_job_of, letter_of
 from p2pmsg.queue.journal import JournalState, change_record
@@ -63,7 +63,7 @@ class LiveBox:
             try:
                 letters += [letter_of(dead_job_of(row)) for row in answer.letters]
             except ValueError as error:
-                raise OSError(f"{self._endpoint}: {error}") from error
+                raise TransportError(f"{self._endpoint}: {error}") from error
             after = letters[-1].sequence + 1
 
     def act(self, action: str, sequences: Sequence[int], everything: bool) -> int:

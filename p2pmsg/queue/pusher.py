@@ -9,7 +9,7 @@ from typing import Any, Final
 import transports
 from p2pmsg.batch import PACKING_ERRORS, packing_error
 from p2pmsg.config import at_least
-from p2pmsg.errors import ClosedError, LogFailedError
+from p2pmsg.errors import ClosedError, LogFailedError, P2PError
 from p2pmsg.queue import process_id
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.dead_letters import DeadLetters, letter_of
@@ -63,7 +63,7 @@ class Pusher(ClosesItself):
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.
         BindError: the endpoint could not be bound.
-        LogInUseError, OSError: the log cannot be used.
+        LogInUseError, LogCorruptError, LogFailedError: the log cannot be used.
 
     """
 
@@ -93,7 +93,13 @@ class Pusher(ClosesItself):
         if settings is not None:
             window_ms = self._config.queue.dedup_window_ms
             boot = process_id.boot_id()
-            self._journal = FileJournal(settings, state, boot=boot, dedup_window_ms=window_ms)
+            try:
+                self._journal = FileJournal(settings, state, boot=boot, dedup_window_ms=window_ms)
+            except P2PError:
+                raise
+            except OSError as error:
+                what = f"the log {settings.directory} cannot be used: {error.strerror or error}"
+                raise LogFailedError(what, error.errno) from error
         try:
             self._server = bind(endpoint)
             self._start(state, admin_refusal(self._config.admin, endpoint))
@@ -191,9 +197,9 @@ class Pusher(ClosesItself):
             MessageError: it cannot be pushed as it is; `MessageTooLargeError` for its size.
             ConfigError: priority, delay or message_id is out of its limits.
             TimeoutError: too many were in flight all the time.
-            OSError: the log could not be written; the job was not accepted.
-            LogFailedError: an OSError, too: what was written could not be forced to the disk, which
-                is final. The job was not accepted; a later run on the log may find it all the same.
+            LogFailedError: the log could not be written, or what was written could not be forced to
+                the disk, which is final. The job was not accepted; after a failed fsync a later run
+                on the log may find it all the same.
             ClosedError: the pusher is closed.
 
         """
@@ -349,9 +355,10 @@ class Pusher(ClosesItself):
             gather.next = sequence + 1  # first, so that after Ctrl-C no other job gets it
             try:
                 journal.append(push_record(job))
-            except OSError:
+            except OSError as error:
                 gather.next = sequence
-                raise
+                what = f"the queue's log cannot be written: {error.strerror or error}"
+                raise LogFailedError(what, error.errno) from error
         gather.next = sequence + 1
         self._io.accept(job, now_ns=now_ns)
         if self._group is not None and journal is not None:

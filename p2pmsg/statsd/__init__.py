@@ -3,8 +3,10 @@
 The parser needs nothing else; the collector and its outputs need `pip install 'p2pmsg[statsd]'`.
 """
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from p2pmsg.errors import MissingExtraError
 from p2pmsg.statsd.dialect import DIALECTS, TAG_STYLES, Dialect
 from p2pmsg.statsd.metric import BadLine, Event, Kind, Metric, ServiceCheck
 from p2pmsg.statsd.parser import parse_line
@@ -67,7 +69,10 @@ _EXTRA = ("numpy", "ddsketch", "prometheus_client", "rich")
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs numpy and its like when it is asked for."""
+    """Import what needs numpy and its like when it is asked for.
+
+    Where they are missing it raises `MissingExtraError`, which is an `AttributeError`.
+    """
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
@@ -76,8 +81,17 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"p2pmsg.statsd.{_LATER[name]}"), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in _EXTRA:
-            raise ModuleNotFoundError(
-                f"p2pmsg.statsd.{name} needs {error.name}: pip install 'p2pmsg[statsd]'",
-                name=error.name,
-            ) from error
+            raise MissingExtraError(f"p2pmsg.statsd.{name}", str(error.name), "statsd") from error
         raise
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ImportError:
+        return False
+
+
+if not all(map(_is_there, _EXTRA)):  # so that `import *` does without what is not there
+    for _name in _LATER:
+        __all__.remove(_name)

@@ -58,7 +58,7 @@ class Publisher(ClosesItself):
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
-        LogLockedError, LogFormatError, LogError: the log cannot be opened; see `recovery.log`.
+        LogLockedError, LogFormatError, LogFailedError: the log cannot be opened.
         BindError: the endpoint could not be bound.
 
     """

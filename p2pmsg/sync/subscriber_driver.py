@@ -8,6 +8,7 @@ import zmq
 
 import transports
 from p2pmsg.conflation import make_room
+from p2pmsg.errors import ClosedError, TransportError
 from p2pmsg.stats import LineStats
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_heal import heal
@@ -113,8 +114,10 @@ class SubscriberDriver:
             if self.last_round_ns >= self.late_ns:
                 self.give_way()
             self.round(wait_ms)
-        except transports.TransportError:
-            raise
+        except transports.ClosedError as error:
+            raise ClosedError("the subscriber", str(error)) from error
+        except transports.TransportError as error:
+            raise TransportError(str(error)) from error
         except BaseException:
             self.hurt = True  # Ctrl-C, somewhere in the core's work
             raise

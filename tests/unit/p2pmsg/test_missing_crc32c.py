@@ -38,3 +38,68 @@ def test_what_needs_it_says_so(statement, said):
 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert said in ended.stdout
+
+
+ONLY = """
+import importlib.machinery, sys, sysconfig
+HAD = {"zmq", "msgspec"}
+
+class Bare:
+    \"\"\"Finds no third-party package but the two that p2pmsg needs.\"\"\"
+
+    def find_spec(self, name, path=None, target=None):
+        root = name.partition(".")[0]
+        if root in HAD or root in sys.stdlib_module_names:
+            return None
+        found = importlib.machinery.PathFinder.find_spec(name, path)
+        if found is not None and "-packages" in str(found.origin):
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Bare())
+"""
+BARE = {
+    "hasattr": """
+import p2pmsg
+assert not hasattr(p2pmsg, "LogConfig")
+assert not hasattr(p2pmsg, "LogReader")
+assert hasattr(p2pmsg, "LogLockedError")
+assert getattr(p2pmsg, "LogConfig", None) is None
+hasattr(p2pmsg, "metrics"), hasattr(p2pmsg, "statsd")
+""",
+    "import *": """
+from p2pmsg import *
+assert Publisher and Subscriber and LogFormatError
+assert "LogConfig" not in globals()
+""",
+    "import * of statsd": "from p2pmsg.statsd import *\nassert parse_line",
+    "import * of metrics": "from p2pmsg.metrics import *\nassert Client",
+    "pydoc": """
+import pydoc
+text = pydoc.render_doc("p2pmsg", renderer=pydoc.plaintext)
+assert "class Publisher" in text
+pydoc.render_doc("p2pmsg.statsd", renderer=pydoc.plaintext)
+""",
+    "inspect": """
+import inspect, p2pmsg
+inspect.getmembers(p2pmsg)
+assert all(hasattr(p2pmsg, name) for name in p2pmsg.__all__)
+""",
+    "what is missing is named": """
+import p2pmsg
+try:
+    p2pmsg.LogConfig
+except p2pmsg.MissingExtraError as error:
+    assert isinstance(error, p2pmsg.ConfigError)
+    assert (error.package, error.extra) == ("crc32c", "log")
+    assert "pip install 'p2pmsg[log]'" in str(error)
+else:
+    raise AssertionError
+""",
+}
+
+
+@pytest.mark.parametrize("statement", BARE.values(), ids=BARE)
+def test_with_nothing_but_what_is_needed_the_package_can_be_looked_at(statement):
+    code = ONLY + statement
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,0 +1,124 @@
+"""What public calls raise: each error is exported, and is a `P2PError` or a built-in one."""
+
+import builtins
+import inspect
+import re
+
+import pytest
+
+import p2pmsg
+import recovery.errors
+import transports
+from p2pmsg import errors, metrics
+
+pytest.importorskip("recovery.log")
+import recovery.log
+
+CLASSES = [
+    getattr(p2pmsg, name) for name in p2pmsg.__all__ if inspect.isclass(getattr(p2pmsg, name))
+]
+CLASSES.append(metrics.Client)
+
+
+def documented(cls):
+    """List the names of errors in the docstrings of a class and its public methods."""
+    members = [cls] + [
+        member
+        for name, member in inspect.getmembers(cls)
+        if not name.startswith("_") or name in ("__init__", "__iter__", "__next__")
+    ]
+    for member in members:
+        _, _, raises = (inspect.getdoc(member) or "").partition("Raises:\n")
+        raises = re.split(r"\n(?=\S)", raises)[0]
+        yield from re.findall(r"\b[A-Z]\w*Error\b", raises)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_errors_that_are_documented_are_exported(cls):
+    for name in set(documented(cls)):
+        found = getattr(p2pmsg if name in p2pmsg.__all__ else builtins, name, None)
+        assert found is not None, f"{cls.__name__} documents {name}, which p2pmsg does not export"
+        assert issubclass(found, p2pmsg.P2PError) or found.__module__ == "builtins"
+
+
+def test_the_test_finds_what_is_documented():
+    assert {"ConfigError", "CursorError", "EndpointError"} <= set(documented(p2pmsg.Subscriber))
+    assert "LogLockedError" in set(documented(p2pmsg.Publisher))
+
+
+def test_all_errors_are_exported_and_in_the_drawn_tree():
+    for name in errors.__all__:
+        assert name in p2pmsg.__all__ or name == "ReentrantCallError"
+        assert issubclass(getattr(errors, name), p2pmsg.P2PError)
+        assert name in errors.__doc__
+
+
+@pytest.mark.parametrize("name", ["LogError", "LogLockedError", "LogFormatError"])
+def test_except_clauses_for_the_log_s_own_errors_go_on_working(name):
+    assert issubclass(getattr(p2pmsg, name), getattr(recovery.log, name))
+    assert getattr(recovery.errors, name) is getattr(recovery.log, name)
+    assert issubclass(p2pmsg.TransportError, transports.TransportError)
+
+
+def test_a_log_that_another_writer_has_raises_ours(tmp_path):
+    config = p2pmsg.LogConfig(tmp_path)
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", log=config):
+        with pytest.raises(p2pmsg.LogLockedError) as caught:
+            p2pmsg.Publisher("tcp://127.0.0.1:0", log=config)
+        assert isinstance(caught.value, p2pmsg.P2PError)
+        assert isinstance(caught.value.__cause__, recovery.log.LogLockedError)
+        with pytest.raises(p2pmsg.LogLockedError):
+            p2pmsg.Relay("tcp://127.0.0.1:1", "tcp://127.0.0.1:0", log=config)
+
+
+def test_a_log_that_is_none_raises_ours(tmp_path):
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", log=p2pmsg.LogConfig(tmp_path)) as publisher:
+        publisher.publish("t", 1)
+    (tmp_path / "state").write_bytes(b"something else, and long enough to be looked at" * 10)
+    with pytest.raises(p2pmsg.LogFormatError) as caught:
+        p2pmsg.Publisher("tcp://127.0.0.1:0", log=p2pmsg.LogConfig(tmp_path))
+    assert str(tmp_path) in caught.value.path
+    assert caught.value.offset == 0
+    assert str(caught.value) == str(caught.value.__cause__)
+
+
+def test_a_directory_that_cannot_be_had_raises_ours(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(p2pmsg.P2PError):
+        p2pmsg.Publisher("tcp://127.0.0.1:0", log=p2pmsg.LogConfig(file / "log"))
+    with pytest.raises(p2pmsg.P2PError):
+        p2pmsg.Pusher("tcp://127.0.0.1:0", log=str(file / "log"))
+
+
+def test_reading_a_log_that_is_not_there_raises_ours(tmp_path):
+    with pytest.raises(p2pmsg.LogError, match="has no log"):
+        p2pmsg.LogReader(tmp_path)
+
+
+def test_a_reader_whose_log_vanishes_raises_ours(tmp_path):
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", log=p2pmsg.LogConfig(tmp_path)) as publisher:
+        publisher.publish("t", 1)
+    reader = p2pmsg.LogReader(tmp_path)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    with pytest.raises(p2pmsg.LogError):
+        reader.refresh()
+    reader.close()
+
+
+def test_the_queue_s_errors_are_the_log_s_too():
+    assert issubclass(p2pmsg.LogInUseError, p2pmsg.LogLockedError)
+    assert issubclass(p2pmsg.LogCorruptError, p2pmsg.LogFormatError)
+    error = p2pmsg.LogCorruptError("a.log", 7, "torn")
+    assert (error.path, error.offset) == ("a.log", 7)
+    assert str(error) == "a.log is damaged at byte 7: torn"
+    assert str(p2pmsg.LogInUseError("d")) == "the log in 'd' is in use by another process"
+
+
+def test_a_socket_that_closed_under_a_subscriber_raises_ours():
+    subscriber = p2pmsg.Subscriber("tcp://127.0.0.1:9")
+    subscriber._driver._receivers[0].close()
+    with pytest.raises(p2pmsg.P2PError):
+        subscriber.receive(1)
+    subscriber.close()
