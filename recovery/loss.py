@@ -121,6 +121,11 @@ class LossRanges:
         del self._starts[count:]
         del self._losses[count:]
 
+    @property
+    def stop(self) -> int:
+        """Where the last loss ends; 0 where there is none."""
+        return self._losses[-1].stop if self._losses else 0
+
     def take(
         self, start: int, stop: int, reason: LossReason, ranges_max: int
     ) -> list[tuple[int, int]]:

@@ -70,6 +70,11 @@ class LostRecord(Generic[T]):
         self._ranges.forget_from(expected)
 
     @property
+    def stop(self) -> int:
+        """Where the last loss ends; 0 where there is none."""
+        return self._ranges.stop
+
+    @property
     def late_count(self) -> int:
         """How many messages came late and wait to be handed on."""
         return sum(delivery.count for delivery in self._late)

@@ -19,6 +19,7 @@ from recovery.nack_config import NackConfig
 from recovery.nack_gap import Gap, GapTable
 from recovery.ranges import RangeSet
 
+_UNSURE_NS = 20_000_000
 _LAPS_MAX = 50  # retries' time: the longest that a gap without room is not looked at
 
 
@@ -215,6 +216,20 @@ class NackScheduler(GapTable):
             self._front_moved(now_ns)  # an answer, if a bad one: the queue moves on
         return losses
 
+    def forget_from(self, sequence: int) -> None:
+        """Take out what is missing from `sequence` on: it never was published."""
+        index = bisect_left(self._starts, sequence)
+        for gap in self._gaps[index:]:
+            self._delete(gap)
+        if self._gaps and self._gaps[-1].stop > sequence:
+            self._missing_count -= self._gaps[-1].stop - sequence
+            self._gaps[-1].stop = sequence
+
+    def is_expiring(self, now_ns: int) -> bool:
+        """Whether `expire` may have something to give up."""
+        first = self._expiry.first()
+        return first is not None and first[0] <= now_ns
+
     def blame(self, start: int, stop: int, reason: LossReason) -> None:
         """Name the reason for which the gaps that overlap `[start, stop)` will have been given up.
 
@@ -319,14 +334,20 @@ class NackScheduler(GapTable):
             taken += 1
         return found
 
-    def expire(self, *, now_ns: int) -> list[Loss]:
-        """Give up the gaps whose attempts or time are used up; returns them as losses, sorted."""
+    def expire(self, *, now_ns: int, known: int | None = None) -> list[Loss]:
+        """Give up the gaps whose attempts or time are used up; returns them as losses, sorted.
+
+        Those that end beyond `known` are looked at again soon: it may be that they are none.
+        """
         losses: list[Loss] = []
         # The front first: as long as it goes on, those behind it only wait for their turn.
         expired: list[Gap] = []
         while (gap := self._expiry.pop_due(now_ns)) is not None:
             expired.append(gap)
         for gap in sorted(expired, key=lambda gap: gap.start):
+            if known is not None and gap.stop > known:
+                self._expiry.set(gap, now_ns + _UNSURE_NS)
+                continue
             until_ns = self._waits_its_turn(gap, now_ns)
             if until_ns is not None:
                 self._expiry.set(gap, until_ns)

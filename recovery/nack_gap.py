@@ -52,6 +52,11 @@ class GapTable:
         return [(max(start, gap.start), min(stop, gap.stop)) for gap in self._gaps[low:high]]
 
     @property
+    def stop(self) -> int:
+        """Where the last gap ends; 0 where there is none."""
+        return self._gaps[-1].stop if self._gaps else 0
+
+    @property
     def missing(self) -> RangeSet:
         """What is missing now, as a copy of its own."""
         return RangeSet(self.ranges())

@@ -1,5 +1,6 @@
 """Putting together what was cut into parts, within bounds."""
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -34,9 +35,10 @@ class ReassemblyConfig:
 
 
 class _Whole:
-    __slots__ = ("bytes_held", "parts", "seen_ns", "total_bytes", "total_parts")
+    __slots__ = ("bytes_held", "parts", "rank", "seen_ns", "total_bytes", "total_parts")
 
-    def __init__(self, total_parts: int, total_bytes: int) -> None:
+    def __init__(self, total_parts: int, total_bytes: int, rank: int) -> None:
+        self.rank = rank
         self.parts: dict[int, bytes] = {}
         self.total_parts = total_parts
         self.total_bytes = total_bytes
@@ -47,8 +49,9 @@ class _Whole:
 class Reassembler(Generic[K]):
     """Collects the parts of wholes, in any order.
 
-    Memory is taken for what came, never for what a part claims. Where a bound is met, the whole
-    that got no part for longest makes room; it is asked for again as a gap.
+    Memory is taken for what came, never for what a part claims. Where a bound is met, one that is
+    farthest off its turn makes room, of several the one that got no part for longest; it is asked
+    for again as a gap. So what somebody invents cannot take the room of what is waited for.
 
     Args:
         config: bounds.
@@ -64,6 +67,8 @@ class Reassembler(Generic[K]):
     __slots__ = (
         "_age_ns",
         "_config",
+        "_ranks",
+        "_waiting",
         "_wholes",
         "bytes_held",
         "duplicates",
@@ -75,13 +80,26 @@ class Reassembler(Generic[K]):
         self._config = config
         self._age_ns = ms_to_ns(config.age_ms_max)
         self._wholes: OrderedDict[K, _Whole] = OrderedDict()
+        self._ranks: list[int] = []
+        self._waiting: dict[int, OrderedDict[K, None]] = {}
         self.bytes_held = 0
         self.duplicates = self.refused = self.evicted = 0
 
     def add(
-        self, key: K, index: int, total_parts: int, total_bytes: int, part: bytes, *, now_ns: int
+        self,
+        key: K,
+        index: int,
+        total_parts: int,
+        total_bytes: int,
+        part: bytes,
+        *,
+        now_ns: int,
+        rank: int = 0,
     ) -> bytes | None:
-        """Take part `index` (0-based) of a whole; returns the whole where it was the last one."""
+        """Take part `index` (0-based) of a whole; returns the whole where it was the last one.
+
+        `rank` is how far off its turn the whole is; the first part's counts.
+        """
         self._expire(now_ns)
         config = self._config
         held = self._wholes.get(key)
@@ -89,7 +107,8 @@ class Reassembler(Generic[K]):
             if not 0 < total_parts <= total_bytes <= config.whole_bytes_max:
                 self.refused += 1
                 return None
-            held = self._wholes[key] = _Whole(total_parts, total_bytes)
+            held = self._wholes[key] = _Whole(total_parts, total_bytes, rank)
+            self._enter(key, rank)
         elif (held.total_parts, held.total_bytes) != (total_parts, total_bytes):
             self.refused += 1
             return None
@@ -105,6 +124,7 @@ class Reassembler(Generic[K]):
         held.seen_ns = now_ns
         self.bytes_held += len(part)
         self._wholes.move_to_end(key)
+        self._waiting[held.rank].move_to_end(key)
         if len(held.parts) == total_parts:
             self.discard(key)
             whole = b"".join(held.parts[number] for number in range(total_parts))
@@ -133,14 +153,26 @@ class Reassembler(Generic[K]):
     def discard(self, key: K) -> None:
         """Forget the parts of a whole, which came another way."""
         held = self._wholes.pop(key, None)
-        if held is not None:
-            self.bytes_held -= held.bytes_held
+        if held is None:
+            return
+        self.bytes_held -= held.bytes_held
+        waiting = self._waiting[held.rank]
+        del waiting[key]
+        if not waiting:
+            del self._waiting[held.rank]
+            del self._ranks[bisect_left(self._ranks, held.rank)]
 
     def __contains__(self, key: K) -> bool:
         return key in self._wholes
 
     def __len__(self) -> int:
         return len(self._wholes)
+
+    def _enter(self, key: K, rank: int) -> None:
+        if rank not in self._waiting:
+            insort(self._ranks, rank)
+            self._waiting[rank] = OrderedDict()
+        self._waiting[rank][key] = None
 
     def _drop_if_empty(self, key: K, held: _Whole) -> None:
         if not held.parts:
@@ -149,10 +181,10 @@ class Reassembler(Generic[K]):
     def _keep_bounds(self, newest: K) -> None:
         config = self._config
         while len(self._wholes) > config.wholes_max or self.bytes_held > config.bytes_max:
-            oldest = next(iter(self._wholes))
-            self.discard(oldest)
+            last = next(iter(self._waiting[self._ranks[-1]]))
+            self.discard(last)
             self.evicted += 1
-            if oldest == newest:
+            if last == newest:
                 return
 
     def _expire(self, now_ns: int) -> None:

@@ -51,6 +51,7 @@ class StreamReceiver(ReceiverView[T]):
         reordered: messages that were missing and then arrived on their own.
         overflowed: frames, or parts of them, dropped because a bound was met.
         heads_refused: times that a higher head was ignored because `gaps_max` was met.
+        retracted: messages taken back by `retract`: frames had told of them, and they were false.
         ages_forgotten: repair ages that were dropped because nobody drained them.
 
     """
@@ -70,6 +71,7 @@ class StreamReceiver(ReceiverView[T]):
         "overflowed",
         "reordered",
         "repaired",
+        "retracted",
     )
 
     def __init__(
@@ -90,11 +92,12 @@ class StreamReceiver(ReceiverView[T]):
         self._head_early = self._first_early = self._earliest_early = -1
         self.handed = self.lost = self.duplicates = self.late = self.early = 0
         self.repaired = self.reordered = self.overflowed = self.heads_refused = 0
-        self.ages_forgotten = self.displaced = 0
+        self.ages_forgotten = self.displaced = self.retracted = 0
 
-    def start_at(self, sequence: int, *, now_ns: int) -> None:
+    def start_at(self, sequence: int, *, now_ns: int, head_max: int | None = None) -> None:
         """Want messages from `sequence` on; frames that came before this call are put in place.
 
+        Those beyond `head_max`, where it is given, are dropped: it cannot be that there are such.
         Raises `ValueError` for a negative sequence and `RecoveryError` if it has started.
         """
         at_least("sequence", sequence, 0)
@@ -103,8 +106,10 @@ class StreamReceiver(ReceiverView[T]):
         self._start = self._expected = self._head = sequence
         for held in self._reorder.drain():
             start, item = held.item
-            self.receive(start, held.stop - start, held.size, item, now_ns=now_ns)
-        self.observe_head(self._head_early, now_ns=now_ns)
+            if head_max is None or held.stop <= head_max:
+                self.receive(start, held.stop - start, held.size, item, now_ns=now_ns)
+        if head_max is None or self._head_early <= head_max:
+            self.observe_head(self._head_early, now_ns=now_ns)
 
     def receive(
         self, start: int, count: int, size: int, item: T, *, now_ns: int, repaired: bool = False
@@ -172,6 +177,31 @@ class StreamReceiver(ReceiverView[T]):
         else:
             self.observe_head(stop, now_ns=now_ns)
 
+    def retract(self, head: int) -> int:
+        """Lower the head: nothing from `head` on was published, whatever frames said.
+
+        What was handed on or decided to be lost stays so. Frames that reach beyond `head` are
+        dropped, so that it is lowered to where the first of them begins. Returns by how much.
+        """
+        floor = max(self._expected, self._lost.stop)
+        if self._slot is not None:
+            floor = max(floor, self._slot.sequence + self._slot.count)
+        head = max(head, floor)
+        if self._start < 0 or head >= self._head:
+            return 0
+        dropped = self._reorder.drop_beyond(head)
+        if dropped:
+            head = min(head, dropped[0][0])
+        self._nacks.forget_from(head)
+        count = self._head - head
+        self._head = head
+        self.retracted += count
+        return count
+
+    def is_expiring(self, now_ns: int) -> bool:
+        """Whether `handle_timer` may give something up."""
+        return self._nacks.is_expiring(now_ns)
+
     def refuse(self, start: int, stop: int, reason: LossReason, *, now_ns: int) -> None:
         """Take an answer that `[start, stop)` cannot be had: what of it is missing is lost."""
         self._lose(self._nacks.refuse(start, stop, reason, now_ns=now_ns))
@@ -217,9 +247,9 @@ class StreamReceiver(ReceiverView[T]):
         if head > expected:
             self._miss(head, now_ns)
 
-    def handle_timer(self, *, now_ns: int) -> None:
-        """Give up what has been missing for too long."""
-        self._lose(self._nacks.expire(now_ns=now_ns))
+    def handle_timer(self, *, now_ns: int, known: int | None = None) -> None:
+        """Give up what has been missing for too long, but nothing that ends beyond `known`."""
+        self._lose(self._nacks.expire(now_ns=now_ns, known=known))
 
     def nacks_due(
         self, *, now_ns: int, window: int | None = None, crowded: bool = False

@@ -85,6 +85,11 @@ class ReceiverView(Generic[T]):
         return self._nacks.missing_count
 
     @property
+    def missing_stop(self) -> int:
+        """Where the last gap ends; 0 where nothing is missing."""
+        return self._nacks.stop
+
+    @property
     def missing_ranges(self) -> Iterable[tuple[int, int]]:
         """The gaps, in order."""
         return self._nacks.ranges()
