@@ -124,7 +124,10 @@ class MulticastStats:
         repairs_throttled: times that the rate limit made a repair wait.
         receivers_waited_for: how many the flow control looks at.
         window_waits: times that it made the publisher wait.
-        invalid: datagrams that came in and were dropped, by reason.
+        invalid: datagrams that came in and were dropped, by reason; `token` are those of strangers,
+            and of subscribers of releases that send none.
+        kernel_drops: datagrams from receivers that the kernel dropped for want of room.
+        buffer_bytes: how large the kernel's buffer for them is, at the smallest socket.
 
     """
 
@@ -139,6 +142,8 @@ class MulticastStats:
     receivers_waited_for: int
     window_waits: int
     invalid: dict[str, int]
+    kernel_drops: int = 0
+    buffer_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,9 @@ from transports.udp_socket import (
 SEGMENTS_MAX: Final = 64
 """What kernels before 6.? take in one call (`UDP_MAX_SEGMENTS`)."""
 SEND_BUFFER_BYTES: Final = 4 * 2**20
+ANSWER_BUFFER_BYTES: Final = 4 * 2**20
+"""What receivers send back at once, as after a loss that is common to a thousand of them, and what
+comes from strangers beside."""
 RECEIVE_BUFFER_BYTES: Final = 16 * 2**20
 """20 ms of what one Python process can take in; more only makes old news older."""
 _BUFFER_BYTES: Final = 65_536
@@ -41,6 +44,7 @@ _SEGMENT: Final = struct.Struct("=H")
 _INT: Final = struct.Struct("=i")
 _UINT: Final = struct.Struct("=I")
 _Send = Callable[..., int]
+_Answer = tuple[bytes, list[tuple[int, int, bytes]], int, Address]
 
 
 class Received(NamedTuple):
@@ -59,6 +63,8 @@ class UdpSender:
         datagram_bytes: how large a datagram may be to go in one packet.
         segmenting: whether trains go to the kernel in one call.
         socket: the socket, for pollers only.
+        buffer_bytes: how large the kernel's buffer for answers is, by its own count.
+        kernel_drops: answers that the kernel dropped because that buffer was full.
 
     Raises:
         EndpointError: the endpoint is not well-formed, or its host or interface unknown.
@@ -67,13 +73,19 @@ class UdpSender:
     """
 
     def __init__(
-        self, endpoint: str | Endpoint, *, send_buffer_bytes: int = SEND_BUFFER_BYTES
+        self,
+        endpoint: str | Endpoint,
+        *,
+        send_buffer_bytes: int = SEND_BUFFER_BYTES,
+        answer_buffer_bytes: int = ANSWER_BUFFER_BYTES,
     ) -> None:
         """Open.
 
         Args:
             endpoint: where datagrams go.
             send_buffer_bytes: wanted for the kernel's send buffer. Default 4 MiB, sixty trains.
+            answer_buffer_bytes: wanted for the kernel's receive buffer. Default 4 MiB; Linux grants
+                at most `net.core.rmem_max` without privilege.
 
         """
         self._endpoint = as_endpoint(endpoint)
@@ -88,6 +100,10 @@ class UdpSender:
         try:
             set_outgoing(self.socket, place)
             raise_buffer(self.socket, socket.SO_SNDBUF, SO_SNDBUFFORCE, send_buffer_bytes)
+            self.buffer_bytes = raise_buffer(
+                self.socket, socket.SO_RCVBUF, SO_RCVBUFFORCE, answer_buffer_bytes
+            )
+            _set_if_known(self.socket, socket.SOL_SOCKET, SO_RXQ_OVFL)
             local = place.interface_address if place.family == socket.AF_INET else ""
             self.socket.bind((local, 0))
         except OSError as error:
@@ -96,7 +112,9 @@ class UdpSender:
         self.segmenting = _has_option(self.socket, UDP_SEGMENT)
         self._sendmsg: Callable[..., int] = self.socket.sendmsg
         self._sendto: _Send = self.socket.sendto
-        self.unreachable = 0
+        self._recvmsg: Callable[..., _Answer] = self.socket.recvmsg
+        self.unreachable = self.kernel_drops = 0
+        self._drops_seen = 0
 
     @property
     def endpoint(self) -> str:
@@ -146,7 +164,8 @@ class UdpSender:
         """Return the next datagram sent back to us, and by whom; or None. It never waits."""
         while True:
             try:
-                return self.socket.recvfrom(_BUFFER_BYTES)
+                data, control, _, address = self._recvmsg(_BUFFER_BYTES, _ANCILLARY_BYTES)
+                break
             except BlockingIOError:
                 return None
             except ConnectionRefusedError:  # somebody to whom we sent is gone
@@ -154,6 +173,12 @@ class UdpSender:
             except OSError as error:
                 self._failed(error)
                 return None
+        for level, kind, value in control:
+            if kind == SO_RXQ_OVFL and level == socket.SOL_SOCKET:
+                (count,) = _UINT.unpack(value)
+                self.kernel_drops += (count - self._drops_seen) % 2**32
+                self._drops_seen = count
+        return data, address
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; what the kernel has been given leaves all the same."""

@@ -66,6 +66,16 @@ class DatagramSender:
         """Where the datagrams go."""
         return self._udp.endpoint
 
+    @property
+    def kernel_drops(self) -> int:
+        """Datagrams from receivers that the kernel dropped for want of room."""
+        return sum(one.kernel_drops for one in (self._udp, *self._others))
+
+    @property
+    def buffer_bytes(self) -> int:
+        """How large the kernel's buffer for them is, at the smallest socket."""
+        return min(one.buffer_bytes for one in (self._udp, *self._others))
+
     def fileno(self) -> int:
         """Return the descriptor that news come by."""
         return self._news.fileno()

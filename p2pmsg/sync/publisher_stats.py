@@ -93,4 +93,6 @@ def _multicast_stats(core: PublisherCore, sender: object) -> MulticastStats | No
         receivers_waited_for=group.window.receivers,
         window_waits=sender.waits,
         invalid=dict(group.invalid),
+        kernel_drops=sender.kernel_drops,
+        buffer_bytes=sender.buffer_bytes,
     )

@@ -171,3 +171,22 @@ def test_a_closed_one_says_so(opened):
     for call in (lambda: sender.send(b""), sender.receive, receiver.receive, receiver.receive_back):
         with pytest.raises(ClosedError):
             call()
+
+
+def test_a_senders_buffer_for_answers_is_as_large_as_it_says_and_its_drops_are_counted(opened):
+    sender = opened(UdpSender(PLACES["address"].format(free_port()), answer_buffer_bytes=8192))
+    large = opened(UdpSender(PLACES["address"].format(free_port())))
+    assert large.buffer_bytes > sender.buffer_bytes
+    assert large.buffer_bytes > 100_000
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(("127.0.0.1", 0))
+        target = ("127.0.0.1", sender.local_address[1])
+        for _ in range(200):
+            receiver.sendto(bytes(1000), target)
+        came = 0
+        while sender.receive() is not None:
+            came += 1
+        receiver.sendto(b"last", target)  # it brings the count
+        assert sender.receive() == (b"last", receiver.getsockname())
+    assert 0 < came < 200
+    assert sender.kernel_drops == 200 - came
