@@ -139,6 +139,19 @@ class Joined(msgspec.Struct, array_like=True):
     name: Name
     complete: bool = False
     """Whether everything up to the last known head was received or reported lost."""
+    wants_token: bool = False
+    """Whether an `Admitted` is to answer; in a multicast only."""
+
+
+class Admitted(msgspec.Struct, array_like=True):
+    """Publisher to a subscriber of its multicast, over the recovery channel: you have joined."""
+
+    token: Id
+    """To be put into NACKs and marks by UDP; nobody else gets this one."""
+    life: Id
+    """Random, drawn when the publisher was started; a session that its log continues has others."""
+    parity: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
+    """How many parity datagrams follow a block; 0: there are none."""
 
 
 class Nack(msgspec.Struct, array_like=True):
@@ -150,6 +163,8 @@ class Nack(msgspec.Struct, array_like=True):
     """How often they have been asked for; a multicast looks at it."""
     parts_of: Sequence | None = None
     """Where given, the ranges are parts of the frame with this sequence, cut into fragments."""
+    token: Id = 0
+    """By UDP: what `Admitted` brought."""
 
 
 HISTORY = "history"
@@ -211,6 +226,8 @@ class Marked(msgspec.Struct, array_like=True):
     """The last mark before which I miss nothing."""
     room_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
     """How much may be sent beyond it before my buffer may overflow."""
+    token: Id = 0
+    """What `Admitted` brought."""
 
 
 class Settled(msgspec.Struct, array_like=True):
@@ -226,8 +243,11 @@ class Settled(msgspec.Struct, array_like=True):
 B = TypeVar("B", bound=msgspec.Struct)
 _decoders: dict[type, msgspec.msgpack.Decoder[msgspec.Struct]] = {
     kind: msgspec.msgpack.Decoder(kind)
-    for kind in (Welcome, Probe, Heads, Joined, Nack, Refused, Heartbeat, Marked, Sessions, Settled)
-}
+    for kind in (
+        Welcome, Probe, Heads, Joined, Nack, Refused, Heartbeat, Marked, Sessions,
+        Admitted, Settled,
+    )
+}  # fmt: skip
 
 
 def read_body(frame: Frame, kind: type[B]) -> B:

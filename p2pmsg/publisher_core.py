@@ -9,6 +9,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 from p2pmsg import control, wire
@@ -107,9 +108,13 @@ class PublisherCore:
         for topic in self._began:
             self.beats.put_off(self._make_stream(topic), now_ns)
 
-    def become_group(self, datagram_bytes: int, *, now_ns: int) -> GroupDesk:
-        """Publish to a multicast, in datagrams of that size; called before anything else."""
-        self.group = GroupDesk(self, self.config.multicast, datagram_bytes, now_ns=now_ns)
+    def become_group(self, datagram_bytes: int, *, rng: Random, now_ns: int) -> GroupDesk:
+        """Publish to a multicast, in datagrams of that size; called before anything else.
+
+        `rng` draws the tokens by which joined subscribers are known: nobody may guess them.
+        """
+        config = self.config.multicast
+        self.group = GroupDesk(self, config, datagram_bytes, rng=rng, now_ns=now_ns)
         self._batch_bytes = min(self._batch_bytes, self.group.frame_bytes)
         return self.group
 

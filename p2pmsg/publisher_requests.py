@@ -182,7 +182,7 @@ class RequestDesk:
         for subscriber in silent:
             del self.subscribers[subscriber]
             if self._core.group is not None:
-                self._core.group.window.forget(subscriber)
+                self._core.group.dismiss(subscriber)
 
     def forget_completions(self) -> None:
         """Wait for every subscriber to say anew that it has everything."""
@@ -221,12 +221,14 @@ class RequestDesk:
             self.subscribers[joined.subscriber] = KnownSubscriber(
                 requester, joined.name, now_ns, joined.complete
             )
+            if joined.wants_token and self._core.group is not None:
+                self._reply(requester, self._core.group.admit(joined.subscriber))
 
     def _receive_leave(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         joined = control.read_body(frame, control.Joined)
         self.subscribers.pop(joined.subscriber, None)
         if self._core.group is not None:
-            self._core.group.window.forget(joined.subscriber)
+            self._core.group.dismiss(joined.subscriber)
         self.scheduler.forget(requester)
 
     def _receive_settled(self, requester: bytes, frame: Frame, now_ns: int) -> None:

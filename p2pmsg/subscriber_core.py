@@ -15,8 +15,9 @@ from p2pmsg.gap_policy import GapPolicy
 from p2pmsg.line_tally import LineTally
 from p2pmsg.multicast.subscriber_desk import GroupMember
 from p2pmsg.start import Start
+from p2pmsg.subscriber_command import Command
 from p2pmsg.subscriber_cursor import CursorDesk
-from p2pmsg.subscriber_lines import Command, Line, LineDesk
+from p2pmsg.subscriber_lines import Line, LineDesk
 from p2pmsg.subscriber_peer import Ending, Peer, Stream
 from p2pmsg.subscriber_relays import RelayDesk
 from p2pmsg.subscriber_room import Room, can_take
@@ -220,6 +221,8 @@ class SubscriberCore:
             if route is None:
                 raise FrameError("session")
             peer.heard_ns = now_ns
+            if peer.group is not None:
+                peer.group.answered_ns = now_ns
             if frame.kind == Kind.DATA:
                 stream = peer.streams.get(frame.topic)
                 if stream is None:
@@ -235,7 +238,7 @@ class SubscriberCore:
                 stream = self.routes.receive_refused(peer, route, frame, now_ns)
                 self.troubled.answered(stream, now_ns)
                 self._settle(stream)
-            else:
+            elif self.member is None or not self.member.receive_reply(peer, frame, now_ns):
                 raise FrameError("kind")
         except FrameError as error:
             self.invalid[str(error)] += 1
@@ -295,6 +298,9 @@ class SubscriberCore:
                 for p in self.peers.values()
             )
             self.next_check_ns = now_ns + (HURRIED_CHECK_NS if hurried else CHECK_NS)
+            if self.member is not None:
+                due_ns = self.member.confirmation.due_ns
+                self.next_check_ns = min(self.next_check_ns, max(due_ns, now_ns + _MS))
 
     def next_deadline_ns(self) -> int:
         """Return when `handle_timer` has something to do."""
@@ -307,7 +313,8 @@ class SubscriberCore:
         return self.relays.waiting + [
             session
             for session, peer in self.peers.items()
-            if not peer.gone and (peer.gaps or not peer.joined)
+            if not peer.gone
+            and (peer.gaps or not peer.joined or (peer.group is not None and peer.group.is_asking))
         ]
 
     def leave(self) -> None:
@@ -321,11 +328,15 @@ class SubscriberCore:
             receiver = stream.receiver
             if reforming and not self.routes.is_publisher_heard(stream.peer):
                 receiver.postpone(now_ns=now_ns, delay_ns=0)
-            receiver.handle_timer(now_ns=now_ns)
             if self.member is not None and stream.peer.feedback is not None:
+                known = None
+                if receiver.is_expiring(now_ns):
+                    known = self.member.confirmation.known(stream, now_ns)
+                receiver.handle_timer(now_ns=now_ns, known=known)
                 self.member.ask(stream, now_ns=now_ns)
                 self._settle(stream)
                 continue
+            receiver.handle_timer(now_ns=now_ns)
             ranges = receiver.nacks_due(
                 now_ns=now_ns,
                 window=self.room.window(),
@@ -344,8 +355,15 @@ class SubscriberCore:
         peer.heard_ns = now_ns
         stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
         # Until the echo comes nothing can be handed on; it must not find the room taken.
-        if shed or (not peer.joined and 2 * self.bytes_held >= self.config.receive_bytes):
+        is_early = not stream.receiver.started
+        if shed or (is_early and 2 * self.bytes_held >= self.config.receive_bytes):
             self.frames_shed += 1
+            if peer.group is not None and stream.receiver.started:
+                assert self.member is not None
+                head = frame.sequence + frame.count
+                self.member.confirmation.hint_head(stream, head, 0, now_ns)
+                self._settle(stream)
+                return
             stream.receiver.hear_of(
                 frame.sequence, frame.sequence + frame.count, now_ns=now_ns
             )
@@ -358,6 +376,10 @@ class SubscriberCore:
         self._take(stream, frame, now_ns, repaired=False)
 
     def _take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
+        if frame.sequence - stream.receiver.head > stream.jump_max and stream.receiver.started:
+            assert self.member is not None
+            self.member.refuse_jump(stream, frame, now_ns)
+            return
         self._last = stream
         self.room.note(frame)
         stream.receiver.receive(
@@ -390,6 +412,10 @@ class SubscriberCore:
         body = control.read_body(frame, control.Heartbeat)
         peer.heard_ns = now_ns
         stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
+        if self.member is not None and peer.group is not None:
+            self.member.confirmation.hint_head(stream, frame.sequence, body.earliest, now_ns)
+            self._settle(stream)
+            return body.place
         earliest = self.routes.earliest(peer, min(body.earliest, frame.sequence), now_ns)
         stream.receiver.observe_head(frame.sequence, now_ns=now_ns, earliest=earliest)
         self._settle(stream)
@@ -400,6 +426,8 @@ class SubscriberCore:
             raise FrameError("topic")
         if self._stream_count >= self.config.streams_max:
             raise FrameError("streams_max")
+        if self.member is not None and peer.group is not None:
+            return self.member.make_stream(peer, topic, now_ns)
         stream = self._add_stream(peer, topic)
         if peer.joined:
             # It was not among the heads of the echo, so it is younger: nothing of it is too old.
@@ -413,7 +441,8 @@ class SubscriberCore:
         if self.cursor is not None:
             resumed = self.cursor.start_of(stream.peer.session, stream.topic, of_new)
             start = start if resumed is None else resumed
-        stream.receiver.start_at(start, now_ns=now_ns)
+        limit = None if stream.peer.group is None else stream.confirmed + stream.jump_max
+        stream.receiver.start_at(start, now_ns=now_ns, head_max=limit)
 
     def _add_stream(
         self, peer: Peer, topic: str, unasked: ReceiverConfig | None = None
@@ -427,5 +456,7 @@ class SubscriberCore:
             config = replace(config, wait_for_repair=False)
         stream = Stream(peer, topic, config, self._rng)
         stream.unasked = unasked is not None
+        if peer.group is not None:
+            stream.jump_max = self.config.multicast.history_messages
         peer.streams[topic] = stream
         return stream

@@ -5,8 +5,8 @@ is what stands in `ready` or was taken from there: each is one step. What is beh
 anew.
 """
 
+from p2pmsg.subscriber_command import Command
 from p2pmsg.subscriber_core import SubscriberCore
-from p2pmsg.subscriber_lines import Command
 from p2pmsg.subscriber_peer import Stream
 from recovery import Delivery, LossReason, Rewound
 
@@ -32,7 +32,13 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
         stream.peer.gaps = 0
     for stream in core.streams:
         _rewind(stream, *given.get(id(stream), (stream.given, stream.given_messages)), now_ns)
-        if stream.peer.joined and not (stream.peer.gone or stream.receiver.started):
+        if stream.receiver.started or stream.peer.gone or not stream.peer.joined:
+            pass
+        elif core.member is not None and stream.peer.group is not None:
+            confirmation = core.member.confirmation
+            confirmation.streams[stream.peer.session, stream.topic] = stream
+            confirmation.want(stream.peer, stream.topic, now_ns)
+        else:
             # It was about to begin, as one that is younger than what the echo told of.
             core.begin(stream, now_ns=now_ns)
         core._settle(stream)

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
+from p2pmsg.multicast.confirmation import GroupPeer
 from p2pmsg.start import Start
+from p2pmsg.subscriber_command import Command
 from p2pmsg.subscriber_peer import Peer
 from p2pmsg.subscriber_rewound import find_rewound, note_probed
 from p2pmsg.subscriber_upstream import merge_heads
@@ -40,23 +42,6 @@ STRANGE_NS = 1000 * _MS
 def probe_wait_ns(tries: int) -> int:
     """Return how long the echo of a probe is waited for that was repeated so often."""
     return PROBE_RETRY_NS << min(max(0, tries - _TRIES_QUICK), _TRIES_MAX - _TRIES_QUICK)
-
-
-@dataclass(slots=True)
-class Command:
-    """Something that the shell is to do.
-
-    `connect` and `disconnect` are for the recovery channel of a session, or of a relay;
-    `subscribe`, `unsubscribe`, `reconnect` and `leave` (until `reconnect`) for a line;
-    `warn` writes `text` to the program's log.
-    """
-
-    what: str
-    line: int = -1
-    session: int = 0
-    endpoint: str = ""
-    prefix: bytes = b""
-    text: str = ""
 
 
 @dataclass(slots=True)
@@ -128,16 +113,14 @@ class LineDesk:
         peer = self._core.peers.get(session)
         if frame.flags & wire.FLAG_CLOSING:
             if peer is not None and not peer.closing and not peer.gone:
-                peer.closing = True
-                self._core.next_check_ns = now_ns
-                self.send_probe(peer, line, now_ns)  # its echo has the last heads
+                self._note_closing(peer, line, now_ns)
             return
         state.strange_ns = None
         if state.relay is not None:
             self._core.relays.leave_line(line, now_ns)
         member = self._core.member if state.shared else None
         if member is not None and peer is not None:
-            if not member.is_new_life(peer, welcome, now_ns):
+            if not member.is_new_life(peer, line, welcome, now_ns):
                 if not peer.gone:  # such a one is late: another session has its place
                     state.session = session
                     member.greet(peer, welcome, line, now_ns)
@@ -145,12 +128,14 @@ class LineDesk:
             member.begin_life(peer)
         if peer is None:
             self._forget_peers()
+            if member is not None:
+                member.make_room(now_ns)
             returning = state.contacted
             if member is not None:
                 returning &= now_ns - int(welcome.age_ms * _MS) > state.contacted_ns
             peer = Peer(session, welcome, returning=returning, now_ns=now_ns)
             if member is not None:
-                peer.feedback = member.make_feedback()
+                peer.feedback, peer.group = member.make_feedback(), GroupPeer(now_ns)
                 member.greet(peer, welcome, line, now_ns)
             self._core.peers[session] = peer
             self._core.commands.append(Command("connect", line, session, welcome.recovery))
@@ -160,7 +145,7 @@ class LineDesk:
             self._renew(peer, line, welcome)
             if member is not None:
                 member.greet(peer, welcome, line, now_ns)
-        if not state.contacted:
+        if not state.contacted and member is None:
             state.contacted, state.contacted_ns = True, now_ns
         state.doubted = False
         state.place = control.place_of(welcome.recovery)
@@ -175,6 +160,15 @@ class LineDesk:
         self._core.next_check_ns = now_ns
         self.send_probe(peer, line, now_ns)
 
+    def _note_closing(self, peer: Peer, line: int, now_ns: int) -> None:
+        peer.closing = True
+        self._core.next_check_ns = now_ns
+        if self._core.member is not None and peer.group is not None:
+            # Anybody may say so in a group, and must not make the publisher send echoes to all.
+            self._core.member.confirmation.want(peer, None, now_ns)
+        else:
+            self.send_probe(peer, line, now_ns)  # its echo has the last heads
+
     def _renew(self, peer: Peer, line: int, welcome: control.Welcome) -> None:
         """Take a session for alive, again perhaps: its publisher may have restarted on its log."""
         if peer.gone or not peer.direct or peer.recovery != welcome.recovery:
@@ -183,6 +177,13 @@ class LineDesk:
         peer.gone = peer.closing = peer.told_complete = False
         peer.name, peer.recovery = welcome.name, welcome.recovery
         peer.stall_ms = welcome.stall_ms
+
+    def begin_again(self, peer: Peer, now_ns: int) -> None:
+        """Join a session anew over the channels that there are: its publisher was started again."""
+        peer.closing = peer.told_complete = False
+        peer.current, peer.own.refused = None, {}
+        self._core.next_check_ns = now_ns
+        self.send_probe(peer, peer.probe_line, now_ns)
 
     def note_stranger(self, line: int, now_ns: int) -> None:
         """Note that a frame came of another session than the line's welcome announced."""
@@ -246,8 +247,13 @@ class LineDesk:
         self.take_heads(peer, heads, now_ns)
         # Last, so that an exception before it leads to another probe.
         peer.joined, peer.probe, peer.given_up = True, None, False
+        line = core.lines[peer.probe_line]
+        if peer.group is not None:
+            core.next_check_ns = now_ns  # it may be asked now
+        if not line.contacted and peer.group is not None:
+            line.contacted, line.contacted_ns = True, peer.group.met_ns
         if core.cursor is None or not first or peer not in core.cursor.newcomers:
-            self._send_joined(peer, now_ns)
+            self.send_joined(peer, now_ns)
         else:  # it has joined once the cursor says so: see `CursorDesk.record`
             peer.keep_alive_ns = _NEVER_NS
 
@@ -264,6 +270,9 @@ class LineDesk:
                 core.invalid["streams_max"] += 1
                 continue
             stream = peer.streams.get(head.topic) or core._add_stream(peer, head.topic)
+            stream.confirmed = max(stream.confirmed, head.next)
+            if core.member is not None:
+                core.member.confirmation.streams.pop((peer.session, head.topic), None)
             if not stream.receiver.started:
                 # On a later connection, a topic that is new was opened while we were away.
                 stream.history = head.next
@@ -273,23 +282,28 @@ class LineDesk:
             core._settle(stream)
         listed = {head.topic for head in heads.streams}
         for topic, stream in peer.streams.items():
+            if not stream.receiver.started and core.member is not None and peer.group is not None:
+                core.member.confirmation.want(peer, topic, now_ns)
+                continue
             if not stream.receiver.started:
                 core.begin(stream, now_ns=now_ns)
             if topic not in listed:
                 stream.receiver.observe_head(heads.floor, now_ns=now_ns)
             core._settle(stream)
 
-    def _send_joined(self, peer: Peer, now_ns: int) -> None:
+    def send_joined(self, peer: Peer, now_ns: int) -> None:
+        """Say that we are there, and whether we have everything."""
         complete = self._is_complete(peer)
         peer.told_complete = complete
         peer.keep_alive_ns = now_ns + int(self._core.config.keep_alive_ms * _MS)
-        body = control.Joined(self.subscriber, self.name, complete)
+        body = control.Joined(self.subscriber, self.name, complete, peer.group is not None)
         frame = wire.control_frame(Kind.JOINED, peer.session, body)
         self._core.requests.append((peer.session, frame))
 
     def _is_complete(self, peer: Peer) -> bool:
         """Whether a closing publisher may go: nothing of it can come, or is missing, or undone."""
         waits = peer.probe is not None or any(s.receiver.missing for s in peer.streams.values())
+        waits |= peer.group is not None and peer.group.is_asking
         is_settled = self._core.is_settled
         return peer.closing and not waits and (is_settled is None or is_settled(peer))
 
@@ -329,6 +343,8 @@ class LineDesk:
         self._core.relays.check(now_ns=now_ns)
         self._check_peers(now_ns)
         self._check_lines(now_ns)
+        if self._core.member is not None:
+            self._core.member.check(now_ns)
 
     def _check_peers(self, now_ns: int) -> None:
         for peer in self._core.peers.values():
@@ -340,9 +356,9 @@ class LineDesk:
                 self._request_probe(peer)
             if peer.joined and peer.closing and not peer.told_complete:
                 if self._is_complete(peer):
-                    self._send_joined(peer, now_ns)
+                    self.send_joined(peer, now_ns)
             elif peer.joined and peer.direct and now_ns >= peer.keep_alive_ns:
-                self._send_joined(peer, now_ns)
+                self.send_joined(peer, now_ns)
             silent = now_ns - peer.heard_ns > self._timeout_ns
             if not peer.joined and now_ns - peer.heard_ns > self._give_up_ns:
                 self._give_up(peer, now_ns)
@@ -471,7 +487,13 @@ class LineDesk:
         ended = next((session for session, peer in self._core.peers.items() if peer.gone), None)
         if ended is None:
             raise FrameError("peers_max")
-        peer = self._core.peers.pop(ended)
+        self.forget_peer(ended)
+
+    def forget_peer(self, session: int) -> None:
+        """Forget a session and its streams; what they counted stays counted."""
+        peer = self._core.peers.pop(session)
+        if self._core.member is not None:
+            self._core.member.forget(peer)
         self._core._stream_count -= len(peer.streams) + len(peer.former)
         self._core._last = None
         for stream in (*peer.former, *peer.streams.values()):

@@ -1,15 +1,18 @@
 """What a subscriber knows of a publisher's session, and of each of its streams."""
 
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from p2pmsg.control import Heads, Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.message import Origin
 from p2pmsg.stats import StreamLedger
 from p2pmsg.subscriber_routes import Route
-from p2pmsg.wire import FLAG_PLAIN, Frame, lone_struct, stream_prefix
+from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, lone_struct, stream_prefix
 from recovery import Feedback, Loss, LossReason, ReceiverConfig, StreamReceiver
+
+if TYPE_CHECKING:
+    from p2pmsg.multicast.confirmation import GroupPeer
 
 MALFORMED_MAX = 1024
 """Ranges of malformed messages that are told apart."""
@@ -29,6 +32,7 @@ class Peer:
         gone: another session has taken its place.
         former: streams that ended because the publisher has gone back, the oldest first.
         given_up: it fell silent before it was joined, and what came of it was handed on.
+        group: in a multicast, what its publisher said over the recovery channel; None: it is none.
         own: the route to the publisher itself, and `direct` whether there is one now.
         relayed: the routes over relays.
         current: the route that is asked for what is missing; `tried_ns` since when it was without
@@ -54,6 +58,7 @@ class Peer:
         "gaps",
         "given_up",
         "gone",
+        "group",
         "heard_ns",
         "held",
         "held_ns",
@@ -102,6 +107,7 @@ class Peer:
         self.former: list[Stream] = []
         self.gaps = 0
         self.feedback: Feedback | None = None
+        self.group: GroupPeer | None = None
 
     @property
     def name(self) -> str:
@@ -141,14 +147,22 @@ class Stream:
         lone: reads `prefix`, the header behind it, and four bytes of the body.
         watched: whether repair ages may be waiting.
         unasked: there is nobody to ask for what is missing, so that it is given up soon.
+        jump_max: by how many messages a frame may be ahead of what is known of, to be believed.
+        confirmed: in a multicast, up to where the publisher said itself that it has published.
+        doubted: whether datagrams told of messages of it that never were.
+        doubt_ns: since when a loss waits for the publisher to say so; -1: none does.
 
     """
 
     __slots__ = (
+        "confirmed",
         "conflated",
+        "doubt_ns",
+        "doubted",
         "given",
         "given_messages",
         "history",
+        "jump_max",
         "lone",
         "malformed",
         "malformed_between",
@@ -181,7 +195,9 @@ class Stream:
         self.given_messages = self.relayed = 0
         self.malformed: list[Loss] = []
         self.malformed_between = 0
-        self.watched = self.unasked = False
+        self.watched = self.unasked = self.doubted = False
+        self.jump_max = SEQUENCE_MAX
+        self.confirmed, self.doubt_ns = 0, -1
 
     def note_malformed(self, start: int, count: int) -> Loss:
         """Count messages that were received but cannot be read."""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from p2pmsg import control, wire
 from p2pmsg.start import Start
-from p2pmsg.subscriber_lines import PROBE_RETRY_NS, Command, probe_wait_ns
+from p2pmsg.subscriber_command import Command
+from p2pmsg.subscriber_lines import PROBE_RETRY_NS, probe_wait_ns
 from p2pmsg.subscriber_peer import Peer, Stream
 from p2pmsg.subscriber_routes import Route
 from p2pmsg.subscriber_upstream import (

@@ -68,6 +68,8 @@ class Kind(enum.IntEnum):
     LEAVE = 24
     MARKED = 25
     """Subscriber to publisher, by UDP: I have come to this mark."""
+    ADMITTED = 26
+    """Multicast publisher to a subscriber that joined: its token for requests by UDP."""
     SETTLED = 30
     """Subscriber to publisher: what is below this of a stream needs to be kept for me no more."""
     JOBS = 32

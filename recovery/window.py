@@ -3,7 +3,8 @@
 A sender puts marks between its data, and receivers tell which mark they have come to. So it knows
 what may still lie in the buffer of the slowest one, and waits before that overflows; and it knows
 up to where everybody has everything, and waits before its own memory of the rest runs out. It is
-what TCP's window is for one receiver; who does not answer is left behind.
+what TCP's window is for one receiver; who does not answer is left behind. Only receivers that were
+admitted count: datagrams come from anybody.
 """
 
 from dataclasses import dataclass
@@ -35,10 +36,19 @@ class FlowWindow:
 
     """
 
-    __slots__ = ("_lag_bytes_max", "_limit", "_marked", "_receivers", "_room", "position")
+    __slots__ = (
+        "_admitted",
+        "_lag_bytes_max",
+        "_limit",
+        "_marked",
+        "_receivers",
+        "_room",
+        "position",
+    )
 
     def __init__(self, lag_bytes_max: int) -> None:
         self._lag_bytes_max = lag_bytes_max
+        self._admitted: set[int] = set()
         self._receivers: dict[int, _Receiver] = {}
         self._limit = 0
         self._room = 0
@@ -59,8 +69,12 @@ class FlowWindow:
             return True
         return False
 
+    def admit(self, receiver: int) -> None:
+        """Listen to a receiver from now on; it is waited for once it has acknowledged a mark."""
+        self._admitted.add(receiver)
+
     def acknowledge(self, receiver: int, position: int, complete: int, room_bytes: int) -> None:
-        """Take note of where a receiver has come to.
+        """Take note of where a receiver has come to; nothing happens for one not admitted.
 
         Args:
             receiver: its id.
@@ -73,6 +87,8 @@ class FlowWindow:
             return
         known = self._receivers.get(receiver)
         if known is None:
+            if receiver not in self._admitted:
+                return
             if len(self._receivers) >= RECEIVERS_MAX:
                 return
             self._receivers[receiver] = _Receiver(position, complete, room_bytes)
@@ -83,7 +99,8 @@ class FlowWindow:
         self._count()
 
     def forget(self, receiver: int) -> None:
-        """Wait for a receiver no more."""
+        """Wait for a receiver no more, nor listen to it."""
+        self._admitted.discard(receiver)
         if self._receivers.pop(receiver, None) is not None:
             self._count()
 

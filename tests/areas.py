@@ -12,7 +12,8 @@ AREAS = {
     "log": (
         "unit/recovery/log/*", "unit/p2pmsg/test_publisher_log.py", "unit/cli/test_log_*.py",
         "integration/test_*log*.py", "integration/test_acknowledge.py",
-        "unit/p2pmsg/test_kept_batch.py", "property/test_log_model.py", "simulation/test_log.py", "simulation/test_shorter_log.py",
+        "unit/p2pmsg/test_kept_batch.py", "property/test_log_model.py",
+        "simulation/test_log.py", "simulation/test_shorter_log.py",
     ),
     "cursor": ("*/test_*cursor*.py",),
     "relay": ("unit/p2pmsg/relay/*", "*/test_*relay*.py"),

@@ -22,7 +22,7 @@ from p2pmsg.mold.sessions import (
     MoldSession,
     MoldSessions,
 )
-from p2pmsg.subscriber_lines import Command
+from p2pmsg.subscriber_command import Command
 from p2pmsg.subscriber_peer import Ending, Peer, Stream
 from p2pmsg.wire import FrameError, Kind
 from recovery import ReceiverConfig

@@ -32,8 +32,8 @@ class Marks:
             forgotten = next(iter(self._places))
             del self._places[forgotten]
             self.waiting -= len(self._marks.pop(forgotten, ()))
-        read, complete = self._places.get(peer.session, (0, 0))
-        read = max(read, position)
+        complete = self._places.get(peer.session, (0, 0))[1]
+        read = position  # of this one: a false one must not stand for those that follow
         if not peer.gaps:
             complete = read
             self.waiting -= len(self._marks.pop(peer.session, ()))
@@ -49,7 +49,7 @@ class Marks:
             if len(marks) > WAITING_MAX:
                 marks.popleft()
                 self.waiting -= 1
-        self._places[peer.session] = read, complete
+        self._places[peer.session] = read, min(read, complete)
 
     def forget(self, session: int) -> None:
         """Forget a session's marks: its publisher was started again, and counts anew."""
@@ -70,8 +70,8 @@ class Marks:
             if not marks:
                 del self._marks[session]
             if done >= 0:
-                read, complete = self._places[session]
-                self._places[session] = read, max(complete, done)
+                read, _ = self._places[session]
+                self._places[session] = read, min(read, done)
                 found.append(session)
         return found
 

@@ -5,6 +5,9 @@
     datagram from a receiver ──▶ receive ──NACK──▶ GroupRepair ──▶ next_repair ──▶ to all, or to one
                                          └─MARKED─▶ FlowWindow
 
+A datagram counts only with a token that its sender got over the recovery channel when it joined; so
+nobody else is answered, waited for, or makes the publisher send anything.
+
 What a NACK asks for and the replay buffer does not have is not answered here, but by a hint: its
 receiver is to ask over the recovery channel, which has the log, and a definite answer. What has not
 gone out because it is not on the disk yet is not answered at all.
@@ -12,6 +15,7 @@ gone out because it is not on the disk yet is not answered at all.
 
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg import control, wire
@@ -61,6 +65,7 @@ class GroupDesk:
         frame_bytes: how much of a datagram a frame may be.
         parity: makes parity, by choice.
         announce_due_ns: when the session is to be announced.
+        life: random, and new at each start.
         hints: (address, frame) for those who asked for what only the recovery channel may have.
 
     """
@@ -71,9 +76,14 @@ class GroupDesk:
         config: MulticastPublisherConfig,
         datagram_bytes: int,
         *,
+        rng: Random,
         now_ns: int,
     ) -> None:
         self._core = core
+        self._rng = rng
+        self.life = rng.getrandbits(64)
+        self._owners: dict[int, int] = {}
+        self._tokens: dict[int, int] = {}
         self.config = config
         self.datagram_bytes = datagram_bytes
         self.frame_bytes = datagram_bytes - datagram.TRAILER_BYTES
@@ -103,6 +113,8 @@ class GroupDesk:
                 self._receive_nack(frame, address, now_ns)
             elif frame.kind == Kind.MARKED:
                 body = control.read_body(frame, control.Marked)
+                if self._owner(body.token) != body.subscriber:
+                    raise FrameError("token")
                 self.window.acknowledge(
                     body.subscriber, frame.sequence, body.complete, body.room_bytes
                 )
@@ -110,6 +122,29 @@ class GroupDesk:
                 raise FrameError("kind")
         except FrameError as error:
             self.invalid[str(error)] += 1
+
+    def admit(self, subscriber: int) -> bytes:
+        """Listen to the datagrams of a subscriber that has joined; returns what tells it so."""
+        token = self._tokens.get(subscriber)
+        if token is None:
+            token = self._rng.getrandbits(64) or 1  # 0 stands for none
+            self._tokens[subscriber] = token
+            self._owners[token] = subscriber
+            self.window.admit(subscriber)
+        parity = self.config.fec_parity if self.parity is not None else 0
+        body = control.Admitted(token, self.life, parity)
+        return wire.control_frame(Kind.ADMITTED, self._core.session, body)
+
+    def dismiss(self, subscriber: int) -> None:
+        """Listen no more to a subscriber that has left."""
+        self._owners.pop(self._tokens.pop(subscriber, 0), None)
+        self.window.forget(subscriber)
+
+    def _owner(self, token: int) -> int:
+        owner = self._owners.get(token)
+        if owner is None:
+            raise FrameError("token")
+        return owner
 
     def next_repair(self, *, now_ns: int) -> Repair | None:
         """Return what to send again next, or None; say `repair_sent` when it is on its way."""
@@ -170,10 +205,10 @@ class GroupDesk:
 
     def _receive_nack(self, frame: Frame, address: Any, now_ns: int) -> None:
         nack = control.read_body(frame, control.Nack)
+        requester = b"%x" % self._owner(nack.token)
         self.nacks += 1
         if any(start >= stop for start, stop in nack.ranges):
             raise FrameError("range")
-        requester = repr(address).encode()
         self._addresses[requester] = address
         self._addresses.move_to_end(requester)
         if len(self._addresses) > ADDRESSES_MAX:

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from p2pmsg import control, wire
 from p2pmsg.multicast import datagram
+from p2pmsg.multicast.confirmation import DOUBT_NS, SILENT_NS, Confirmation
 from p2pmsg.multicast.marks import Marks
 from p2pmsg.multicast.parity import ParityReader
 from p2pmsg.multicast.runs import take_run
 from p2pmsg.publisher_requests import matches
+from p2pmsg.subscriber_command import Command
 from p2pmsg.subscriber_peer import Peer, Stream
 from p2pmsg.subscriber_room import can_take
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Feedback, RangeSet, Reassembler, ReceiverConfig
+from recovery import Feedback, RangeSet, Reassembler, ReassemblyConfig, ReceiverConfig
 
 if TYPE_CHECKING:
     from p2pmsg.control import Welcome
@@ -36,11 +38,26 @@ TOPICS_MAX = 65_536
 SUCCESSOR_NS = 1000 * _MS
 """How long a session is silent before one of the same name, begun since, counts as its successor:
 five announcements."""
+UNJOINED_MAX = 64
+"""Sessions that were announced and not joined; with more, further ones have to wait."""
+UNCONFIRMED_MAX = 1024
+"""Streams that no publisher has confirmed. Where there are more it is asked for all that it has."""
+CONTROL_PARTS = ReassemblyConfig(bytes_max=2**20, wholes_max=64, age_ms_max=1000.0)
+"""Bounds on the parts of what is no message, of which nobody waits for most."""
 RANGES_PER_NACK = 48
 """So many ranges fit a datagram, with the longest topic."""
 
+_FAR = 2**63
+"""Off its turn is what nobody waits for yet."""
 _Key = tuple[int, bytes, int, int]
 """Session, topic, sequence and kind of what was cut into parts."""
+
+
+def is_from(peer: Peer, line: int, address: Any) -> bool:
+    """Whether a datagram comes from where a session's echo came from; True until there was one."""
+    state = peer.group
+    place = None if state is None else state.places.get(line)
+    return place is None or place == address
 
 
 class GroupMember:
@@ -48,7 +65,8 @@ class GroupMember:
 
     Attributes:
         outgoing: (line, address, datagram) to send, oldest first.
-        sources: where each session's datagrams come from: (line, address).
+        sources: where each session was announced from: (line, address).
+        confirmation: asks for what datagrams only hint at.
         rooms: how much each line's receive buffer holds, in bytes; 0: not known yet.
         reassembler: the parts of large frames.
         parity: works out what was lost, once a publisher has sent parity.
@@ -67,7 +85,9 @@ class GroupMember:
         self.outgoing: deque[tuple[int, Any, bytes]] = deque()
         self.sources: dict[int, tuple[int, Any]] = {}
         self.rooms: dict[int, int] = {}
+        self.confirmation = Confirmation(core)
         self.reassembler: Reassembler[_Key] = Reassembler(config.multicast.reassembly)
+        self.control_parts: Reassembler[_Key] = Reassembler(CONTROL_PARTS)
         self.nacks_sent = 0
         self.outgoing_dropped = 0
         nack = replace(config.nack, delay_ms=config.multicast.reorder_ms)
@@ -94,9 +114,14 @@ class GroupMember:
         core = self._core
         state = core.lines[line]
         at, end = 0, len(data)
+        seen: Stream | None = None
+        fits = False
         while at < end or not end:
             stream = core.last_stream
-            if stream is not None and not shed and self.parity is None:
+            if stream is not seen:
+                seen = stream
+                fits = stream is not None and is_from(stream.peer, line, address)
+            if fits and stream is not None and not shed and self.parity is None:
                 after = take_run(core, line, stream, data, at, segment, now_ns=now_ns)
                 if after > at:
                     state.received += -(-(after - at) // segment)
@@ -114,16 +139,95 @@ class GroupMember:
         if self.marks.waiting:
             self.tell_completed()
 
-    def is_new_life(self, peer: Peer, welcome: "Welcome", now_ns: int) -> bool:
+    def is_new_life(self, peer: Peer, line: int, welcome: "Welcome", now_ns: int) -> bool:
         """Whether a session's publisher was started again, on its log, since it was last heard.
 
         Its recovery endpoint tells, and where that is a fixed one, the time at which it started.
+        Of a session that was joined it is believed only if its publisher does not say otherwise.
         """
         began_ns = now_ns - int(welcome.age_ms * _MS)
-        began_later = began_ns > peer.began_ns + SUCCESSOR_NS
+        moved = welcome.recovery != peer.recovery
+        changed = moved or began_ns > peer.began_ns + SUCCESSOR_NS
+        state = peer.group
+        if peer.gone or state is None or not changed:
+            peer.began_ns = began_ns
+            if changed or peer.gone or not peer.closing:
+                return changed
+        elif not peer.joined:
+            if now_ns - state.met_ns < SILENT_NS:
+                return False  # the place that was named first has its time
+            state.met_ns, peer.began_ns = now_ns, began_ns
+            return moved
+        if not self.confirmation.suspect(peer, line, welcome, now_ns):
+            return False
         peer.began_ns = began_ns
-        if not began_later and welcome.recovery == peer.recovery:
-            return peer.closing and not peer.gone
+        return True
+
+    def make_room(self, now_ns: int) -> None:
+        """Forget sessions that were announced and never joined; `FrameError` where none can be."""
+        core = self._core
+        unjoined = [peer for peer in core.peers.values() if peer.group and not peer.joined]
+        for peer in unjoined:
+            if peer.group is not None and now_ns - peer.group.met_ns > DOUBT_NS:
+                self._give_up(peer)
+        if sum(peer.session in core.peers for peer in unjoined) >= UNJOINED_MAX:
+            raise FrameError("sessions_unconfirmed")
+
+    def _give_up(self, peer: Peer) -> None:
+        """Forget a session of which nothing is known but by datagrams."""
+        core = self._core
+        core.commands.append(Command("disconnect", session=peer.session))
+        core.desk.forget_peer(peer.session)
+        self.confirmation.forged += 1
+
+    def forget(self, peer: Peer) -> None:
+        """Forget what there is of a session."""
+        self.confirmation.forget(peer)
+        self.marks.forget(peer.session)
+        self._timed.pop(peer.session, None)
+        self.sources.pop(peer.session, None)
+        for line in self._core.lines:
+            if line.session == peer.session:
+                line.session = None
+
+    def check(self, now_ns: int) -> None:
+        """Do what is due."""
+        for peer in list(self._core.peers.values()):
+            state = peer.group
+            if state is None or peer.joined or now_ns - state.met_ns <= DOUBT_NS:
+                continue
+            self._give_up(peer)
+        self.confirmation.check(now_ns)
+
+    def make_stream(self, peer: Peer, topic: str, now_ns: int) -> Stream:
+        """Return a stream that a datagram told of; it begins when its publisher has confirmed it.
+
+        `FrameError` where too many wait for that; the publisher is then asked for all it has.
+        """
+        confirmation = self.confirmation
+        if len(confirmation.streams) >= UNCONFIRMED_MAX:
+            confirmation.want(peer, None, now_ns)
+            raise FrameError("streams_unconfirmed")
+        stream = self._core._add_stream(peer, topic)
+        confirmation.streams[peer.session, topic] = stream
+        if peer.joined:
+            confirmation.want(peer, topic, now_ns)
+        return stream
+
+    def refuse_jump(self, stream: Stream, frame: Frame, now_ns: int) -> None:
+        """Drop a frame so far ahead that its publisher is asked first whether that can be."""
+        self._core.invalid["ahead"] += 1
+        head = frame.sequence + frame.count
+        self.confirmation.want(stream.peer, stream.topic, now_ns, head=head)
+
+    def receive_reply(self, peer: Peer, frame: Frame, now_ns: int) -> bool:
+        """Take what a publisher said over the recovery channel; False: it is nothing of ours."""
+        if frame.kind == Kind.HEADS:
+            self.confirmation.receive_heads(peer, frame, now_ns)
+        elif frame.kind == Kind.ADMITTED:
+            self.confirmation.receive_admitted(peer, frame, now_ns)
+        else:
+            return False
         return True
 
     def begin_life(self, peer: Peer) -> None:
@@ -142,13 +246,17 @@ class GroupMember:
         for other in list(self._core.peers.values()):
             if (
                 other is not peer
+                and peer.joined
                 and not other.gone
                 and other.feedback is not None
                 and other.name == peer.name
                 and other.heard_ns < min(began_ns, now_ns - SUCCESSOR_NS)
             ):
-                self._core.desk.end_peer(other, now_ns)
-                self.sources.pop(other.session, None)
+                if not other.joined:
+                    self._give_up(other)
+                elif self.confirmation.is_silent(other, now_ns):
+                    self._core.desk.end_peer(other, now_ns)
+                    self.sources.pop(other.session, None)
 
     def make_feedback(self) -> Feedback:
         """Return what draws the waits for one publisher's streams."""
@@ -178,6 +286,8 @@ class GroupMember:
                     far.append((start, stop))
             self._nack(stream, near, attempt, now_ns)
         if far:
+            if receiver.missing_stop > stream.confirmed:
+                self.confirmation.want(peer, stream.topic, now_ns)
             body = control.Nack(stream.topic, list(RangeSet(far)))
             frame = wire.control_frame(Kind.NACK, peer.session, body)
             self._core.requests.append((peer.session, frame))
@@ -187,8 +297,15 @@ class GroupMember:
             attempt <= self._config.attempts_max
             and stop - start <= self._config.history_messages
             and start >= stream.history
-            and stream.peer.session in self.sources
+            and self._place(stream.peer) is not None
         )
+
+    def _place(self, peer: Peer) -> tuple[int, Any] | None:
+        """Return where a publisher hears us: (line, address); None: it is not known."""
+        if peer.group is None or not peer.group.places:
+            return None
+        lines = self._core.lines
+        return max(peer.group.places.items(), key=lambda place: lines[place[0]].heard_ns)
 
     def _nack(
         self, stream: Stream, ranges: list[tuple[int, int]], attempt: int, now_ns: int
@@ -228,7 +345,11 @@ class GroupMember:
         self._timed.clear()
 
     def _send(self, peer: Peer, nack: control.Nack) -> None:
-        line, address = self.sources[peer.session]
+        place = self._place(peer)
+        if place is None or peer.group is None:
+            return
+        line, address = place
+        nack.token = peer.group.token
         frame = wire.control_frame(Kind.NACK, peer.session, nack)
         self.nacks_sent += 1
         self._put(line, address, frame)
@@ -244,6 +365,13 @@ class GroupMember:
     ) -> None:
         zero = data.index(b"\0")
         kind, flags = data[zero + 4], data[zero + 5]
+        if kind == Kind.WELCOME:
+            self._receive_welcome(line, data, address, now_ns)
+            return
+        if zero or kind != Kind.FRAGMENT:  # those are of a welcome, or an echo
+            sender = self._core.peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
+            if sender is not None and not is_from(sender, line, address):
+                raise FrameError("source")
         if zero and not self._wants(data[:zero]):
             core = self._core
             core.frames_received += 1
@@ -257,26 +385,62 @@ class GroupMember:
             self._receive_parity(line, Frame(data), now_ns)
         elif kind == Kind.MARK:
             self._receive_mark(line, Frame(data), address, now_ns)
+        elif kind == Kind.ECHO:
+            self._receive_echo(line, data, address, now_ns)
         elif kind == Kind.DATA and flags & wire.FLAG_RETRANSMISSION:
             self._receive_repair(data, now_ns)
         elif kind == Kind.REFUSED:
             self._receive_hint(Frame(data))
         else:
-            if kind == Kind.WELCOME:
-                session = int.from_bytes(data[zero + 7 : zero + 15], "big")
-                if session in self._core.peers or len(self.sources) < TOPICS_MAX:
-                    self.sources[session] = (line, address)
             if self.parity is not None and kind == Kind.DATA:
                 frame = Frame(data)
                 self.parity.note(frame.session, frame.topic, frame.sequence, data)
             self._core.receive_frame(line, data, now_ns=now_ns, shed=shed)
 
+    def _receive_welcome(self, line: int, data: bytes, address: Any, now_ns: int) -> None:
+        """Take an announcement; where a session is joined, another address is no sign of life."""
+        core = self._core
+        session = Frame(data).session
+        peer = core.peers.get(session)
+        if peer is None and len(self.sources) < TOPICS_MAX:
+            self.sources[session] = (line, address)
+        heard_ns = None
+        if peer is not None and peer.joined and not peer.gone and not is_from(peer, line, address):
+            heard_ns = peer.heard_ns
+        core.receive_frame(line, data, now_ns=now_ns)
+        if session not in core.peers:
+            self.sources.pop(session, None)
+        if peer is None or heard_ns is None or peer.probe is not None:
+            return
+        peer.heard_ns = heard_ns
+        if now_ns - heard_ns > SILENT_NS:  # perhaps it has another address now: its echo shows it
+            core.desk.send_probe(peer, line, now_ns)
+
+    def _receive_echo(self, line: int, data: bytes, address: Any, now_ns: int) -> None:
+        """Take an echo, which shows where the datagrams of its publisher come from.
+
+        Only it knows the probe, until it sends this.
+        """
+        core = self._core
+        probe = Frame(data).session
+        peers = [p for p in core.peers.values() if p.group and probe in (p.probe, p.group.proof)]
+        core.receive_frame(line, data, now_ns=now_ns)
+        for peer in peers:
+            state = peer.group
+            if state is None or not peer.joined:
+                continue
+            if state.proof != probe:
+                state.proof, state.places = probe, {}
+            state.places.setdefault(line, address)  # copies come over each line
+
     def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> None:
         core = self._core
         core.frames_received += 1
         peer = core.peers.get(frame.session)
-        if peer is None or not peer.joined:
+        if peer is None or not peer.joined or peer.group is None:
             return
+        if not peer.group.sends_parity:
+            raise FrameError("parity")
         peer.heard_ns = core.lines[line].heard_ns = now_ns
         if self.parity is None:
             self.parity = ParityReader()
@@ -320,14 +484,25 @@ class GroupMember:
         core.lines[line].heard_ns = now_ns
         kind = int(Kind.DATA) if topic else 0
         key = (frame.session, topic, frame.sequence, kind)
-        stream = None if peer is None else peer.streams.get(frame.topic)
-        if stream is not None and stream.receiver.has(frame.sequence, frame.count):
-            core.frames_received += 1
-            self.reassembler.discard(key)
-            return
-        refused = self.reassembler.refused
-        whole = self.reassembler.add(key, index, parts, total, part, now_ns=now_ns)
-        if self.reassembler.refused > refused:
+        reassembler, rank = self.reassembler, _FAR
+        if not topic and all(one.probe != frame.session for one in core.peers.values()):
+            reassembler = self.control_parts
+        elif peer is not None and topic:
+            stream = peer.streams.get(frame.topic) or self.make_stream(peer, frame.topic, now_ns)
+            if stream.receiver.has(frame.sequence, frame.count):
+                core.frames_received += 1
+                reassembler.discard(key)
+                return
+            if stream.receiver.started:
+                rank = max(0, frame.sequence - stream.receiver.expected)
+                if frame.sequence - stream.receiver.head > stream.jump_max:
+                    self.refuse_jump(stream, frame, now_ns)
+                    return
+        else:
+            rank = 0  # an echo that is awaited
+        refused = reassembler.refused
+        whole = reassembler.add(key, index, parts, total, part, rank=rank, now_ns=now_ns)
+        if reassembler.refused > refused:
             raise FrameError("fragment")
         if whole is None:
             core.frames_received += 1
@@ -339,6 +514,10 @@ class GroupMember:
             raise FrameError("fragment")
         if again.kind == Kind.DATA and frame.flags & wire.FLAG_RETRANSMISSION:
             self._receive_repair(whole, now_ns)
+        elif again.kind == Kind.ECHO:
+            self._receive_echo(line, whole, address, now_ns)
+        elif again.kind == Kind.WELCOME:
+            self._receive_welcome(line, whole, address, now_ns)
         else:
             core.receive_frame(line, whole, now_ns=now_ns, shed=shed)
 
@@ -350,6 +529,8 @@ class GroupMember:
             return
         peer.heard_ns = core.lines[line].heard_ns = now_ns
         room = self.rooms.get(line, 0)
+        if peer.group is None or peer.group.places.get(line) != address:
+            return  # nobody is answered whose address is not known to be the publisher's
         if room > 0:
             self.marks.note(peer, frame.sequence)
             self._tell_mark(peer, line, address, room)
@@ -372,13 +553,14 @@ class GroupMember:
         """Tell publishers that what was missing before their marks is there."""
         for session in self.marks.completed():
             peer = self._core.peers.get(session)
-            source = self.sources.get(session)
-            if peer is not None and source is not None:
-                self._tell_mark(peer, *source, self.rooms.get(source[0], 0))
+            place = None if peer is None else self._place(peer)
+            if peer is not None and place is not None:
+                self._tell_mark(peer, *place, self.rooms.get(place[0], 0))
 
     def _tell_mark(self, peer: Peer, line: int, address: Any, room: int) -> None:
         position, complete = self.marks.place(peer.session)
-        body = control.Marked(self._subscriber, complete, max(1, room))
+        token = 0 if peer.group is None else peer.group.token
+        body = control.Marked(self._subscriber, complete, max(1, room), token)
         reply = wire.control_frame(Kind.MARKED, peer.session, body, sequence=position)
         self._put(line, address, reply)
 
@@ -391,7 +573,7 @@ class GroupMember:
             raise FrameError("session")
         peer.heard_ns = now_ns
         stream = peer.streams.get(frame.topic)
-        if stream is None:
+        if stream is None or not stream.receiver.started:
             return  # a repair of what came before we joined
         timed = self._timed.get(peer.session)
         if timed is not None and timed[0] is stream and frame.covers(timed[1]):

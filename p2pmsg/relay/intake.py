@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from p2pmsg.errors import RewoundReport
 from p2pmsg.relay.core import RelayCore, malformed
-from p2pmsg.subscriber_lines import Command
+from p2pmsg.subscriber_command import Command
 from recovery import Delivery, Rewound
 
 if TYPE_CHECKING:

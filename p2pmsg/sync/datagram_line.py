@@ -11,7 +11,7 @@ from typing import Any, Final
 import transports
 from p2pmsg.line_tally import LineCount
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.subscriber_desk import GroupMember
+from p2pmsg.multicast.subscriber_desk import GroupMember, is_from
 from p2pmsg.stats import LineStats
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.wire import FrameError
@@ -129,13 +129,13 @@ class DatagramLine:
         if received is None:
             self.take()
             return None
-        data, segment, _ = received
+        data, segment, address = received
         stream = self._core.last_stream
         # With parity, every frame is to be remembered, which the core's way does.
         if segment == len(data) and stream is not None and self._member.parity is None:
             raw = data.obj
             assert isinstance(raw, bytearray)
-            if raw.startswith(stream.prefix):
+            if raw.startswith(stream.prefix) and is_from(stream.peer, self._line, address):
                 try:
                     return datagram.open_datagram(data)
                 except FrameError as error:

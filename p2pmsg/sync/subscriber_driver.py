@@ -10,9 +10,9 @@ import transports
 from p2pmsg.conflation import make_room
 from p2pmsg.errors import ClosedError, TransportError
 from p2pmsg.stats import LineStats
+from p2pmsg.subscriber_command import Command
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.subscriber_heal import heal
-from p2pmsg.subscriber_lines import Command
 from p2pmsg.subscriber_peer import Stream
 from p2pmsg.sync.commits import Commits
 from p2pmsg.sync.datagram_line import DatagramLine, host_of, line_stats

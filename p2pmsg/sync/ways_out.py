@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from random import SystemRandom
 
 import transports
 from p2pmsg.errors import ConfigError
@@ -11,6 +12,7 @@ from p2pmsg.sync.outgoing import Outgoing
 from transports.endpoint_options import is_address
 
 Sender = transports.ZmqSender | DatagramSender
+_random = SystemRandom()
 
 
 def parse_lines(endpoints: str | Sequence[str]) -> list[transports.Endpoint]:
@@ -37,7 +39,7 @@ def open_way_out(
     endpoint = endpoints[0]
     if endpoint.scheme == "udp":
         (udp, *others), datagram_bytes = open_senders(endpoints, core.config)
-        group = core.become_group(datagram_bytes, now_ns=time.monotonic_ns())
+        group = core.become_group(datagram_bytes, rng=_random, now_ns=time.monotonic_ns())
         datagrams = DatagramSender(core, group, udp, others)
         return datagrams, DatagramOutgoing(core, datagrams)
     if endpoint.scheme == "mold":

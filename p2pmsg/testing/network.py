@@ -38,6 +38,7 @@ class FaultyNetwork:
             to it.
         lost: frames that did not arrive.
         events: how many events have happened.
+        answered_bytes: what was sent to strangers, or to all because of them.
 
     """
 
@@ -53,6 +54,7 @@ class FaultyNetwork:
         self.echoes: Counter[str] = Counter()
         self.lost = 0
         self.events = 0
+        self.answered_bytes = 0
         self._log = log
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._serial = 0

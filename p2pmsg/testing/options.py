@@ -145,6 +145,11 @@ class NetworkOptions:
     parity: int = 0
     """In a multicast, how many datagrams of parity follow four of data. 0: none."""
 
+    forged_per_s: float = 0.0
+    """How often a stranger sends a burst of forged frames of one kind, on average: to the groups
+    and to the publishers in a multicast, and over a recovery channel of its own. Data with the next
+    sequences of a stream are not among them: without keys those are believed."""
+
     heartbeats: bool = True
     """Whether publishers send heartbeats. Without, a lost tail of a stream goes unnoticed: that is
     what shows that the checks find something."""
@@ -166,7 +171,7 @@ class NetworkOptions:
             "reordering_ms", "delay_min_ms", "partitions_per_s", "partition_ms", "cuts_per_s",
             "publisher_crashes_per_s", "subscriber_crashes_per_s", "restart_ms", "read_ms",
             "read_stops_per_s", "read_stop_ms", "process_stops_per_s", "process_stop_ms",
-            "messages_per_s", "bytes_max", "commits_per_s",
+            "messages_per_s", "bytes_max", "commits_per_s", "forged_per_s",
         ):  # fmt: skip
             at_least(name, getattr(self, name), 0)
         at_least("delay_max_ms", self.delay_max_ms, self.delay_min_ms)

@@ -1,5 +1,7 @@
 """What simulated peers do differently in a multicast: datagrams instead of connections."""
 
+from collections import deque
+from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.multicast import datagram
@@ -23,6 +25,9 @@ _BUFFER_DATAGRAMS: Final = 4096
 """The publisher's receive buffer; what does not fit is lost without a word."""
 _REPAIRS_PER_ROUND: Final = 64
 _TRAIN_BYTES_MAX: Final = 60_000
+STRANGER: Final = "a stranger"
+"""The address of who never joined."""
+_FORGED_MAX: Final = 4096
 
 
 class GroupSending:
@@ -32,7 +37,8 @@ class GroupSending:
         self._core = core
         self._network = network
         now_ns = network.clock.now_ns
-        self._group = core.become_group(DATAGRAM_BYTES, now_ns=now_ns)
+        rng = Random(network.rng.getrandbits(64))
+        self._group = core.become_group(DATAGRAM_BYTES, rng=rng, now_ns=now_ns)
         self._sender = MemorySender(
             endpoint, network=network.sockets, queue_frames=_BUFFER_DATAGRAMS
         )
@@ -74,6 +80,12 @@ class GroupSending:
                 self._reply(repair.address, frame)
             self._group.repair_sent(repair, now_ns=now_ns)
 
+    def take_forged(self, data: bytes, now_ns: int) -> None:
+        """Take a datagram that a stranger sent."""
+        nacks = self._group.nacks
+        self._group.receive(data, STRANGER, now_ns=now_ns)
+        self._network.answered_bytes += self._group.nacks - nacks
+
     def next_deadline_ns(self, now_ns: int) -> int | None:
         """Return when there is something to repair."""
         return self._group.next_repair_ns(now_ns=now_ns)
@@ -84,6 +96,9 @@ class GroupSending:
         self._server.close()
 
     def _reply(self, address: Any, frame: bytes) -> None:
+        if address == STRANGER:
+            self._network.answered_bytes += len(frame)
+            return
         try:
             self._server.reply(address, datagram.seal(frame))
         except PeerUnreachableError:
@@ -104,6 +119,8 @@ class GroupReceiving:
         network = subscriber._network
         name = f"{subscriber.name}/{subscriber.crashes}/{line}"
         self._line = line
+        self._network = network
+        self._forged: deque[tuple[bytes, Any]] = deque(maxlen=_FORGED_MAX)
         self._receiver = MemoryReceiver(
             endpoint,
             network=network.sockets,
@@ -122,10 +139,19 @@ class GroupReceiving:
         self._receiver.connect()
         self._client.connect()
 
+    def take_forged(self, data: bytes, *, spoofed: bool) -> None:
+        """Take a datagram that a stranger sent, with the publisher's address where `spoofed`."""
+        self._forged.append((data, self._line if spoofed else STRANGER))
+
     def take(self, core: SubscriberCore, now_ns: int, *, shed: bool) -> int:
         """Give the core what has come, joined to trains as the kernel does it."""
         assert core.member is not None
         taken = 0
+        while self._forged and (shed or not core.is_full):
+            forged, address = self._forged.popleft()
+            taken += 1
+            view = memoryview(forged)
+            core.member.receive(self._line, view, len(view), address, now_ns=now_ns, shed=shed)
         train: list[bytes] = []
         while shed or not core.is_full:
             data = self._receiver.receive()
@@ -153,7 +179,9 @@ class GroupReceiving:
         outgoing = core.member.outgoing
         for _ in range(len(outgoing)):
             line, address, data = outgoing.popleft()
-            if line == self._line:
+            if line == self._line and address == STRANGER:
+                self._network.answered_bytes += len(data)
+            elif line == self._line:
                 self._client.send(data)
             else:
                 outgoing.append((line, address, data))

@@ -155,6 +155,12 @@ class SimulatedPublisher:
         network.receivers[at] = self.pump
         self._schedule()
 
+    def take_forged(self, data: bytes) -> None:
+        """Take a datagram that a stranger sent."""
+        if self.core is not None and self._group is not None:
+            self._group.take_forged(data, self._network.clock.now_ns)
+            self.pump()
+
     def leave_for_good(self) -> None:
         """Die without a word, never to come back; its log is gone, too."""
         if self.core is not None:

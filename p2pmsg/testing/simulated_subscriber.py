@@ -10,8 +10,8 @@ from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.publisher_requests import matches
 from p2pmsg.start import parse_start
+from p2pmsg.subscriber_command import Command
 from p2pmsg.subscriber_core import SubscriberCore
-from p2pmsg.subscriber_lines import Command
 from p2pmsg.subscriber_peer import Peer, Stream
 from p2pmsg.testing.network import MS, FaultyNetwork
 from p2pmsg.testing.simulated_cursor import SimulatedCursor
@@ -160,6 +160,15 @@ class SimulatedSubscriber:
             receiver.close()
         for client in self._clients.values():
             client.close()
+
+    def take_forged(self, place: "SimulatedPublisher", data: bytes, *, spoofed: bool) -> None:
+        """Take a datagram that a stranger sent to the group of a publisher."""
+        if self.core is None:
+            return
+        for at, receiver in zip(self.places, self._receivers, strict=True):
+            if at is place and isinstance(receiver, GroupReceiving):
+                receiver.take_forged(data, spoofed=spoofed)
+        self.pump()
 
     def cut(self, line: int, *, recovery: bool) -> None:
         """Cut a connection of the data path, and the recovery channels too; they come back."""

@@ -10,6 +10,7 @@ from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.testing.relay_verdict import has_all_of_relay, relay_violations
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
+from p2pmsg.testing.simulated_stranger import Stranger
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from p2pmsg.testing.verdict import final_violations
 from p2pmsg.testing.witness import Book, InvariantError
@@ -17,7 +18,7 @@ from p2pmsg.testing.witness import Book, InvariantError
 _STEP_MS = 20.0
 _CALM_MS = 500.0
 _JOIN_KINDS = frozenset({"WELCOME", "PROBE", "ECHO", "DATA", "JOINED", "CURSOR"})
-_QUIET_KINDS = frozenset({"HEARTBEAT", "JOINED"})
+_QUIET_KINDS = frozenset({"HEARTBEAT", "JOINED", "ADMITTED"})
 
 
 class Simulation:
@@ -40,6 +41,7 @@ class Simulation:
     Attributes:
         options: the circumstances.
         publishers, subscribers, relays: who takes part.
+        stranger: who forges frames where `forged_per_s` is above 0.
 
     """
 
@@ -59,6 +61,8 @@ class Simulation:
         options = self.options
         if options.join_kills:
             self._network.step = self._step_of_join
+        self._book.has_forged = options.forged_per_s > 0
+        self.stranger = Stranger(self._network, self._book, self.publishers, self.subscribers)
         for rate, fault in (
             (options.partitions_per_s, self._part),
             (options.cuts_per_s, self._cut),
@@ -66,6 +70,7 @@ class Simulation:
             (options.subscriber_crashes_per_s, self._crash_subscriber),
             (options.read_stops_per_s, self._stop_reading),
             (options.process_stops_per_s, self._stop_process),
+            (options.forged_per_s, self.stranger.act),
         ):
             if rate:
                 self._fault_later(rate, fault)
@@ -395,4 +400,9 @@ def _has_everything(subscriber: SimulatedSubscriber) -> bool:
             behind = stream is None or stream.receiver.head < following
             if behind and following and subscriber.wants(topic):
                 return False
-    return not any(stream.receiver.missing for stream in core.streams)
+    if any(stream.receiver.missing for stream in core.streams):
+        return False
+    return all(
+        stream.receiver.started or stream.peer.gone or stream.peer.given_up
+        for stream in core.streams
+    )

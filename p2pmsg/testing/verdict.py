@@ -16,6 +16,11 @@ def final_violations(subscriber: SimulatedSubscriber, book: Book) -> Iterator[st
         return
     for stream in subscriber.core.streams:
         yield from _stream_violations(subscriber, stream)
+        if stream.receiver.started and not stream.peer.gone:  # who is gone can confirm nothing
+            known = len(book.published.get((stream.peer.session, stream.topic), ()))
+            if stream.receiver.head > max(known, stream.receiver.start):
+                name = f"{subscriber.name}: {stream.topic!r} of {stream.peer.name}"
+                yield f"{name} believes in {stream.receiver.head} messages of {known}"
     if len(subscriber.publishers) < len(subscriber.places):
         return  # what it lost a relay may have lost; see `relay_verdict`
     for publisher in subscriber.publishers:

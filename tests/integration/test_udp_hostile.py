@@ -2,12 +2,13 @@
 
 import random
 import socket
+import struct
 import time
 
 import pytest
 
-from p2pmsg import wire
-from p2pmsg.control import Nack
+from p2pmsg import SubscriberConfig, wire
+from p2pmsg.control import HISTORY, Heartbeat, Marked, Nack, Refused, Welcome
 from p2pmsg.multicast import datagram
 from recovery import GroupRepairConfig
 from tests.integration.peers import check_ledger, eventually
@@ -74,13 +75,15 @@ class TestHostile:
         self.check_flow(pair, "end")
         eventually(lambda: subscriber.stats().frames_invalid.get("session"))
         stats = subscriber.stats()
-        assert stats.frames_invalid == {"crc": 2, "session": 1}
-        assert stats.duplicates == 10
+        assert stats.frames_invalid == {"crc": 2, "session": 1, "source": 10}
 
     def test_a_nack_for_everything_is_answered_within_the_budget(self, pair, opened):
-        publisher, _ = pair
+        """One that has joined; anybody else is not answered at all."""
+        publisher, subscriber = pair
         publisher.publish_many("t", [bytes(1000)] * 20_000)
-        body = Nack("t", [(0, 2**62)])
+        eventually(lambda: subscriber._core.peers[publisher.session].group.token)
+        token = subscriber._core.peers[publisher.session].group.token
+        body = Nack("t", [(0, 2**62)], token=token)
         nack = sealed(wire.control_frame(wire.Kind.NACK, publisher.session, body))
         one = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         address = publisher._sender._udp.local_address
@@ -90,6 +93,7 @@ class TestHostile:
             time.sleep(0.001)
         config = GroupRepairConfig()
         seconds = time.monotonic() - began
+        assert publisher.stats().multicast.bytes_repaired > 100_000
         limit = config.requester.budget_burst_bytes + seconds * config.requester.budget_bytes_s
         assert publisher.stats().multicast.bytes_repaired <= limit + 100_000
 
@@ -104,3 +108,178 @@ class TestHostile:
         eventually(lambda: publisher.stats().multicast.invalid.get("session"))
         assert sum(publisher.stats().multicast.invalid.values()) == 21
         self.check_flow(pair, "still there")
+
+
+class Forger:
+    """Sends to a group as somebody who is on its network and never joined.
+
+    With `spoofed` its datagrams bear the publisher's address, which takes a privileged process.
+    """
+
+    def __init__(self, publisher, endpoint, opened, *, spoofed):
+        self.publisher = publisher
+        group, port = endpoint.removeprefix("udp://").partition("?")[0].rsplit(":", 1)
+        self.target = (group, int(port))
+        if spoofed:
+            try:
+                made = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+            except PermissionError:
+                pytest.skip("needs CAP_NET_RAW")
+        else:
+            made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket = opened.enter_context(made)
+        self.spoofed = spoofed
+        own = publisher._sender._udp.local_address
+        self.answers = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        self.answers.bind((own[0], 0))
+        self.answers.setblocking(False)
+        self.source = own[1]
+        local = socket.inet_aton(own[0])
+        for one in (made, self.answers):
+            one.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, local)
+
+    def send(self, frame):
+        data = sealed(frame)
+        if self.spoofed:
+            data = struct.pack("!HHHH", self.source, self.target[1], 8 + len(data), 0) + data
+        self.socket.sendto(data, self.target)
+
+    def send_back(self, frame):
+        """Send to the publisher, as receivers do."""
+        self.answers.sendto(sealed(frame), self.publisher._sender._udp.local_address)
+
+    def answered_bytes(self):
+        total = 0
+        while True:
+            try:
+                total += len(self.answers.recv(LONGEST))
+            except BlockingIOError:
+                return total
+
+    def heartbeat(self, topic, following, earliest=0):
+        body = Heartbeat(earliest)
+        self.send(
+            wire.control_frame(
+                wire.Kind.HEARTBEAT, self.publisher.session, body,
+                sequence=following, topic=topic.encode(),
+            )
+        )  # fmt: skip
+
+    def data(self, topic, sequence):
+        body = b"\x94\x91\xa6forged\xc0\xc0\xc0"
+        rest = wire.REST.pack(sequence, 1, len(body), 0)
+        self.send(wire.stream_prefix(topic, self.publisher.session) + rest + body)
+
+    def welcome(self, session, recovery, *, flags=0):
+        body = Welcome(self.publisher.name, recovery, 1000.0, 1, 0.0)
+        self.send(wire.control_frame(wire.Kind.WELCOME, session, body, flags=flags))
+
+
+@pytest.mark.parametrize("spoofed", [False, True], ids=["own_address", "publishers_address"])
+class TestStrangers:
+    """What was shown to work from sockets that never joined."""
+
+    @pytest.fixture
+    def joined(self, make_publisher, make_subscriber, endpoint, opened, spoofed):
+        publisher = make_publisher(endpoint)
+        config = SubscriberConfig(streams_max=300)
+        subscriber = make_subscriber(endpoint, joins=publisher, config=config)
+        self.numbers = iter(range(10**9))
+        self.flow(publisher, subscriber, 100)
+        return publisher, subscriber, Forger(publisher, endpoint, opened, spoofed=spoofed)
+
+    def flow(self, publisher, subscriber, count, topic="t"):
+        sent = [next(self.numbers) for _ in range(count)]
+        for number in sent:
+            publisher.publish(topic, number)
+        publisher.flush()
+        assert [subscriber.receive(5).value for _ in sent] == sent
+
+    def check(self, subscriber):
+        eventually(lambda: subscriber.stats().outstanding == 0)
+        stats = subscriber.stats()
+        check_ledger(subscriber)
+        assert (stats.lost, stats.losses) == (0, [])
+        assert stats.delivered == next(self.numbers)
+
+    def test_heartbeats_that_tell_of_messages_that_never_were(self, joined):
+        publisher, subscriber, forger = joined
+        for following, earliest in ((5000, 4900), (101, 0), (2**62, 2**62), (2**63 - 1, 0)):
+            forger.heartbeat("t", following, earliest)
+            self.flow(publisher, subscriber, 100)
+        forger.data("t", 10**6)
+        forger.data("t", 2**62)
+        self.flow(publisher, subscriber, 100)
+        self.check(subscriber)
+        confirmation = subscriber._core.member.confirmation
+        seen = subscriber.stats().frames_invalid["source"] if not forger.spoofed else 0
+        assert (seen, confirmation.forged > 0) == ((0, True) if forger.spoofed else (6, False))
+
+    def test_streams_that_never_were(self, joined):
+        publisher, subscriber, forger = joined
+        for number in range(2000):
+            forger.data(f"forged{number}", number % 7)
+            forger.heartbeat(f"false{number}", number)
+            if number % 100 == 0:
+                self.flow(publisher, subscriber, 10)
+        self.flow(publisher, subscriber, 100, "a new one")
+        eventually(lambda: len(subscriber.stats().streams) == 2)
+        self.check(subscriber)
+
+    def test_a_nack_of_somebody_who_never_joined(self, joined):
+        publisher, _, forger = joined
+        publisher.publish_many("t", [bytes(1000)] * 8000)
+        for attempt in (1, 2, 1000):
+            body = Nack("t", [(0, 2**62)], attempt)
+            forger.send_back(wire.control_frame(wire.Kind.NACK, publisher.session, body))
+            body = Nack("t", [(0, 2**62)], attempt, token=random.getrandbits(64))
+            forger.send_back(wire.control_frame(wire.Kind.NACK, publisher.session, body))
+        eventually(lambda: publisher.stats().multicast.invalid.get("token") == 6)
+        assert publisher.stats().multicast.bytes_repaired == 0
+        assert forger.answered_bytes() == 0
+
+    def test_receivers_that_never_were(self, joined):
+        publisher, subscriber, forger = joined
+        for number in range(64):
+            body = Marked(number, 0, 1)
+            forger.send_back(wire.control_frame(wire.Kind.MARKED, publisher.session, body))
+        eventually(lambda: publisher.stats().multicast.invalid.get("token") == 64)
+        self.flow(publisher, subscriber, 1000)
+        assert publisher.stats().multicast.receivers_waited_for <= 1
+        assert publisher.stats().stalls == 0
+        self.check(subscriber)
+
+    def test_sessions_that_never_were_and_places_that_are_not_its(self, joined):
+        publisher, subscriber, forger = joined
+        session, closing = publisher.session, wire.FLAG_CLOSING
+        for number in range(200):
+            forger.welcome(number, "tcp://127.0.0.1:9")
+            forger.welcome(session, f"tcp://127.0.0.1:{9 + number % 3}")
+            forger.welcome(session, publisher.recovery_endpoint)
+            forger.welcome(session, publisher.recovery_endpoint, flags=closing)
+            self.flow(publisher, subscriber, 1)
+        assert subscriber._core.peers[session].recovery == publisher.recovery_endpoint
+        assert len(subscriber._core.peers) <= 65
+        self.flow(publisher, subscriber, 100)
+        self.check(subscriber)
+
+    def test_parts_marks_parity_and_hints(self, joined):
+        publisher, subscriber, forger = joined
+        session = publisher.session
+        forged = wire.stream_prefix("t", session) + wire.REST.pack(2**40, 1, 5, 0)
+        for number in range(2000):
+            part = datagram.fragments(forged + bytes(5000), 1400)[number % 3]
+            at = part.index(b"\0") + 15
+            part = part[:at] + (200 + 97 * number).to_bytes(8, "big") + part[at + 8 :]
+            forger.send(part)
+        forger.send(wire.control_frame(wire.Kind.MARK, session, sequence=2**60))
+        forger.send(wire.control_frame(wire.Kind.PARITY, session, [1, 1, 0, ["t"], [], b""]))
+        hint = Refused("t", [(0, 2**62)], HISTORY)
+        forger.send(wire.control_frame(wire.Kind.REFUSED, session, hint))
+        publisher.publish("t", bytes(100_000))
+        assert subscriber.receive(5).value == bytes(100_000)
+        next(self.numbers)
+        self.flow(publisher, subscriber, 100)
+        assert subscriber._core.member.parity is None  # the quick way is still taken
+        assert forger.answered_bytes() == 0
+        self.check(subscriber)

@@ -149,7 +149,7 @@ def publisher():
     core = PublisherCore(
         name="p", session=SESSION, recovery="tcp://h:1", config=config, now_ns=0
     )
-    core.become_group(1400, now_ns=0)
+    core.become_group(1400, rng=Random(1), now_ns=0)
     for _ in range(100):
         core.publish("t", b"x" * SIZE, None, None, None, now_ns=0, wall_ns=0)
         list(core.frames_to_send())
@@ -161,7 +161,8 @@ def publisher():
 )
 def test_who_asks_for_what_the_buffer_has_forgotten_gets_a_hint(ranges, is_hinted):
     core = publisher()
-    nack = wire.control_frame(Kind.NACK, SESSION, Nack("t", ranges, 1))
+    token = control.read_body(Frame(core.group.admit(7)), control.Admitted).token
+    nack = wire.control_frame(Kind.NACK, SESSION, Nack("t", ranges, 1, token=token))
     core.group.receive(datagram.seal(nack), SOURCE, now_ns=0)
 
     hints = [(address, Frame(data)) for address, data in core.group.hints]

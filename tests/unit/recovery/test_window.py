@@ -3,6 +3,13 @@
 from recovery import FlowWindow
 
 
+def admitting(lag_bytes_max, receivers=(1, 2)):
+    window = FlowWindow(lag_bytes_max)
+    for receiver in receivers:
+        window.admit(receiver)
+    return window
+
+
 def test_without_receivers_there_is_always_room():
     window = FlowWindow(1000)
     window.sent(10**12)
@@ -10,7 +17,7 @@ def test_without_receivers_there_is_always_room():
 
 
 def test_the_slowest_receiver_bounds_it():
-    window = FlowWindow(10**9)
+    window = admitting(10**9)
     window.sent(500)
     window.acknowledge(1, 500, 500, 1000)
     window.acknowledge(2, 200, 200, 1000)
@@ -22,25 +29,26 @@ def test_the_slowest_receiver_bounds_it():
 
 
 def test_who_has_read_but_misses_something_bounds_it_by_the_lag():
-    window = FlowWindow(lag_bytes_max=600)
+    window = admitting(600)
     window.sent(1000)
     window.acknowledge(1, 1000, 500, 10_000)
     assert window.room() == 100
 
 
 def test_what_is_old_news_or_nonsense_changes_nothing():
-    window = FlowWindow(10**9)
+    window = admitting(10**9)
     window.sent(1000)
     window.acknowledge(1, 800, 800, 500)
     window.acknowledge(1, 300, 300, 500)
     assert window.room() == 300
+    window.admit(9)
     for position, complete, room in ((2000, 0, 5), (-1, -1, 5), (500, 600, 5), (500, 500, 0)):
         window.acknowledge(9, position, complete, room)
     assert window.receivers == 1
 
 
 def test_the_slow_are_shed_and_come_back():
-    window = FlowWindow(10**9)
+    window = admitting(10**9)
     window.acknowledge(1, 0, 0, 1000)
     window.acknowledge(2, 0, 0, 5000)
     window.sent(1000)
@@ -52,15 +60,31 @@ def test_the_slow_are_shed_and_come_back():
 
 
 def test_marks_are_due_four_times_a_window():
-    window = FlowWindow(10**9)
+    window = admitting(10**9)
     window.acknowledge(1, 0, 0, 4000)
     assert [window.sent(500) for _ in range(6)] == [False, True] * 3
 
 
 def test_receivers_are_bounded():
-    window = FlowWindow(10**9)
+    window = admitting(10**9, range(100))
     for receiver in range(100):
         window.acknowledge(receiver, 0, 0, 1000)
     assert window.receivers == 64
     window.forget(0)
     assert window.receivers == 63
+
+
+def test_who_was_not_admitted_is_not_waited_for():
+    window = FlowWindow(10**9)
+    window.sent(1000)
+    for receiver in range(64):
+        window.acknowledge(receiver, 0, 0, 1)
+    assert window.receivers == 0
+    assert window.room() > 10**12
+    window.admit(7)
+    assert window.receivers == 0  # until it says where it is
+    window.acknowledge(7, 0, 0, 500)
+    assert window.room() == -500
+    window.forget(7)
+    window.acknowledge(7, 0, 0, 500)
+    assert window.receivers == 0

@@ -1,0 +1,381 @@
+"""What a multicast subscriber believes of datagrams, and what it asks their publisher. No I/O.
+
+Anybody can send datagrams to a group. Data with the next sequences of a stream are taken as they
+come. Whatever else would change a ledger is a hint, and the publisher is asked over the recovery
+channel, which only it answers::
+
+    a head, a topic, a gap nobody repairs ──▶ HEADS_REQUEST ──▶ HEADS ──▶ believed, or taken back
+    another life, another place           ──▶ JOINED ────────▶ ADMITTED(token, life)
+    another session of the same name      ──▶ it must have been joined, and the former one must
+                                              not answer for a second
+
+A session is asked at most once at a time, and ever more rarely while the hints are false.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from p2pmsg import control, wire
+from p2pmsg.wire import Frame, FrameError, Kind
+
+if TYPE_CHECKING:
+    from p2pmsg.subscriber_core import SubscriberCore
+    from p2pmsg.subscriber_peer import Peer, Stream
+
+_MS: Final = 1_000_000
+_NEVER_NS: Final = 2**62
+TOPICS_ASKED_MAX: Final = 128
+"""Topics that one question names; of more, all are asked about. They fit a request of 64 KiB."""
+WAIT_NS: Final = 10 * _MS
+WAIT_NS_MAX: Final = 500 * _MS
+"""Between two questions to one session; it doubles while the hints are false."""
+ALL_WAIT_NS: Final = 500 * _MS
+"""Between two questions about all topics: their answer may be long."""
+ANSWER_NS: Final = 250 * _MS
+"""How long an answer is waited for before it is asked again."""
+SILENT_NS: Final = 1000 * _MS
+"""How long a session does not answer before somebody else may take its place."""
+GIVE_UP_NS: Final = 2000 * _MS
+"""How long nothing is reported lost while nobody confirms that it was published."""
+JOIN_TRIES_MAX: Final = 8
+"""Questions for a token without an answer, after which the publisher counts as one of a release
+that has none."""
+DOUBT_NS: Final = 10_000 * _MS
+"""How long a session may be announced without being joined, before it is forgotten."""
+
+
+class GroupPeer:
+    """What is known of a session over the recovery channel.
+
+    Attributes:
+        token: what makes its publisher listen to datagrams; 0: there is none.
+        life: which life of the session it is; None: not known.
+        parity: how many parity datagrams it sends after a block, once `life` is known.
+        is_old: its publisher does not answer as those do that give tokens.
+        met_ns: when it was first announced.
+        answered_ns: when anything last came over the recovery channel.
+        proof: the probe whose echo showed where its datagrams come from, and `places` where, by
+            line.
+
+    """
+
+    __slots__ = (
+        "all_ns",
+        "answered_ns",
+        "asked",
+        "asked_ns",
+        "due_ns",
+        "everything",
+        "is_old",
+        "join_ns",
+        "join_tries",
+        "life",
+        "met_ns",
+        "parity",
+        "places",
+        "proof",
+        "request",
+        "snapshot",
+        "suspect",
+        "suspect_ns",
+        "token",
+        "topics",
+        "wait_ns",
+    )
+
+    def __init__(self, now_ns: int) -> None:
+        self.token = 0
+        self.life: int | None = None
+        self.parity = 0
+        self.is_old = False
+        self.met_ns = now_ns
+        self.answered_ns = -1
+        self.proof: int | None = None
+        self.places: dict[int, Any] = {}
+        self.suspect: tuple[int, control.Welcome] | None = None
+        self.suspect_ns = 0
+        self.join_ns = self.join_tries = 0
+        self.topics: dict[str, int] = {}  # and the head that was heard of; 0: none
+        self.everything = False
+        self.asked: dict[str, int] | None = None  # None: all of them
+        self.request: int | None = None
+        self.snapshot: dict[str, int] = {}
+        self.asked_ns = self.due_ns = self.all_ns = 0
+        self.wait_ns = WAIT_NS
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether something is asked, or is to be."""
+        return self.request is not None or bool(self.topics) or self.everything
+
+    @property
+    def sends_parity(self) -> bool:
+        """Whether parity of it may be believed."""
+        return self.parity > 0 or self.is_old
+
+
+class Confirmation:
+    """Asks publishers for what datagrams only hint at; part of `GroupMember`.
+
+    Attributes:
+        streams: those that no publisher has confirmed yet, by (session, topic).
+        forged: hints that turned out to be false.
+        retracted: messages that were taken for published, and were not.
+        due_ns: when `check` has something to do.
+
+    """
+
+    def __init__(self, core: "SubscriberCore") -> None:
+        self._core = core
+        self._pages = control.HeadPages(core.config.streams_max)
+        self.streams: dict[tuple[int, str], Stream] = {}
+        self.forged = self.retracted = 0
+        self.due_ns = _NEVER_NS
+
+    def want(self, peer: "Peer", topic: str | None, now_ns: int, *, head: int = 0) -> None:
+        """Ask where a stream stands, or (None) all of a session's; `head` is what was heard."""
+        state = peer.group
+        if state is None or peer.gone:
+            return
+        if topic is None or (topic not in state.topics and len(state.topics) >= TOPICS_ASKED_MAX):
+            state.everything = True
+        else:
+            state.topics[topic] = max(head, state.topics.get(topic, 0))
+        self._ask(peer, state, now_ns)
+
+    def check(self, now_ns: int) -> None:
+        """Repeat questions without an answer, and ask those whose time has come."""
+        self.due_ns = _NEVER_NS
+        for peer in self._core.peers.values():
+            state = peer.group
+            if state is None or peer.gone:
+                continue
+            if state.request is not None and now_ns - state.asked_ns >= ANSWER_NS:
+                state.request = None
+                if state.asked is None:
+                    state.everything = True
+                for topic, head in (state.asked or {}).items():
+                    state.topics[topic] = max(head, state.topics.get(topic, 0))
+            if state.topics or state.everything:
+                self._ask(peer, state, now_ns)
+            elif state.request is not None:
+                self._look_again(state.asked_ns + ANSWER_NS)
+            self._check_token(peer, state, now_ns)
+
+    def receive_heads(self, peer: "Peer", frame: Frame, now_ns: int) -> None:
+        """Take a page of where a session's streams stand."""
+        state = peer.group
+        page = control.read_body(frame, control.Heads)
+        if state is None or state.request != frame.sequence:
+            return  # it was asked again meanwhile
+        state.asked_ns = now_ns
+        heads = self._pages.take(frame.sequence, page)
+        if heads is None:
+            return
+        state.request = None
+        false = self._take_heads(peer, state, heads, now_ns)
+        self.forged += false
+        state.wait_ns = min(2 * state.wait_ns, WAIT_NS_MAX) if false else WAIT_NS
+        state.due_ns = now_ns + state.wait_ns
+        if state.topics or state.everything:
+            self._look_again(state.due_ns)
+
+    def receive_admitted(self, peer: "Peer", frame: Frame, now_ns: int) -> None:
+        """Take the token, and notice where it comes from another life of the session."""
+        state = peer.group
+        body = control.read_body(frame, control.Admitted)
+        if state is None:
+            raise FrameError("kind")
+        former, suspect = state.life, state.suspect
+        state.token, state.life, state.parity = body.token, body.life, body.parity
+        state.suspect, state.is_old, state.join_tries = None, False, 0
+        if former is not None and former != body.life:
+            member = self._core.member
+            assert member is not None
+            member.begin_life(peer)
+            # Whatever place the datagram named: this one is where the publisher is.
+            self._core.desk.begin_again(peer, now_ns)
+        elif suspect is not None:
+            self.forged += 1
+            peer.closing = False  # or its next farewell says it again
+
+    def suspect(self, peer: "Peer", line: int, welcome: control.Welcome, now_ns: int) -> bool:
+        """Note that a datagram told of another life of a session; whether that is to be believed.
+
+        Its publisher is asked, where it was known to be, and has a second to say that it is there.
+        """
+        state = peer.group
+        if state is None:
+            return True
+        known = state.suspect
+        if known is None or known[1].recovery != welcome.recovery:
+            state.suspect, state.suspect_ns = (line, welcome), now_ns
+            self._knock(peer, state, now_ns)
+            return False
+        if now_ns - state.suspect_ns < SILENT_NS:
+            return False
+        state.suspect = None
+        if state.answered_ns >= state.suspect_ns:
+            self.forged += 1
+            return False
+        state.life, state.token, state.join_tries = None, 0, 0
+        return True
+
+    def is_silent(self, peer: "Peer", now_ns: int) -> bool:
+        """Whether a session that datagrams no longer tell of has not answered either."""
+        state = peer.group
+        silent_ns = now_ns - peer.heard_ns
+        if state is None or silent_ns <= SILENT_NS:
+            return False
+        self.want(peer, "", now_ns)  # no topic: it is to say that it is there
+        return silent_ns > 2 * SILENT_NS and state.asked_ns > peer.heard_ns
+
+    def known(self, stream: "Stream", now_ns: int) -> int | None:
+        """Return up to where messages may be reported lost: they are confirmed to exist.
+
+        None: all that is known of, for nobody answers.
+        """
+        receiver, peer = stream.receiver, stream.peer
+        if receiver.missing_stop <= stream.confirmed or peer.gone:
+            return None
+        if stream.doubt_ns < 0:
+            stream.doubt_ns = now_ns
+        elif now_ns - stream.doubt_ns > GIVE_UP_NS:
+            return None
+        self.want(peer, stream.topic, now_ns)
+        return stream.confirmed
+
+    def hint_head(self, stream: "Stream", head: int, earliest: int, now_ns: int) -> None:
+        """Take a heartbeat's word for where a stream stands, as far as it can be taken back."""
+        receiver = stream.receiver
+        if not receiver.started:
+            self.want(stream.peer, stream.topic, now_ns)
+            return
+        if head > receiver.head:
+            waits = self._core.receiver_config.wait_for_repair
+            ahead = head - receiver.head > stream.jump_max or stream.doubted
+            if ahead or not waits or self._core.policy.skips(stream.topic):
+                self.want(stream.peer, stream.topic, now_ns, head=head)
+            else:
+                receiver.observe_head(head, now_ns=now_ns)
+        if earliest > receiver.expected:  # what is older is history, which TCP is asked for
+            stream.history = max(stream.history, min(earliest, receiver.head))
+
+    def forget(self, peer: "Peer") -> None:
+        """Forget the streams of a session that nobody confirmed."""
+        for session, topic in list(self.streams):
+            if session == peer.session:
+                del self.streams[session, topic]
+
+    def _ask(self, peer: "Peer", state: GroupPeer, now_ns: int) -> None:
+        due_ns = state.due_ns
+        if state.everything and not state.topics:
+            due_ns = max(due_ns, state.all_ns)
+        if state.request is not None:
+            self._look_again(state.asked_ns + ANSWER_NS)
+            return
+        if not peer.joined or not peer.direct:
+            return
+        if now_ns < due_ns:
+            self._look_again(due_ns)
+            return
+        core = self._core
+        everything = state.everything and now_ns >= state.all_ns
+        streams = peer.streams
+        if everything:
+            state.asked, patterns = None, core.topics or ["*"]
+            state.snapshot = {topic: one.receiver.head for topic, one in streams.items()}
+            state.all_ns, state.everything = now_ns + ALL_WAIT_NS, False
+        else:
+            state.asked, patterns = state.topics, [topic for topic in state.topics if topic]
+            state.snapshot = {
+                topic: streams[topic].receiver.head for topic in patterns if topic in streams
+            }
+        state.topics = {}
+        state.request, state.asked_ns = core._rng.getrandbits(62), now_ns
+        body = control.Probe(state.request, patterns, "latest")
+        frame = wire.control_frame(
+            Kind.HEADS_REQUEST, peer.session, body, sequence=state.request
+        )
+        core.requests.append((peer.session, frame))
+        self._look_again(now_ns + ANSWER_NS)
+
+    def _take_heads(
+        self, peer: "Peer", state: GroupPeer, heads: control.Heads, now_ns: int
+    ) -> int:
+        """Believe heads; returns how many of the hints were false."""
+        found = {head.topic: head for head in heads.streams}
+        asked = state.asked
+        false = 0
+        for topic, hinted in (dict.fromkeys(found, 0) if asked is None else asked).items():
+            head = found.get(topic)
+            if head is not None:
+                false += self._take_head(peer, state, head, hinted, now_ns)
+        unknown = state.snapshot if asked is None else asked
+        for topic in unknown:
+            stream = self.streams.get((peer.session, topic))
+            if topic not in found and stream is not None:
+                self._drop(stream)
+                false += 1
+        return false
+
+    def _take_head(
+        self, peer: "Peer", state: GroupPeer, head: control.Head, hinted: int, now_ns: int
+    ) -> int:
+        core = self._core
+        stream = peer.streams.get(head.topic)
+        if stream is None:
+            if core._stream_count >= core.config.streams_max:
+                core.invalid["streams_max"] += 1
+                return 0
+            stream = core._add_stream(peer, head.topic)
+        receiver, false = stream.receiver, hinted > head.next
+        stream.confirmed, stream.doubt_ns = max(stream.confirmed, head.next), -1
+        self.streams.pop((peer.session, head.topic), None)
+        if not receiver.started:
+            core.begin(stream, now_ns=now_ns)
+        if head.next < state.snapshot.get(head.topic, 0):
+            taken_back = receiver.retract(head.next)
+            self.retracted += taken_back
+            if taken_back:
+                stream.doubted = false = True
+        receiver.observe_head(head.next, now_ns=now_ns)
+        core._settle(stream)
+        return int(false)
+
+    def _drop(self, stream: "Stream") -> None:
+        """Forget a stream that its publisher knows nothing of."""
+        core, peer = self._core, stream.peer
+        del self.streams[peer.session, stream.topic]
+        if peer.streams.get(stream.topic) is not stream or stream.receiver.started:
+            return
+        del peer.streams[stream.topic]
+        core._stream_count -= 1
+        core._last = None
+        if core.troubled.discard(stream):
+            peer.gaps -= 1
+        if core.tally is not None:
+            core.tally.forget(stream)
+
+    def _check_token(self, peer: "Peer", state: GroupPeer, now_ns: int) -> None:
+        """Ask for the token again, if the answer was lost or another life is suspected."""
+        if not peer.joined or (state.token and state.suspect is None) or state.is_old:
+            return
+        if now_ns - state.join_ns >= ANSWER_NS // 2:
+            self._knock(peer, state, now_ns)
+        self._look_again(now_ns + ANSWER_NS // 2)
+
+    def _knock(self, peer: "Peer", state: GroupPeer, now_ns: int) -> None:
+        """Ask who is there."""
+        state.join_ns = now_ns
+        cursor = self._core.cursor
+        if not peer.joined or (cursor is not None and peer in cursor.newcomers):
+            self.want(peer, "", now_ns)  # it has not joined before the cursor says so
+            return
+        if not state.token:
+            state.join_tries += 1
+            state.is_old = state.join_tries > JOIN_TRIES_MAX
+        self._core.desk.send_joined(peer, now_ns)
+
+    def _look_again(self, due_ns: int) -> None:
+        self.due_ns = min(self.due_ns, due_ns)
+        self._core.next_check_ns = min(self._core.next_check_ns, due_ns)

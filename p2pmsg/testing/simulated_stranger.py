@@ -1,0 +1,287 @@
+"""A stranger in the simulator, who forges frames of every kind and never joins."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from p2pmsg import control, wire
+from p2pmsg.multicast import datagram
+from p2pmsg.multicast.parity import Parity
+from p2pmsg.testing.network import FaultyNetwork
+from p2pmsg.testing.witness import Book
+from p2pmsg.wire import FrameError, Kind
+from transports import MemoryRecoveryClient, TransportError
+
+if TYPE_CHECKING:
+    from p2pmsg.testing.simulated_publisher import SimulatedPublisher
+    from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
+
+_BURST_MAX: Final = 20
+_FAR: Final = (100_000, 10**9, 2**62)
+"""How far ahead of a stream forged data are: never where the next messages would be, for those
+are believed until there are keys."""
+_ENDLESS: Final = 2**62
+
+
+class Stranger:
+    """Forges frames; made by `Simulation` where `forged_per_s` is given.
+
+    It hears what is sent to the groups: sessions, names, topics and where streams stand, and half
+    of its datagrams have the publisher's address. It does not know what goes from one peer to
+    another alone, such as tokens and probes.
+
+    Attributes:
+        forged: how many frames it sent, by kind.
+
+    """
+
+    def __init__(
+        self,
+        network: FaultyNetwork,
+        book: Book,
+        publishers: "Sequence[SimulatedPublisher]",
+        subscribers: "Sequence[SimulatedSubscriber]",
+    ) -> None:
+        self._network = network
+        self._book = book
+        self._publishers = publishers
+        self._subscribers = subscribers
+        self._rng = Random(network.options.seed ^ 0x5757)
+        self._client: MemoryRecoveryClient | None = None
+        self._recovery = ""
+        self._topics = 0
+        self.forged: Counter[str] = Counter()
+        self._to_group: list[Callable[[SimulatedPublisher], bytes]] = [
+            self._heartbeat_near, self._heartbeat_far, self._heartbeat_evicted, self._heartbeat_new,
+            self._data_ahead, self._data_new, self._repair_ahead, self._welcome_successor,
+            self._welcome_moved, self._welcome_young, self._closing, self._part, self._part_ahead,
+            self._parity, self._mark, self._refused, self._echo, self._joined, self._nack,
+            self._garbage,
+        ]  # fmt: skip
+        # A publisher that has died cannot deny what came from its address.
+        self._new = (self._heartbeat_new, self._data_new, self._part, self._part_ahead)
+        self._to_publisher: list[Callable[[SimulatedPublisher], bytes]] = [
+            self._nack, self._nack_parts, self._nack, self._marked, self._joined, self._leave,
+            self._refused, self._welcome_moved, self._garbage,
+        ]  # fmt: skip
+        self._to_recovery: list[Callable[[SimulatedPublisher], bytes]] = [
+            self._nack, self._joined, self._leave, self._heads_request, self._marked,
+            self._heartbeat_far, self._data_ahead, self._refused, self._garbage,
+        ]  # fmt: skip
+
+    def act(self) -> None:
+        """Send a few forged frames of one kind."""
+        publisher = self._rng.choice(self._publishers)
+        if publisher.core is None:
+            return
+        if not self._network.options.multicast or self._rng.random() < 0.1:
+            self._ask(publisher)
+        elif self._rng.random() < 0.3:
+            make = self._rng.choice(self._to_publisher)
+            for _ in range(self._burst()):
+                publisher.take_forged(self._sealed(make(publisher)))
+        else:
+            make = self._rng.choice(self._to_group)
+            spoofed = self._rng.random() < 0.5
+            if self._network.options.publisher_crashes_per_s and make in self._new:
+                spoofed = False
+            for _ in range(self._burst()):
+                data = self._sealed(make(publisher))
+                for subscriber in self._subscribers:
+                    subscriber.take_forged(publisher, data, spoofed=spoofed)
+        self._check(publisher)
+
+    def _burst(self) -> int:
+        return self._rng.randrange(1, _BURST_MAX)
+
+    def _sealed(self, frame: bytes) -> bytes:
+        return datagram.seal(self._made(frame))
+
+    def _made(self, frame: bytes) -> bytes:
+        try:
+            kind = Kind(frame[frame.index(b"\0") + 4]).name
+        except (ValueError, IndexError):
+            kind = "garbage"
+        self.forged[kind] += 1
+        self._network.note(f"a stranger sends {kind}")
+        return frame
+
+    def _ask(self, publisher: "SimulatedPublisher") -> None:
+        """Send requests over a connection of its own, as anybody may."""
+        if self._client is None or self._recovery != publisher.recovery:
+            if self._client is not None:
+                self._client.close()
+            self._recovery = publisher.recovery
+            self._client = MemoryRecoveryClient(
+                publisher.recovery, network=self._network.sockets, name="stranger"
+            )
+            self._client.connect()
+        try:
+            while self._client.receive() is not None:
+                pass
+            make = self._rng.choice(self._to_recovery)
+            for _ in range(self._burst()):
+                self._client.send(self._made(make(publisher)))
+        except (TransportError, FrameError):
+            self._client = None
+
+    def _check(self, publisher: "SimulatedPublisher") -> None:
+        """Complain of what no stranger may bring about."""
+        network, core = self._network, publisher.core
+        if network.answered_bytes:
+            self._book.complain(f"a stranger got {network.answered_bytes} bytes for nothing")
+            network.answered_bytes = 0
+        if core is not None and core.group is not None:
+            known = len(self._subscribers) * (1 + max(one.crashes for one in self._subscribers))
+            if core.group.window.receivers > known:
+                self._book.complain(f"{publisher.name} waits for receivers that never joined")
+
+    def _stream(self, publisher: "SimulatedPublisher") -> tuple[int, str, int]:
+        """Return (session, topic, next sequence) of a real stream."""
+        core = publisher.core
+        assert core is not None
+        heads = core.heads() or {publisher.topics[0]: (0, 0)}
+        topic = self._rng.choice(sorted(heads))
+        return core.session, topic, heads[topic][1]
+
+    def _new_topic(self) -> str:
+        self._topics += 1
+        return f"forged-{self._topics}"
+
+    def _heartbeat(self, session: int, topic: str, following: int, earliest: int) -> bytes:
+        body = control.Heartbeat(earliest)
+        return wire.control_frame(
+            Kind.HEARTBEAT, session, body, sequence=min(following, 2**63 - 1), topic=topic.encode()
+        )
+
+    def _heartbeat_near(self, publisher: "SimulatedPublisher") -> bytes:
+        session, topic, following = self._stream(publisher)
+        return self._heartbeat(session, topic, following + self._rng.randrange(1, 50), 0)
+
+    def _heartbeat_far(self, publisher: "SimulatedPublisher") -> bytes:
+        session, topic, following = self._stream(publisher)
+        return self._heartbeat(session, topic, following + self._rng.choice(_FAR), 0)
+
+    def _heartbeat_evicted(self, publisher: "SimulatedPublisher") -> bytes:
+        session, topic, following = self._stream(publisher)
+        ahead = following + self._rng.choice((0, 5, *_FAR))
+        return self._heartbeat(session, topic, ahead, self._rng.choice((following, ahead)))
+
+    def _heartbeat_new(self, publisher: "SimulatedPublisher") -> bytes:
+        session, _, _ = self._stream(publisher)
+        return self._heartbeat(session, self._new_topic(), self._rng.choice((0, 7, *_FAR)), 0)
+
+    def _data(self, session: int, topic: str, sequence: int, flags: int = 0) -> bytes:
+        body = b"\x94\x91\xa6forged\xc0\xc0\xc0"
+        rest = wire.REST.pack(min(sequence, 2**63 - 2), 1, len(body), 0)
+        return wire.stream_prefix(topic, session, flags) + rest + body
+
+    def _data_ahead(self, publisher: "SimulatedPublisher") -> bytes:
+        session, topic, following = self._stream(publisher)
+        flags = self._rng.choice((0, wire.FLAG_PLAIN))
+        return self._data(session, topic, following + self._rng.choice(_FAR), flags)
+
+    def _data_new(self, publisher: "SimulatedPublisher") -> bytes:
+        session, _, _ = self._stream(publisher)
+        return self._data(session, self._new_topic(), self._rng.choice((0, 3, *_FAR)))
+
+    def _repair_ahead(self, publisher: "SimulatedPublisher") -> bytes:
+        session, topic, following = self._stream(publisher)
+        sequence = following + self._rng.choice(_FAR)
+        return self._data(session, topic, sequence, wire.FLAG_RETRANSMISSION)
+
+    def _welcome(self, session: int, name: str, recovery: str, age_ms: float, flags: int) -> bytes:
+        body = control.Welcome(name, recovery, 1000.0, self._rng.choice((0, 1, 2**31)), age_ms)
+        return wire.control_frame(Kind.WELCOME, session, body, flags=flags)
+
+    def _welcome_successor(self, publisher: "SimulatedPublisher") -> bytes:
+        session = self._rng.getrandbits(64)
+        recovery = self._rng.choice(("memory://nowhere", publisher.recovery))
+        return self._welcome(session, publisher.name, recovery, 0.0, 0)
+
+    def _welcome_moved(self, publisher: "SimulatedPublisher") -> bytes:
+        session, _, _ = self._stream(publisher)
+        return self._welcome(session, publisher.name, "memory://nowhere", 0.0, 0)
+
+    def _welcome_young(self, publisher: "SimulatedPublisher") -> bytes:
+        session, _, _ = self._stream(publisher)
+        return self._welcome(session, publisher.name, publisher.recovery, 0.0, 0)
+
+    def _closing(self, publisher: "SimulatedPublisher") -> bytes:
+        session, _, _ = self._stream(publisher)
+        name, at = publisher.name, publisher.recovery
+        return self._welcome(session, name, at, 0.0, wire.FLAG_CLOSING)
+
+    def _cut(self, frame: bytes) -> bytes:
+        return self._rng.choice(datagram.fragments(frame + bytes(1000), 400))
+
+    def _part(self, publisher: "SimulatedPublisher") -> bytes:
+        session, topic, following = self._stream(publisher)
+        return self._cut(self._data(session, topic, following + self._rng.randrange(1, 50)))
+
+    def _part_ahead(self, publisher: "SimulatedPublisher") -> bytes:
+        session = self._rng.choice((self._stream(publisher)[0], self._rng.getrandbits(64)))
+        topic = self._rng.choice((self._new_topic(), publisher.topics[0]))
+        return self._cut(self._data(session, topic, self._rng.getrandbits(62)))
+
+    def _parity(self, publisher: "SimulatedPublisher") -> bytes:
+        session, topic, following = self._stream(publisher)
+        sequence = following + self._rng.choice(_FAR)
+        data = self._data(session, topic, sequence)
+        body = Parity(1, 1, 0, [topic], [(0, min(sequence, 2**63 - 2), len(data))], data)
+        number = self._rng.choice((1, self._rng.getrandbits(62)))
+        return wire.control_frame(Kind.PARITY, session, body, sequence=number)
+
+    def _mark(self, publisher: "SimulatedPublisher") -> bytes:
+        session, _, _ = self._stream(publisher)
+        return wire.control_frame(Kind.MARK, session, sequence=self._rng.getrandbits(62))
+
+    def _refused(self, publisher: "SimulatedPublisher") -> bytes:
+        session, topic, following = self._stream(publisher)
+        reason = self._rng.choice((control.HISTORY, "evicted", "crash", "budget"))
+        body = control.Refused(topic, [(0, following + 1000)], reason)
+        return wire.control_frame(Kind.REFUSED, session, body)
+
+    def _echo(self, publisher: "SimulatedPublisher") -> bytes:
+        _, topic, following = self._stream(publisher)
+        head = control.Head(topic, following + 5, following + 9, 0)
+        body = control.Heads(publisher.name, [head])
+        return wire.control_frame(Kind.ECHO, self._rng.getrandbits(64), body)
+
+    def _nack(self, publisher: "SimulatedPublisher") -> bytes:
+        session, topic, _ = self._stream(publisher)
+        attempt = self._rng.choice((1, 5, 1000))
+        body = control.Nack(topic, [(0, self._rng.choice((1, _ENDLESS)))], attempt)
+        return wire.control_frame(Kind.NACK, session, body)
+
+    def _nack_parts(self, publisher: "SimulatedPublisher") -> bytes:
+        session, topic, following = self._stream(publisher)
+        body = control.Nack(topic, [(0, 1000)], 1, self._rng.randrange(following + 1))
+        return wire.control_frame(Kind.NACK, session, body)
+
+    def _marked(self, publisher: "SimulatedPublisher") -> bytes:
+        session, _, _ = self._stream(publisher)
+        body = control.Marked(self._rng.getrandbits(64), 0, 1)
+        return wire.control_frame(Kind.MARKED, session, body)
+
+    def _joined(self, publisher: "SimulatedPublisher") -> bytes:
+        session, _, _ = self._stream(publisher)
+        body = control.Joined(self._rng.getrandbits(64), "stranger", True)
+        return wire.control_frame(Kind.JOINED, session, body)
+
+    def _leave(self, publisher: "SimulatedPublisher") -> bytes:
+        session, _, _ = self._stream(publisher)
+        body = control.Joined(self._rng.getrandbits(64), "stranger")
+        return wire.control_frame(Kind.LEAVE, session, body)
+
+    def _heads_request(self, publisher: "SimulatedPublisher") -> bytes:
+        session, _, _ = self._stream(publisher)
+        return wire.control_frame(Kind.HEADS_REQUEST, session, sequence=self._rng.getrandbits(62))
+
+    def _garbage(self, publisher: "SimulatedPublisher") -> bytes:
+        session, _, _ = self._stream(publisher)
+        kind = self._rng.choice(list(Kind))
+        noise = bytearray(wire.control_frame(kind, session) + self._rng.randbytes(20))
+        noise[5 + self._rng.randrange(len(noise) - 5)] ^= 1 + self._rng.randrange(255)
+        return bytes(noise)
