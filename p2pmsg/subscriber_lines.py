@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from p2pmsg import control, wire
 from p2pmsg.multicast.confirmation import GroupPeer
 from p2pmsg.start import Start
-from p2pmsg.subscriber_command import Command
+from p2pmsg.subscriber_command import Command as Command
 from p2pmsg.subscriber_peer import Peer
 from p2pmsg.subscriber_rewound import find_rewound, note_probed
 from p2pmsg.subscriber_upstream import merge_heads

@@ -1,6 +1,6 @@
 """A MoldUDP64 publisher's state machine: messages and requests in, packets out. No I/O."""
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from recovery import (
     ReplayConfig,
     RetransmitConfig,
     RetransmitScheduler,
+    TokenBucket,
 )
 
 if TYPE_CHECKING:
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 _MS = 1_000_000
 _STREAM = "mold"
 _ADDRESSES_MAX = 4096
+HOST_BYTES_S, HOST_BURST_BYTES = 16 * 2**20, 4 * 2**20
+"""Answers to one host. A request is 20 bytes and its sender's address may be forged: the host that
+it names gets no more than this. A receiver that is short of it asks again."""
+ALL_BYTES_S, ALL_BURST_BYTES = 64 * 2**20, 16 * 2**20
+"""Answers to all hosts together."""
+_HOSTS_MAX = 4096
 END_REPEAT_NS = 100 * _MS
 _Made = tuple[int, int, bytes]
 """Sequence, count, packet."""
@@ -38,6 +45,7 @@ class MoldPublisherCore:
         invalid: requests that were dropped, by reason.
         requests, messages_repaired: requests taken, and messages sent again.
         unanswered: messages asked for that nothing keeps.
+        throttled: requests not answered, since the host they name, or all, had had enough.
 
     """
 
@@ -58,7 +66,9 @@ class MoldPublisherCore:
         self.outbox: deque[bytes] = deque()
         self.replay = ReplayBuffer(replay)
         self.invalid: Counter[str] = Counter()
-        self.requests = self.messages_repaired = self.unanswered = 0
+        self.requests = self.messages_repaired = self.unanswered = self.throttled = 0
+        self._budget = TokenBucket(ALL_BYTES_S, ALL_BURST_BYTES)
+        self._hosts: OrderedDict[str, TokenBucket] = OrderedDict()
         self.ended = False
         self._packet_bytes = packet_bytes
         self._history = history
@@ -140,6 +150,9 @@ class MoldPublisherCore:
         stop = min(start + count, self.following)
         if start >= stop:
             return
+        if not self._may_answer(str(address[0]), now_ns):
+            self.throttled += 1
+            return
         requester = repr(address).encode()
         if requester not in self._addresses and len(self._addresses) >= _ADDRESSES_MAX:
             self._addresses.pop(next(iter(self._addresses)))
@@ -168,6 +181,20 @@ class MoldPublisherCore:
                 self._scheduler.drop_range(requester, _STREAM, start + count, stop)
             return data, address
         return None
+
+    def _may_answer(self, host: str, now_ns: int) -> bool:
+        """Take an answer out of a host's budget, if it has one left."""
+        budget = self._hosts.get(host)
+        if budget is None:
+            if len(self._hosts) >= _HOSTS_MAX:
+                self._hosts.popitem(last=False)
+            budget = self._hosts[host] = TokenBucket(HOST_BYTES_S, HOST_BURST_BYTES)
+        self._hosts.move_to_end(host)
+        size = self._packet_bytes
+        if budget.available(now_ns) < 1 or not self._budget.try_take(size, now_ns):
+            return False
+        budget.take(size, now_ns)
+        return True
 
     def _find(self, start: int, stop: int) -> list[bytes]:
         messages: list[bytes] = []

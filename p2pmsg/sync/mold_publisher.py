@@ -40,6 +40,7 @@ class MoldPublisherStats:
         replay_bytes: what the replay buffer holds.
         requests, messages_repaired: requests taken, and messages sent again.
         unanswered: messages asked for that nothing keeps.
+        throttled: requests not answered, since their host had had 16 MiB/s, or all had 64 MiB/s.
         requests_invalid: requests that were dropped, by reason.
         log: what there is to tell of the log, or None.
 
@@ -53,6 +54,7 @@ class MoldPublisherStats:
     unanswered: int
     requests_invalid: dict[str, int]
     log: LogStats | None = None
+    throttled: int = 0
 
 
 class MoldPublisher(ClosesAtOnce):
@@ -174,6 +176,7 @@ class MoldPublisher(ClosesAtOnce):
                 messages_repaired=core.messages_repaired,
                 unanswered=core.unanswered,
                 requests_invalid=dict(core.invalid),
+                throttled=core.throttled,
                 log=None if self._log is None else self._log.stats(),
             )
 

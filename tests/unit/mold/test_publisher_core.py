@@ -3,7 +3,7 @@
 import pytest
 
 from p2pmsg.mold import codec
-from p2pmsg.mold.publisher_core import MoldPublisherCore
+from p2pmsg.mold.publisher_core import ALL_BURST_BYTES, HOST_BURST_BYTES, MoldPublisherCore
 from recovery import HeartbeatConfig, ReplayConfig, RetransmitConfig
 
 SESSION = b"TEST      "
@@ -23,7 +23,7 @@ def make(**changes):
     return MoldPublisherCore(**{**options, **changes})
 
 
-def answers(core, start, count, address="me", now_ns=0):
+def answers(core, start, count, address=("me", 1), now_ns=0):
     core.receive_request(codec.request(SESSION, start, count), address, now_ns=now_ns)
     found = []
     while (answer := core.next_answer(now_ns=now_ns)) is not None:
@@ -78,8 +78,8 @@ def test_what_is_no_longer_kept_comes_from_the_history_or_not_at_all():
 
 def test_malformed_requests_are_counted():
     core = make()
-    core.receive_request(b"x", "me", now_ns=0)
-    core.receive_request(codec.request(b"OTHER     ", 1, 1), "me", now_ns=0)
+    core.receive_request(b"x", ("me", 1), now_ns=0)
+    core.receive_request(codec.request(b"OTHER     ", 1, 1), ("me", 1), now_ns=0)
     assert core.invalid == {"length": 1, "session": 1}
 
 
@@ -105,3 +105,24 @@ def test_heartbeats_and_the_end():
     for _ in range(2):
         core.handle_timer(now_ns=30 * MS)
     assert list(core.outbox) == [codec.end_of_session(SESSION, 2)]
+
+
+def test_whoever_a_stranger_names_as_the_sender_gets_a_bounded_amount():
+    core = make(packet_bytes=1400)
+    core.publish([bytes(1000)] * 100, now_ns=0)
+
+    def answered(host, now_ns, count=10_000):
+        total = 0
+        for port in range(count):
+            core.receive_request(codec.request(SESSION, 1, 1), (host, port), now_ns=now_ns)
+            while (answer := core.next_answer(now_ns=now_ns)) is not None:
+                total += len(answer[0])
+        return total
+
+    flood = answered("victim", 0)
+    assert HOST_BURST_BYTES // 2 < flood <= HOST_BURST_BYTES
+    assert core.throttled > 1000
+    assert answered("another", 0, 10) > 10_000  # its neighbours are served all the same
+    assert answered("victim", 10**9) <= HOST_BURST_BYTES
+    hosts = sum(answered(f"host{number}", 10**9, 4000) for number in range(6))
+    assert hosts <= ALL_BURST_BYTES
