@@ -376,13 +376,14 @@ class SubscriberCore:
         self._take(stream, frame, now_ns, repaired=False)
 
     def _take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
-        if frame.sequence - stream.receiver.head > stream.jump_max and stream.receiver.started:
+        receiver = stream.receiver
+        if frame.sequence > stream.jump_max + receiver.head and receiver.started:
             assert self.member is not None
             self.member.refuse_jump(stream, frame, now_ns)
             return
         self._last = stream
         self.room.note(frame)
-        stream.receiver.receive(
+        receiver.receive(
             frame.sequence, frame.count, len(frame.data), frame, now_ns=now_ns, repaired=repaired
         )
         self._settle(stream)

@@ -95,6 +95,7 @@ class GroupMember:
         self.marks = Marks()
         self.parity: ParityReader | None = None
         self._wanted: dict[bytes, bool] = {}
+        self._known: tuple[Stream, int, Any] | None = None  # which comes from its publisher
         self._timed: dict[int, tuple[Stream, int, int]] = {}
 
     def receive(
@@ -119,8 +120,12 @@ class GroupMember:
         while at < end or not end:
             stream = core.last_stream
             if stream is not seen:
-                seen = stream
-                fits = stream is not None and is_from(stream.peer, line, address)
+                seen, known = stream, self._known
+                if known is None or known[0] is not stream or known[1:] != (line, address):
+                    fits = stream is not None and is_from(stream.peer, line, address)
+                    self._known = (stream, line, address) if fits and stream else None
+                else:
+                    fits = True
             if fits and stream is not None and not shed and self.parity is None:
                 after = take_run(core, line, stream, data, at, segment, now_ns=now_ns)
                 if after > at:
@@ -130,7 +135,10 @@ class GroupMember:
                     continue
             try:
                 frame = datagram.open_datagram(data[at : at + segment])
-                self._receive_frame(line, frame, address, now_ns, shed)
+                if fits and stream and self.parity is None and frame.startswith(stream.prefix):
+                    core.receive_frame(line, frame, now_ns=now_ns, shed=shed)
+                else:
+                    self._receive_frame(line, frame, address, now_ns, shed)
             except FrameError as error:
                 core.invalid[str(error)] += 1
             at += segment
@@ -183,6 +191,7 @@ class GroupMember:
     def forget(self, peer: Peer) -> None:
         """Forget what there is of a session."""
         self.confirmation.forget(peer)
+        self._known = None
         self.marks.forget(peer.session)
         self._timed.pop(peer.session, None)
         self.sources.pop(peer.session, None)
@@ -431,6 +440,7 @@ class GroupMember:
                 continue
             if state.proof != probe:
                 state.proof, state.places = probe, {}
+            self._known = None
             state.places.setdefault(line, address)  # copies come over each line
 
     def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> None:
