@@ -108,9 +108,7 @@ class SubscriberCore:
         self.sessions_unjoined = self.streams_rewound = 0
         self._rng = rng
         self.receiver_config = ReceiverConfig(
-            nack=config.nack,
-            reorder_bytes_max=config.receive_bytes,
-            wait_for_repair=wait_for_repair,
+            nack=config.nack, reorder_bytes_max=config.receive_bytes, wait_for_repair=wait_for_repair
         )
         self.troubled = Troubled(int(config.nack.deadline_ms * _MS))
         self._stream_count = 0
