@@ -107,8 +107,9 @@ class SubscriberCore:
         self.forgotten: Counter[str] = Counter()
         self.sessions_unjoined = self.streams_rewound = 0
         self._rng = rng
+        held = config.receive_bytes
         self.receiver_config = ReceiverConfig(
-            nack=config.nack, reorder_bytes_max=config.receive_bytes, wait_for_repair=wait_for_repair
+            nack=config.nack, reorder_bytes_max=held, wait_for_repair=wait_for_repair
         )
         self.troubled = Troubled(int(config.nack.deadline_ms * _MS))
         self._stream_count = 0

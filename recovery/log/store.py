@@ -4,6 +4,8 @@ import ctypes
 import errno
 import fcntl
 import os
+import struct
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from mmap import mmap
@@ -181,6 +183,27 @@ def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
     return called
 
 
+_STATX_BYTES: Final = 256
+_STATX_BTIME: Final = 0x800
+_AT_EMPTY_PATH: Final = 0x1000
+_BIRTH: Final = struct.Struct("=qI")
+_BIRTH_AT: Final = 80
+"""Of `stx_btime` in `struct statx`; statx(2)."""
+
+
+def _birth_of(fd: int) -> str:
+    """Return when a file was made, which Python does not tell on Linux; empty: it is not known."""
+    data = ctypes.create_string_buffer(_STATX_BYTES)
+    try:
+        failed = ctypes.CDLL(None).statx(fd, b"", _AT_EMPTY_PATH, _STATX_BTIME, data)
+    except (OSError, AttributeError):
+        return ""
+    if failed or not int.from_bytes(data.raw[:4], sys.byteorder) & _STATX_BTIME:
+        return ""
+    seconds, ns = _BIRTH.unpack_from(data.raw, _BIRTH_AT)
+    return f"{seconds}.{ns}"
+
+
 _fallocate = _find_fallocate()
 _fadvise = getattr(os, "posix_fadvise", None)  # macOS has none
 _open_files: WeakSet[_File] = WeakSet()
@@ -322,9 +345,13 @@ class FileStore:
             os.close(fd)
 
     def identity(self) -> str:
-        """Return the number of the lock's inode: the lock is made once, and a copy has another."""
+        """Return what tells the lock file from one in a copy: its inode, and when that was made.
+
+        A number alone is given to another file when this one is deleted. The other times of a file
+        change with its owner and its rights.
+        """
         assert self._lock is not None
-        return str(os.fstat(self._lock._fd).st_ino)
+        return f"{os.fstat(self._lock._fd).st_ino}-{_birth_of(self._lock._fd)}"
 
     def replace(self, name: str, data: bytes, *, durable: bool) -> None:
         """Write a file anew, by renaming."""

@@ -126,7 +126,6 @@ def test_a_mold_session_whose_closed_log_was_cut_uses_no_sequence_again(tmp_path
     assert goes_on(place, tmp_path, last)
 
 
-@pytest.mark.xfail(strict=True, reason="a log does not know that it came back shorter")
 def test_a_mold_session_that_was_killed_and_cut_uses_no_sequence_again(tmp_path, place, opened):
     child = start_child(
         "publish_until_killed", place, tmp_path, "interval", module="test_udp_mold_accepted"
@@ -166,7 +165,6 @@ def test_a_mold_session_whose_log_was_given_up_uses_no_sequence_again(tmp_path, 
     assert goes_on(place, tmp_path, last)
 
 
-@pytest.mark.xfail(strict=True, reason="a log does not know that it is a copy")
 def test_a_mold_session_out_of_a_copy_uses_no_sequence_again(tmp_path, place):
     log, copy = tmp_path / "log", tmp_path / "copy"
     publish(place, log)
