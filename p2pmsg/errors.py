@@ -65,7 +65,6 @@ __all__ = [
     "QueueFullError",
     "RemoteError",
     "RequestError",
-    "RewoundReport",
     "SessionEndedError",
     "SessionRewoundError",
     "TransportError",

@@ -87,7 +87,7 @@ class SubscriberCore:
         self.topics = topics
         self.start = start
         self.ready: deque[tuple[Stream, Delivery[Frame] | Loss]] = deque()
-        self.ready_bytes = 0
+        self.ready_bytes = self._stream_count = 0
         self.policy = policy or GapPolicy("wait")
         self.commands: deque[Command] = deque()
         self.requests: deque[tuple[int, bytes]] = deque()
@@ -98,21 +98,20 @@ class SubscriberCore:
         self.lone: Stream | None = None
         self.is_settled: Callable[[Peer], bool] | None = None
         self.endings: deque[Ending] = deque(maxlen=ENDINGS_MAX)
-        self.lines = [
-            Line(heard_ns=now_ns, shared=index in datagram_lines) for index in range(lines)
-        ]
+        shared = [index in datagram_lines for index in range(lines)]
+        self.lines = [Line(heard_ns=now_ns, shared=is_shared) for is_shared in shared]
         for index, line in enumerate(self.lines):
             line.contacted = cursor is not None and cursor.contacted(index)
         self.peers: dict[int, Peer] = {}
         self.forgotten: Counter[str] = Counter()
         self.sessions_unjoined = self.streams_rewound = 0
         self._rng = rng
-        held = config.receive_bytes
         self.receiver_config = ReceiverConfig(
-            nack=config.nack, reorder_bytes_max=held, wait_for_repair=wait_for_repair
+            nack=config.nack,
+            reorder_bytes_max=config.receive_bytes,
+            wait_for_repair=wait_for_repair,
         )
         self.troubled = Troubled(int(config.nack.deadline_ms * _MS))
-        self._stream_count = 0
         self._last: Stream | None = None
         self._unread_ns: int | None = None
         self.room = Room(config, self.receiver_config)

@@ -32,6 +32,7 @@ def verify(
 
     """
     files: LogStore = FileStore(directory) if store is None else store
+    end = read_end(files)  # before anything else: a writer goes on
     try:
         names = files.names()
     except OSError as error:
@@ -73,15 +74,16 @@ def verify(
         yield from _check_order(files, result, behind, following)
         yield from _check_index(files, segment, bool(result.findings), is_growing)
         records = segment.stop_record if not result.findings else -1
-    yield from _check_end(files, segment)
+    yield from _check_end(files, segment, end)
     if state is not None and is_closed and records not in (state.end, -1):
         what = f"it says that there were {state.end} records; the last segment ends with {records}"
         yield Finding(state_path, 0, what)
 
 
-def _check_end(files: LogStore, last: SegmentIndex | None) -> Iterator[Finding]:
-    """Compare how far the log goes with how far a process had written that was killed."""
-    end = read_end(files)
+def _check_end(
+    files: LogStore, last: SegmentIndex | None, end: tuple[int, int] | None
+) -> Iterator[Finding]:
+    """Compare how far the log goes with how far its writer had come."""
     if end is None or (last is not None and (last.first_record, last.size) >= end):
         return
     segment, size = SegmentIndex(end[0]), end[1]

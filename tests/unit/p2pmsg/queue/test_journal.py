@@ -374,7 +374,7 @@ def test_no_descriptor_left_at_the_end_of_a_compaction_stops_it_once_and_not_for
     tmp_path, monkeypatch
 ):
     journal, _ = opened(tmp_path, segment_bytes=4096)
-    unlink, sync_path = Path.unlink, journal_file._sync_path
+    unlink, sync_path = Path.unlink, journal_file.sync_path
     struck = []
 
     def unlink_and_run_out(path, missing_ok=False):
@@ -388,7 +388,7 @@ def test_no_descriptor_left_at_the_end_of_a_compaction_stops_it_once_and_not_for
         sync_path(path)
 
     monkeypatch.setattr(Path, "unlink", unlink_and_run_out)
-    monkeypatch.setattr(journal_file, "_sync_path", sync)
+    monkeypatch.setattr(journal_file, "sync_path", sync)
     failures = 0
     for sequence in range(2000):
         for record in (push_record(job(sequence)), change_record(Done(sequence, sequence + 1))):
