@@ -4,6 +4,9 @@ Each message that a publisher accepted is, at every subscriber, delivered once a
 reported lost with its exact range and reason.
 """
 
+from p2pmsg import ctrl_c  # first: the command `p2pmsg` may be interrupted at any moment
+
+# isort: split
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -182,6 +185,8 @@ def _has_log() -> bool:
     except ImportError:
         return False
 
+
+del ctrl_c
 
 if not _has_log():  # so that `from p2pmsg import *` does without what is not there
     __all__.remove("LogConfig")

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from p2pmsg import ctrl_c
 from p2pmsg.cli.arguments import Parser, UsageError, add_commands, one_line
 from p2pmsg.cli.bench import add_parser as add_bench
 from p2pmsg.cli.capacity import add_parser as add_capacity
@@ -38,7 +39,7 @@ from p2pmsg.errors import ConfigError, P2PError
 
 __all__ = ["main"]
 
-_FAILED, _WRONG, _INTERRUPTED, _PIPE_CLOSED, _TERMINATED = 1, 2, 130, 141, 143
+_FAILED, _WRONG, _PIPE_CLOSED, _TERMINATED = 1, 2, 141, 143
 _DESCRIPTION = """\
 Brokerless messaging in which nothing is lost silently.
 
@@ -50,6 +51,10 @@ example, in two terminals:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
+    return ctrl_c.run(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
     parser = _build_parser()
     try:
         own, rest = _split(sys.argv[1:] if argv is None else argv)
@@ -68,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except _Terminated:
             status = 0 if _runs_until_stopped(arguments) else _TERMINATED
         except KeyboardInterrupt:
-            status = _INTERRUPTED
+            status = ctrl_c.INTERRUPTED
         except BrokenPipeError:
             _let_go_of_output()
             status = _PIPE_CLOSED
@@ -107,6 +112,8 @@ def _runs_until_stopped(arguments: argparse.Namespace) -> bool:
 
 class _Terminated(KeyboardInterrupt):
     """SIGTERM: everything ends as with Ctrl-C."""
+
+    number = signal.SIGTERM
 
 
 @contextmanager

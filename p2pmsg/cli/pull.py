@@ -14,6 +14,7 @@ from p2pmsg.queue.puller import Puller
 
 DISCARD_STATUS = 65
 """EX_DATAERR of sysexits.h: the input is wrong, so nobody can do it."""
+_TERMINATE_S = 5.0
 _DESCRIPTION = f"""\
 Run a command for each job, with its value on standard input.
 
@@ -90,7 +91,11 @@ def _do(job: Job, command: list[str], job_timeout: float | None) -> None:
         return
     except BaseException:
         process.terminate()
-        process.wait(5)
+        try:
+            process.wait(_TERMINATE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
         raise
     status = process.returncode
     if status == 0:

@@ -197,11 +197,12 @@ class Children:
             for child in self._running:
                 child.wait(max(0.0, deadline - time.monotonic()))
         finally:
-            for child in self._children:
-                child.kill(signal.SIGKILL)
-                child.wait(_KILL_AFTER_S)
-                child.release()
-            self._selector.close()
+            with _signals_held():
+                for child in self._children:
+                    child.kill(signal.SIGKILL)
+                    child.wait(_KILL_AFTER_S)
+                    child.release()
+                self._selector.close()
 
 
 @contextmanager

@@ -1,0 +1,118 @@
+"""How the command `p2pmsg` ends on Ctrl-C: status 130, and no traceback at any moment.
+
+The package imports this before anything else, since its import takes most of a second on a slow
+machine. Where it is imported by another program nothing is done: its signals are its own.
+
+At first Ctrl-C ends the process at once, since nothing has begun. While the command runs it is a
+`KeyboardInterrupt`, but not a second one within three seconds, so that what is open is closed in
+peace. When the command has ended it ends the process at once again.
+"""
+
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
+INTERRUPTED = 130
+_AGAIN_S = 3.0
+"""So long the end is not disturbed by a second Ctrl-C."""
+_REPEAT_S = 0.01
+_IMPORTERS = ("importlib._bootstrap", "_frozen_importlib")
+"""The module that imports others: with its name, and before `importlib` has given it that name."""
+_last_s = -_AGAIN_S
+_was_pressed = False
+
+
+def run(command: "Callable[[], int]") -> int:
+    """Call `command` and return its status; 130 if Ctrl-C was pressed, whatever became of it."""
+    status = INTERRUPTED
+    try:
+        try:
+            _on_ctrl_c(_interrupt)
+            status = command()
+        finally:
+            _on_ctrl_c(_end_at_once)
+    except BaseException as error:
+        _on_ctrl_c(_end_at_once)
+        if not (_was_pressed or isinstance(error, KeyboardInterrupt)):
+            raise
+    return INTERRUPTED if _was_pressed else status
+
+
+def _look() -> bool:
+    """Whether this process is the command `p2pmsg`, and Ctrl-C has no handler of its own."""
+    name = sys.argv[0] if sys.argv else ""
+    if name == "-m":  # so it is called while Python looks for the module
+        asked = " ".join(sys.orig_argv[1:]) + " "
+        is_ours = "-m p2pmsg " in asked or "-mp2pmsg " in asked
+    else:
+        is_ours = os.path.basename(name) == "p2pmsg"
+    return is_ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def _on_ctrl_c(handler: "Callable[[int, FrameType | None], None]") -> None:
+    if _is_command:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _while_importing(number: int, frame: "FrameType | None") -> None:
+    """End at once; another program that has our name is interrupted as any is."""
+    if "p2pmsg.cli" not in sys.modules and not _is_import(frame) and sys.argv[0] != "-m":
+        signal.default_int_handler(number, frame)
+    _end_at_once()
+
+
+def _is_import(frame: "FrameType | None") -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__") in _IMPORTERS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _interrupt(number: int, frame: "FrameType | None") -> None:
+    global _last_s, _was_pressed
+    _was_pressed = True
+    if time.monotonic() - _last_s >= _AGAIN_S:
+        _last_s = time.monotonic()
+        raise KeyboardInterrupt
+
+
+def _end_at_once(number: int = 0, frame: "FrameType | None" = None) -> None:
+    """Exit without waiting for threads; nothing is open any more, or nothing is open yet."""
+    os._exit(INTERRUPTED)
+
+
+def _unraisable(what: "Any") -> None:
+    """Have an interrupt strike again that came where Python has no place for an exception."""
+    if not isinstance(what.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(what)
+        return
+    global _last_s
+    _last_s = -_AGAIN_S
+    from threading import Timer
+
+    number = getattr(what.exc_value, "number", signal.SIGINT)
+    timer = Timer(_REPEAT_S, os.kill, (os.getpid(), number))
+    timer.daemon = True
+    timer.start()
+
+
+def _ignore() -> None:
+    """Let nothing strike while the interpreter takes itself apart."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+_is_command = _look()
+if _is_command:
+    signal.signal(signal.SIGINT, _while_importing)
+    sys.unraisablehook = _unraisable
+    import atexit
+
+    atexit.register(_ignore)  # before all others, so that it is called after them
