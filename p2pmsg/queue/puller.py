@@ -35,8 +35,11 @@ class Puller(ClosesAtOnce):
     ::
 
         for job in puller:
-            with job:
-                work(job.value)
+            try:
+                with job:               # acknowledged at the end, rejected if it raises
+                    work(job.value)
+            except Exception:           # it is tried again; without this the loop would end here
+                logging.exception("job %d failed", job.sequence)
 
     It connects; pushers bind, and come and go as they like. A background thread keeps what it has
     in hand alive, for as long as the process lives. Several threads may take jobs from one puller.

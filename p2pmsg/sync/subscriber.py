@@ -76,7 +76,9 @@ class Subscriber:
             `LossReport` instead. `skip`: do not wait, go on at once, and hand over what comes late
             with `message.late` set; with `start="latest"` and no cursor only. `latest`: only the
             newest value of each key matters, so a slow reader gets that one in place of the older
-            ones, which `stats()` counts as conflated. A dict: policies by topic or prefix (`a*`).
+            ones, which `stats()` counts as conflated. Known limit: over many topics what a slow
+            reader gets can grow older without end, unreported; watch `message.timestamp_ns`. A
+            dict: policies by topic or prefix (`a*`).
             A publisher that uses sequences again is reported in the same way, as `RewoundReport`
             or `SessionRewoundError`, and logged with `skip`, too.
         on_end: what to do when a session of a `mold://` feed is over and all of it was delivered or
