@@ -3,11 +3,14 @@
 import argparse
 import json
 import os
+import shutil
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.demo_report import choose_progress, render_report, summarize
+from p2pmsg.cli.log_access import MissingExtraError
 from p2pmsg.demo.bars import write_csv
 from p2pmsg.demo.plan import Source
 from p2pmsg.demo.run import TRANSPORTS, run_demo
@@ -22,7 +25,8 @@ slow, which reads slowly for a while. The kernel drops 5 % of the datagrams of e
 choice, slow's connection is cut every second instead.) A Spark query makes one-second bars
 (open, high, low, close, volume) of the trades. With a log, the publisher is killed midway and
 started again. At the end stand the ledger of each subscriber and
-the bars, compared with those computed straight from the input. Without Java it runs all but Spark.
+the bars, compared with those computed straight from the input. Without Java or the extra `spark` it
+runs all but Spark, without the extra `udp` over TCP, and says so.
 
 examples:
   p2pmsg demo
@@ -47,7 +51,8 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--output", metavar="FILE", type=kinds.output_file,
-        help="write the bars as CSV, and a picture of Spark's (FILE.png)",
+        help="write the bars as CSV, and a picture of Spark's (FILE.png; needs the extras plot and "
+        "spark; with --no-spark there is none)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object at the end, nothing else"
@@ -58,7 +63,8 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--transport", choices=TRANSPORTS,
-        help="how the feed goes: udp, by multicast (default), or tcp (default with --log)",
+        help="how the feed goes: udp, by multicast (default with the extra udp), or tcp (default "
+        "without it and with --log)",
     )  # fmt: skip
     parser.add_argument("--no-spark", action="store_true", help="leave Spark out")
 
@@ -76,30 +82,77 @@ def _log_directory(text: str) -> str:
     return text
 
 
+def _transport(arguments: argparse.Namespace) -> str:
+    """Return how the feed goes; say so where a package for the usual way is missing."""
+    chosen: str | None = arguments.transport
+    if find_spec("crc32c") is None:
+        advice = "needs the package crc32c: pip install 'p2pmsg[udp]'"
+        if chosen == "udp":
+            raise MissingExtraError(f"--transport udp {advice}")
+        if chosen is None:
+            print(f"p2pmsg demo: over tcp; udp multicast {advice}", file=sys.stderr, flush=True)
+            return "tcp"
+    return chosen or ("udp" if arguments.log is None else "tcp")
+
+
+def _require_picture() -> None:
+    """Raise `MissingExtraError` where Spark, or what draws its bars, is missing."""
+    missing = [name for name in ("matplotlib", "pyspark", "pyarrow") if find_spec(name) is None]
+    if missing:
+        lacks = f"the package {missing[0]}: pip install 'p2pmsg[plot,spark]'"
+    elif not (os.environ.get("JAVA_HOME") or shutil.which("java")):
+        lacks = "Java 17 or newer"
+    else:
+        return
+    raise MissingExtraError(
+        f"--output draws Spark's bars too, which needs {lacks}; --no-spark writes the CSV alone"
+    )
+
+
+def _written_ns(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Run the demo; 0 only if every ledger balances, nothing is lost and the bars are equal."""
+    """Run the demo; 0 only if every ledger balances, nothing is lost and the bars are equal.
+
+    With `--output` and Spark, also only if the picture was drawn.
+    """
     progress = choose_progress(arguments.json)
     source = Source(path=arguments.input, trades=arguments.trades)
     if arguments.log is not None:
         import_log()  # says what is missing
-    picture = f"{arguments.output}.png" if arguments.output else None
+    transport = _transport(arguments)
+    picture, before = None, 0
+    if arguments.output and not arguments.no_spark:
+        _require_picture()
+        try:
+            picture = kinds.output_file(f"{arguments.output}.png")
+        except argparse.ArgumentTypeError as refused:
+            raise kinds.UsageError(f"--output: {refused}") from refused
+        before = _written_ns(picture)
     state = run_demo(
         source,
         progress,
         with_spark=not arguments.no_spark,
         log=arguments.log,
-        transport=arguments.transport or ("udp" if arguments.log is None else "tcp"),
+        transport=transport,
         picture=picture,
     )
     if arguments.output:
         write_csv(state.bars, arguments.output)
+    if picture is not None and _written_ns(picture) == before:  # an old one is not the new one
+        state.errors.append(f"the picture {picture!r} was not drawn: Spark {state.spark}")
     if arguments.json:
         print(json.dumps(summarize(state)))
     else:
         print(render_report(state))
         if arguments.output:
             print(f"the bars are in {arguments.output}")
-            if picture is not None and os.path.exists(picture):
+            if picture is not None and _written_ns(picture) != before:
                 print(f"a picture of Spark's bars is {picture}")
     sys.stdout.flush()
     if state.spark.startswith("left out:"):

@@ -107,6 +107,52 @@ def test_without_java_the_demo_runs_all_else_and_says_what_is_missing(tmp_path):
     assert line.startswith("p2pmsg demo: Spark was left out: ")
 
 
+def without(folder, *packages):
+    """Return an environment in which packages are not found, as where they are not installed."""
+    text = f"""
+import importlib.machinery
+found = importlib.machinery.PathFinder.find_spec
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] in {packages!r} else found(name, path, target)
+importlib.machinery.PathFinder.find_spec = find_spec
+"""
+    (folder / "sitecustomize.py").write_text(text)
+    return os.environ | {"PYTHONPATH": str(folder)}
+
+
+def test_the_demo_goes_over_tcp_without_the_extras(tmp_path):
+    env = without(tmp_path, "crc32c", "rich", "pyspark", "pyarrow", "matplotlib")
+    ended = run("demo", "--trades", "2000", "--json", env=env)
+
+    assert ended.returncode == 0, ended.stderr
+    assert_good(json.loads(ended.stdout), 2000)
+    over, spark = ended.stderr.decode().splitlines()
+    assert over.startswith("p2pmsg demo: over tcp; ")
+    assert "pip install 'p2pmsg[udp]'" in over
+    assert "pip install 'p2pmsg[spark]'" in spark
+
+
+def test_udp_that_was_asked_for_names_the_extra(tmp_path):
+    ended = run("demo", "--transport", "udp", env=without(tmp_path, "crc32c"))
+
+    assert ended.returncode == 2
+    (line,) = ended.stderr.decode().splitlines()
+    assert "pip install 'p2pmsg[udp]'" in line
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "pyspark"])
+def test_output_without_what_draws_is_refused_before_it_begins(package, tmp_path):
+    bars_file = tmp_path / "bars.csv"
+    ended = run("demo", "--output", str(bars_file), env=without(tmp_path, package))
+
+    assert ended.returncode == 2
+    assert ended.stdout == b""
+    (line,) = ended.stderr.decode().splitlines()
+    assert package in line
+    assert "pip install 'p2pmsg[plot,spark]'" in line
+    assert not bars_file.exists()
+
+
 @MARKETS
 def test_the_demo_over_a_market_without_spark(find, tmp_path):
     market = find("market.jsonl.gz")
