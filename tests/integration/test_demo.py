@@ -189,10 +189,15 @@ def test_the_demo_over_a_recorded_market_with_spark(tmp_path):
 
 @pytest.mark.spark
 @needs_spark
-def test_the_demo_of_a_random_walk_with_spark():
-    ended = run("demo", "--json", "--trades", "20000", timeout=DEMO_TIMEOUT_S)
+def test_the_demo_of_a_random_walk_with_spark(tmp_path):
+    bars_file = tmp_path / "bars.csv"
+    ended = run(
+        "demo", "--json", "--trades", "20000", "--output", str(bars_file), timeout=DEMO_TIMEOUT_S
+    )
 
     assert ended.returncode == 0, ended.stderr
+    assert read_csv(bars_file) == compute_bars(random_walk(20_000))
+    assert (tmp_path / "bars.csv.png").read_bytes().startswith(b"\x89PNG")
     summary = json.loads(ended.stdout)
     assert_good(summary, 20_000)
     assert summary["spark_rows"] == 20_000
