@@ -109,9 +109,10 @@ class LineTally:
         else:  # late, by another way or again
             tally.missing = max(0, tally.missing - count)
             seen.heads[line] = max(head, stop)
-        receiver = stream.receiver
-        if not receiver.has(start, count):
-            tally.first += count
+        lacking = stream.receiver.lacks(start, count)
+        if lacking:
+            tally.first += lacking
+            tally.second += count - lacking
             if len(seen.recent) >= _RECENT:
                 del seen.recent[next(iter(seen.recent))]
             seen.recent[start] = stop, now_ns

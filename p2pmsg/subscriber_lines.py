@@ -29,7 +29,8 @@ _MS = 1_000_000
 PEERS_MAX = 4096
 """Sessions known at once; the ones that ended first are forgotten first."""
 PROBE_RETRY_NS = 100 * _MS
-_TRIES_QUICK, _TRIES_MAX = 4, 8
+PROBE_SOON_NS = 10 * _MS
+_TRIES_SOON, _TRIES_QUICK, _TRIES_MAX = 4, 4, 8
 """Then probes come ever more rarely, up to 1.6 s: the echo of many streams takes its time, and so
 do those of many subscribers that join at the same time."""
 _NEVER_NS = 2**62
@@ -40,8 +41,15 @@ STRANGE_NS = 1000 * _MS
 
 
 def probe_wait_ns(tries: int) -> int:
-    """Return how long the echo of a probe is waited for that was repeated so often."""
-    return PROBE_RETRY_NS << min(max(0, tries - _TRIES_QUICK), _TRIES_MAX - _TRIES_QUICK)
+    """Return how long the echo of a probe is waited for that was repeated so often.
+
+    The probe and the subscription to its echo go over two connections, so a first probe may come
+    too early: 10 ms double to 80; then it is 100, four times, and doubles again.
+    """
+    if tries < _TRIES_SOON:
+        return PROBE_SOON_NS << tries
+    later = tries - _TRIES_SOON
+    return PROBE_RETRY_NS << min(max(0, later - _TRIES_QUICK), _TRIES_MAX - _TRIES_QUICK)
 
 
 @dataclass(slots=True)
@@ -197,7 +205,7 @@ class LineDesk:
             self._core.commands.append(Command("unsubscribe", peer.probe_line, prefix=prefix))
         peer.probe = self._core._rng.getrandbits(64)
         peer.probe_line = line
-        peer.probe_due_ns, peer.probe_tries = now_ns + PROBE_RETRY_NS, 0
+        peer.probe_due_ns, peer.probe_tries = now_ns + probe_wait_ns(0), 0
         note_probed(self._core, peer)
         prefix = wire.control_prefix(Kind.ECHO, peer.probe)
         self._core.commands.append(Command("subscribe", line, prefix=prefix))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from p2pmsg import control, wire
 from p2pmsg.start import Start
 from p2pmsg.subscriber_command import Command
-from p2pmsg.subscriber_lines import PROBE_RETRY_NS, probe_wait_ns
+from p2pmsg.subscriber_lines import probe_wait_ns
 from p2pmsg.subscriber_peer import Peer, Stream
 from p2pmsg.subscriber_routes import Route
 from p2pmsg.subscriber_upstream import (
@@ -341,7 +341,7 @@ class RelayDesk:
         route.probe_tries = 0
         prefix = wire.control_prefix(Kind.ECHO, route.probe)
         self._core.commands.append(Command("subscribe", route.line, prefix=prefix))
-        self._core.next_check_ns = min(self._core.next_check_ns, now_ns + PROBE_RETRY_NS)
+        self._core.next_check_ns = min(self._core.next_check_ns, now_ns + probe_wait_ns(0))
         self._request_probe(peer, route, now_ns)
 
     def _forget_probe(self, route: Route) -> None:

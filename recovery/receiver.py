@@ -317,6 +317,15 @@ class StreamReceiver(ReceiverView[T]):
         stop = start + count
         return self._start >= 0 and stop <= self._head and not self._nacks.overlap(start, stop)
 
+    def lacks(self, start: int, count: int) -> int:
+        """Return how many messages of a frame have neither come nor been lost."""
+        stop = start + count
+        if self._start < 0:
+            held = self._reorder.covered.overlap(start, stop)
+            return count - sum(last - first for first, last in held)
+        gaps = self._nacks.overlap(start, stop)
+        return max(0, stop - max(self._head, start)) + sum(last - first for first, last in gaps)
+
     def drain_repair_ages(self) -> list[int]:
         """Take out the times from detection to repair, in ns, one for each gap repaired."""
         ages, self._ages_ns = self._ages_ns, []
