@@ -79,15 +79,15 @@ def test_a_mistyped_name_fails_stream_and_batch(spark, feed, tmp_path):
 
 
 def test_a_view_reads_what_there_was_when_it_was_made(spark, feed):
-    create = f"TEMPORARY VIEW trades USING p2pmsg OPTIONS (peers '{feed.endpoint}', subscribe 't')"
+    create = f"TEMPORARY VIEW trades_now USING p2pmsg OPTIONS (peers '{feed.endpoint}', subscribe 't')"
     spark.sql(f"CREATE {create}")
     try:
         feed.publish_many("t", [b"x"] * 50)
         sealed(feed, "t", 150)
-        assert spark.sql("SELECT count(*) FROM trades WHERE offset >= 90").first()[0] == 10
-        assert spark.read.table("trades").count() == 100
+        assert spark.sql("SELECT count(*) FROM trades_now WHERE offset >= 90").first()[0] == 10
+        assert spark.read.table("trades_now").count() == 100
         spark.sql(f"CREATE OR REPLACE {create}")
-        assert spark.table("trades").count() == 150
+        assert spark.table("trades_now").count() == 150
     finally:
         spark.catalog.dropTempView("trades")
 
