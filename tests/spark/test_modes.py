@@ -89,7 +89,7 @@ def test_a_view_reads_what_there_was_when_it_was_made(spark, feed):
         spark.sql(f"CREATE OR REPLACE {create}")
         assert spark.table("trades_now").count() == 150
     finally:
-        spark.catalog.dropTempView("trades")
+        spark.catalog.dropTempView("trades_now")
 
 
 def test_a_table_is_refused_with_what_to_do_instead(spark, feed):
