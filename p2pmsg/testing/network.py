@@ -122,7 +122,7 @@ class FaultyNetwork:
         """Decide what becomes of a frame; the hook of the memory network."""
         kind = kind_of(frame)
         self.sent[kind] += 1
-        if kind == "ECHO":
+        if kind == "ECHO" and link.kind != "request":  # nobody but a stranger sends one there
             self.echoes[name_of(link.target)] += 1
         elif kind == "PROBE":
             self.probes[name_of(link.source)] += 1

@@ -4,7 +4,6 @@ Forged data with the very next sequences of a stream are not among them: without
 believed where they have the publisher's address.
 """
 
-import os
 from collections import Counter
 from dataclasses import replace
 
@@ -13,7 +12,7 @@ import pytest
 from p2pmsg.multicast.confirmation import Confirmation
 from tests.simulation.profiles import MULTICAST, PROFILES, build, run
 
-SEEDS = max(2, int(8 * float(os.environ.get("P2PMSG_SEEDS", "1"))))
+SEEDS = pytest.mark.rounds(5, 150)
 FORGED = 100.0
 GROUPS = (
     "clean", "5 % lost", "20 % lost", "twice and out of order", "large messages", "slow network",
@@ -30,12 +29,12 @@ def run_forged(profile, seed):
     return simulation
 
 
-@pytest.mark.timeout(max(120, 4 * SEEDS))
+@SEEDS
 @pytest.mark.parametrize("name", GROUPS)
-def test_a_stranger_to_a_group_changes_no_ledger_and_gets_no_answer(name):
+def test_a_stranger_to_a_group_changes_no_ledger_and_gets_no_answer(name, rounds):
     profile = replace(MULTICAST[name], run_ms=200)
     forged = Counter()
-    for seed in range(SEEDS):
+    for seed in range(rounds):
         simulation = run_forged(profile, seed)
         forged += simulation.stranger.forged
         assert simulation.published, seed
@@ -43,21 +42,24 @@ def test_a_stranger_to_a_group_changes_no_ledger_and_gets_no_answer(name):
     assert wanted <= set(forged)
 
 
-@pytest.mark.timeout(max(120, 4 * SEEDS))
+@SEEDS
 @pytest.mark.parametrize("name", CHANNELS)
-def test_a_stranger_on_the_recovery_channel_changes_no_ledger(name):
-    for seed in range(SEEDS):
+def test_a_stranger_on_the_recovery_channel_changes_no_ledger(name, rounds):
+    for seed in range(rounds):
         simulation = run_forged(PROFILES[name], seed)
         assert simulation.published, seed
         assert simulation.stranger.forged["NACK"] + simulation.stranger.forged["JOINED"]
 
 
+@SEEDS
 @pytest.mark.parametrize("name", ["5 % lost", "large messages", "logs"])
-def test_subscribers_that_send_no_token_are_repaired_over_the_recovery_channel(name, monkeypatch):
+def test_subscribers_that_send_no_token_are_repaired_over_the_recovery_channel(
+    name, rounds, monkeypatch
+):
     """Those of earlier releases; their NACKs by UDP are as good as a stranger's."""
     monkeypatch.setattr(Confirmation, "receive_admitted", lambda *_: None)
     refused = 0
-    for seed in range(SEEDS):
+    for seed in range(rounds):
         simulation = build(MULTICAST[name], seed)
         run(simulation, MULTICAST[name])
         for publisher in simulation.publishers:
@@ -65,4 +67,4 @@ def test_subscribers_that_send_no_token_are_repaired_over_the_recovery_channel(n
             refused += group.invalid["token"]
             assert (group.nacks, group.window.receivers) == (0, 0)
         assert not simulation.lost.get("timeout"), seed
-    assert refused > SEEDS
+    assert refused > rounds

@@ -4,13 +4,11 @@ The steps are a WELCOME, PROBE, ECHO or JOINED, data that comes before the ECHO,
 note of the session. A failing run is named by its seed. `P2PMSG_SEEDS=10` runs ten times as many.
 """
 
-import os
-
 import pytest
 
 from tests.simulation.profiles import Profile, build, run
 
-SEEDS = int(40 * float(os.environ.get("P2PMSG_SEEDS", "1")))
+SEEDS = pytest.mark.rounds(10, 300)
 STARTS = ("earliest", "latest", 5, "time")
 KILLS = {"join_kills": 0.15, "restart_ms": 40, "repair_timeout_ms": 2000}
 SLOW = {"delay_min_ms": 2, "delay_max_ms": 30}
@@ -33,6 +31,9 @@ PROFILES = {
     "multicast, cursors": Profile(
         {**KILLS, **LOSSY, "multicast": True, "cursor": True}, joiners=STARTS
     ),
+    "multicast, never come back": Profile(
+        {**KILLS, **LOSSY, "multicast": True, "gone_for_good": 0.5}, joiners=STARTS, publishers=2
+    ),
 }
 LOGGED = {
     "logs": Profile({**KILLS, **LOSSY, "log": True}, joiners=STARTS),
@@ -47,18 +48,18 @@ LOGGED = {
 }  # fmt: skip
 
 
-@pytest.mark.timeout(max(120, SEEDS))
+@SEEDS
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
-def test_what_was_kept_is_accounted_for_whoever_dies_at_a_join(profile):
-    for seed in range(SEEDS):
+def test_what_was_kept_is_accounted_for_whoever_dies_at_a_join(profile, rounds):
+    for seed in range(rounds):
         simulation = build(profile, seed)
         run(simulation, profile, quiet_ms=0)
 
 
-@pytest.mark.timeout(max(120, SEEDS))
+@SEEDS
 @pytest.mark.parametrize("profile", LOGGED.values(), ids=LOGGED)
-def test_what_was_kept_is_accounted_for_whoever_dies_at_a_join_with_a_log(profile):
+def test_what_was_kept_is_accounted_for_whoever_dies_at_a_join_with_a_log(profile, rounds):
     pytest.importorskip("recovery.log")
-    for seed in range(SEEDS):
+    for seed in range(rounds):
         simulation = build(profile, seed)
         run(simulation, profile, quiet_ms=0)
