@@ -368,7 +368,7 @@ class LineDesk:
             elif peer.joined and peer.direct and now_ns >= peer.keep_alive_ns:
                 self.send_joined(peer, now_ns)
             silent = now_ns - peer.heard_ns > self._timeout_ns
-            if not peer.joined and now_ns - peer.heard_ns > self._give_up_ns:
+            if now_ns - peer.heard_ns > self._give_up_ns:
                 self._give_up(peer, now_ns)
             if silent or peer.blamed:  # or it is back: perhaps it restarted on its log
                 peer.blamed = silent
@@ -428,6 +428,8 @@ class LineDesk:
         peer.gone = True
         if not peer.joined:
             self._begin_unjoined(peer, now_ns)
+        elif core.member is not None:
+            core.member.confirmation.believe(peer, now_ns)
         for stream in peer.streams.values():
             stream.receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)
             core._settle(stream)
@@ -440,10 +442,14 @@ class LineDesk:
             peer.held.setdefault(peer.session, part)
 
     def _give_up(self, peer: Peer, now_ns: int) -> None:
-        """Hand on what came of a session that has been silent since, and was never joined.
+        """Hand on what came of a session that fell silent before it was joined, or confirmed it.
 
         It is probed on: when its publisher comes back on its log, it goes on from there.
         """
+        if peer.joined:
+            if self._core.member is not None:
+                self._core.member.confirmation.believe(peer, now_ns)
+            return
         self._hold_part(peer)
         if peer.given_up and all(s.receiver.started for s in peer.streams.values()):
             return

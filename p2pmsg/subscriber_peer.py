@@ -141,7 +141,8 @@ class Stream:
         malformed: messages whose frame turned out to be malformed; they count as lost.
         progress_ns: when a relay's progress is noted again at the soonest; `relay_heads` how far
             relays were by their last heartbeats, by line.
-        probed: its head when the session was last probed.
+        probed: its head when the session was last probed; in a multicast, up to where messages had
+            come or were confirmed, or `probed_early` where frames ended that came before it began.
         retired: it has ended, and another one has its place: the publisher has gone back.
         prefix: how its frames begin; `plain_prefix` those that have values only.
         lone: reads `prefix`, the header behind it, and four bytes of the body.
@@ -170,6 +171,7 @@ class Stream:
         "plain_prefix",
         "prefix",
         "probed",
+        "probed_early",
         "progress_ns",
         "receiver",
         "relay_heads",
@@ -188,6 +190,7 @@ class Stream:
         self.lone = lone_struct(len(self.prefix))
         self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng, peer.feedback)
         self.history = self.probed = self.progress_ns = 0
+        self.probed_early: tuple[int, ...] = ()
         self.relay_heads: dict[int, int] = {}
         self.retired = False
         self.conflated = 0

@@ -5,6 +5,10 @@ and gives sequences that are in use to other messages. An honest publisher canno
 answer to a PROBE was made after the PROBE was sent, so its heads are not below what the subscriber
 had then, however late other frames are. Only the publisher's own answer is compared: relays lag.
 
+In a multicast anybody can tell of messages that never were, so a head that was only heard of shows
+nothing: there it is what came or was confirmed that counts, and before a stream has begun only what
+came and is not further ahead of the answer than is believed at all.
+
 ::
 
     PROBE: remember the heads ──▶ ECHO: a head is below ──▶ what is still missing is lost: `rewound`
@@ -30,7 +34,13 @@ are kept."""
 def note_probed(core: "SubscriberCore", peer: Peer) -> None:
     """Remember how far the streams of a session have come, when it is probed."""
     for stream in peer.streams.values():
-        stream.probed = _heard(core, stream.receiver.head_known)
+        receiver = stream.receiver
+        if peer.group is None:
+            stream.probed = _heard(core, receiver.head_known)
+        elif receiver.started:
+            stream.probed = _heard(core, max(receiver.received_stop, stream.confirmed))
+        else:
+            stream.probed, stream.probed_early = 0, receiver.early_stops
 
 
 def _heard(core: "SubscriberCore", position: int) -> int:
@@ -46,6 +56,8 @@ def find_rewound(
     listed = {head.topic: head for head in heads.streams}
     for topic, stream in list(peer.streams.items()):
         following, began = _place(listed.get(topic), heads.floor)
+        if stream.probed_early:
+            _note_early(core, stream, following if topic in listed else None)
         if following < stream.probed:
             _begin_again(core, stream, following, began, now_ns)
     if core.cursor is None or peer.joined:
@@ -67,6 +79,17 @@ def find_rewound(
             core._settle(stream_)
 
 
+def _note_early(core: "SubscriberCore", stream: Stream, following: int | None) -> None:
+    """Work out up to where a multicast's publisher was, when it was asked to begin a stream.
+
+    Of a topic that it does not know (None) there may have been nothing: it is asked again.
+    """
+    stops, stream.probed_early = stream.probed_early, ()
+    if following is not None:  # its answer to another question may have begun it since
+        believed = [stop for stop in stops if stop <= following + stream.jump_max]
+        stream.probed = _heard(core, max(believed, default=0))
+
+
 def _place(head: control.Head | None, floor: int) -> tuple[int, int]:
     """Return a stream's next sequence, and where its publisher's life began with it."""
     if head is None:
@@ -80,7 +103,10 @@ def _begin_again(
     peer, receiver = stream.peer, stream.receiver
     joined = receiver.started
     if not joined:  # what came of the publisher's former life before its echo
-        receiver.start_at(max(began, receiver.first_known), now_ns=now_ns)
+        limit = None if peer.group is None else following + stream.jump_max
+        first = max(began, receiver.first_known)
+        receiver.start_at(first, now_ns=now_ns, head_max=limit)
+    receiver.observe_head(stream.probed, now_ns=now_ns)  # it may have been taken back since
     head = receiver.head
     receiver.abandon(LossReason.REWOUND, now_ns=now_ns)
     core._settle(stream)

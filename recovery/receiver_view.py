@@ -75,6 +75,26 @@ class ReceiverView(Generic[T]):
         return max(0, self._head, self._head_early)
 
     @property
+    def received_stop(self) -> int:
+        """Up to where messages have come or are lost for sure; 0 until started.
+
+        It is below `head` where that was only heard of.
+        """
+        if self._start < 0:
+            return 0
+        stop = max(self._expected, self._lost.stop, *self._reorder_stops[-1:])
+        return stop if self._slot is None else max(stop, self._slot.sequence + self._slot.count)
+
+    @property
+    def early_stops(self) -> tuple[int, ...]:
+        """Until started: where what has come ends, range by range."""
+        return () if self.started else tuple(self._reorder_stops)
+
+    @property
+    def _reorder_stops(self) -> list[int]:
+        return [stop for _, stop in self._reorder.covered]
+
+    @property
     def published(self) -> int:
         """How many messages are known to have been published since `start`."""
         return self._head - self._start

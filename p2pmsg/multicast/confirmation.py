@@ -260,6 +260,17 @@ class Confirmation:
         if earliest > receiver.expected:  # what is older is history, which TCP is asked for
             stream.history = max(stream.history, min(earliest, receiver.head))
 
+    def believe(self, peer: "Peer", now_ns: int) -> None:
+        """Begin the streams of a joined session that nobody is left to confirm, with what came.
+
+        They are younger than the session's echo, so nothing of them is too old.
+        """
+        for stream in [one for one in self.streams.values() if one.peer is peer]:
+            del self.streams[peer.session, stream.topic]
+            if not stream.receiver.started:
+                self._core.begin(stream, now_ns=now_ns)
+                self._core._settle(stream)
+
     def forget(self, peer: "Peer") -> None:
         """Forget the streams of a session that nobody confirmed."""
         for session, topic in list(self.streams):
