@@ -446,6 +446,9 @@ class LineDesk:
 
         It is probed on: when its publisher comes back on its log, it goes on from there.
         """
+        relays = self._core.relays
+        if not peer.joined and relays.upstreams and relays.reforming(now_ns):
+            return  # a relay has met it, and may serve what it got yet
         if peer.joined:
             if self._core.member is not None:
                 self._core.member.confirmation.believe(peer, now_ns)

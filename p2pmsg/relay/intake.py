@@ -79,7 +79,9 @@ class Intake:
         relay = self._relay
         source = self._source
         relay.set_path(source.relays.path_beyond())
-        relay.settled = not source.relays.reforming(now_ns)
+        peers = source.peers.values()  # those met are joined soon, or what came is served at last
+        joining = any(not (one.joined or one.gone or one.given_up) for one in peers)
+        relay.settled = not joining and not source.relays.reforming(now_ns)
         for session, peer in list(source.peers.items()):
             if not (peer.joined or peer.gone or peer.given_up):
                 continue
