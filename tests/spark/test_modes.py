@@ -79,7 +79,8 @@ def test_a_mistyped_name_fails_stream_and_batch(spark, feed, tmp_path):
 
 
 def test_a_view_reads_what_there_was_when_it_was_made(spark, feed):
-    create = f"TEMPORARY VIEW trades_now USING p2pmsg OPTIONS (peers '{feed.endpoint}', subscribe 't')"
+    options = f"peers '{feed.endpoint}', subscribe 't'"
+    create = f"TEMPORARY VIEW trades_now USING p2pmsg OPTIONS ({options})"
     spark.sql(f"CREATE {create}")
     try:
         feed.publish_many("t", [b"x"] * 50)
