@@ -33,6 +33,11 @@ def pytest_addoption(parser):
     parser.addoption("--only", metavar="AREA,…", help="tests of these areas (tests/areas.py)")
 
 
+def pytest_runtest_teardown():
+    """Let Ctrl-C mean what it says again: an example that ran in this process may have taken it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_configure(config):
     only = config.getoption("--only")
     try:
