@@ -58,6 +58,10 @@ def handle() -> None:
 @contextmanager
 def held() -> Iterator[None]:
     """Hold Ctrl-C back; processes that are started meanwhile never get it, and are ended by us."""
+    if "multiprocessing" in sys.modules:
+        from multiprocessing import resource_tracker
+
+        resource_tracker.ensure_running()  # or the first start does it, and lets Ctrl-C through
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

@@ -214,6 +214,10 @@ class Batch:
     def seal(self) -> tuple[bytearray, int]:
         """Make `buffer` a frame; return it, and its latest timestamp. It may be called again."""
         self.repair()
+        return self._make_frame()
+
+    def _make_frame(self) -> tuple[bytearray, int]:
+        """Put the columns behind the values, and the header before them."""
         buffer, count = self.buffer, self.next - self.first
         latest = self.base_timestamp_ns
         if self._timestamps is not None:

@@ -38,6 +38,8 @@ class Welcome(msgspec.Struct, array_like=True):
     """In a multicast, how many there are; negative: this is none."""
     age_ms: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
     """In a multicast, how long ago the publisher started; a session may be older, by its log."""
+    life: Id = 0
+    """Random, and new at each start of the publisher; 0: it does not say."""
 
 
 class Probe(msgspec.Struct, array_like=True):
@@ -50,6 +52,8 @@ class Probe(msgspec.Struct, array_like=True):
     """`latest`, `earliest`, `sequence` or `time`."""
     position: int = 0
     """The sequence, or the time in ns."""
+    newer: bool = False
+    """Whether the answer must not be older than this: the heads are compared with what has come."""
 
 
 class Head(msgspec.Struct, array_like=True):
@@ -73,6 +77,8 @@ class Heads(msgspec.Struct, array_like=True):
     page: Annotated[int, msgspec.Meta(ge=0, le=PAGES_MAX)] = 0
     more: Annotated[int, msgspec.Meta(ge=0, le=PAGES_MAX)] = 0
     """How many pages follow: of many streams there are several, one right behind the other."""
+    life: Id = 0
+    """In an echo, of the publisher; see `Welcome`."""
 
 
 def pages_of(heads: Heads) -> list[Heads]:
@@ -88,7 +94,7 @@ def pages_of(heads: Heads) -> list[Heads]:
         pages[-1].append(head)
     last = len(pages) - 1
     return [
-        Heads(heads.name, streams, heads.floor, page, last - page)
+        Heads(heads.name, streams, heads.floor, page, last - page, heads.life)
         for page, streams in enumerate(pages)
     ]
 
@@ -120,7 +126,8 @@ class HeadPages:
         pages.append(page)
         if not page.more:
             del self._pages[probe]
-            return Heads(page.name, [head for one in pages for head in one.streams], page.floor)
+            streams = [head for one in pages for head in one.streams]
+            return Heads(page.name, streams, page.floor, life=page.life)
         if sum(len(one.streams) for one in pages) > self._streams_max:
             del self._pages[probe]
         return None
@@ -141,6 +148,9 @@ class Joined(msgspec.Struct, array_like=True):
     """Whether everything up to the last known head was received or reported lost."""
     wants_token: bool = False
     """Whether an `Admitted` is to answer; in a multicast only."""
+    settles: bool = False
+    """Whether `complete` says that the work is done, or that a relay keeps what it has received;
+    otherwise only that it was received."""
 
 
 class Admitted(msgspec.Struct, array_like=True):
@@ -172,7 +182,10 @@ HISTORY = "history"
 
 
 class Refused(msgspec.Struct, array_like=True):
-    """Publisher to subscriber: these cannot be had (`evicted`), or not now (`budget`)."""
+    """Publisher to subscriber: these cannot be had (`evicted`), or not now (`budget`).
+
+    Without ranges: the NACK was heard, and it is not known yet whether what it asks for can be had.
+    """
 
     topic: Topic
     ranges: list[Range]
@@ -185,6 +198,8 @@ class Heartbeat(msgspec.Struct, array_like=True):
     earliest: Sequence
     place: Annotated[int, msgspec.Meta(ge=0, lt=2**32)] = 0
     """`place_of` the recovery endpoint: who knows another one has missed the last welcome."""
+    life: Id = 0
+    """Of the publisher; see `Welcome`. A relay says none."""
 
 
 PATH_MAX: Final = 64

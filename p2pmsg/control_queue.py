@@ -6,13 +6,20 @@
     notices   heartbeats, farewells: never overtake messages, or their heads would look like gaps
 
 The thread in `publish` never sends them, so it never waits for them. What has no room stays here.
+
+A probe and the subscription to its echo come over two connections. Where the data path tells of
+subscriptions, an answer waits for its own: sent before, it would reach nobody, and be asked for
+again. Where somebody takes everybody's echoes, as subscribers of former releases do, N that join
+cost N² frames: then so many of them leave in a second, and no more.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Collection
 from typing import Final
 
+from p2pmsg import wire
 from recovery import StallGuard
+from recovery.budget import TokenBucket
 from transports.base import DataSender
 
 ANSWERS_MAX: Final = 4096
@@ -23,10 +30,23 @@ NOTICES_MAX: Final = 256
 """So many notices that wait keep further ones from being made."""
 _AT_ONCE: Final = 64
 """Control frames that are sent before the publisher's lock is left."""
+_WRITES_AT_ONCE: Final = 8192
+"""The same, in queues that they are put into: 3 ms, where each goes to thousands of subscribers."""
 _REFUSED_MAX: Final = 8
 """How many are tried one after the other where there is no room: others' askers may have some."""
 ANSWER_AGE_NS: Final = 1_000_000_000
 """An answer that could not leave for so long is dropped: the asker has asked several times."""
+HELD_NS: Final = 1_000_000_000
+"""How long an answer waits for the subscription to it. Every subscriber of this library has sent it
+before the probe; it may wait in a busy publisher's sockets."""
+SUBSCRIBED_MAX: Final = 8192
+"""Subscriptions to echoes that are remembered, for probes that are repeated."""
+BROAD_FRAMES_PER_S: Final = 250_000
+"""Frames of answers, at all connections together, while somebody takes everybody's: 0.25 s of
+libzmq's thread. A thousand subscribers of former releases join in 4 s so."""
+BROAD_FRAMES_AT_ONCE: Final = 25_000
+_ECHO: Final = wire.control_prefix(wire.Kind.ECHO)
+_ECHO_OF_ONE: Final = len(wire.control_prefix(wire.Kind.ECHO, 0))
 
 
 class ControlQueue:
@@ -36,11 +56,23 @@ class ControlQueue:
         notices: heartbeats and farewells, oldest first.
         dropped: answers that were dropped, for want of room or because they were too old.
         sent: how many control frames were sent.
+        rationed: how often answers had to wait because they go to more than who asked.
+        awaits_subscriptions: whether `note_subscription` is told of those on the data path.
+        connections: how many the data path has.
 
     """
 
     def __init__(self) -> None:
         self.notices: deque[bytes] = deque()
+        self.awaits_subscriptions = False
+        self.connections = 1
+        self.rationed = 0
+        # By probe, whether the subscription to its echo stands; False: it has been given up.
+        self._subscribed: OrderedDict[int, bool] = OrderedDict()
+        self._held: OrderedDict[int, tuple[int, list[bytes]]] = OrderedDict()
+        self._held_pages = 0
+        self._broad: set[bytes] = set()
+        self._bucket = TokenBucket(BROAD_FRAMES_PER_S, BROAD_FRAMES_AT_ONCE)
         self._answers: deque[tuple[int, int, bytes]] = deque()
         self._pages: dict[int, int] = {}
         self._bytes = 0
@@ -48,7 +80,7 @@ class ControlQueue:
         self.dropped = self.sent = 0
 
     def __len__(self) -> int:
-        return len(self._answers) + len(self.notices)
+        return len(self._answers) + self._held_pages + len(self.notices)
 
     @property
     def is_full(self) -> bool:
@@ -61,37 +93,98 @@ class ControlQueue:
 
     def has_room(self) -> bool:
         """Whether a further answer would be taken."""
-        return len(self._answers) < ANSWERS_MAX and self._bytes < ANSWERS_BYTES_MAX
+        waiting = len(self._answers) + self._held_pages
+        return waiting < ANSWERS_MAX and self._bytes < ANSWERS_BYTES_MAX
 
     def answer(self, probe: int, pages: list[bytes], *, now_ns: int) -> bool:
-        """Add the frames that answer a probe; False, and counted, where there is no room."""
+        """Add the frames that answer a probe; False, and counted, where there is no room.
+
+        An impatient asker's repeated probe may come when it has its answer, and listens no more:
+        then there is nothing to add.
+        """
+        if self._subscribed.get(probe) is False:
+            return True
         size = sum(map(len, pages))
-        if not self.has_room() or (self._answers and self._bytes + size > ANSWERS_BYTES_MAX):
+        if not self.has_room() or (self._bytes and self._bytes + size > ANSWERS_BYTES_MAX):
             self.dropped += 1
             return False
-        self._answers.extend((probe, now_ns, page) for page in pages)
         self._pages[probe] = len(pages)
         self._bytes += size
+        if self.awaits_subscriptions and not self._subscribed.get(probe):
+            self._held[probe] = now_ns, pages
+            self._held_pages += len(pages)
+        else:
+            self._answers.extend((probe, now_ns, page) for page in pages)
         return True
 
-    def next(self, *, data_waits: bool) -> bytes | None:
+    def note_subscription(self, note: bytes, *, now_ns: int) -> None:
+        """Take what a data path tells: 1 or 0, and a prefix that is wanted from now on or not.
+
+        Of a prefix that several want only the first and the last tell.
+        """
+        if note[1:2] > b"\0":
+            return  # of a topic
+        prefix, is_wanted = note[1:], note[:1] == b"\1"
+        if _ECHO.startswith(prefix):
+            (self._broad.add if is_wanted else self._broad.discard)(prefix)
+        elif len(prefix) == _ECHO_OF_ONE and prefix.startswith(_ECHO):
+            probe = int.from_bytes(prefix[-8:], "big")
+            if not is_wanted:
+                if probe in self._subscribed:
+                    self._subscribed[probe] = False
+                return
+            self._subscribed[probe] = True
+            while len(self._subscribed) > SUBSCRIBED_MAX:
+                self._subscribed.popitem(last=False)
+            if probe in self._held:
+                self._release(probe, now_ns)
+
+    def release(self, *, now_ns: int) -> None:
+        """Let answers go that have waited long enough for a subscription."""
+        while self._held:
+            probe, (made_ns, _) = next(iter(self._held.items()))
+            if now_ns - made_ns < HELD_NS:
+                return
+            self._release(probe, now_ns)
+
+    def may_answer(self, *, now_ns: int) -> bool:
+        """Whether an answer may leave now; False, and counted, where too many reach everybody."""
+        if not self._broad or not self._answers or self._bucket.available(now_ns) > 0:
+            return True
+        self.rationed += 1
+        return False
+
+    def reach(self, frame: bytes) -> int:
+        """Return how many queues what `next` returned may be put into."""
+        is_answer = bool(self._answers) and self._answers[0][2] is frame
+        return 1 if is_answer and not self._broad else max(1, self.connections)
+
+    def _release(self, probe: int, now_ns: int) -> None:
+        _, pages = self._held.pop(probe)
+        self._held_pages -= len(pages)
+        self._answers.extend((probe, now_ns, page) for page in pages)
+
+    def next(self, *, data_waits: bool, may_answer: bool = True) -> bytes | None:
         """Return what to send next, or None; then call `leave` or `put_back`.
 
         Answers and notices take turns.
 
         Args:
             data_waits: whether messages wait for room, which notices must not overtake.
+            may_answer: whether it may be an answer.
 
         """
         notices = () if data_waits else self.notices
-        if self._answers and (self._answers_turn or not notices):
+        if may_answer and self._answers and (self._answers_turn or not notices):
             return self._answers[0][2]
         return notices[0] if notices else None
 
-    def leave(self, frame: bytes) -> None:
+    def leave(self, frame: bytes, *, now_ns: int) -> None:
         """Note that what `next` returned was sent."""
         self.sent += 1
         if self._answers and self._answers[0][2] is frame:
+            if self._broad:
+                self._bucket.take(self.reach(frame), now_ns)
             self._forget_first()
             self._answers_turn = False
         else:
@@ -123,6 +216,8 @@ class ControlQueue:
 
     def drain(self) -> list[bytes]:
         """Take out everything."""
+        for probe in list(self._held):
+            self._release(probe, 0)
         frames = [page for _, _, page in self._answers] + list(self.notices)
         self._answers.clear()
         self._pages.clear()
@@ -154,14 +249,19 @@ def send_some(
         now_ns: monotonic time.
 
     """
-    refused = 0
+    refused, writes = 0, _WRITES_AT_ONCE
+    queue.release(now_ns=now_ns)
     for _ in range(_AT_ONCE):
-        frame = queue.next(data_waits=data_waits)
+        if writes <= 0:
+            return
+        may_answer = queue.may_answer(now_ns=now_ns)
+        frame = queue.next(data_waits=data_waits, may_answer=may_answer)
         if frame is None:
             return
+        writes -= queue.reach(frame)
         if sender.send(frame):
             guard.succeeded(now_ns=now_ns)
-            queue.leave(frame)
+            queue.leave(frame, now_ns=now_ns)
             continue
         refused += 1
         if refused <= _REFUSED_MAX:
@@ -170,4 +270,4 @@ def send_some(
             return
         else:
             sender.send_shedding(frame)
-            queue.leave(frame)
+            queue.leave(frame, now_ns=now_ns)

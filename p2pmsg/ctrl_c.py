@@ -5,7 +5,9 @@ machine. Where it is imported by another program nothing is done: its signals ar
 
 At first Ctrl-C ends the process at once, since nothing has begun. While the command runs it is a
 `KeyboardInterrupt`, but not a second one within three seconds, so that what is open is closed in
-peace. When the command has ended it ends the process at once again.
+peace. When the command has ended it ends the process at once again. SIGTERM, which the command
+takes for itself while it runs, neither disturbs the closing nor changes the status of a command
+that has ended.
 """
 
 import os
@@ -45,6 +47,21 @@ def run(command: "Callable[[], int]") -> int:
     return INTERRUPTED if _was_pressed else status
 
 
+def is_again() -> bool:
+    """Note a signal to end, and return whether one came within the last three seconds."""
+    global _last_s
+    if time.monotonic() - _last_s < _AGAIN_S:
+        return True
+    _last_s = time.monotonic()
+    return False
+
+
+def keep_status(status: int) -> None:
+    """Have SIGTERM end the process at once with `status`: the command has ended."""
+    if _is_command:
+        signal.signal(signal.SIGTERM, lambda number, frame: os._exit(status))
+
+
 def _look() -> bool:
     """Whether this process is the command `p2pmsg`, and Ctrl-C has no handler of its own."""
     name = sys.argv[0] if sys.argv else ""
@@ -77,10 +94,9 @@ def _is_import(frame: "FrameType | None") -> bool:
 
 
 def _interrupt(number: int, frame: "FrameType | None") -> None:
-    global _last_s, _was_pressed
+    global _was_pressed
     _was_pressed = True
-    if time.monotonic() - _last_s >= _AGAIN_S:
-        _last_s = time.monotonic()
+    if not is_again():
         raise KeyboardInterrupt
 
 
@@ -107,6 +123,7 @@ def _unraisable(what: "Any") -> None:
 def _ignore() -> None:
     """Let nothing strike while the interpreter takes itself apart."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 _is_command = _look()

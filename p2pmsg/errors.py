@@ -113,9 +113,15 @@ class MissingExtraError(ConfigError, AttributeError):
     It is an `AttributeError` too, so that `hasattr(p2pmsg, "LogConfig")` is False then.
     """
 
-    def __init__(self, field: str, package: str, extra: str) -> None:
-        limit = f"None where {package} is not installed (pip install 'p2pmsg[{extra}]')"
-        super().__init__(field, limit, "given")
+    def __init__(self, field: str, package: str, extra: str, value: Any = None) -> None:
+        what = field if value is None else f"{field} {value!r}"
+        P2PError.__init__(
+            self,
+            f"{what} needs the package {package}, which is not installed: "
+            f"pip install 'p2pmsg[{extra}]'",
+        )
+        self.field = field
+        self.value = "given" if value is None else value
         self.package = package
         self.extra = extra
 
@@ -330,6 +336,7 @@ class SessionRewoundError(MessagesLostError):
     so, in the same session. Receiving goes on with those, from `report.start` on; what had been
     received with these numbers were other messages.
     """
+
 
 class SessionEndedError(P2PError):
     """A feed's session is over, and all of it was delivered or reported lost.

@@ -107,6 +107,11 @@ class KeptBatch(Batch):
     def repair(self) -> None:
         """Cut off what belongs to no accepted message."""
         super().repair()
+        if self._is_in_buffer and self.header[_END] >= self.end:
+            # A value beyond the slot was refused; those before it are all in the slot, and so will
+            # be those behind it.
+            del self.buffer[self._begin :]
+            self._is_in_buffer = False
         if self.header[_END] > self.end:
             self.header[_END] = self.end
         if self._columns_of >= self.next - self.first:
@@ -117,7 +122,7 @@ class KeptBatch(Batch):
         """Make `buffer` a frame, as `Batch.seal`; the slot keeps its messages until it is freed."""
         self.repair()
         self._move_to_buffer()
-        return super().seal()
+        return self._make_frame()
 
     def _move_to_buffer(self) -> None:
         """Copy the values to where the frame is made; from then on only what is there counts."""
@@ -125,6 +130,11 @@ class KeptBatch(Batch):
             with memoryview(self.memory)[self._begin : self.end] as values:
                 self.buffer += values
             self._is_in_buffer = True
+
+
+def count_of(content: "TailContent") -> int:
+    """Return how many messages were accepted; raises `ValueError` where they are damaged."""
+    return len(_ends_of_values(content.values))
 
 
 def frame_of(content: "TailContent") -> tuple[bytes, int, int] | None:
@@ -139,7 +149,7 @@ def frame_of(content: "TailContent") -> tuple[bytes, int, int] | None:
         return None
     prefix = stream_prefix(content.topic, content.session)
     batch = Batch(prefix, content.first, content.base_ns, 0, 2**31, bytearray())
-    columns = {count: rest for count, *rest in _decode_all(content.columns)}
+    columns = dict(map(_columns_of, _decode_all(content.columns)))
     for number, end in enumerate(ends):
         begin = ends[number - 1] if number else 0
         batch.buffer += content.values[begin:end]
@@ -151,6 +161,13 @@ def frame_of(content: "TailContent") -> tuple[bytes, int, int] | None:
         batch.end, batch.next = len(batch.buffer), batch.next + 1
     frame, latest = batch.seal()
     return bytes(frame), len(ends), latest
+
+
+def _columns_of(record: Any) -> tuple[int, list[Any]]:
+    """Return the number of a message and its columns; raises `ValueError`."""
+    if type(record) is not list or len(record) != 4 or type(record[0]) is not int:
+        raise ValueError("the columns are none")
+    return record[0], record[1:]
 
 
 def _decode_all(data: bytes) -> list[Any]:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _RECENT: Final = 4096
 """Frames per stream whose first arrival is remembered: 40 ms of 100,000 a second."""
 _SEARCHED: Final = 64
-"""So many of them are looked through where the other line cut the stream in other frames."""
+"""How many of them are searched where the other line cut the stream into other frames."""
 _LAG_PART: Final = 8
 _DEVIATION_PART: Final = 4
 _STREAMS_MAX: Final = 65_536
 SILENT_NS: Final = 2_500_000_000
-"""A line that brought nothing for so long is not waited for: two heartbeats and a half."""
+"""A line that brought nothing for this time is not waited for: two heartbeats and a half."""
 NEW_NS: Final = 1_000_000_000
 """How long after a stream's first frame a datagram line that has brought nothing of it is waited
 for."""

@@ -92,7 +92,7 @@ class BeatDesk:
         frame = wire.control_frame(
             Kind.HEARTBEAT,
             self._core.session,
-            control.Heartbeat(earliest, self._core.place),
+            control.Heartbeat(earliest, self._core.place, self._core.life),
             sequence=following,
             topic=stream.topic_bytes,
         )

@@ -74,6 +74,7 @@ class PublisherCore:
         now_ns: int,
         log: PublisherLog | None = None,
         memory: FrameMemory = PYTHON_MEMORY,
+        life: int = 0,
     ) -> None:
         self.name = name
         self.log = self.losses = log
@@ -99,10 +100,12 @@ class PublisherCore:
         # So that the fast path need not look at the size of each message.
         self._batch_bytes = config.full_bytes
         stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
-        self.greeting = control.Welcome(name, recovery, stall_ms)
+        self.life = life
+        self.greeting = control.Welcome(name, recovery, stall_ms, life=life)
         self.place = control.place_of(recovery)
         self.welcome = wire.control_frame(Kind.WELCOME, session, self.greeting)
         self._wall_offset_ns = 0
+        self._is_gated = log is not None and log.gated  # it waits for others' fsync anyway
         self._began = {} if log is None else {topic: log.next(topic) for topic in log.topics()}
         self._floor = 0 if log is None else log.floor
         for topic in self._began:
@@ -186,7 +189,8 @@ class PublisherCore:
         sequence = next_sequence(self.replay, self.log, topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         large = type(value) is bytes and len(value) >= min(self._batch_bytes // 2, _LARGE_BYTES)
-        if not (large or calm or now_ns - stream.sealed_ns >= self._gather_ns):
+        calm = calm or now_ns - stream.sealed_ns >= self._gather_ns
+        if not large and (not calm or self._is_gated):
             batch = self._begin_batch(stream, sequence, wall_ns, now_ns)
             if batch is not None:
                 end = batch.end

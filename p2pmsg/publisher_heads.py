@@ -1,7 +1,10 @@
-"""Where a publisher's streams stand, as it tells those who ask: the bodies of ECHO and HEADS.
+"""Where a publisher's streams stand: makes the bodies of its answers, ECHO and HEADS.
 
-Making them takes some 3 µs a stream, and those who ask may be many, or hostile. So the answer to
-the same question is used again for a while, and each asker has a budget.
+Making them takes some 3 µs a stream, and the askers may be many, or hostile. So the answer to
+the same question is used again for a while, each asker has a budget, and all together have one.
+Where that of all is used up a question waits; who has used least of his own is answered first. An
+asker that compares the heads with what it has received asks for an answer of its own
+(`Probe.newer`).
 """
 
 from collections import OrderedDict
@@ -23,21 +26,31 @@ CACHE_NS_PER_HEAD: Final = 10_000
 _CACHED_MAX: Final = 8
 _CACHED_PATTERNS_MAX: Final = 16
 HEADS_PER_S: Final = 200_000
-"""What one asker may have made for it, in heads and patterns: half of one processor at most."""
+"""What one asker, and all of them, may have made, in heads and patterns: half of one processor."""
 HEADS_AT_ONCE: Final = 1_000_000
 """The same after a pause: 15 times the heads of a publisher that has all topics it may have."""
+ALL_AT_ONCE: Final = 250_000
+"""What all of them may have at once: more keeps messages waiting for seconds."""
 _SEARCH_COST: Final = 20
 """What a head counts for where a time is looked for: a frame is decoded, perhaps read from disk."""
 _ASKERS_MAX: Final = 4096
+_WAITING_MAX: Final = 4096
+_WAITING_BYTES_MAX: Final = 4 * 2**20
+"""What waits to be answered; beyond it, it is not, and asked again."""
 
 _Question = tuple[bool, str, int, bool, tuple[str, ...]]
+
+
+class NotNow(Exception):
+    """A question is to wait, because all who ask have used up what is made for them."""
 
 
 class HeadsMaker:
     """Makes the bodies of ECHO and HEADS; part of `RequestDesk`.
 
     Attributes:
-        throttled: questions that were not answered, because their asker had used up its budget.
+        throttled: questions that were not answered, because their asker had used up its budget, or
+            too many waited.
 
     """
 
@@ -47,17 +60,48 @@ class HeadsMaker:
         self._budgets: OrderedDict[bytes, TokenBucket] = OrderedDict()
         self._cached: OrderedDict[_Question, tuple[int, list[bytes]]] = OrderedDict()
         self.throttled = 0
+        self._all = TokenBucket(HEADS_PER_S, ALL_AT_ONCE)
+        self._waiting: dict[tuple[bytes, int], bytes] = {}  # by requester and kind
+        self._waiting_bytes = 0
+
+    def put_off(self, requester: bytes, kind: int, data: bytes) -> None:
+        """Keep the frame of a question for which `NotNow` was raised; of each kind one an asker."""
+        former = self._waiting.get((requester, kind), b"")
+        size = self._waiting_bytes + len(data) - len(former)
+        if size > _WAITING_BYTES_MAX or (not former and len(self._waiting) >= _WAITING_MAX):
+            self.throttled += 1
+            return
+        self._waiting_bytes = size
+        self._waiting[requester, kind] = data
+
+    def next_waiting(self, *, now_ns: int) -> tuple[bytes, bytes] | None:
+        """Take out (requester, frame) of a question that may be answered now, or None."""
+        if not self._waiting or self._all.available(now_ns) < 1:
+            return None
+        key = max(self._waiting, key=lambda one: self._budget(one[0]).available(now_ns))
+        data = self._waiting.pop(key)
+        self._waiting_bytes -= len(data)
+        return key[0], data
+
+    def next_deadline_ns(self, *, now_ns: int) -> int | None:
+        """Return when `next_waiting` has something."""
+        return self._all.ready_at_ns(now_ns) if self._waiting else None
 
     def of_probe(
         self, requester: bytes, probe: control.Probe, *, now_ns: int
     ) -> list[bytes] | None:
-        """Return the bodies, a page each, of the echo of a probe; None: not now."""
+        """Return the bodies, a page each, of the echo of a probe; None: they are not made.
+
+        Raises:
+            NotNow: call `put_off`.
+
+        """
         return self._answer(requester, probe, now_ns, is_echo=True)
 
     def of_request(
         self, requester: bytes, probe: control.Probe | None, *, now_ns: int
     ) -> list[bytes] | None:
-        """Return the same for a HEADS_REQUEST; without `probe` it is about all topics."""
+        """Do the same for a HEADS_REQUEST; without `probe` it is about all topics."""
         return self._answer(requester, probe, now_ns, is_echo=False)
 
     def _answer(
@@ -68,16 +112,21 @@ class HeadsMaker:
         if not budget.try_take(1 + len(patterns), now_ns):
             self.throttled += 1
             return None
+        newer = probe is not None and probe.newer
         question: _Question | None = None
         if len(patterns) <= _CACHED_PATTERNS_MAX:
             kind, position = ("", 0) if probe is None else (probe.start, probe.position)
             question = (is_echo, kind, position, self._core.closing, tuple(patterns))
             until_ns, bodies = self._cached.get(question, (0, []))
-            if now_ns < until_ns:
+            if now_ns < until_ns and not newer:
                 return bodies
+        if self._all.available(now_ns) < 1:
+            raise NotNow
         topics = self._index.matching(patterns)
         is_search = probe is not None and probe.start == "time"
-        budget.take(len(topics) * (_SEARCH_COST if is_search else 1), now_ns)
+        cost = len(topics) * (_SEARCH_COST if is_search else 1)
+        budget.take(cost, now_ns)
+        self._all.take(1 + len(patterns) + cost, now_ns)
         bodies = self._pages(topics, probe, is_echo=is_echo)
         if question is not None and len(topics) >= CACHED_HEADS_MIN:
             self._cached[question] = now_ns + len(topics) * CACHE_NS_PER_HEAD, bodies
@@ -108,7 +157,8 @@ class HeadsMaker:
             began = core.began(topic) if is_echo else None
             heads.append(control.Head(topic, earliest, following, start, began))
         floor = core.log.floor if is_echo and core.log is not None else 0
-        pages = control.pages_of(control.Heads(core.name, heads, floor))
+        life = core.life if is_echo else 0
+        pages = control.pages_of(control.Heads(core.name, heads, floor, life=life))
         return [wire.encoder.encode(page) for page in pages]
 
     def _start(self, topic: str, probe: control.Probe, earliest: int, following: int) -> int:

@@ -21,12 +21,13 @@ from p2pmsg.errors import (
     P2PError,
 )
 from p2pmsg.kept_batch import frame_of
+from p2pmsg.lasting import Trouble
 from recovery import Kept, Loss, LossReason, ReplayBuffer
 from recovery import errors as recovery_errors
 from recovery.ranges import RangeSet
 
 if TYPE_CHECKING:
-    from recovery.log import LogConfig, TailContent, TailSlot
+    from recovery.log import LogConfig, LogWriteError, TailContent, TailSlot
 
 _log = logging.getLogger("p2pmsg")
 _MS: Final = 1_000_000
@@ -38,6 +39,8 @@ SLOT_BYTES_MAX: Final = 256 * 1024
 """A batch that is gathered in the tail file is not larger; see `PublisherConfig.frame_bytes`."""
 SYNC_RETRY_NS: Final = 20 * _MS
 """How long after a sync that could not be begun it is tried again."""
+OVERDUE_NS: Final = 1000 * _MS
+"""How long that goes on before those who wait for it are told."""
 EXPIRE_NS: Final = 1000 * _MS
 """How often retention is looked at."""
 
@@ -55,6 +58,8 @@ class LogStats:
             used twice.
         failed: why nothing more is written to it (`on_error="continue"`), or None.
         errors: how often writing failed.
+        retrying: what fails now and is tried again (forcing it to the disk, reserving sequences,
+            deleting what is too old), or None.
 
     """
 
@@ -65,6 +70,7 @@ class LogStats:
     skipped: int
     failed: str | None
     errors: int
+    retrying: str | None = None
 
 
 class PublisherLog:
@@ -86,10 +92,11 @@ class PublisherLog:
         store: where its files are.
         failed: see `LogStats`.
         broken: why nothing can be brought to the disk any more (`on_error="raise"`), or None.
-        put_off: why the last sync could not be begun, and is tried again; None: it could.
         gated: whether a frame may go out only when it is on the disk (`acknowledge="synced"`).
         keeps_batches: whether messages are gathered in the tail file.
         recovered: how many messages were found there when it was opened.
+        cut: by stream of another session, (session, topic), the range that had been received and is
+            gone from the end of the log.
 
     Raises:
         ConfigError: `config` is not one, or what the log needs is not installed.
@@ -119,15 +126,21 @@ class PublisherLog:
                 session=session,
                 now_ns=wall_ns,
                 store=self.store,
-                gathered_max=slot_bytes + 1,  # a message has a byte; the last one fills it
+                # A message has a byte; the last one fills it.
+                gathered_max=slot_bytes + 1 if slot_bytes else 0,
             )
         self._write_error = log.LogWriteError
-        self._is_passing = log.is_passing
         self._reader = self._writer.reader()
+        self.cut: dict[tuple[int, str], tuple[int, int]] = self._writer.cut
         self.session: int = self._writer.session
         self.failed: str | None = None
         self.broken: str | None = None
-        self.put_off: str | None = None
+        place, on_disk = str(config.directory), "what is written is not on the disk meanwhile"
+        self._sync_trouble = Trouble(place, on_disk)
+        self._mark_trouble = Trouble(place, "messages are refused when the reserved ones are used")
+        self._expire_trouble = Trouble(place, "the log grows meanwhile")
+        self._troubles = (self._sync_trouble, self._mark_trouble, self._expire_trouble)
+        self._now_ns = 0
         self.gated = config.is_synced
         self.keeps_batches = config.is_written and slot_bytes > 0
         self._interval_ns = int(config.fsync_interval_ms * _MS)
@@ -182,6 +195,21 @@ class PublisherLog:
                 "LogConfig(moved=True) goes on in the old one",
                 place,
             )
+            if any(session != self.session for session, _ in self._writer.streams()):
+                _log.warning(
+                    "the log %s is a relay's: what it received since the copy was made is asked "
+                    "for again where its sessions go on, and else it is unknown, and not reported",
+                    place,
+                )
+        gone = sum(stop - start for start, stop in self.cut.values())
+        if gone:
+            _log.warning(
+                "the log %s ends before what was written: %d messages of %d relayed streams are "
+                "asked for again, and reported lost (crash) if nobody has them",
+                place,
+                gone,
+                len(self.cut),
+            )
         count = sum(stop - start for _, _, start, stop in opened.skipped)
         if count:
             _log.warning(
@@ -191,6 +219,17 @@ class PublisherLog:
                 count,
                 len({(session, topic) for session, topic, _, _ in opened.skipped}),
             )
+
+    @property
+    def put_off(self) -> str | None:
+        """Why the last sync could not be done, and is tried again; None: it could."""
+        return self._sync_trouble.what
+
+    @property
+    def overdue(self) -> str | None:
+        """The same where it has gone on for a second, so that who waits for it is told."""
+        lasted_ns = self._sync_trouble.lasted_ns(now_ns=self._now_ns)
+        return self.put_off if lasted_ns >= OVERDUE_NS else None
 
     def take_slot(self) -> "TailSlot | None":
         """Return room for a stream's messages in the tail file; None where there is none now."""
@@ -224,6 +263,15 @@ class PublisherLog:
         """Return the first sequence kept, or None."""
         earliest: int | None = self._writer.earliest(self._or_own(session), topic)
         return earliest
+
+    def end_of(self, session: int, topic: str, start: int) -> memoryview | None:
+        """Return where a relay stores up to where it has a stream; see `LogWriter.end_of`."""
+        cell: memoryview | None = self._writer.end_of(session, topic, start)
+        return cell
+
+    def forget_end(self, session: int, topic: str) -> None:
+        """Note no more up to where a stream was had."""
+        self._writer.forget_end(session, topic)
 
     def _or_own(self, session: int | None) -> int:
         return self.session if session is None else session
@@ -324,6 +372,7 @@ class PublisherLog:
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `sync` is due, or None."""
+        self._now_ns = now_ns
         is_over = self.failed is not None or self.broken is not None
         if is_over or self.config.fsync == "never":
             return None
@@ -342,8 +391,9 @@ class PublisherLog:
         """Bring what was written to the disk; the lock is held only before and after the waiting.
 
         Where the fsync itself fails it is not tried again: the system has forgotten what it could
-        not write, and the next fsync would succeed without it. Where it could not be begun, for
-        want of descriptors, it is tried again; see `put_off`.
+        not write, and the next fsync would succeed without it. Whatever else goes wrong may pass,
+        and is tried again; see `put_off`. A second later that is `overdue`, and where frames wait
+        for the disk a log with `on_error="continue"` is gone on without.
 
         Returns:
             Whether what waited for the disk may go out now: it is there, or `on_error` is
@@ -360,17 +410,29 @@ class PublisherLog:
             with lock:
                 self._writer.end_sync(pending)
         except self._write_error as error:
-            if self._is_passing(error):
-                self._errors += 1
-                self.put_off = str(error)
-                return False
-            try:
-                self._fail(error)
-            except LogFailedError as failure:
-                self.broken = str(failure)
-            return self.broken is None
-        self.put_off = None
+            return self._sync_failed(error)
+        self._sync_trouble.over()
+        late = self._writer.late_marks
+        if late is None:
+            self._mark_trouble.over()
+        else:
+            self._errors += 1
+            self._mark_trouble.note(str(late), now_ns=self._now_ns)
         return True
+
+    def _sync_failed(self, error: "LogWriteError") -> bool:
+        """Give up, or note that it is to be tried again; see `sync`."""
+        is_waited_for = self.gated and self.config.on_error == "continue"
+        if not error.is_final and not (is_waited_for and self.overdue is not None):
+            self._errors += 1
+            self._sync_trouble.note(str(error), now_ns=self._now_ns)
+            return False
+        self._sync_trouble.what = None  # it is not tried again
+        try:
+            self._fail(error)
+        except LogFailedError as failure:
+            self.broken = str(failure)
+        return self.broken is None
 
     def expire(self, *, now_ns: int, wall_ns: int) -> None:
         """Apply retention, now and then."""
@@ -379,8 +441,11 @@ class PublisherLog:
             self._reader.close_idle()
             try:
                 self._writer.expire(wall_ns)
-            except self._write_error:
-                self._errors += 1  # what is appended next will say it
+            except self._write_error as error:
+                self._errors += 1
+                self._expire_trouble.note(str(error), now_ns=now_ns)
+            else:
+                self._expire_trouble.over()
 
     def close(self, wall_ns: int, *, keeps_tail: bool = False) -> None:
         """Close the log, so that opening it again reads no segment.
@@ -411,6 +476,7 @@ class PublisherLog:
             skipped=sum(stop - start for _, _, start, stop in opened.skipped),
             failed=self.failed,
             errors=self._errors,
+            retrying=next((one.what for one in self._troubles if one.what is not None), None),
         )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
-from p2pmsg.publisher_heads import HeadsMaker
+from p2pmsg.publisher_heads import HeadsMaker, NotNow
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason, RetransmitScheduler
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _MS = 1_000_000
 REPLIES_MAX = 4096
 """Control replies that wait; a peer that asks faster than it reads is not answered."""
+REPLIES_BYTES_MAX = 16 * 2**20
+"""Their bytes; an answer that has more is taken where none waits."""
 SUBSCRIBERS_MAX = 65_536
 """Subscribers that are counted; further ones are served all the same."""
 BLOCKED_NS = 2 * _MS
@@ -47,6 +49,7 @@ class KnownSubscriber:
     name: str
     heard_ns: int
     complete: bool = False
+    settles: bool = False
 
 
 class RequestDesk:
@@ -67,6 +70,7 @@ class RequestDesk:
         self._core = core
         self.scheduler = RetransmitScheduler(core.config.retransmit)
         self._replies: deque[Reply] = deque()
+        self._reply_bytes = 0
         self.subscribers: dict[int, KnownSubscriber] = {}
         self.settled: dict[str, int] = {}
         self.invalid: Counter[str] = Counter()
@@ -96,6 +100,8 @@ class RequestDesk:
             handler(requester, frame, now_ns)
         except FrameError as error:
             self.invalid[str(error)] += 1
+        except NotNow:
+            self.heads.put_off(requester, frame.kind, data)
         except OSError:  # no descriptor is left to look into the log with; it asks again
             self.replies_dropped += 1
 
@@ -105,6 +111,8 @@ class RequestDesk:
         The shell calls `read` where the frame is still in the log, tries to send it, and then
         calls `reply_sent`, `reply_blocked` or `requester_gone`.
         """
+        while not self._replies and (waiting := self.heads.next_waiting(now_ns=now_ns)):
+            self.receive(*waiting, now_ns=now_ns)
         if self._replies:
             return self._replies[0]
         while (job := self.scheduler.next_job(now_ns=now_ns)) is not None:
@@ -135,7 +143,7 @@ class RequestDesk:
             if kept is not None:
                 reply.stop = min(reply.stop, kept.start)
             return False
-        reply.frame = self._core.memory.make(kept.frame)
+        reply.frame = bytes(kept.frame)
         reply.stop = min(reply.stop, kept.stop)
         return True
 
@@ -147,7 +155,7 @@ class RequestDesk:
     def reply_sent(self, reply: Reply, *, now_ns: int) -> None:
         """Note that `reply` is on its way."""
         if not reply.topic:
-            self._replies.popleft()
+            self._reply_left()
             return
         self.frames_repaired += 1
         self.messages_repaired[reply.rung] += reply.stop - reply.start
@@ -158,19 +166,25 @@ class RequestDesk:
     def reply_blocked(self, reply: Reply, *, now_ns: int) -> None:
         """Note that the requester's queue is full: repairs wait, control replies are dropped."""
         if not reply.topic:
-            self._replies.popleft()
+            self._reply_left()
             self.replies_dropped += 1
         self.scheduler.block(reply.requester, now_ns + BLOCKED_NS)
 
     def requester_gone(self, reply: Reply) -> None:
         """Note that the requester is no longer connected."""
         if not reply.topic:
-            self._replies.popleft()
+            self._reply_left()
         self.scheduler.forget(reply.requester)
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `next_reply` may have something again."""
-        return now_ns if self._replies else self.scheduler.next_deadline_ns(now_ns=now_ns)
+        if self._replies:
+            return now_ns
+        waiting_ns = self.heads.next_deadline_ns(now_ns=now_ns)
+        due_ns = self.scheduler.next_deadline_ns(now_ns=now_ns)
+        if due_ns is None or waiting_ns is None:
+            return waiting_ns if due_ns is None else due_ns
+        return min(waiting_ns, due_ns)
 
     def expire(self, *, now_ns: int) -> None:
         """Forget subscribers that have not been heard of."""
@@ -195,9 +209,9 @@ class RequestDesk:
         return sum(not known.complete for known in self.subscribers.values())
 
     @property
-    def completed(self) -> int:
-        """How many subscribers have said that they have everything."""
-        return sum(known.complete for known in self.subscribers.values())
+    def settlers(self) -> int:
+        """How many have said that all of it is processed, or kept by a relay."""
+        return sum(known.complete and known.settles for known in self.subscribers.values())
 
     def _receive_probe(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         probe = control.read_body(frame, control.Probe)
@@ -205,21 +219,20 @@ class RequestDesk:
         if queue.is_waiting(probe.probe):
             return  # it was impatient: the answer is on its way
         if not queue.has_room():
-            self.replies_dropped += 1  # they cannot leave; it will probe again
+            queue.dropped += 1  # they cannot leave; it will probe again
             return
         bodies = self.heads.of_probe(requester, probe, now_ns=now_ns)
         if bodies is None:
             return
         pages = [wire.control_frame(Kind.ECHO, probe.probe, body) for body in bodies]
-        if not queue.answer(probe.probe, pages, now_ns=now_ns):
-            self.replies_dropped += 1
+        queue.answer(probe.probe, pages, now_ns=now_ns)
 
     def _receive_joined(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         joined = control.read_body(frame, control.Joined)
         known = self.subscribers.get(joined.subscriber)
         if known is not None or len(self.subscribers) < SUBSCRIBERS_MAX:
             self.subscribers[joined.subscriber] = KnownSubscriber(
-                requester, joined.name, now_ns, joined.complete
+                requester, joined.name, now_ns, joined.complete, joined.settles
             )
             if joined.wants_token and self._core.group is not None:
                 self._reply(requester, self._core.group.admit(joined.subscriber))
@@ -261,7 +274,7 @@ class RequestDesk:
     def _refuse_lost(
         self, requester: bytes, topic: str, ranges: list[tuple[int, int]]
     ) -> list[tuple[int, int]]:
-        """Refuse what is known to be lost, as what a crash skipped; return the rest."""
+        """Refuse what is known to be lost, as what a crash skipped; return what may be had."""
         book = self._core.losses
         if book is None:
             return ranges
@@ -272,6 +285,9 @@ class RequestDesk:
             for loss in losses:
                 gone.setdefault(loss.reason, []).append((loss.start, loss.stop))
             others += rest
+        if ranges and not gone and not others:
+            # It is not known yet whether it can be had: another one is to be asked, or this again.
+            self._refuse(requester, topic, [], LossReason.BUDGET)
         for reason, lost in gone.items():
             self._refuse(requester, topic, lost, reason)
         return others
@@ -282,9 +298,10 @@ class RequestDesk:
             probe = control.read_body(frame, control.Probe)
         bodies = self.heads.of_request(requester, probe, now_ns=now_ns)
         session, request = self._core.session, frame.sequence
-        for body in bodies or ():
-            answer = wire.control_frame(Kind.HEADS, session, body, sequence=request)
-            self._reply(requester, answer)
+        if bodies is None:
+            return
+        make, kind = wire.control_frame, Kind.HEADS
+        self._reply(requester, *(make(kind, session, body, sequence=request) for body in bodies))
 
     def _refuse(
         self, requester: bytes, topic: str, ranges: list[tuple[int, int]], reason: LossReason
@@ -292,11 +309,18 @@ class RequestDesk:
         body = control.Refused(topic, ranges, reason.value)
         self._reply(requester, wire.control_frame(Kind.REFUSED, self._core.session, body))
 
-    def _reply(self, requester: bytes, frame: bytes) -> None:
-        if len(self._replies) >= REPLIES_MAX:
-            self.replies_dropped += 1
+    def _reply(self, requester: bytes, *frames: bytes) -> None:
+        """Let the frames of an answer wait to be sent: all of them, or none."""
+        size = self._reply_bytes + sum(map(len, frames))
+        waiting = len(self._replies)
+        if waiting and (waiting + len(frames) > REPLIES_MAX or size > REPLIES_BYTES_MAX):
+            self.replies_dropped += len(frames)
             return
-        self._replies.append(Reply(requester, frame))
+        self._reply_bytes = size
+        self._replies.extend(Reply(requester, frame) for frame in frames)
+
+    def _reply_left(self) -> None:
+        self._reply_bytes -= len(self._replies.popleft().frame)
 
 
 def matches(topic: str, patterns: list[str]) -> bool:

@@ -160,7 +160,8 @@ class SubscriberStats:
         repair_latency: from the moment a gap was seen to its repair, in ns.
         nacks_sent: NACKs, one a gap and attempt.
         frames_received: frames that came over the data path.
-        frames_invalid: frames that were dropped, by reason.
+        frames_invalid: frames that were dropped, by reason; `forged` is what datagrams claimed and
+            their publisher denied.
         frames_shed: frames not taken in, because nobody read for longer than `stall_ms`; they count
             as missing and are asked for later.
         bytes_held: bytes of frames that wait.
@@ -168,7 +169,12 @@ class SubscriberStats:
         cursor: of the durable position; None without one.
         lines: one entry an endpoint.
         sessions_unjoined: sessions whose publisher was gone before it could be joined. What came of
-            them was delivered; what is known to have been before that was reported lost.
+            them was delivered; what is known to have been before that was reported lost. In a
+            multicast, where anybody can announce one, it was dropped: `messages_unconfirmed`.
+        messages_unconfirmed: in a multicast, messages that datagrams brought or told of, and that
+            were neither delivered nor reported lost: their publisher was gone before it confirmed
+            that there are any. A warning names the ranges. They are in no ledger, for anybody can
+            send datagrams.
         streams_rewound: times that a publisher's log was found to be shorter than what was
             received of a stream, so that sequences are used again. `streams` has a ledger for each
             time, up to 16 a session.
@@ -196,6 +202,7 @@ class SubscriberStats:
     conflated: int = 0
     sessions_unjoined: int = 0
     streams_rewound: int = 0
+    messages_unconfirmed: int = 0
 
     @property
     def balanced(self) -> bool:
@@ -245,8 +252,11 @@ class PublisherStats:
         frames_invalid: frames that came in and were dropped, by reason.
         heartbeats_sent: heartbeats.
         undelivered: subscribers that had not got everything when the publisher was closed.
-        control_dropped: answers to joining subscribers that were dropped: too many wait, or
-            they found no room for a second. Who is not answered asks again.
+        control_dropped: answers that were dropped, to joining subscribers and over the recovery
+            channel: too many waited, or they found no room for a second, or no descriptor was left
+            to read the log with. A peer that gets no answer asks again.
+        control_rationed: rounds in which answers to joining subscribers waited, because somebody
+            takes everybody's, as subscribers of former releases do: 250,000 frames a second leave.
         heads_throttled: questions about heads that were not answered, because who asked had used up
             its budget.
         connections: connections that there are now, also of strangers, to both of its sockets.
@@ -281,6 +291,7 @@ class PublisherStats:
     repaired: dict[str, int] = field(default_factory=dict)
     log: LogStats | None = None
     control_dropped: int = 0
+    control_rationed: int = 0
     heads_throttled: int = 0
     connections: int = 0
     connections_refused: int = 0

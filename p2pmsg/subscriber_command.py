@@ -9,7 +9,7 @@ class Command:
 
     `connect` and `disconnect` are for the recovery channel of a session, or of a relay;
     `subscribe`, `unsubscribe`, `reconnect` and `leave` (until `reconnect`) for a line;
-    `warn` writes `text` to the program's log.
+    `warn` writes `text` to the program's log, after the endpoint of its line, if it has one.
     """
 
     what: str

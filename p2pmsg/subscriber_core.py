@@ -20,6 +20,7 @@ from p2pmsg.subscriber_cursor import CursorDesk
 from p2pmsg.subscriber_lines import Line, LineDesk
 from p2pmsg.subscriber_peer import Ending, Peer, Stream
 from p2pmsg.subscriber_relays import RelayDesk
+from p2pmsg.subscriber_rewound import note_life
 from p2pmsg.subscriber_room import Room, can_take
 from p2pmsg.subscriber_routes import RouteDesk
 from p2pmsg.subscriber_troubled import Troubled
@@ -35,9 +36,9 @@ CHECK_NS = 250 * _MS
 HURRIED_CHECK_NS = 25 * _MS
 """The same while one is being probed, or is closing."""
 ENDINGS_MAX = 1024
-"""Sessions that are over and nobody has been told so yet; the oldest is forgotten first."""
+"""Sessions that are over and not reported yet; the oldest is forgotten first."""
 UNREAD_NS = 1000 * _MS
-"""Who has not read all that came for so long gets more than can be read."""
+"""How long unread datagrams put off losses: after that more comes than can be read."""
 STOPPED_NS = 500 * _MS
 """Who is so late to look was stopped, or starved of processor time, and could not read either."""
 
@@ -59,7 +60,7 @@ class SubscriberCore:
         sessions_unjoined: sessions that ended, or fell silent for good, before they were joined.
         streams_rewound: streams whose publisher has gone back.
         cursor: where streams resume; None: nowhere.
-        endings: sessions that are over, until the shell has told of them.
+        endings: sessions that are over, until the shell has reported them.
         lone: the stream whose last message went past `ready`, until the shell has seen that.
         is_settled: whether the application is done with all of a closing session, asked before its
             publisher is told that it may go; None: to have received it is enough.
@@ -222,6 +223,8 @@ class SubscriberCore:
             if peer.group is not None:
                 peer.group.answered_ns = now_ns
             if frame.kind == Kind.DATA:
+                if now_ns < peer.doubt_until_ns:
+                    return
                 stream = peer.streams.get(frame.topic)
                 if stream is None:
                     raise FrameError("stream")
@@ -256,7 +259,7 @@ class SubscriberCore:
         return stream, output
 
     def pop_ending(self) -> Ending | None:
-        """Take out a session that is over and all of which was handed on, or None."""
+        """Take out a session that is over and all of which was delivered, or None."""
         for ending in self.endings:
             if ending.stream.position >= ending.stop:
                 self.endings.remove(ending)
@@ -351,6 +354,8 @@ class SubscriberCore:
         if peer is None:
             raise FrameError("session")
         peer.heard_ns = now_ns
+        if now_ns < peer.doubt_until_ns:
+            return  # the echo's heads show what was published meanwhile
         stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
         # Until the echo comes nothing can be handed on; it must not find the room taken.
         is_early = not stream.receiver.started
@@ -375,7 +380,8 @@ class SubscriberCore:
 
     def _take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
         receiver = stream.receiver
-        if frame.sequence > stream.jump_max + receiver.head and receiver.started:
+        stop = frame.sequence if repaired else frame.sequence + frame.count
+        if stop > stream.jump_max + receiver.head and receiver.started:
             assert self.member is not None
             self.member.refuse_jump(stream, frame, now_ns)
             return
@@ -410,7 +416,13 @@ class SubscriberCore:
             raise FrameError("session")
         body = control.read_body(frame, control.Heartbeat)
         peer.heard_ns = now_ns
+        if note_life(self, peer, body.life, now_ns):
+            self.desk.send_probe(peer, peer.probe_line, now_ns)
+        if now_ns < peer.doubt_until_ns:
+            return body.place
         stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
+        if body.life and body.life == peer.life:
+            stream.published = max(stream.published, frame.sequence)
         if self.member is not None and peer.group is not None:
             self.member.confirmation.hint_head(stream, frame.sequence, body.earliest, now_ns)
             self._settle(stream)
@@ -440,8 +452,13 @@ class SubscriberCore:
         if self.cursor is not None:
             resumed = self.cursor.start_of(stream.peer.session, stream.topic, of_new)
             start = start if resumed is None else resumed
-        limit = None if stream.peer.group is None else stream.confirmed + stream.jump_max
-        stream.receiver.start_at(start, now_ns=now_ns, head_max=limit)
+        receiver = stream.receiver
+        if stream.peer.group is None:
+            receiver.start_at(start, now_ns=now_ns)
+            return
+        stream.hinted = max(stream.hinted, receiver.head_known)
+        known, missing_max = stream.confirmed, stream.jump_max
+        receiver.start_at(start, now_ns=now_ns, known=known, missing_max=missing_max)
 
     def _add_stream(
         self, peer: Peer, topic: str, unasked: ReceiverConfig | None = None

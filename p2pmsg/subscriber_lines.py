@@ -17,7 +17,13 @@ from p2pmsg.multicast.confirmation import GroupPeer
 from p2pmsg.start import Start
 from p2pmsg.subscriber_command import Command as Command
 from p2pmsg.subscriber_peer import Peer
-from p2pmsg.subscriber_rewound import find_rewound, note_probed
+from p2pmsg.subscriber_rewound import (
+    find_rewound,
+    is_compared,
+    note_life,
+    note_probed,
+    take_life,
+)
 from p2pmsg.subscriber_upstream import merge_heads
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason
@@ -165,6 +171,7 @@ class LineDesk:
                 self.end_peer(self._core.peers[former], now_ns)
         peer.heard_ns = now_ns
         peer.direct, peer.current, peer.own.refused = True, None, {}
+        note_life(self._core, peer, welcome.life, now_ns)
         self._core.next_check_ns = now_ns
         self.send_probe(peer, line, now_ns)
 
@@ -187,7 +194,7 @@ class LineDesk:
         peer.stall_ms = welcome.stall_ms
 
     def begin_again(self, peer: Peer, now_ns: int) -> None:
-        """Join a session anew over the channels that there are: its publisher was started again."""
+        """Join a session again over the channels that there are: its publisher was restarted."""
         peer.closing = peer.told_complete = False
         peer.current, peer.own.refused = None, {}
         self._core.next_check_ns = now_ns
@@ -217,7 +224,8 @@ class LineDesk:
         whole = peer.returning and self._core.start.kind in ("latest", "earliest")
         start = Start("sequence", 0) if whole else self._core.start
         topics = self._core.topics or ["*"]
-        body = control.Probe(peer.probe, topics, start.kind, start.position)
+        newer = is_compared(self._core, peer)
+        body = control.Probe(peer.probe, topics, start.kind, start.position, newer)
         frame = wire.control_frame(Kind.PROBE, peer.session, body)
         self._core.requests.append((peer.session, frame))
 
@@ -253,6 +261,7 @@ class LineDesk:
         )
         first = not peer.joined
         self.take_heads(peer, heads, now_ns)
+        take_life(peer, body)
         # Last, so that an exception before it leads to another probe.
         peer.joined, peer.probe, peer.given_up = True, None, False
         line = core.lines[peer.probe_line]
@@ -279,6 +288,8 @@ class LineDesk:
                 continue
             stream = peer.streams.get(head.topic) or core._add_stream(peer, head.topic)
             stream.confirmed = max(stream.confirmed, head.next)
+            if stream.hinted <= head.next:
+                stream.hinted = 0
             if core.member is not None:
                 core.member.confirmation.streams.pop((peer.session, head.topic), None)
             if not stream.receiver.started:
@@ -304,7 +315,9 @@ class LineDesk:
         complete = self._is_complete(peer)
         peer.told_complete = complete
         peer.keep_alive_ns = now_ns + int(self._core.config.keep_alive_ms * _MS)
-        body = control.Joined(self.subscriber, self.name, complete, peer.group is not None)
+        settles = self._core.is_settled is not None or self._core.relays.own is not None
+        in_group = peer.group is not None
+        body = control.Joined(self.subscriber, self.name, complete, in_group, settles)
         frame = wire.control_frame(Kind.JOINED, peer.session, body)
         self._core.requests.append((peer.session, frame))
 
@@ -433,6 +446,8 @@ class LineDesk:
         for stream in peer.streams.values():
             stream.receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)
             core._settle(stream)
+        if core.member is not None and peer.group is not None:
+            core.member.confirmation.tell_unconfirmed(peer)
         core.commands.append(Command("disconnect", session=peer.session))
 
     def _hold_part(self, peer: Peer) -> None:
@@ -442,8 +457,9 @@ class LineDesk:
             peer.held.setdefault(peer.session, part)
 
     def _give_up(self, peer: Peer, now_ns: int) -> None:
-        """Hand on what came of a session that fell silent before it was joined, or confirmed it.
+        """Deliver what came of a session that fell silent before it was joined, or confirmed it.
 
+        In a multicast only of one that was joined: anybody can announce one, and send data of it.
         It is probed on: when its publisher comes back on its log, it goes on from there.
         """
         relays = self._core.relays
@@ -452,6 +468,9 @@ class LineDesk:
         if peer.joined:
             if self._core.member is not None:
                 self._core.member.confirmation.believe(peer, now_ns)
+                self._core.member.confirmation.tell_unconfirmed(peer)
+            return
+        if peer.group is not None:
             return
         self._hold_part(peer)
         if peer.given_up and all(s.receiver.started for s in peer.streams.values()):
@@ -465,8 +484,8 @@ class LineDesk:
     def _begin_unjoined(self, peer: Peer, now_ns: int) -> None:
         """Begin the streams of a session whose echo will not come, as far as they are known.
 
-        Where they would have begun only the echo could have said. So whoever wants what was kept
-        begins where that begins at the latest, and gets what is missing reported, not left out.
+        Only the echo could have said where they begin. A subscriber that wants what was kept begins
+        where that begins at the latest, so that what is missing is reported and not left out.
         """
         core = self._core
         heads = merge_heads([*peer.held.values()]).streams if peer.held else []

@@ -31,7 +31,7 @@ class Peer:
         feedback: how to ask in a multicast; None: it is none.
         gone: another session has taken its place.
         former: streams that ended because the publisher has gone back, the oldest first.
-        given_up: it fell silent before it was joined, and what came of it was handed on.
+        given_up: it fell silent before it was joined, and what came of it was delivered.
         group: in a multicast, what its publisher said over the recovery channel; None: it is none.
         own: the route to the publisher itself, and `direct` whether there is one now.
         relayed: the routes over relays.
@@ -42,6 +42,9 @@ class Peer:
         late: its relay announced it when the others had been joined.
         blamed: what is missing will be lost as `publisher_gone`, for it is silent.
         gaps: how many of its streams miss something.
+        life: which life of its publisher the last echo was of; 0: not known. `next_life` another
+            one that was heard of, and `doubt_until_ns` until when nothing of the session is taken,
+            unless its echo comes.
         origin: what its messages say of where they come from.
 
     """
@@ -52,6 +55,7 @@ class Peer:
         "closing",
         "current",
         "direct",
+        "doubt_until_ns",
         "ending_ns",
         "feedback",
         "former",
@@ -65,6 +69,8 @@ class Peer:
         "joined",
         "keep_alive_ns",
         "late",
+        "life",
+        "next_life",
         "origin",
         "own",
         "probe",
@@ -105,7 +111,7 @@ class Peer:
         self.joined = self.closing = self.gone = self.told_complete = self.blamed = False
         self.given_up = False
         self.former: list[Stream] = []
-        self.gaps = 0
+        self.gaps = self.life = self.next_life = self.doubt_until_ns = 0
         self.feedback: Feedback | None = None
         self.group: GroupPeer | None = None
 
@@ -143,6 +149,7 @@ class Stream:
             relays were by their last heartbeats, by line.
         probed: its head when the session was last probed; in a multicast, up to where messages had
             come or were confirmed, or `probed_early` where frames ended that came before it began.
+        published: up to where its publisher's life that is known was, as it said itself.
         retired: it has ended, and another one has its place: the publisher has gone back.
         prefix: how its frames begin; `plain_prefix` those that have values only.
         lone: reads `prefix`, the header behind it, and four bytes of the body.
@@ -151,6 +158,8 @@ class Stream:
         jump_max: by how many messages a frame may be ahead of what is known of, to be believed.
         confirmed: in a multicast, up to where the publisher said itself that it has published.
         doubted: whether datagrams told of messages of it that never were.
+        hinted: in a multicast, up to where datagrams told of messages that nobody has confirmed,
+            where that is too far to be believed; 0: nothing such.
         doubt_ns: since when a loss waits for the publisher to say so; -1: none does.
 
     """
@@ -162,6 +171,7 @@ class Stream:
         "doubted",
         "given",
         "given_messages",
+        "hinted",
         "history",
         "jump_max",
         "lone",
@@ -173,6 +183,7 @@ class Stream:
         "probed",
         "probed_early",
         "progress_ns",
+        "published",
         "receiver",
         "relay_heads",
         "relayed",
@@ -189,7 +200,7 @@ class Stream:
         self.plain_prefix = stream_prefix(topic, peer.session, FLAG_PLAIN)
         self.lone = lone_struct(len(self.prefix))
         self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng, peer.feedback)
-        self.history = self.probed = self.progress_ns = 0
+        self.history = self.probed = self.progress_ns = self.published = 0
         self.probed_early: tuple[int, ...] = ()
         self.relay_heads: dict[int, int] = {}
         self.retired = False
@@ -200,7 +211,7 @@ class Stream:
         self.malformed_between = 0
         self.watched = self.unasked = self.doubted = False
         self.jump_max = SEQUENCE_MAX
-        self.confirmed, self.doubt_ns = 0, -1
+        self.confirmed, self.hinted, self.doubt_ns = 0, 0, -1
 
     def note_malformed(self, start: int, count: int) -> Loss:
         """Count messages that were received but cannot be read."""
@@ -259,7 +270,7 @@ class Stream:
 
 
 class Ending(NamedTuple):
-    """A session that is over, once everything before `stop` was handed on.
+    """A session that is over, once everything before `stop` was delivered.
 
     `announced`: it said so; otherwise another one took its place.
     """

@@ -2,8 +2,14 @@
 
 A publisher's log that was restored from a copy, or has lost its end, goes on in the same session,
 and gives sequences that are in use to other messages. An honest publisher cannot be seen so: its
-answer to a PROBE was made after the PROBE was sent, so its heads are not below what the subscriber
-had then, however late other frames are. Only the publisher's own answer is compared: relays lag.
+answer to a PROBE was made after the PROBE was sent (`newer`), so its heads are not below what the
+subscriber had then, however late other frames are. Only the publisher's own answer is compared:
+relays lag.
+
+One that has passed the subscriber's position again by then is known all the same where it says, in
+its echo, that its new life began below what its former life had told of itself: each echo and
+heartbeat says of which life it is. As soon as another life is heard of, nothing of the session is
+taken until the echo: the sequences may be those of other messages.
 
 In a multicast anybody can tell of messages that never were, so a head that was only heard of shows
 nothing: there it is what came or was confirmed that counts, and before a stream has begun only what
@@ -30,6 +36,34 @@ FORMER_MAX: Final = 16
 """Streams of a session that began again and whose ledgers are still shown; of others only the sums
 are kept."""
 
+DOUBT_NS: Final = 1_000_000_000
+"""How long an echo is waited for at most, until messages of another life are taken as they come."""
+
+
+def note_life(core: "SubscriberCore", peer: Peer, life: int, now_ns: int) -> bool:
+    """Note which life of a publisher is heard of; True: it is another one, and to be probed.
+
+    Not in a multicast, where anybody may say so: there it comes over TCP (`Admitted`).
+    """
+    known = (0, peer.life, peer.next_life)
+    if not peer.life or life in known or peer.group is not None:
+        return False
+    peer.next_life, peer.doubt_until_ns = life, now_ns + DOUBT_NS
+    core._last = None  # so that no frame goes a short way
+    return True
+
+
+def take_life(peer: Peer, heads: control.Heads) -> None:
+    """Take from an echo which life it is of, and up to where that has published."""
+    peer.doubt_until_ns = peer.next_life = 0
+    if not heads.life or peer.group is not None:
+        return
+    is_same, peer.life = heads.life == peer.life, heads.life
+    for head in heads.streams:
+        stream = peer.streams.get(head.topic)
+        if stream is not None:  # an answer may be older than a heartbeat
+            stream.published = max(head.next, stream.published if is_same else 0)
+
 
 def note_probed(core: "SubscriberCore", peer: Peer) -> None:
     """Remember how far the streams of a session have come, when it is probed."""
@@ -43,6 +77,16 @@ def note_probed(core: "SubscriberCore", peer: Peer) -> None:
             stream.probed, stream.probed_early = 0, receiver.early_stops
 
 
+def is_compared(core: "SubscriberCore", peer: Peer) -> bool:
+    """Whether the answer to a session's probe is compared with anything, so that it must be newer.
+
+    What first comes while the answer is on its way does not count.
+    """
+    if any(stream.probed or stream.probed_early for stream in peer.streams.values()):
+        return True
+    return core.cursor is not None and not peer.joined and bool(core.cursor.known(peer.session))
+
+
 def _heard(core: "SubscriberCore", position: int) -> int:
     """Return a position if its publisher was there; a sequence to start at may be yet to come."""
     asked = core.start.position if core.start.kind == "sequence" else 0
@@ -54,11 +98,12 @@ def find_rewound(
 ) -> None:
     """Begin again with the streams whose publisher has gone back, as its answer shows."""
     listed = {head.topic: head for head in heads.streams}
+    is_other = bool(heads.life and peer.life) and heads.life != peer.life
     for topic, stream in list(peer.streams.items()):
         following, began = _place(listed.get(topic), heads.floor)
         if stream.probed_early:
             _note_early(core, stream, following if topic in listed else None)
-        if following < stream.probed:
+        if following < stream.probed or (is_other and began < stream.published):
             _begin_again(core, stream, following, began, now_ns)
     if core.cursor is None or peer.joined:
         return

@@ -169,6 +169,8 @@ class RouteDesk:
             raise FrameError("stream")
         if any(start >= stop for start, stop in body.ranges):
             raise FrameError("range")
+        if not body.ranges:  # it does not know yet what it will have; perhaps another one does
+            peer.tried_ns = now_ns - SWITCH_NS - 1
         try:
             reason = LossReason(body.reason)
         except ValueError:

@@ -17,7 +17,7 @@ class TopicIndex:
         self._ordered: list[str] = []
 
     def matching(self, patterns: Iterable[str]) -> list[str]:
-        """Return the topics that patterns mean: each a topic, or a prefix with a `*` behind it.
+        """Return the topics that patterns mean: each a topic, or a prefix with a `*` after it.
 
         It takes as long as there are patterns and topics found, and not their product: prefixes
         that another one covers are left out. Most of the topics come in the order of the container.

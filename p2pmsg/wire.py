@@ -156,8 +156,11 @@ class Frame:
             raise FrameError("topic") from None
         if self.sequence + self.count > SEQUENCE_MAX:
             raise FrameError("sequence")
+        # Each value takes a byte at least: else a hundred bytes might stand for billions.
         if self.kind == Kind.DATA and (
-            not zero or not self.count or self.count != _count_of(data, self.body_at)
+            not zero
+            or not 0 < self.count <= body_length
+            or self.count != _count_of(data, self.body_at)
         ):
             raise FrameError("count")
         self.data = data
@@ -197,7 +200,9 @@ def next_frame(data: bytes, prefix: bytes, topic: str, session: int) -> Frame | 
     if len(data) < body_at:
         return None
     sequence, count, length, timestamp_ns = REST.unpack_from(data, at)
-    if length != len(data) - body_at or not count or sequence + count > SEQUENCE_MAX:
+    if length != len(data) - body_at or not 0 < count <= length:
+        return None
+    if sequence + count > SEQUENCE_MAX:
         return None
     if count != _count_of(data, body_at):
         return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from recovery.cursor import MAGIC, CursorLockedError
+from recovery.folder import make_folder
 
 
 class CursorStore(Protocol):
@@ -70,7 +71,7 @@ class CursorFileStore:
 
     def lock(self) -> None:
         """Make the folder if it is missing, and keep others away; `CursorLockedError`."""
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        make_folder(os.path.dirname(self._path))
         self._lock = FileIO(self._path + ".lock", "a")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

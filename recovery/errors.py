@@ -32,6 +32,17 @@ class LogFormatError(LogError):
         self.offset = offset
 
 
+class SyncFailedError(OSError):
+    """An fsync failed: the system has forgotten what it could not write.
+
+    Another fsync would succeed without it, so this error is final, which no other one is.
+    """
+
+
+class FileDeletedError(SyncFailedError, FileNotFoundError):
+    """What was forced to the disk is in a file that was deleted meanwhile."""
+
+
 class LogWriteError(LogError, OSError):
     """The log could not be written: the disk is full, or the directory is gone.
 
@@ -39,12 +50,14 @@ class LogWriteError(LogError, OSError):
 
     Attributes:
         errno: the system's error number, or None.
+        is_final: whether an fsync failed, so that trying again would not bring back what is gone.
 
     """
 
     def __init__(self, what: str, error: OSError) -> None:
         # OSError takes its attributes from two arguments; its text would hide `what`.
         super().__init__(error.errno, f"{what}: {error.strerror or error}")
+        self.is_final = isinstance(error, SyncFailedError)
 
     def __str__(self) -> str:
         """Return what could not be done, and why."""

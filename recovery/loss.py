@@ -23,7 +23,8 @@ class LossReason(enum.StrEnum):
     """The requester's retransmission budget did not allow it."""
 
     CRASH = "crash"
-    """The publisher crashed and skipped these sequences, so that none is used twice."""
+    """The publisher crashed and skipped these sequences, so that none is used twice; or a relay's
+    log came back without them, and nobody else has them."""
 
     SKIPPED = "skipped"
     """The subscriber does not wait for repairs."""

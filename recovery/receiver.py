@@ -7,6 +7,7 @@ Every sequence from `start` to `head` is in exactly one of four places, at any m
 `missing` is what the `NackScheduler` asks for; `buffered` is what waits for something before it.
 """
 
+import sys
 from random import Random
 from typing import TypeVar
 
@@ -94,21 +95,44 @@ class StreamReceiver(ReceiverView[T]):
         self.repaired = self.reordered = self.overflowed = self.heads_refused = 0
         self.ages_forgotten = self.displaced = self.retracted = 0
 
-    def start_at(self, sequence: int, *, now_ns: int, head_max: int | None = None) -> None:
+    def start_at(
+        self,
+        sequence: int,
+        *,
+        now_ns: int,
+        head_max: int | None = None,
+        known: int = 0,
+        missing_max: int | None = None,
+    ) -> None:
         """Want messages from `sequence` on; frames that came before this call are put in place.
 
-        Those beyond `head_max`, where it is given, are dropped: it cannot be that there are such.
-        Raises `ValueError` for a negative sequence and `RecoveryError` if it has started.
+        Args:
+            sequence: where the stream begins.
+            now_ns: monotonic time.
+            head_max: frames that reach beyond it are dropped: it cannot be that there are such.
+                Default None: there is no limit.
+            known: up to where it is certain that there are messages.
+            missing_max: beyond `known`, how many messages may be missing, all gaps together; frames
+                that would make it more are dropped. Default None: there is no limit.
+
+        Raises:
+            ValueError: for a negative sequence.
+            RecoveryError: it has started.
+
         """
         at_least("sequence", sequence, 0)
         if self.started:
             raise RecoveryError(f"the stream has started at {self._start} already")
         self._start = self._expected = self._head = sequence
+        room = sys.maxsize if missing_max is None else missing_max
         for held in self._reorder.drain():
             start, item = held.item
-            if head_max is None or held.stop <= head_max:
+            missing = max(0, start - max(self._head, known))
+            if missing <= room and (head_max is None or held.stop <= head_max):
+                room -= missing
                 self.receive(start, held.stop - start, held.size, item, now_ns=now_ns)
-        if head_max is None or self._head_early <= head_max:
+        beyond = self._head_early - max(self._head, known)
+        if beyond <= room and (head_max is None or self._head_early <= head_max):
             self.observe_head(self._head_early, now_ns=now_ns)
 
     def receive(

@@ -3,6 +3,7 @@
 Importing this package does not import PySpark; the functions do.
 """
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from spark_bridge.committed import CommittedRows
@@ -10,6 +11,7 @@ from spark_bridge.errors import (
     BridgeError,
     DataLossError,
     MissingDependencyError,
+    MissingNameError,
     OptionError,
     PeerUnavailableError,
     SinkError,
@@ -28,6 +30,7 @@ __all__ = [
     "Lag",
     "LagListener",
     "MissingDependencyError",
+    "MissingNameError",
     "OptionError",
     "PeerUnavailableError",
     "SinkError",
@@ -42,7 +45,23 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import what needs PySpark when it is first asked for."""
     if name == "LagListener":
-        from spark_bridge.listener import LagListener
-
+        try:
+            from spark_bridge.listener import LagListener
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "pyspark":
+                raise
+            advice = "pip install 'p2pmsg[spark]'"
+            raise MissingNameError(name, "PySpark", advice) from error
         return LagListener
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ImportError:
+        return False
+
+
+if not _is_there("pyspark"):  # so that `import *` does without it
+    __all__.remove("LagListener")

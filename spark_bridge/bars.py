@@ -167,9 +167,10 @@ def follow(
             break
     seconds = time.monotonic() - begun
     rows, bars = result.rows, result.bars
-    _emit(event="result", rows=rows, seconds=round(seconds, 3), bars=bars)
     if arguments.picture and bars:
         _draw(bars, arguments.picture)
+    # Last: whoever hears the result waits for nothing more, and may end this.
+    _emit(event="result", rows=rows, seconds=round(seconds, 3), bars=bars)
     return 0 if rows >= arguments.expected_rows else EXIT_TIMEOUT
 
 

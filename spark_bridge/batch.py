@@ -50,8 +50,11 @@ class FixedEnds:
 def fix_ends(options: SourceOptions) -> FixedEnds:
     """Ask the peers where their streams stand; a stream that is read does not use the answer."""
     if options.path:
-        ranges, found = log_ranges(options)
-        return FixedEnds(tuple(ranges), (), *_doubts(options, found))
+        try:
+            ranges, found = log_ranges(options)
+        except OptionError as error:  # a stream has no `path` at all, and is told that
+            return FixedEnds((), (), error)
+        return FixedEnds(tuple(ranges), (), *_doubts(options, found, is_empty=not ranges))
     heads = ask_once(options.peers, _ASK_SECONDS)
     views = {
         endpoint: PeerView({each.session: each for each in found})
@@ -66,14 +69,14 @@ def fix_ends(options: SourceOptions) -> FixedEnds:
         assert place is not None
         located.append(offsets.located(wanted, place))
     silent = tuple(peer for peer in options.peers if peer not in heads)
-    refusal, warnings = _doubts(options, tuple(places.homes()), silent)
+    refusal, warnings = _doubts(options, tuple(places.homes()), silent, is_empty=not located)
     return FixedEnds(tuple(located), silent, refusal, warnings)
 
 
 def _doubts(
-    options: SourceOptions, found: Found, silent: tuple[str, ...] = ()
+    options: SourceOptions, found: Found, silent: tuple[str, ...] = (), *, is_empty: bool
 ) -> tuple[OptionError | None, tuple[str, ...]]:
-    """Return why a batch is refused for the names in its options, and what to warn of.
+    """Return why a batch is refused for what its options name, and what to warn of.
 
     A topic that nobody has is refused, as Kafka's source does: no later batch will read it. With
     `failOnDataLoss=false` it is warned of.
@@ -87,6 +90,7 @@ def _doubts(
         refusal
         or naming.beyond("startingOffsets", options, found)
         or naming.beyond("endingOffsets", options, found)
+        or naming.backwards(options, found)
     )
     missing = naming.missing_topics(Selection.of(options), found)
     if missing is not None and refusal is None:
@@ -96,6 +100,8 @@ def _doubts(
             refusal = OptionError(option, reason)
         else:
             warnings.append(missing)
+    elif is_empty and refusal is None and (nothing := naming.nothing_then(options, found)):
+        warnings.append(nothing)
     return refusal, tuple(warnings)
 
 

@@ -84,6 +84,12 @@ class Checks:
         missing = naming.missing_topics(self._selection, found)
         if missing is not None:
             _log.warning("%s; it is read when it comes", missing)
+        time_ns = options.startingTimestamp
+        if is_new and time_ns is not None and time_ns > time.time_ns():
+            _log.warning(
+                "startingTimestamp is %.0f s ahead of this clock: messages are read from now on, "
+                "of whatever time", (time_ns - time.time_ns()) / 1e9,
+            )  # fmt: skip
 
     def away(self, places: Places, *, is_bounded: bool = False) -> None:
         """Refuse to go on without a peer, if the options say so.

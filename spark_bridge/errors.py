@@ -4,6 +4,7 @@
 
     BridgeError
     ├── MissingDependencyError (ImportError)  PySpark, PyArrow or Java is missing or too old
+    ├── MissingNameError (AttributeError)     a name that is there where PySpark is
     ├── OptionError (ValueError)              an option of the source is unknown or has a bad value
     ├── DataLossError                         failOnDataLoss, and a range is gone
     ├── PeerUnavailableError                  a range is there, but nobody answers for it
@@ -17,6 +18,7 @@ __all__ = [
     "BridgeError",
     "DataLossError",
     "MissingDependencyError",
+    "MissingNameError",
     "OptionError",
     "PeerUnavailableError",
     "SinkError",
@@ -39,6 +41,16 @@ class MissingDependencyError(BridgeError, ImportError):
     def __init__(self, what: str, advice: str) -> None:
         super().__init__(f"spark_bridge needs {what}, which is missing: {advice}")
         self.what = what
+
+
+class MissingNameError(BridgeError, AttributeError):
+    """A name of this package that is there only where PySpark is.
+
+    It is an `AttributeError`, so that `hasattr(spark_bridge, "LagListener")` is False then.
+    """
+
+    def __init__(self, name: str, what: str, advice: str) -> None:
+        super().__init__(f"spark_bridge.{name} needs {what}, which is missing: {advice}")
 
 
 class OptionError(BridgeError, ValueError):

@@ -1,6 +1,7 @@
 """Whether what the options name is there: publishers, topics, and offsets up to the heads. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 import p2pmsg
@@ -63,6 +64,40 @@ def beyond(option: str, options: SourceOptions, found: Found) -> OptionError | N
                     f"{head}: the offset that its next message will have",
                 )
     return None
+
+
+def backwards(options: SourceOptions, found: Found) -> OptionError | None:
+    """Return an error for the first stream that `endingOffsets` ends before it starts."""
+    first, last = options.startingOffsets, options.endingOffsets
+    times = (options.startingTimestamp, options.endingTimestamp)
+    if not (isinstance(first, dict) and isinstance(last, dict)) or times != (None, None):
+        return None
+    for endpoint, heads in found:
+        for topic in Selection.of(options).topics_of(endpoint, heads):
+            start, stop = (place(each, topic, endpoint, heads) for each in (first, last))
+            if start is not None and stop is not None and 0 <= stop < start:
+                return OptionError(
+                    "endingOffsets",
+                    f"has {stop} for topic {topic!r} of {_who(endpoint, heads)}, before its start: "
+                    f"startingOffsets has {start}",
+                )
+    return None
+
+
+def nothing_then(options: SourceOptions, found: Found) -> str | None:
+    """Return what is to be said of a batch that reads nothing since its times leave nothing."""
+    times = {
+        name: getattr(options, name)
+        for name in ("startingTimestamp", "endingTimestamp")
+        if getattr(options, name) is not None
+    }
+    if not times or not found:
+        return None
+    said = " and ".join(
+        f"{name} {datetime.fromtimestamp(time_ns // 10**9, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        for name, time_ns in times.items()
+    )
+    return f"nothing is read: no peer has a message within {said}"
 
 
 def missing_topics(selection: Selection, found: Found) -> str | None:

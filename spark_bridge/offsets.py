@@ -92,6 +92,8 @@ def start_of_batch(start: Mapping[str, Any] | None, end: Mapping[str, Any]) -> P
         end: where it ends.
 
     """
+    for offset in (start or {}, end):
+        _check_is_ours(offset)
     if (start is None or "pin" in start) and "start" in end:
         return from_json({"peers": end["start"], "version": end.get("version")})
     return None if start is None else from_json(start)
@@ -99,6 +101,7 @@ def start_of_batch(start: Mapping[str, Any] | None, end: Mapping[str, Any]) -> P
 
 def from_json(offset: Mapping[str, Any]) -> Positions:
     """Return the positions of a checkpoint; `BridgeError` where they cannot be read."""
+    _check_is_ours(offset)
     if offset.get("version") != VERSION:
         found = offset.get("version")
         raise BridgeError(f"the checkpoint has offsets of version {found}, known is {VERSION}")
@@ -112,6 +115,15 @@ def from_json(offset: Mapping[str, Any]) -> Positions:
         }
     except (KeyError, ValueError, AttributeError, TypeError) as error:
         raise BridgeError(f"the checkpoint has malformed offsets: {offset!r}") from error
+
+
+def _check_is_ours(offset: Any) -> None:
+    """Refuse what another source has written: Spark hands over any JSON that it finds."""
+    if offset != {} and not (isinstance(offset, Mapping) and "version" in offset):
+        raise BridgeError(
+            f"the checkpoint is not of format p2pmsg: it has {repr(offset)[:200]}. Take another "
+            "checkpointLocation"
+        )
 
 
 def _peers(positions: Positions) -> dict[str, Any]:

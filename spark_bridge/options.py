@@ -218,6 +218,8 @@ def _subscription(given: Mapping[str, str]) -> dict[str, Any]:
         return {"subscribe": topics}
     if "subscribePattern" in given:
         pattern = given["subscribePattern"]
+        if not pattern.strip():
+            raise OptionError("subscribePattern", f"must be a regular expression, not {pattern!r}")
         try:
             re.compile(pattern)
         except re.error as error:
@@ -236,11 +238,15 @@ def _subscription(given: Mapping[str, str]) -> dict[str, Any]:
 
 def _positions(given: Mapping[str, str]) -> dict[str, Any]:
     starting, ending = given.get("startingOffsets"), given.get("endingOffsets", "latest")
+    first, last = _time(given, "startingTimestamp"), _time(given, "endingTimestamp")
+    if first is not None and last is not None and first > last:
+        began, text = given["startingTimestamp"], given["endingTimestamp"]
+        raise OptionError("endingTimestamp", f"is {text!r}, before startingTimestamp {began!r}")
     return {
         "startingOffsets": None if starting is None else _offsets("startingOffsets", starting),
         "endingOffsets": _offsets("endingOffsets", ending),
-        "startingTimestamp": _time(given, "startingTimestamp"),
-        "endingTimestamp": _time(given, "endingTimestamp"),
+        "startingTimestamp": first,
+        "endingTimestamp": last,
     }
 
 
@@ -280,11 +286,20 @@ def _offsets(name: str, text: str) -> str | Wanted:
 
 def _json_object(name: str, text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=_each_once)
     except (ValueError, RecursionError) as error:
         raise OptionError(name, f"must be a JSON object, not {text!r}: {error}") from error
     if not isinstance(found, dict):
         raise OptionError(name, f"must be a JSON object by topic, not {text!r}")
+    return found
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; Python's own reader keeps the last of two without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it has {max(names, key=names.count)!r} twice")
     return found
 
 
@@ -294,15 +309,21 @@ def _time(given: Mapping[str, str], name: str) -> int | None:
         return None
     try:
         if text.strip().lstrip("-").isdigit():
-            return int(text) * 1_000_000
+            return _in_range(int(text) * 1_000_000)
         moment = datetime.fromisoformat(text.strip())
         if moment.tzinfo is None:
             raise ValueError("it has no time zone")
-        return int(moment.timestamp() * 1_000_000) * 1000
+        return _in_range(int(moment.timestamp() * 1_000_000) * 1000)
     except (ValueError, OverflowError) as error:
         raise OptionError(
             name, f"must be ms since the epoch or an ISO 8601 time, not {text!r}: {error}"
         ) from error
+
+
+def _in_range(time_ns: int) -> int:
+    if not 0 <= time_ns < 2**63:
+        raise ValueError("it is not from 1970 to 2262")
+    return time_ns
 
 
 def _partitions(given: Mapping[str, str]) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from typing import Final
 
 import p2pmsg
 from spark_bridge import offsets
+from spark_bridge.errors import PeerUnavailableError
 from spark_bridge.heads import ask_once
 from spark_bridge.options import SourceOptions
 from spark_bridge.selection import place, resolve
@@ -45,14 +46,19 @@ def _at_offsets(
 
 
 def _at_time(options: SourceOptions, time_ns: int) -> offsets.Start:
+    answers = ask_once(options.peers, _ASK_SECONDS, time_ns=time_ns)
     heads_at = {
-        (endpoint, heads.session): heads
-        for endpoint, found in ask_once(options.peers, _ASK_SECONDS, time_ns=time_ns).items()
-        for heads in found
+        (endpoint, heads.session): heads for endpoint, found in answers.items() for heads in found
     }
 
     def start(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
         asked = heads_at.get((endpoint, heads.session))
+        if endpoint not in answers:  # the earliest would be too much, and as an end nothing at all
+            raise PeerUnavailableError(
+                f"{endpoint} was there and has not said within {_ASK_SECONDS:g} s where its "
+                f"streams stood at {time_ns / 1e6:.0f} ms (startingTimestamp, endingTimestamp). "
+                "Begin again when it answers"
+            )
         if asked is None:
             return offsets.earliest(endpoint, topic, heads)
         stream = asked.streams.get(topic)

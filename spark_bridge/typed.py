@@ -12,6 +12,7 @@ then its fields are null, and the value is there.
 import base64
 import datetime
 import decimal
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import attrgetter
@@ -20,6 +21,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import pyarrow as pa
+from pyarrow import compute
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -159,12 +161,14 @@ class TypedLayout:
         kind = self.schema.field(name).type
         plain = _plain(plain, kind)
         try:
-            return pa.array(plain, kind)
+            made = pa.array(plain, kind)
+            if not (pa.types.is_float32(kind) and _is_any_inf(made)):
+                return made
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
             pass
         for at, value in enumerate(plain):
             try:
-                pa.array([value], kind)
+                _check_fits(value, kind)
             except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
                 self._refuse(gathered, at, f"{error} - at `$.{name}`", error)
                 wrong.add(at)
@@ -179,6 +183,17 @@ class TypedLayout:
         raise ValueMismatchError(
             message.topic, message.sequence, message.publisher, reason
         ) from error
+
+
+def _is_any_inf(column: pa.Array) -> bool:
+    return bool(compute.any(compute.is_inf(column)).as_py())
+
+
+def _check_fits(value: Any, kind: pa.DataType) -> None:
+    """Raise where Arrow has no room for a value; of a large float it makes an infinite one."""
+    made = pa.array([value], kind)
+    if pa.types.is_float32(kind) and _is_any_inf(made) and not math.isinf(value):
+        raise OverflowError(f"{value!r} is beyond a float")
 
 
 @lru_cache(maxsize=64)

@@ -12,6 +12,7 @@ AREAS = {
     "log": (
         "unit/recovery/log/*", "unit/p2pmsg/test_publisher_log.py", "unit/cli/test_log_*.py",
         "integration/test_*log*.py", "integration/test_acknowledge.py",
+        "integration/test_full_disk.py",
         "unit/p2pmsg/test_kept_batch.py", "property/test_log_model.py",
         "simulation/test_log.py", "simulation/test_shorter_log.py",
     ),
@@ -22,7 +23,8 @@ AREAS = {
         "simulation/test_multicast.py", "simulation/test_crowd.py",
     ),
     "mold": ("unit/mold/*", "*/test_*mold*.py"),
-    "queue": ("unit/recovery/queue/*", "unit/p2pmsg/queue/*", "*/test_*queue*.py"),
+    "queue": ("unit/recovery/queue/*", "unit/p2pmsg/queue/*", "*/test_*queue*.py",
+              "integration/test_full_disk.py"),
     "requests": ("integration/test_requests.py",),
     "statsd": ("unit/statsd/*", "property/statsd/*", "*/test_*statsd*.py", "*/test_*metrics*.py"),
     "spark": ("spark/*",),

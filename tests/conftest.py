@@ -13,16 +13,25 @@ import pytest
 from hypothesis import settings
 
 from tests import areas
+from tests.spark_home import make_home
 
 ROOT = Path(__file__).parent
+CACHE = ROOT.parent / ".pytest_cache"
 IN_TURN = ("tests/spark/", "tests/integration/test_demo.py::")
-"""What one worker runs one by one."""
+"""What one worker runs one by one; of these the scheduler begins with, as they are the most."""
 LONG_TIMEOUT_S = 1800
 """Of a test that is long, or runs with `--long`, where it does not say otherwise."""
 
 # A shell that starts something in the background has it ignore Ctrl-C, and its children too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The tests start some hundreds of interpreters: each would compile all of the package again where
+# nothing may be written beside the source.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(CACHE / "bytecode"))
+if "SPARK_HOME" not in os.environ and (home := make_home(CACHE)) is not None:
+    os.environ["SPARK_HOME"] = str(home)
 
 settings.register_profile("p2pmsg", deadline=None)  # a slow machine is no finding
 settings.load_profile("p2pmsg")

@@ -18,6 +18,7 @@ from transports.errors import (
 from transports.memory import Link, MemoryNetwork
 from transports.memory_pubsub import MemoryReceiver, MemorySender
 from transports.memory_recovery import MemoryRecoveryClient, MemoryRecoveryServer
+from transports.reply_memory import ReplyMemory
 from transports.udp import Received, UdpReceiver, UdpSender
 from transports.zmq_frame import free_zmq_frames, make_zmq_frame
 from transports.zmq_pubsub import ZmqReceiver, ZmqSender
@@ -48,6 +49,7 @@ __all__ = [
     "Received",
     "RecoveryClient",
     "RecoveryServer",
+    "ReplyMemory",
     "TransportError",
     "UdpReceiver",
     "UdpSender",

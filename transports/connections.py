@@ -1,10 +1,11 @@
-"""Who is connected to a bound socket: counted, and bounded.
+"""The connections of a bound socket: counted, and bounded.
 
 libzmq accepts connections by itself, in its own thread, and has neither a limit for them nor a call
 that ends one. Its monitor tells of each, with its descriptor, and a descriptor can be shut down:
 libzmq then finds the connection ended and closes it.
 """
 
+import logging
 import os
 import resource
 import socket as system_socket
@@ -23,15 +24,20 @@ FILES_SPARED_MIN: Final = 64
 """Descriptors that connections leave to the rest of the process (logs, cursors, other sockets):
 these, or an eighth of what the system allows, whatever is more."""
 SUBSCRIPTIONS_MAX: Final = 65_536
-"""Prefixes that one connection is the first to subscribe to: as many as a publisher has topics."""
+"""Prefixes that one connection may subscribe to: as many as a publisher has topics."""
 SUBSCRIPTION_BYTES_MAX: Final = 512 * 1024
 """Their bytes. A `Subscriber` names at most 60,000 bytes of topics. libzmq takes up to 60 bytes of
 memory for each byte, and 0.3 µs of the publisher to let go of it when the connection has ended."""
 TOTAL_FACTOR: Final = 8
 """All connections together may have so many times as much; then the one that has most is ended."""
+SHARED_MAX: Final = 4096
+"""While all connections together have more prefixes than this, or 16 bytes of them for each, those
+that another one has already count for who takes them up, too. Below it they would only cost time:
+500 subscribers of all topics have 89,000, and the same 178."""
 
 _COUNTED_AGAIN_S: Final = 0.2
 _UPDATE_NS: Final = 5_000_000
+_SAY_AGAIN_NS: Final = 60_000_000_000
 _EVENT: Final = struct.Struct("=hi")
 _EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_ACCEPT_FAILED)
 _ACCEPTED: Final = int(zmq.EVENT_ACCEPTED)
@@ -39,6 +45,12 @@ _DISCONNECTED: Final = int(zmq.EVENT_DISCONNECTED)
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _EVENTS_PER_CALL: Final = 4096
 _numbers: Final = count()
+_log = logging.getLogger("p2pmsg")
+"""The one that programs look at: what happens here is nobody else's to say."""
+
+
+def _spared(limit: int) -> int:
+    return max(FILES_SPARED_MIN, limit // 8)
 
 
 class _Files:
@@ -53,7 +65,7 @@ class _Files:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if limit == resource.RLIM_INFINITY:
             return True
-        room = limit - max(FILES_SPARED_MIN, limit // 8)
+        room = limit - _spared(limit)
         if 2 * self.connections < room:
             return True
         now_s = time.monotonic()
@@ -64,6 +76,29 @@ class _Files:
 
 
 _files: Final = _Files()
+
+
+class _Said:
+    """Tells of connections that are not taken: the first one at once, then once a minute."""
+
+    def __init__(self, socket: Socket) -> None:
+        self._socket = socket
+        self._counts: dict[str, int] = {}
+        self._due_ns = 0
+
+    def note(self, why: str) -> None:
+        self._counts[why] = self._counts.get(why, 0) + 1
+
+    def tell(self) -> None:
+        if self._counts and (now_ns := time.monotonic_ns()) >= self._due_ns:
+            self._due_ns = now_ns + _SAY_AGAIN_NS
+            try:
+                place = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+            except zmq.ZMQError:
+                place = "a socket that is closed"
+            for why, count in self._counts.items():
+                _log.warning("%s: refused, connections: %d, since %s", place, count, why)
+            self._counts.clear()
 
 
 class Connections:
@@ -77,7 +112,7 @@ class Connections:
         context: the socket's.
         connections_max: how many there may be. Default 65,536. The system's limit of open files
             counts, too.
-        subscriptions_max: prefixes that one may be the first to subscribe to. Default 65,536.
+        subscriptions_max: prefixes that one may subscribe to. Default 65,536.
         subscription_bytes_max: their bytes. Default 512 KiB.
 
     Attributes:
@@ -99,13 +134,18 @@ class Connections:
         subscription_bytes_max: int = SUBSCRIPTION_BYTES_MAX,
     ) -> None:
         self._socket = socket
+        self._said = _Said(socket)
         self._connections_max = connections_max
         self._subscriptions_max = subscriptions_max
         self._bytes_max = subscription_bytes_max
         self.refused = self.oversubscribed = self.not_accepted = self.broken = 0
         # By descriptor: how many prefixes, and how many bytes they have.
         self._open: dict[int, list[int]] = {}
-        self._total = [0, 0]
+        # All that anybody subscribes to, and with whom it is counted; he may have gone.
+        self._prefixes: dict[bytes, list[int]] = {}
+        self._prefix_bytes = 0
+        self._sees_shared = False
+        self._port: int | None = None
         self._due_ns = 0
         address = f"inproc://p2pmsg-monitor-{next(_numbers)}"
         socket.monitor(address, _EVENTS)
@@ -128,6 +168,10 @@ class Connections:
 
     def update(self) -> None:
         """Take note of who came and went; end those who are too many."""
+        self._take_news()
+        self._said.tell()
+
+    def _take_news(self) -> None:
         receive = self._news.recv_multipart
         for _ in range(_EVENTS_PER_CALL):
             try:
@@ -138,40 +182,61 @@ class Connections:
                 self._forget(value)  # should its end have gone unnoticed
                 self._open[value] = [0, 0]
                 _files.connections += 1
-                if len(self._open) > self._connections_max or not _files.has_room():
-                    self.refused += 1
-                    self._end(value)
+                if len(self._open) > self._connections_max:
+                    self._refuse(value, f"there are {self._connections_max:,} already")
+                elif not _files.has_room():
+                    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+                    why = f"{_spared(limit):,} of {limit:,} open files are kept for all else"
+                    self._refuse(value, f"{why} (ulimit -n)")
             elif what == _DISCONNECTED:
                 self.broken += 1
                 self._forget(value)
             else:
                 self.not_accepted += 1
+                self._said.note("the system accepts none, for want of open files (ulimit -n)")
 
     def subscribed(self, fd: int, prefix: bytes) -> None:
-        """Note that a connection is the first to subscribe to a prefix."""
+        """Note that a connection took up a prefix; `fd` is -1 where it is not known."""
+        size = len(prefix)
         entry = self._open.get(fd)
+        if entry is None and fd >= 0:
+            self.update()  # it came since the last time
+            entry = self._open.get(fd)
+        if prefix not in self._prefixes:
+            self._prefixes[prefix] = [0, 0] if entry is None else entry
+            self._prefix_bytes += size
+            self._see_shared()
         if entry is None:
             return
-        size = len(prefix)
-        for held in (entry, self._total):
-            held[0] += 1
-            held[1] += size
+        entry[0] += 1
+        entry[1] += size
         if entry[0] > self._subscriptions_max or entry[1] > self._bytes_max:
             self._end_oversubscribed(fd)
         elif (
-            self._total[0] > TOTAL_FACTOR * self._subscriptions_max
-            or self._total[1] > TOTAL_FACTOR * self._bytes_max
+            len(self._prefixes) > TOTAL_FACTOR * self._subscriptions_max
+            or self._prefix_bytes > TOTAL_FACTOR * self._bytes_max
         ):
             self._end_oversubscribed(max(self._open, key=lambda one: self._open[one][1]))
 
-    def unsubscribed(self, fd: int) -> None:
-        """Note that a connection was the last to give up a prefix."""
-        entry = self._open.get(fd)
-        if entry is not None and entry[0]:
-            size = entry[1] // entry[0]
-            for held in (entry, self._total):
-                held[0] -= 1
-                held[1] -= size
+    def unsubscribed(self, prefix: bytes) -> None:
+        """Note that nobody subscribes to a prefix any more, or that one gave up what nobody had."""
+        entry = self._prefixes.pop(prefix, None)
+        if entry is not None:
+            entry[0] -= 1
+            entry[1] -= len(prefix)
+            self._prefix_bytes -= len(prefix)
+            self._see_shared()
+
+    def _see_shared(self) -> None:
+        """Have libzmq tell of prefixes that another connection has already, where it matters.
+
+        Else one could take up what a helper had, which then goes, and again.
+        """
+        shared_max = min(SHARED_MAX, self._subscriptions_max)
+        many = len(self._prefixes) > shared_max or self._prefix_bytes > 16 * shared_max
+        if many != self._sees_shared:
+            self._sees_shared = many
+            self._socket.set(zmq.XPUB_VERBOSE, int(many))
 
     def close(self) -> None:
         """Stop counting; before the socket is closed."""
@@ -183,31 +248,48 @@ class Connections:
             self._socket.disable_monitor()
         self._news.close(linger=0)
 
+    def _refuse(self, fd: int, why: str) -> None:
+        self.refused += 1
+        self._said.note(why)
+        self._end(fd)
+
     def _end_oversubscribed(self, fd: int) -> None:
         self.oversubscribed += 1
+        most = f"{self._subscriptions_max:,} subscriptions, or {self._bytes_max:,} bytes of them"
+        self._said.note(f"one may have {most}, and all together {TOTAL_FACTOR} times as much")
         self._end(fd)
 
     def _end(self, fd: int) -> None:
         self._forget(fd)
-        hang_up(fd)
+        hang_up(fd, self._bound_port())
+
+    def _bound_port(self) -> int | None:
+        if self._port is None:
+            _, _, port = self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")
+            self._port = int(port) if port.isdigit() else None
+        return self._port
 
     def _forget(self, fd: int) -> None:
-        entry = self._open.pop(fd, None)
-        if entry is not None:
+        if self._open.pop(fd, None) is not None:
             _files.connections -= 1
-            self._total[0] -= entry[0]
-            self._total[1] -= entry[1]
 
 
-def hang_up(fd: int) -> None:
-    """End the connection of a descriptor that another one owns and closes."""
+def hang_up(fd: int, port: int | None = None) -> None:
+    """End the connection of a descriptor that another one owns and closes.
+
+    Args:
+        fd: the descriptor. Its connection may have ended since, and its number be another's.
+        port: if given, only a connection to this port is ended, not another one of the program's.
+
+    """
     try:
         connection = system_socket.socket(fileno=fd)
     except OSError:
         return  # it has been closed meanwhile
     try:
-        connection.shutdown(system_socket.SHUT_RDWR)
-    except OSError:
+        if port is None or connection.getsockname()[1] == port:
+            connection.shutdown(system_socket.SHUT_RDWR)
+    except (OSError, IndexError):
         pass  # it has ended by itself, or another file has its number now
     finally:
         connection.detach()

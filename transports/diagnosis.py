@@ -2,53 +2,72 @@
 
 One connection of our own is made and the peer's first bytes are read; libzmq tells nobody of its
 handshakes. ZMTP 3.0 (RFC 23): both sides send a greeting of 64 bytes at once, then a READY command
-with the type of the socket. Ours is not sent, so the peer never counts this as a connection.
+with the type of the socket. Ours is not sent, so the peer never counts this as a connection. Where
+nothing comes back, one more connection asks as a browser does, and one more as a TLS client does.
 """
 
 import os
 import socket
+import ssl
+from contextlib import suppress
 from typing import Final
 
 from transports.endpoint import Endpoint
 
-_TIMEOUT_S: Final = 1.0
+_CONNECT_S: float = 1.0
+_READ_S: float = 0.5
 _GREETING_BYTES: Final = 64
 _SHOWN_BYTES: Final = 24
 _GREETING: Final = (
     b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 )
 _SOCKET_TYPE: Final = b"Socket-Type"
+_HTTP_REQUEST: Final = b"GET / HTTP/1.0\r\n\r\n"
+_TLS_ANSWERS: Final = (b"\x15\x03", b"\x16\x03")
+"""RFC 8446, section 5.1: an alert or a handshake message, and the version's first byte."""
 
 
-def describe_peer(endpoint: Endpoint, timeout_s: float = _TIMEOUT_S) -> str:
+def describe_peer(endpoint: Endpoint) -> str:
     """Return what is found at an endpoint, for people; "" where nothing can be told.
+
+    It takes 1 s where nobody takes the connection, and 1.5 s where somebody does and says nothing.
 
     Args:
         endpoint: tcp or ipc; of others nothing is told.
-        timeout_s: how long connecting may take, and how long the first bytes, in seconds.
 
     """
     if endpoint.scheme not in ("tcp", "ipc"):
         return ""
     try:
-        with _connect(endpoint, timeout_s) as stream:
-            stream.settimeout(timeout_s)
-            return _describe(stream)
+        with _connect(endpoint) as stream:
+            found = _describe(stream)
     except socket.gaierror as error:
         return f"its host is unknown ({error.strerror})"
     except TimeoutError:
         return "nobody takes the connection"
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        return f"nobody is there ({reason})"
+        return f"nobody is there ({_reason(error)})"
+    if isinstance(found, str):
+        return found
+    # It has said nothing: perhaps it waits for what it understands.
+    for question in (_HTTP_REQUEST, _client_hello()):
+        with suppress(OSError), _connect(endpoint) as stream:
+            stream.sendall(question)
+            if first := _read(stream, _GREETING_BYTES, whole=False):
+                return _describe_stranger(first)
+    if found is None:
+        return "somebody takes the connection and says nothing: no ZeroMQ socket"
+    return f"somebody takes the connection and breaks it ({_reason(found)})"
 
 
-def _connect(endpoint: Endpoint, timeout_s: float) -> socket.socket:
+def _connect(endpoint: Endpoint) -> socket.socket:
     if endpoint.scheme == "tcp":
-        return socket.create_connection((endpoint.host, endpoint.port), timeout_s)
+        stream = socket.create_connection((endpoint.host, endpoint.port), _CONNECT_S)
+        stream.settimeout(_READ_S)
+        return stream
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        stream.settimeout(timeout_s)
+        stream.settimeout(_READ_S)
         # Linux's abstract names begin with a zero byte, which endpoints write as "@".
         path = endpoint.path
         stream.connect("\0" + path[1:] if endpoint.is_abstract else path)
@@ -58,34 +77,52 @@ def _connect(endpoint: Endpoint, timeout_s: float) -> socket.socket:
     return stream
 
 
-def _describe(stream: socket.socket) -> str:
+def _describe(stream: socket.socket) -> str | OSError | None:
+    """Return what speaks there; None, or why it cannot be read, where nothing does."""
     try:
         stream.sendall(_GREETING)
         greeting = _read(stream, _GREETING_BYTES)
+        if not greeting:
+            return None
         if not greeting.startswith(b"\xff") or greeting[9:10] != b"\x7f":
             return _describe_stranger(greeting)
         mechanism = greeting[12:32].rstrip(b"\0")
         if len(greeting) == _GREETING_BYTES and mechanism != b"NULL":
             return f"a ZeroMQ socket with {mechanism.decode('ascii', 'replace')} security is there"
         command = _read(stream, 256, whole=False)
-        at = command.find(_SOCKET_TYPE)
-        if at < 0:
-            return "a ZeroMQ socket is there"
-        at += len(_SOCKET_TYPE)
-        size = int.from_bytes(command[at : at + 4], "big")
-        kind = command[at + 4 : at + 4 + min(size, 16)].decode("ascii", "replace")
-        return f"a ZeroMQ {kind} socket is there"
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        return f"somebody takes the connection and breaks it ({reason})"
+        return error
+    at = command.find(_SOCKET_TYPE)
+    if at < 0:
+        return "a ZeroMQ socket is there"
+    at += len(_SOCKET_TYPE)
+    size = int.from_bytes(command[at : at + 4], "big")
+    kind = command[at + 4 : at + 4 + min(size, 16)].decode("ascii", "replace")
+    return f"a ZeroMQ {kind} socket is there"
 
 
 def _describe_stranger(first: bytes) -> str:
-    if not first:
-        return "somebody takes the connection and says nothing: no ZeroMQ socket"
-    if first[:4] == b"\0SP\0":
+    if first.startswith(b"\0SP\0"):
         return "a nanomsg or nng socket is there"
+    if first.startswith(_TLS_ANSWERS):
+        return "a TLS server is there"
+    if first.startswith(b"HTTP/"):
+        return f"an HTTP server is there: {first[:_SHOWN_BYTES]!r}"
     return f"somebody is there who speaks another protocol: {first[:_SHOWN_BYTES]!r}"
+
+
+def _client_hello() -> bytes:
+    """Return what a TLS client says first."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    outgoing = ssl.MemoryBIO()
+    with suppress(ssl.SSLError):
+        context.wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
+    return outgoing.read()
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _read(stream: socket.socket, size: int, *, whole: bool = True) -> bytes:

@@ -34,8 +34,8 @@ SEGMENTS_MAX: Final = 64
 """What kernels before 6.? take in one call (`UDP_MAX_SEGMENTS`)."""
 SEND_BUFFER_BYTES: Final = 4 * 2**20
 ANSWER_BUFFER_BYTES: Final = 4 * 2**20
-"""What receivers send back at once, as after a loss that is common to a thousand of them, and what
-comes from strangers beside."""
+"""Room for what receivers send back at once, as after a loss that is common to a thousand of them,
+and for what strangers send in addition."""
 RECEIVE_BUFFER_BYTES: Final = 16 * 2**20
 """20 ms of what one Python process can take in; more only makes old news older."""
 _BUFFER_BYTES: Final = 65_536

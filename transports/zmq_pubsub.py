@@ -74,8 +74,8 @@ class ZmqSender(ZmqSocket):
                 a prefix of it. It leaves when this side next uses or polls the socket: ZeroMQ takes
                 up connections in the owner's thread. Default: none.
             silence_ms: how long a subscriber may be silent. Default 5000.
-            subscriptions_max: prefixes that one connection may be the first to subscribe to; one
-                with more is ended. Default 65,536.
+            subscriptions_max: prefixes that one connection may subscribe to; one with more is
+                ended. Default 65,536.
             subscription_bytes_max: their bytes. Default 512 KiB.
 
         """
@@ -149,11 +149,11 @@ class ZmqSender(ZmqSocket):
     def receive_subscriptions(self) -> list[bytes]:
         r"""Return what came in about subscriptions since the last call, oldest first.
 
-        Each is `b"\x01" + prefix` for a prefix that its first receiver took up, and
-        `b"\x00" + prefix` for one that its last receiver gave up; anything else comes from a peer
-        that is not a subscriber. A call returns 1000 at most, and as many as it can
-        in 2 ms. It must be called now and then, since
-        ZeroMQ keeps what is not fetched, without a bound.
+        Each is `b"\x01" + prefix` for a prefix that its first receiver took up (where there are
+        very many, each receiver), and `b"\x00" + prefix` for one that its last receiver gave up, or
+        that nobody had; anything else comes from a peer that is not a subscriber. A call returns
+        1000 at most, and as many as it can in 2 ms. It must be called now and then, since ZeroMQ
+        keeps what is not fetched, without a bound.
 
         Raises:
             ClosedError: the sender is closed.
@@ -175,8 +175,8 @@ class ZmqSender(ZmqSocket):
                 subscriptions.append(data)
                 if data[:1] == b"\1":
                     connections.subscribed(_source_of(note), data[1:])
-                else:
-                    connections.unsubscribed(_source_of(note))
+                elif data[:1] == b"\0":
+                    connections.unsubscribed(data[1:])
         except zmq.Again:
             pass  # it went with its connection
         except zmq.ZMQError as error:

@@ -41,6 +41,7 @@ class ZmqQueueServer(ZmqRecoveryServer):
         super().__init__(
             endpoint, context=context, queue_frames=QUEUE_FRAMES, frame_bytes_max=frame_bytes_max
         )
+        self.memory = None  # credit, or one answer to a request, is the bound
         self._receive_timeout_ms = -1
         self._busy_wait = busy_wait_for(self.socket, busy_wait_us)
         self.fd = int(self.socket.get(zmq.FD))

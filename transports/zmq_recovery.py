@@ -7,6 +7,7 @@ import zmq
 from transports.context import Context
 from transports.endpoint import Endpoint
 from transports.errors import PeerUnreachableError
+from transports.reply_memory import TRACKED_BYTES, ReplyMemory
 from transports.zmq_frame import send_frame
 from transports.zmq_socket import (
     FRAME_BYTES_MAX,
@@ -33,6 +34,7 @@ class ZmqRecoveryServer(ZmqSocket):
         malformed: how many requests were dropped because they were not of one part.
         socket: the pyzmq socket, for pollers only.
         connections: who is connected, and their bound.
+        memory: what of large replies is still in the queues, and its bound; None: not counted.
 
     Raises:
         EndpointError: the endpoint is not well-formed, or not tcp, ipc or inproc.
@@ -71,6 +73,7 @@ class ZmqRecoveryServer(ZmqSocket):
         self.malformed = 0
         self.connections = self._watch_connections()
         self._send = super(zmq.Socket, self.socket).send
+        self.memory: ReplyMemory | None = ReplyMemory()
         self._bind()
 
     def receive(self) -> tuple[bytes, bytes] | None:
@@ -99,7 +102,7 @@ class ZmqRecoveryServer(ZmqSocket):
         """Send `frame` to one requester.
 
         Returns:
-            Whether it was sent. False: that requester's queue is full.
+            Whether it was sent. False: that requester's queue is full, or the queues of all.
 
         Raises:
             PeerUnreachableError: that requester is no longer connected. ZeroMQ notices only once
@@ -107,9 +110,16 @@ class ZmqRecoveryServer(ZmqSocket):
             ClosedError: the server is closed.
 
         """
+        memory, size = self.memory, len(frame)
+        counts = memory is not None and size >= TRACKED_BYTES and type(frame) is bytes
+        if counts and memory is not None and not memory.has_room(requester, size):
+            return False
         try:
             self._send(requester, _NOBLOCK_MORE)
-            send_frame(self._send, frame, _NOBLOCK)
+            if counts and memory is not None and type(frame) is bytes:
+                memory.send(self._send, requester, frame, _NOBLOCK)
+            else:
+                send_frame(self._send, frame, _NOBLOCK)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:

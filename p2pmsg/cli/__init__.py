@@ -8,6 +8,7 @@ systemd anything else is a failure. Each failure is one line on standard error.
 
 import argparse
 import importlib.metadata
+import io
 import logging
 import os
 import signal
@@ -55,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
+    _write_any_text()
     parser = _build_parser()
     try:
         own, rest = _split(sys.argv[1:] if argv is None else argv)
@@ -81,7 +83,16 @@ def _main(argv: Sequence[str] | None) -> int:
             status = _fail(prog, error, _WRONG)
         except (P2PError, DemoError, FeedError, OSError) as error:  # TimeoutError is an OSError
             status = _fail(prog, error, _FAILED)
+        ctrl_c.keep_status(status)
     return status
+
+
+def _write_any_text() -> None:
+    """Write UTF-8, as messages are written, whatever the locale's own encoding has no room for."""
+    for stream in (sys.stdout, sys.stderr):
+        encoding = str(getattr(stream, "encoding", None) or "utf-8")
+        if isinstance(stream, io.TextIOWrapper) and encoding.lower().replace("-", "") != "utf8":
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -129,13 +140,14 @@ def _signals_and_log(prog: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if before is not None:
+        if before is not None and signal.getsignal(signal.SIGTERM) is _terminate:
             signal.signal(signal.SIGTERM, before)
         log.removeHandler(handler)
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
-    raise _Terminated
+    if not ctrl_c.is_again():
+        raise _Terminated
 
 
 def _fail(prog: str, error: Exception, status: int) -> int:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import transports
 from p2pmsg.errors import MessageError, P2PError
@@ -320,6 +320,18 @@ def output_file(text: str) -> str:
     if not os.access(text if os.path.exists(text) else folder, os.W_OK):
         raise _Refused(f"cannot write {text!r}: permission denied")
     return text
+
+
+def standard_input() -> BinaryIO:
+    """Return it as bytes.
+
+    Raises:
+        UsageError: the command was started with standard input closed (`<&-`).
+
+    """
+    if sys.stdin is None:
+        raise UsageError("standard input is closed, and there is nothing to read")
+    return sys.stdin.buffer
 
 
 def is_terminal(stream: Any) -> bool:

@@ -9,14 +9,13 @@ from importlib.util import find_spec
 from typing import Any
 
 from p2pmsg.cli import arguments as kinds
-from p2pmsg.cli.demo_report import choose_progress, render_report, summarize
 from p2pmsg.cli.log_access import MissingExtraError
 from p2pmsg.demo.bars import write_csv
-from p2pmsg.demo.plan import Source
-from p2pmsg.demo.run import TRANSPORTS, run_demo
+from p2pmsg.demo.plan import FEED_SECONDS, MESSAGES_PER_S_MAX, TRANSPORTS, Source
 from p2pmsg.publisher_log import import_log
 
 _TRADES = 200_000
+_SECONDS_MIN = 0.1
 _DESCRIPTION = """\
 Play a market feed to two subscribers and into Spark.
 
@@ -50,6 +49,11 @@ def add_parser(commands: Any) -> None:
         help=f"how many trades the random walk has (default {_TRADES:,})",
     )  # fmt: skip
     parser.add_argument(
+        "--seconds", metavar="S", type=_feed_seconds, default=FEED_SECONDS,
+        help="play the feed within so many seconds, or longer where that would be more than "
+        f"{MESSAGES_PER_S_MAX:,} messages a second (default {FEED_SECONDS:g})",
+    )  # fmt: skip
+    parser.add_argument(
         "--output", metavar="FILE", type=kinds.output_file,
         help="write the bars as CSV, and a picture of Spark's (FILE.png; needs the extras plot and "
         "spark; with --no-spark there is none)",
@@ -67,6 +71,14 @@ def add_parser(commands: Any) -> None:
         "without it and with --log)",
     )  # fmt: skip
     parser.add_argument("--no-spark", action="store_true", help="leave Spark out")
+
+
+def _feed_seconds(text: str) -> float:
+    """Return how long the feed takes; in less than that no fault would strike."""
+    number = kinds.seconds(text)
+    if number < _SECONDS_MIN:
+        raise argparse.ArgumentTypeError(f"must be {_SECONDS_MIN:g} seconds at least, not {text!r}")
+    return number
 
 
 def _log_directory(text: str) -> str:
@@ -121,6 +133,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     With `--output` and Spark, also only if the picture was drawn.
     """
+    # Not above: each other command would load the proxy and the simulator with it.
+    from p2pmsg.cli.demo_report import choose_progress, render_report, summarize
+    from p2pmsg.demo.run import run_demo
+
     progress = choose_progress(arguments.json)
     source = Source(path=arguments.input, trades=arguments.trades)
     if arguments.log is not None:
@@ -140,6 +156,7 @@ def run(arguments: argparse.Namespace) -> int:
         with_spark=not arguments.no_spark,
         log=arguments.log,
         transport=transport,
+        seconds=arguments.seconds,
         picture=picture,
     )
     if arguments.output:

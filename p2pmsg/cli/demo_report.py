@@ -6,7 +6,7 @@ from typing import Any, TextIO
 from p2pmsg.cli.text import render_columns
 from p2pmsg.demo.bars import render_table
 from p2pmsg.demo.plan import Plan
-from p2pmsg.demo.run import CUT_EVERY_S, LOSS, Progress, State
+from p2pmsg.demo.run import LOSS, Progress, State
 
 _LINE_EVERY_S = 1.0
 
@@ -91,8 +91,8 @@ def describe(plan: Plan) -> str:
     if plan.endpoint.startswith("udp:"):
         fault = f"the kernel drops {LOSS:.0%} of each subscriber's datagrams"
     else:
-        fault = f"slow's connection is cut every {CUT_EVERY_S:g} s"
-    return f"playing {what} {origin} within {plan.seconds:.0f} s, so that faults strike; {fault}"
+        fault = f"slow's connection is cut every {plan.cut_every_s:.2g} s"
+    return f"playing {what} {origin} within {plan.seconds:.3g} s, so that faults strike; {fault}"
 
 
 def progress_line(state: State) -> str:

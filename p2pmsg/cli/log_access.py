@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.log_text import session_text
 from p2pmsg.errors import P2PError
+from p2pmsg.kept_batch import count_of
 from p2pmsg.message import MessageBatch
 from p2pmsg.start import Start
 from p2pmsg.wire import Frame, FrameError, decode_columns
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 4 * 2**20
 """How much of one stream is in memory at a time."""
+_LOOK_S = 0.1
+"""Who is at work makes a frame of what he has gathered within less, by default."""
 Key = tuple[int, str]
 Tell = Callable[[str], object]
 
@@ -269,6 +273,35 @@ class Reading:
 def note(command: str, text: str) -> None:
     """Print a line on standard error."""
     print(f"p2pmsg log {command}: {kinds.one_line(text)}", file=sys.stderr, flush=True)
+
+
+def note_waiting(command: str, reader: "LogReader") -> int:
+    """Tell of messages of a killed publisher that are in no frame yet; return how many.
+
+    With one that is at work they soon are in one, and other messages are there.
+    """
+    before = _waiting(reader)
+    if before:
+        time.sleep(_LOOK_S)
+    count = sum(count for _, _, _, count in before) if before == _waiting(reader) else 0
+    if count:
+        note(
+            command,
+            f"{count:,} more messages are in the log's tail file: their publisher was killed "
+            "before it had made frames of them, and the next one on this log sends them",
+        )
+    return count
+
+
+def _waiting(reader: "LogReader") -> list[tuple[int, str, int, int]]:
+    """Return (session, topic, first sequence, count) of what is in no frame yet."""
+    found = []
+    for content in reader.waiting():
+        try:
+            found.append((content.session, content.topic, content.first, count_of(content)))
+        except ValueError:
+            pass  # it changes while it is read
+    return found
 
 
 def teller(command: str) -> Tell:

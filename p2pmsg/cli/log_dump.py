@@ -7,7 +7,15 @@ from itertools import islice
 from typing import Any
 
 from p2pmsg.cli import arguments as kinds
-from p2pmsg.cli.log_access import Reading, add_directory, add_part, choose, open_log, teller
+from p2pmsg.cli.log_access import (
+    Reading,
+    add_directory,
+    add_part,
+    choose,
+    note_waiting,
+    open_log,
+    teller,
+)
 from p2pmsg.cli.log_text import log_message_json
 from p2pmsg.message import MessageBatch
 
@@ -40,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         reading = Reading(reader, choose(reader, arguments), teller("dump"))
         for batch in _first(reading, arguments.count):
             _write(batch)
+        note_waiting("dump", reader)
     return 0 if reading.is_whole else 1
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg.cli import arguments as kinds
-from p2pmsg.cli.log_access import Key, add_directory, as_rate, note, open_log
+from p2pmsg.cli.log_access import Key, add_directory, as_rate, note, note_waiting, open_log
 from p2pmsg.cli.log_text import bytes_text, rate_text, session_text, span_text, time_text
 from p2pmsg.cli.text import render_columns, to_json
 from p2pmsg.wire import Frame, FrameError, decode_columns
@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         session = reader.session
         if reader.corrupt:
             note("ls", f"the log is damaged: `p2pmsg log verify {directory}` tells where")
+        waiting = note_waiting("ls", reader)
     log_bytes = directory_bytes(directory)
     disk = arguments.disk
     if disk is None:
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     result = summarize(streams, begins, log_bytes, disk)
     if arguments.json:
         named = {"directory": directory, "session": session and session_text(session)}
-        print(to_json({**named, **result}))
+        print(to_json({**named, **result, "waiting": waiting}))
     else:
         print(render(streams, result, is_stated=arguments.disk is not None))
     return 0

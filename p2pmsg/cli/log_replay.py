@@ -15,6 +15,7 @@ from p2pmsg.cli.log_access import (
     add_part,
     choose,
     note,
+    note_waiting,
     open_log,
     teller,
 )
@@ -79,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not parts:  # or else it would wait for subscribers, to give them nothing
             raise LogAccessError("there are no such messages in the log")
         reading = Reading(reader, parts, bar.around(teller("replay")))
+        note_waiting("replay", reader)
         config = PublisherConfig(stall_ms=_STALL_MS, message_bytes_max=_MESSAGE_BYTES_MAX)
         publisher = Publisher(arguments.endpoint, name=arguments.name, config=config)
         replay = _Replay(publisher, reading, bar, arguments)

@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from p2pmsg.cli import arguments as kinds
-from p2pmsg.cli.log_access import add_directory, translated
+from p2pmsg.cli.log_access import add_directory, note_waiting, open_log, translated
 from p2pmsg.cli.log_ls import directory_bytes
 from p2pmsg.cli.log_text import bytes_text
 
@@ -34,6 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
             count += 1
             path = os.fspath(finding.path)
             print(kinds.one_line(f"{path}:{finding.offset}: {finding.what}"), flush=True)
+    with open_log(arguments.directory) as reader:
+        note_waiting("verify", reader)
     size = bytes_text(directory_bytes(arguments.directory))
     if count:
         print(f"{count:,} finding{'s' * (count != 1)} in {size}")

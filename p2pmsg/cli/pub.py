@@ -58,6 +58,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Publish until the end of standard input."""
+    source = kinds.standard_input()
     publisher = Publisher(arguments.endpoint, name=arguments.name)
     if arguments.endpoint != publisher.endpoint:
         _note(f"listening at {publisher.endpoint}")
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         wait_for_subscribers(publisher, arguments.wait, arguments.timeout, _note)
         read = reader(arguments.json, arguments.key_field)
         has_json = arguments.json or arguments.key_field is not None
-        for number, line in lines(sys.stdin.buffer):
+        for number, line in lines(source):
             if has_json and not line.strip():
                 continue
             try:

@@ -69,6 +69,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Push."""
+    source = kinds.standard_input()
     read = reader(arguments.json, arguments.key_field)
     pusher = Pusher(
         arguments.endpoint,
@@ -79,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         config=PusherConfig(admin=arguments.admin),
     )
     try:
-        for number, line in lines(sys.stdin.buffer):
+        for number, line in lines(source):
             try:
                 value, key = read(line)
                 pusher.push(value, key=key, priority=arguments.priority, delay=arguments.delay)

@@ -201,4 +201,18 @@ def _render(stats: Any) -> str:
     if stats.names_cut:
         names = ", ".join(map(kinds.one_line, stats.names_cut_sample))
         lines.append(f"{stats.names_cut:,} metrics cut off, of names such as {names}")
+    lines += [f"{number:,} {what}" for number, what in _drops(stats) if number]
     return "\n".join(lines)
+
+
+def _drops(stats: Any) -> list[tuple[int, str]]:
+    return [
+        (stats.lines_overlong, "lines or frames too long"),
+        (stats.lines_unfinished, "last lines or frames cut off with their connection"),
+        (stats.connections_refused, "connections refused"),
+        (stats.set_values_dropped, "values of sets dropped"),
+        (stats.events_dropped, "events and service checks dropped"),
+        (stats.timed_dropped, "metrics with a timestamp dropped"),
+        (stats.read_failures, "failures while reading"),
+        *((count, f"failures of {name}") for name, count in stats.output_failures.items()),
+    ]

@@ -9,9 +9,13 @@ import msgspec
 from p2pmsg.demo.bars import Bar, compute_bars
 from p2pmsg.demo.feed import FeedEvent, random_walk, read_feed
 
+TRANSPORTS = ("udp", "tcp")
 TOPICS = {"trade": "trades", "quote": "quotes"}
 FEED_SECONDS = 6.0
 """How long the feed takes, so that the proxy's cuts strike while it runs."""
+_CUT_EVERY_S = 1.0
+_CUTS_MIN = 6
+"""So often the slow subscriber's connection is cut even where the feed is short."""
 MESSAGES_PER_S_MAX = 35_000
 """A feed that would have to be faster for that takes longer."""
 _KEPT_BYTES_EXTRA = 64
@@ -59,6 +63,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def total(self) -> int:
         """How many messages there are."""
         return sum(self.counts.values())
+
+    @property
+    def cut_every_s(self) -> float:
+        """Over TCP, how often the slow subscriber's connection is cut."""
+        return min(_CUT_EVERY_S, self.seconds / _CUTS_MIN)
 
 
 def make_plan(

@@ -14,10 +14,8 @@ from p2pmsg.demo.processes import Child, Children, DemoError, Event
 from p2pmsg.demo.subscribing import Role, Tally
 from p2pmsg.testing import TcpProxy
 
-CUT_EVERY_S = 1.0
 LOSS = 0.05
 """Over UDP, the part of each subscriber's datagrams that the kernel drops."""
-TRANSPORTS = ("udp", "tcp")
 SPARK_MODULE = "spark_bridge.bars"
 SPARK_MISSING_STATUS = 3
 """How the Spark child says that Java or PySpark is missing."""
@@ -158,7 +156,7 @@ class _Demo:
         self._start_subscribers(endpoint, self._proxy.endpoint if self._proxy else endpoint)
         self._follow(lambda: self._joined)
         if self._proxy is not None:
-            self._proxy.cut_every(CUT_EVERY_S)
+            self._proxy.cut_every(self._plan.cut_every_s)
         if spark_module is None:
             self._state.spark = "left out"
         else:

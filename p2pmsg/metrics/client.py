@@ -80,9 +80,9 @@ class _Reliable:
             return requests.settled.get(TOPIC, 0)
 
         self.publisher._close(
-            timeout, lambda: first is None or bool(requests.completed) or settled() >= following
+            timeout, lambda: first is None or bool(requests.settlers) or settled() >= following
         )
-        if first is None or requests.completed or settled() >= following:
+        if first is None or requests.settlers or settled() >= following:
             return 0, ""
         why = "confirmed by no collector" if requests.subscribers else "no collector was there"
         return following - max(first, settled()), why
@@ -169,8 +169,9 @@ class Client(ClosesItself):
         close_timeout: how long `close` without an argument, and the end of a program, wait until a
             collector has everything that was sent, in seconds. Default 5.0: a collector that is
             there takes less than one, one that is being started again a few. 0 does not wait.
-            What no collector has by then is in `undelivered`, and a warning says so. With a plain
-            StatsD server there is nothing to wait for.
+            What no collector has by then is in `undelivered`, and a warning says so. A relay counts
+            as a collector: it keeps what it has received. With a plain StatsD server there is
+            nothing to wait for.
 
     Raises:
         ConfigError: an argument is out of its limits.
@@ -451,7 +452,7 @@ def end_all() -> None:
         except P2PError:
             _log.exception("metrics: deltas could not be sent")
         except KeyboardInterrupt:
-            hurried = True  # whoever presses Ctrl-C wants to go
+            hurried = True  # after Ctrl-C nothing more is waited for
 
 
 _processes: set[int] = set()

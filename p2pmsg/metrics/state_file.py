@@ -47,7 +47,10 @@ class StateFile:
                 os.fsync(file.fileno())
             os.replace(name, self._path)
         except BaseException:
-            os.unlink(name)
+            try:
+                os.unlink(name)
+            except OSError:
+                pass  # what went wrong before is what is told
             raise
         folder = os.open(self._path.parent, os.O_RDONLY)
         try:

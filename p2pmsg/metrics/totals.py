@@ -108,6 +108,8 @@ class ExactTotals:
         """Messages that were counted already."""
         self.failed = ""
         """What has ended the collecting, where something has."""
+        self.state_errors = 0
+        """How often the state could not be written; that is tried again."""
         self.forgotten = 0
         """Unfinished clients beyond 65,536, which nobody can strike off any more."""
         self._next: dict[int, int] = {}

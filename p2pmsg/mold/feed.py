@@ -134,7 +134,7 @@ class MoldFeed:
                 return
             doubt = view.doubt = Doubt(now_ns)
         if not doubt.hold(packet):
-            self._sessions.packets_unheld += 1
+            self._core.invalid["unheld"] += 1
         self._core.lines[self._line].heard_ns = now_ns
         if packet.messages and not is_missing:
             self._pass_on(session, packet, now_ns, wall_ns, shed)  # counted as a duplicate
@@ -226,14 +226,15 @@ class MoldFeed:
     def _begin(self, packet: codec.Packet, now_ns: int) -> LineView:
         """Join a session that was not known; `FrameError` where it is not believed."""
         core = self._core
-        session = self._sessions.newest(packet.session)
+        known = self._sessions.find(packet.session)
         state = core.lines[self._line]
         current = core.peers.get(state.session or 0)
-        if current is not None and state.session != session.session:
+        if current is not None and (known is None or state.session != known.session):
             goes_on = now_ns - current.heard_ns < SUCCESSOR_NS
             if goes_on and not self._has_ended(current):
-                # a feed has one session at a time: somebody forged this one
+                # a feed has one session at a time: somebody forged this one, which is not noted
                 raise FrameError("session")
+        session = known or self._sessions.newest(packet.session)
         head = self._join(packet, session, now_ns)
         view = LineView(session, head, now_ns, now_ns)
         if len(self._views) >= _VIEWS_MAX:

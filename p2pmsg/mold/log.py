@@ -75,16 +75,19 @@ class MoldLog:
     def bring_to_disk(self) -> None:
         """With `fsync="always"`: force what was written to the disk; raises `LogFailedError`."""
         if self._log.gated:
-            self._log.sync(nullcontext())
-            if self._log.broken is not None:
-                raise LogFailedError(self._log.broken)
+            self._log.next_deadline_ns(now_ns=time.monotonic_ns())
+            if not self._log.sync(nullcontext()) and self._log.failed is None:
+                raise LogFailedError(self._log.broken or str(self._log.put_off))
 
     def history(self, start: int, stop: int) -> Sequence[bytes]:
         """Return the messages from `start` on that are kept, of some frames, up to `stop`."""
         found: list[bytes] = []
         for _ in range(_FRAMES_PER_ANSWER):
             at = start + len(found)
-            kept = self._log.read(_REQUESTER, self._topic, at) if at < stop else None
+            try:
+                kept = self._log.read(_REQUESTER, self._topic, at) if at < stop else None
+            except OSError:
+                break  # no descriptor is left to read with: who asks again may get it
             if kept is None or not kept.start <= at < kept.stop:
                 break
             try:

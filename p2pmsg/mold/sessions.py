@@ -145,7 +145,6 @@ class MoldSessions:
         restarts: (name, how far it was, where it is) of sessions that began again, until the shell
             has told of them.
         repeated: (name, messages) of sessions all of which came again, but too soon to be new ones.
-        packets_unheld: packets of what may be a new session that had no room.
 
     """
 
@@ -153,14 +152,16 @@ class MoldSessions:
         self.can_ask = can_ask
         self.restarts: deque[tuple[str, int, int]] = deque(maxlen=64)
         self.repeated: deque[tuple[str, int]] = deque(maxlen=64)
-        self.packets_unheld = 0
         self._newest: dict[bytes, MoldSession] = {}
         self._by_id: dict[int, MoldSession] = {}
 
+    def find(self, name: bytes) -> MoldSession | None:
+        """Return the last session of a name; None: there was none."""
+        return self._newest.get(name)
+
     def newest(self, name: bytes) -> MoldSession:
-        """Return the last session of a name."""
-        found = self._newest.get(name)
-        return self._make(name, 0) if found is None else found
+        """Return the last session of a name, which is a new one where there was none."""
+        return self.find(name) or self._make(name, 0)
 
     def begin_again(self, former: MoldSession) -> MoldSession:
         """Return the session that came after `former` under its name."""

@@ -15,6 +15,7 @@ A session is asked at most once at a time, and ever more rarely while the hints 
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg import control, wire
+from p2pmsg.subscriber_command import Command
 from p2pmsg.wire import Frame, FrameError, Kind
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ WAIT_NS_MAX: Final = 500 * _MS
 ALL_WAIT_NS: Final = 500 * _MS
 """Between two questions about all topics: their answer may be long."""
 ANSWER_NS: Final = 250 * _MS
-"""How long an answer is waited for before it is asked again."""
+"""How long an answer is waited for before the same question is sent again. Over some networks it
+takes longer, so an answer to any of these counts."""
 SILENT_NS: Final = 1000 * _MS
 """How long a session does not answer before somebody else may take its place."""
 GIVE_UP_NS: Final = 2000 * _MS
@@ -39,6 +41,8 @@ GIVE_UP_NS: Final = 2000 * _MS
 JOIN_TRIES_MAX: Final = 8
 """Questions for a token without an answer, after which the publisher counts as one of a release
 that has none."""
+WARN_NS: Final = 60_000 * _MS
+"""How often is told at most of a session that was never joined: anybody can announce some."""
 DOUBT_NS: Final = 10_000 * _MS
 """How long a session may be announced without being joined, before it is forgotten."""
 
@@ -118,8 +122,9 @@ class Confirmation:
 
     Attributes:
         streams: those that no publisher has confirmed yet, by (session, topic).
-        forged: hints that turned out to be false.
         retracted: messages that were taken for published, and were not.
+        unconfirmed: messages that datagrams told of, or brought, and that were neither handed on
+            nor reported lost, because their publisher was gone before it could confirm them.
         due_ns: when `check` has something to do.
 
     """
@@ -128,7 +133,8 @@ class Confirmation:
         self._core = core
         self._pages = control.HeadPages(core.config.streams_max)
         self.streams: dict[tuple[int, str], Stream] = {}
-        self.forged = self.retracted = 0
+        self.retracted = self.unconfirmed = 0
+        self._warn_ns = -WARN_NS
         self.due_ns = _NEVER_NS
 
     def want(self, peer: "Peer", topic: str | None, now_ns: int, *, head: int = 0) -> None:
@@ -150,15 +156,14 @@ class Confirmation:
             if state is None or peer.gone:
                 continue
             if state.request is not None and now_ns - state.asked_ns >= ANSWER_NS:
-                state.request = None
-                if state.asked is None:
-                    state.everything = True
-                for topic, head in (state.asked or {}).items():
-                    state.topics[topic] = max(head, state.topics.get(topic, 0))
-            if state.topics or state.everything:
-                self._ask(peer, state, now_ns)
-            elif state.request is not None:
+                if peer.joined and peer.direct:
+                    self._send_question(peer, state, now_ns)
+                else:
+                    self._take_back_question(state)
+            if state.request is not None:
                 self._look_again(state.asked_ns + ANSWER_NS)
+            elif state.topics or state.everything:
+                self._ask(peer, state, now_ns)
             self._check_token(peer, state, now_ns)
 
     def receive_heads(self, peer: "Peer", frame: Frame, now_ns: int) -> None:
@@ -166,14 +171,15 @@ class Confirmation:
         state = peer.group
         page = control.read_body(frame, control.Heads)
         if state is None or state.request != frame.sequence:
-            return  # it was asked again meanwhile
+            return  # it is an answer to a question that was answered before
         state.asked_ns = now_ns
         heads = self._pages.take(frame.sequence, page)
         if heads is None:
             return
         state.request = None
         false = self._take_heads(peer, state, heads, now_ns)
-        self.forged += false
+        if false:
+            self._core.invalid["forged"] += false
         state.wait_ns = min(2 * state.wait_ns, WAIT_NS_MAX) if false else WAIT_NS
         state.due_ns = now_ns + state.wait_ns
         if state.topics or state.everything:
@@ -195,7 +201,7 @@ class Confirmation:
             # Whatever place the datagram named: this one is where the publisher is.
             self._core.desk.begin_again(peer, now_ns)
         elif suspect is not None:
-            self.forged += 1
+            self._core.invalid["forged"] += 1
             peer.closing = False  # or its next farewell says it again
 
     def suspect(self, peer: "Peer", line: int, welcome: control.Welcome, now_ns: int) -> bool:
@@ -209,13 +215,13 @@ class Confirmation:
         known = state.suspect
         if known is None or known[1].recovery != welcome.recovery:
             state.suspect, state.suspect_ns = (line, welcome), now_ns
-            self._knock(peer, state, now_ns)
+            self._ask_for_token(peer, state, now_ns)
             return False
         if now_ns - state.suspect_ns < SILENT_NS:
             return False
         state.suspect = None
         if state.answered_ns >= state.suspect_ns:
-            self.forged += 1
+            self._core.invalid["forged"] += 1
             return False
         state.life, state.token, state.join_tries = None, 0, 0
         return True
@@ -248,12 +254,14 @@ class Confirmation:
         """Take a heartbeat's word for where a stream stands, as far as it can be taken back."""
         receiver = stream.receiver
         if not receiver.started:
+            stream.hinted = max(stream.hinted, head)
             self.want(stream.peer, stream.topic, now_ns)
             return
         if head > receiver.head:
             waits = self._core.receiver_config.wait_for_repair
             ahead = head - receiver.head > stream.jump_max or stream.doubted
             if ahead or not waits or self._core.policy.skips(stream.topic):
+                stream.hinted = max(stream.hinted, head)
                 self.want(stream.peer, stream.topic, now_ns, head=head)
             else:
                 receiver.observe_head(head, now_ns=now_ns)
@@ -270,6 +278,51 @@ class Confirmation:
             if not stream.receiver.started:
                 self._core.begin(stream, now_ns=now_ns)
                 self._core._settle(stream)
+
+    def tell_unconfirmed(self, peer: "Peer") -> None:
+        """Count and tell of what datagrams told of, now that its publisher is gone.
+
+        It may have been published, and is lost then; or a stranger has sent them. So it is in no
+        ledger.
+        """
+        found = []
+        for stream in peer.streams.values():
+            head, hinted = stream.receiver.head, stream.hinted
+            stream.hinted = 0
+            if hinted > head:
+                found.append((stream.topic, head, hinted))
+        self._tell(peer, found, "told of, and its publisher was gone before it confirmed, are")
+
+    def tell_unjoined(self, peer: "Peer", now_ns: int) -> None:
+        """Count what came of a session that was announced and never joined; tell of it at times."""
+        found = []
+        for stream in peer.streams.values():
+            first, head = stream.receiver.first_known, stream.receiver.head_known
+            head = max(head, stream.hinted)
+            if first < head:
+                found.append((stream.topic, first, head))
+        self._core.sessions_unjoined += bool(found)
+        may_tell = now_ns - self._warn_ns >= WARN_NS
+        if found and may_tell:
+            self._warn_ns = now_ns
+        what = "brought or told of, and whose publisher never answered over TCP, are"
+        self._tell(peer, found, what, may_tell=may_tell)
+
+    def _tell(
+        self, peer: "Peer", found: list[tuple[str, int, int]], what: str, *, may_tell: bool = True
+    ) -> None:
+        count = sum(stop - start for _, start, stop in found)
+        self.unconfirmed += count
+        if not found or not may_tell:
+            return
+        topic, start, stop = max(found, key=lambda one: one[2] - one[1])
+        others = f" and of {len(found) - 1} other topics" if len(found) > 1 else ""
+        text = (
+            f"{count} messages that datagrams of publisher {peer.name!r} (session "
+            f"{peer.session:016x}) {what} neither delivered nor reported lost: [{start}, {stop}) "
+            f"of {topic!r}{others}. Whether there were any nobody can say: anybody sends datagrams"
+        )
+        self._core.commands.append(Command("warn", peer.probe_line, peer.session, text=text))
 
     def forget(self, peer: "Peer") -> None:
         """Forget the streams of a session that nobody confirmed."""
@@ -289,26 +342,40 @@ class Confirmation:
         if now_ns < due_ns:
             self._look_again(due_ns)
             return
-        core = self._core
-        everything = state.everything and now_ns >= state.all_ns
         streams = peer.streams
-        if everything:
-            state.asked, patterns = None, core.topics or ["*"]
+        if state.everything and now_ns >= state.all_ns:
+            state.asked = None
             state.snapshot = {topic: one.receiver.head for topic, one in streams.items()}
             state.all_ns, state.everything = now_ns + ALL_WAIT_NS, False
         else:
-            state.asked, patterns = state.topics, [topic for topic in state.topics if topic]
+            state.asked = state.topics
             state.snapshot = {
-                topic: streams[topic].receiver.head for topic in patterns if topic in streams
+                topic: streams[topic].receiver.head for topic in state.topics if topic in streams
             }
         state.topics = {}
-        state.request, state.asked_ns = core._rng.getrandbits(62), now_ns
-        body = control.Probe(state.request, patterns, "latest")
-        frame = wire.control_frame(
-            Kind.HEADS_REQUEST, peer.session, body, sequence=state.request
-        )
-        core.requests.append((peer.session, frame))
+        state.request = self._core._rng.getrandbits(62)
+        self._send_question(peer, state, now_ns)
         self._look_again(now_ns + ANSWER_NS)
+
+    def _take_back_question(self, state: GroupPeer) -> None:
+        """Ask it anew when there is somebody to ask."""
+        state.request = None
+        if state.asked is None:
+            state.everything = True
+        for topic, head in (state.asked or {}).items():
+            state.topics[topic] = max(head, state.topics.get(topic, 0))
+
+    def _send_question(self, peer: "Peer", state: GroupPeer, now_ns: int) -> None:
+        """Send the question, which is the same when it is sent again."""
+        assert state.request is not None
+        state.asked_ns = now_ns
+        core = self._core
+        asked = [topic for topic in state.asked or () if topic]
+        topics = (core.topics or ["*"]) if state.asked is None else asked
+        body = control.Probe(state.request, topics, "latest")
+        request = state.request
+        frame = wire.control_frame(Kind.HEADS_REQUEST, peer.session, body, sequence=request)
+        core.requests.append((peer.session, frame))
 
     def _take_heads(
         self, peer: "Peer", state: GroupPeer, heads: control.Heads, now_ns: int
@@ -350,6 +417,8 @@ class Confirmation:
             if taken_back:
                 stream.doubted = false = True
         receiver.observe_head(head.next, now_ns=now_ns)
+        if stream.hinted <= max(head.next, hinted):
+            stream.hinted = 0
         core._settle(stream)
         return int(false)
 
@@ -371,12 +440,16 @@ class Confirmation:
         """Ask for the token again, if the answer was lost or another life is suspected."""
         if not peer.joined or (state.token and state.suspect is None) or state.is_old:
             return
+        self._ask_for_token(peer, state, now_ns)
+
+    def _ask_for_token(self, peer: "Peer", state: GroupPeer, now_ns: int) -> None:
+        """Ask who is there, unless that was done just now: hints may come without end."""
         if now_ns - state.join_ns >= ANSWER_NS // 2:
-            self._knock(peer, state, now_ns)
+            self._request_token(peer, state, now_ns)
         self._look_again(now_ns + ANSWER_NS // 2)
 
-    def _knock(self, peer: "Peer", state: GroupPeer, now_ns: int) -> None:
-        """Ask who is there."""
+    def _request_token(self, peer: "Peer", state: GroupPeer, now_ns: int) -> None:
+        """Ask the publisher for the token, which shows its life, too."""
         state.join_ns = now_ns
         cursor = self._core.cursor
         if not peer.joined or (cursor is not None and peer in cursor.newcomers):

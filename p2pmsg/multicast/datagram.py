@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from p2pmsg import wire
-from p2pmsg.errors import ConfigError
+from p2pmsg.errors import MissingExtraError
 from p2pmsg.wire import HEADER, Frame, FrameError, Kind
 
 try:
@@ -37,9 +37,9 @@ checksum: Final[Callable[..., int]] = _crc32c
 
 
 def require_checksum() -> None:
-    """Raise `ConfigError` where the package that makes checksums is not there."""
+    """Raise `MissingExtraError` where the package that makes checksums is not there."""
     if _crc32c is None:
-        raise ConfigError("endpoint", "not udp:// without the package crc32c: p2pmsg[udp]", "udp")
+        raise MissingExtraError("endpoint", "crc32c", "udp", "udp://")
 
 
 def seal(frame: bytes, size: int = 0) -> bytes:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from p2pmsg import wire
-from p2pmsg.errors import ConfigError
+from p2pmsg.errors import MissingExtraError
 from p2pmsg.wire import Frame, FrameError, Kind
 
 DATA_MAX: Final = 64
@@ -49,9 +49,9 @@ _decode: Final = msgspec.msgpack.Decoder(Parity).decode
 
 
 def require_codec(parity: int) -> None:
-    """Raise `ConfigError` where so many parity frames need a package that is not there."""
+    """Raise `MissingExtraError` where so many parity frames need a package that is not there."""
     if parity > 1 and _zfec() is None:
-        raise ConfigError("fec_parity", "1 without the package zfec: p2pmsg[fec]", parity)
+        raise MissingExtraError("fec_parity", "zfec", "fec", parity)
 
 
 def overhead_bytes(data: int) -> int:

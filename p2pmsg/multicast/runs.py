@@ -63,7 +63,7 @@ def take_run(
         else:
             break
         plain = raw.startswith(_NO_COLUMNS, body_end - 3)
-        if said != count or raw[body_at] != ARRAY4 or not plain:
+        if said != count or count > length or raw[body_at] != ARRAY4 or not plain:
             break
         code_at = stop - TRAILER_BYTES
         if checksum(data[at:code_at]) != int.from_bytes(raw[code_at:stop], "big"):

@@ -177,16 +177,17 @@ class GroupMember:
         unjoined = [peer for peer in core.peers.values() if peer.group and not peer.joined]
         for peer in unjoined:
             if peer.group is not None and now_ns - peer.group.met_ns > DOUBT_NS:
-                self._give_up(peer)
+                self._give_up(peer, now_ns)
         if sum(peer.session in core.peers for peer in unjoined) >= UNJOINED_MAX:
             raise FrameError("sessions_unconfirmed")
 
-    def _give_up(self, peer: Peer) -> None:
+    def _give_up(self, peer: Peer, now_ns: int) -> None:
         """Forget a session of which nothing is known but by datagrams."""
         core = self._core
+        self.confirmation.tell_unjoined(peer, now_ns)
         core.commands.append(Command("disconnect", session=peer.session))
         core.desk.forget_peer(peer.session)
-        self.confirmation.forged += 1
+        core.invalid["forged"] += 1
 
     def forget(self, peer: Peer) -> None:
         """Forget what there is of a session."""
@@ -205,7 +206,7 @@ class GroupMember:
             state = peer.group
             if state is None or peer.joined or now_ns - state.met_ns <= DOUBT_NS:
                 continue
-            self._give_up(peer)
+            self._give_up(peer, now_ns)
         self.confirmation.check(now_ns)
 
     def make_stream(self, peer: Peer, topic: str, now_ns: int) -> Stream:
@@ -227,6 +228,7 @@ class GroupMember:
         """Drop a frame so far ahead that its publisher is asked first whether that can be."""
         self._core.invalid["ahead"] += 1
         head = frame.sequence + frame.count
+        stream.hinted = max(stream.hinted, head)
         self.confirmation.want(stream.peer, stream.topic, now_ns, head=head)
 
     def receive_reply(self, peer: Peer, frame: Frame, now_ns: int) -> bool:
@@ -262,7 +264,7 @@ class GroupMember:
                 and other.heard_ns < min(began_ns, now_ns - SUCCESSOR_NS)
             ):
                 if not other.joined:
-                    self._give_up(other)
+                    self._give_up(other, now_ns)
                 elif self.confirmation.is_silent(other, now_ns):
                     self._core.desk.end_peer(other, now_ns)
                     self.sources.pop(other.session, None)
@@ -413,15 +415,18 @@ class GroupMember:
         peer = core.peers.get(session)
         if peer is None and len(self.sources) < TOPICS_MAX:
             self.sources[session] = (line, address)
-        heard_ns = None
+        heard_ns, group_size = None, 1
         if peer is not None and peer.joined and not peer.gone and not is_from(peer, line, address):
             heard_ns = peer.heard_ns
+            group_size = 1 if peer.feedback is None else peer.feedback.group_size
         core.receive_frame(line, data, now_ns=now_ns)
         if session not in core.peers:
             self.sources.pop(session, None)
         if peer is None or heard_ns is None or peer.probe is not None:
             return
         peer.heard_ns = heard_ns
+        if peer.feedback is not None:
+            peer.feedback.group_size = group_size  # else all would ask at once, or late
         if now_ns - heard_ns > SILENT_NS:  # perhaps it has another address now: its echo shows it
             core.desk.send_probe(peer, line, now_ns)
 

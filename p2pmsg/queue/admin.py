@@ -89,7 +89,9 @@ class LiveBox:
                     if answer.refusal:
                         raise AdminRefusedError(self._endpoint, answer.refusal)
                     return answer
-        raise TimeoutError(f"no pusher answered at {self._endpoint} within {self._timeout} s")
+        text = f"no pusher answered at {self._endpoint} within {self._timeout} s"
+        found = transports.describe_peer(transports.parse_endpoint(self._endpoint))
+        raise TimeoutError(f"{text}: {found}" if found else text)
 
 
 class LogBox:

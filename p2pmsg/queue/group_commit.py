@@ -1,8 +1,8 @@
 """One fsync for all threads that wait for one.
 
 A thread that pushes with `fsync="always"` appends its record under the pusher's lock, leaves the
-lock, and waits here. The first that comes forces to the disk what was appended by then, without
-the lock, while others append; whoever is not covered takes part in the next one.
+lock, and waits here. The first one forces to the disk what was appended by then, without the
+lock, while others append; a thread whose record is not among it waits for the next fsync.
 """
 
 import threading

@@ -31,6 +31,7 @@ from p2pmsg.queue.journal_reading import (
     segment_path,
     segments,
 )
+from recovery.folder import make_folder
 
 _decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
 _LOCK: Final = "queue.lock"
@@ -109,7 +110,7 @@ class FileJournal:
         self._dedup_window_ms = dedup_window_ms
         self._boot = boot
         self._folder = Path(settings.directory)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         self._lock_fd = _lock(self._folder)
         self._fd = -1
         self.is_always = settings.fsync == "always"
@@ -123,6 +124,7 @@ class FileJournal:
             self._live_bytes = 0
             self._segments: list[tuple[Path, int]] = []
             self._number = self._size = 0
+            self._must_cut = False
             self._path = self._folder
             self._synced_at = time.monotonic()
             self._replay(state)
@@ -183,7 +185,13 @@ class FileJournal:
         Only `wait` takes time, and during it other methods may be called.
         """
         self._check_usable()
-        return PendingSync(os.dup(self._fd), self.written, owns=True)
+        try:
+            fd = os.dup(self._fd)
+        except OSError:  # no descriptor is left: it is done now, while nobody can close this one
+            pending = PendingSync(self._fd, self.written)
+            pending.wait()
+            return pending
+        return PendingSync(fd, self.written, owns=True)
 
     def end_sync(self, pending: "PendingSync") -> None:
         """Take the result of a sync; `LogFailedError` where it failed.
@@ -296,9 +304,10 @@ class FileJournal:
 
     def _begin_segment(self) -> None:
         """Go on in a new segment; where that fails, the former one stays what it is."""
-        former_fd, former_size, self._number = self._fd, self._size, self._number + 1
-        path = segment_path(self._folder, self._number)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        former_fd, former_size, number = self._fd, self._size, self._number + 1
+        path = segment_path(self._folder, number)
+        # One that is there already was begun before, and could be neither written nor deleted.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         self._fd, self._size = os.open(path, flags, 0o644), 0
         is_synced = self._settings.fsync == "always"
         head = records.head_record(self._session, self._next_sequence, self._boot, is_synced)
@@ -308,28 +317,41 @@ class FileJournal:
             sync_path(self._folder)
         except BaseException:
             os.close(self._fd)
-            self._fd, self._size = former_fd, former_size
-            path.unlink(missing_ok=True)
+            self._fd, self._size, self._must_cut = former_fd, former_size, False
+            try:
+                path.unlink(missing_ok=True)
+            except OSError:
+                pass  # it is written over by the next try
             raise
         if former_fd >= 0:
             os.close(former_fd)
             self._segments.append((self._path, former_size))
-        self._path = path
+        self._path, self._number = path, number
 
     # -------------------------------------------------------------------------------- writing
 
     def _write(self, record: bytes) -> None:
         data = packed(record)
-        before = self._size
+        if self._must_cut:
+            self._cut()
         try:
             written = os.write(self._fd, data)
             while written < len(data):
                 written += os.write(self._fd, data[written:])
         except BaseException:  # also Ctrl-C: nobody learns that this record was written
-            os.ftruncate(self._fd, before)
+            self._must_cut = True
+            try:
+                self._cut()
+            except OSError:
+                pass  # it is tried again before anything is written behind it
             raise
-        self._size = before + len(data)
+        self._size += len(data)
         self.written += len(data)
+
+    def _cut(self) -> None:
+        """Remove what a write left that failed; nothing behind it would be found again."""
+        os.ftruncate(self._fd, self._size)
+        self._must_cut = False
 
     def _note_position(self) -> None:
         self._position.note(self._number, self._size, self._next_sequence, self._next_delivery)
@@ -378,6 +400,8 @@ class FileJournal:
 
     def _roll(self) -> None:
         """Go on in a new segment, and empty old ones where too much in them is of no use."""
+        if self._must_cut:
+            self._cut()
         self.sync()  # whatever `fsync` says: only the last segment may lack its tail
         self._begin_segment()
         limit = 2 * self._live_bytes + 2 * self._settings.segment_bytes
@@ -445,14 +469,17 @@ class PendingSync:
         self.error: OSError | None = None
 
     def wait(self) -> None:
-        """Wait for the disk."""
+        """Wait for the disk, once."""
+        fd, self._fd = self._fd, -1
+        if fd < 0:
+            return
         try:
-            os.fdatasync(self._fd)
+            os.fdatasync(fd)
         except OSError as error:
             self.error = error
         finally:
             if self._owns:
-                os.close(self._fd)
+                os.close(fd)
 
 
 def _lock(folder: Path) -> int:

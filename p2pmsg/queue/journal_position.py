@@ -1,4 +1,4 @@
-"""How far a queue's log was written, kept in a file of its own beside the segments.
+"""How far a queue's log was written, kept in a file of its own next to the segments.
 
 A log can come back shorter than it was: its newest segment cut or deleted, or the directory
 restored from a copy. The next run would then use sequences again that workers and callers know.
@@ -96,7 +96,7 @@ class PositionFile:
         return Position(end >> _SIZE_BITS, end & (1 << _SIZE_BITS) - 1, sequence, delivery)
 
     def begin(self, position: Position) -> None:
-        """Write the file anew, on the disk on return; raises `OSError`."""
+        """Replace the file; it is on the disk on return. Raises `OSError`."""
         os.fsync(self._lock_fd)
         path, made = self._folder / NAME, self._folder / f"{NAME}.tmp"
         made.unlink(missing_ok=True)

@@ -84,7 +84,9 @@ class Puller(ClosesAtOnce):
                 client.close()
             raise
         self._line = self._lines[0]
-        self._unanswered = Unanswered("pusher", places, now_ns=_monotonic_ns())
+        self._unanswered = Unanswered(
+            "pusher", places, now_ns=_monotonic_ns(), usual="ROUTER"
+        )
         self._turns = 0
         self._driver = Driver("p2pmsg-puller", self._turn, [client.fd for client in self._clients])
         close_in_children(self)
@@ -348,11 +350,7 @@ class Puller(ClosesAtOnce):
             ready=ready,
             pushers=sum(line.joined for line in lines),
             frames_invalid=merge_counts(invalid),
-            unanswered={
-                client.endpoint: found
-                for client, found in zip(self._clients, self._unanswered.found, strict=True)
-                if found
-            },
+            unanswered=self._unanswered.by_endpoint(),
         )
 
     def _check_usable(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from p2pmsg.queue import frames
 from p2pmsg.queue.frames import Admin, Answer, Hello, QueueWelcome, Report, Who
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
+from recovery.budget import TokenBucket
 from recovery.queue import DeadJob, JobQueue, Worker
 
 _MS: Final = 1_000_000
@@ -20,6 +21,16 @@ HOLD_MARGIN_MS: Final = 60_000.0
 LETTERS_MAX: Final = 100
 """How many dead letters go into one answer."""
 ANSWER_BYTES: Final = 2**20
+REPORT_ENTRIES_MIN: Final = 1024
+"""A report may have so many entries, and four for each job that its worker has had in hand at once:
+an honest one names each once, or twice where jobs were taken back and came again."""
+_ENTRY_BYTES: Final = 32
+_REASON_BYTES: Final = 4 * frames.REASON_CHARACTERS_MAX
+_HELLO_BYTES: Final = 16_384
+"""A hello that is larger is rationed; it has some 1,000 ranges or claims."""
+HELLO_BYTES_PER_S: Final = 2**22
+"""Of larger ones, from all connections: reading them takes 20 % of a processor."""
+HELLO_BYTES_AT_ONCE: Final = 2**23
 IsGone = Callable[[str, int, int], bool]
 
 
@@ -81,7 +92,9 @@ class PusherCore:
         self._admin_refusal = admin_refusal
         if queue.config.hold_ms is None and job_timeout_ms:
             queue.hold_ns = round((job_timeout_ms + HOLD_MARGIN_MS) * _MS)
-        self._peers: OrderedDict[bytes, Peer] = OrderedDict()
+        self._peers: dict[bytes, Peer] = {}
+        self._unwelcomed: OrderedDict[bytes, Peer] = OrderedDict()
+        self._hello_budget = TokenBucket(HELLO_BYTES_PER_S, HELLO_BYTES_AT_ONCE)
         self._peers_max = 2 * queue.config.workers_max
         self._by_worker: dict[int, Peer] = {}
         self._processes: dict[int, tuple[str, int, int]] = {}
@@ -115,6 +128,7 @@ class PusherCore:
     def unreachable(self, identity: bytes, *, now_ns: int) -> None:
         """Note that a connection is no more."""
         peer = self._peers.pop(identity, None)
+        self._unwelcomed.pop(identity, None)
         if peer is None or not peer.welcomed:
             return
         if self._by_worker.get(peer.worker_id) is peer:
@@ -144,12 +158,11 @@ class PusherCore:
         peer = self._peers.get(identity)
         if peer is None:
             if len(self._peers) >= self._peers_max:
-                stranger = next((p for p in self._peers.values() if not p.welcomed), None)
-                if stranger is None:
+                if not self._unwelcomed:
                     raise FrameError("peers")
-                del self._peers[stranger.identity]
+                del self._peers[self._unwelcomed.popitem(last=False)[0]]
             self._token += 1
-            peer = self._peers[identity] = Peer(identity, self._token)
+            peer = self._peers[identity] = self._unwelcomed[identity] = Peer(identity, self._token)
         return peer
 
     def _receive_report(self, peer: Peer, frame: Frame, now_ns: int) -> None:
@@ -159,6 +172,8 @@ class PusherCore:
             return
         serial = frame.sequence
         if serial:
+            if not _is_plausible(frame, worker):
+                raise FrameError("report_bytes")
             report = frames.read(frame, Report)
             last = self._serials[worker.id]
             if serial > last + 1:
@@ -202,6 +217,9 @@ class PusherCore:
             queue.release(worker, report.released, now_ns=now_ns, answer=report.answers_recall)
 
     def _receive_hello(self, peer: Peer, frame: Frame, now_ns: int) -> None:
+        size = len(frame.data)
+        if size > _HELLO_BYTES and not self._hello_budget.try_take(size, now_ns):
+            raise FrameError("hello_bytes")
         hello: Hello = frames.read(frame, Hello)
         if hello.token != peer.token:
             self._ask_who(peer, now_ns)
@@ -215,12 +233,15 @@ class PusherCore:
                 return
             before = self._by_worker.get(worker.id)
             if before is not None and before is not peer:
-                self._peers.pop(before.identity, None)
+                self._forget_peer(before)
+            self._unwelcomed.pop(peer.identity, None)
             peer.welcomed, peer.worker_id = True, worker.id
             self._by_worker[worker.id] = peer
             self._processes[worker.id] = (hello.host, hello.pid, hello.started)
             if not known:
                 self._serials[worker.id] = hello.confirmed
+                if self.queue.store.restored:  # reports of what it did before a restart may follow
+                    worker.most = len(hello.claims)
                 # The latest first: of a job that it had before, it may not know what became.
                 for delivery, sequence in sorted(hello.claims, reverse=True):
                     self.queue.adopt(worker, delivery, sequence, now_ns=now_ns)
@@ -355,13 +376,18 @@ class PusherCore:
         peer = self._by_worker.pop(worker_id, None)
         if peer is not None:
             peer.welcomed = False
-            self._peers.pop(peer.identity, None)
+            self._forget_peer(peer)
+
+    def _forget_peer(self, peer: Peer) -> None:
+        self._peers.pop(peer.identity, None)
+        self._unwelcomed.pop(peer.identity, None)
 
     def _ask_who(self, peer: Peer, now_ns: int) -> None:
         if peer.welcomed:
             # It has to begin anew over this very connection: with a new token, and without jobs
             # on the way to it, as if the connection had been broken.
             peer.welcomed = False
+            self._unwelcomed[peer.identity] = peer
             self.queue.cut(peer.worker_id, now_ns=now_ns)
             self._token += 1
             peer.token = self._token
@@ -373,6 +399,15 @@ class PusherCore:
 
     def _count(self, reason: str) -> None:
         self.invalid[reason] = self.invalid.get(reason, 0) + 1
+
+
+def _is_plausible(frame: Frame, worker: Worker) -> bool:
+    """Whether a report is no longer than one about all that its worker can have had."""
+    size = len(frame.data)
+    if size <= REPORT_ENTRIES_MIN * _ENTRY_BYTES:
+        return True
+    entries = REPORT_ENTRIES_MIN + 4 * worker.most
+    return size <= entries * _ENTRY_BYTES + 2 * worker.most * _REASON_BYTES
 
 
 def letter_row(dead: DeadJob) -> list[Any]:

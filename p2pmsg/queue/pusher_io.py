@@ -7,6 +7,7 @@ from typing import Final
 
 import transports
 from p2pmsg.errors import LogFailedError
+from p2pmsg.lasting import Refusals
 from p2pmsg.queue.journal import Journal, change_record
 from p2pmsg.queue.pusher_core import PusherCore
 from recovery.queue import BreakerState, Given, Lot, QueuedJob
@@ -14,6 +15,8 @@ from recovery.queue import BreakerState, Given, Lot, QueuedJob
 _MS: Final = 1_000_000
 _ROUNDS_MAX: Final = 16
 _FRAMES_PER_ROUND: Final = 256
+_BYTES_AT_ONCE: Final = 2**20
+"""Of frames that are read before the pusher's lock is left: some 10 ms, whatever they say."""
 _NOBODY: Final = ("", 0, 0)
 _FAILING_S: Final = 0.01
 """Between two tries to write to a log that cannot be written."""
@@ -23,7 +26,7 @@ _SOON_NS: Final = 2 * _MS
 """When it is looked for anew after a connection broke."""
 _WARN_PERIOD_NS: Final = 60_000 * _MS
 _WARNINGS_A_PERIOD: Final = 20
-"""Whoever connects can have a warning written; no more than these a minute."""
+"""Warnings a minute: any program that connects can cause one."""
 _log = logging.getLogger("p2pmsg")
 
 
@@ -54,6 +57,11 @@ class PusherIO:
         self._said_open = False
         self._look_due_ns = 0
         self._pause_ns = _QUIET_NS
+        most = core.queue.config.workers_max
+        self._full = {
+            "workers_max": Refusals(f"workers than {most:,}"),
+            "peers": Refusals(f"workers, and who may become one, than {2 * most:,}"),
+        }
 
     @property
     def malformed(self) -> int:
@@ -89,13 +97,19 @@ class PusherIO:
     def work(self, *, now_ns: int) -> bool:
         """Do all there is to do; False where there may be more at once."""
         core, server = self.core, self._server
+        left_bytes = _BYTES_AT_ONCE
         for _ in range(_ROUNDS_MAX):
             if self._journal_fails and not self.record():
                 time.sleep(_FAILING_S)  # what came is left where it is, and would wake us at once
                 return True
             came = 0
-            while came < _FRAMES_PER_ROUND and (found := server.receive()) is not None:
+            while (
+                came < _FRAMES_PER_ROUND
+                and left_bytes > 0
+                and (found := server.receive()) is not None
+            ):
                 came += 1
+                left_bytes -= len(found[1])
                 core.receive(*found, now_ns=now_ns)
             if server.broke():
                 self._pause_ns = _SOON_NS
@@ -108,10 +122,16 @@ class PusherIO:
             if not self.record():
                 return True
             sent = self._send(now_ns)
+            if left_bytes <= 0:
+                return False
             if not came and not sent:
                 self._say_whether_open()
                 if core.queue.warnings or self._said_admin < core.admin_refused:
                     self._say_warnings(now_ns)
+                if core.invalid:
+                    for reason, refusals in self._full.items():
+                        count = core.invalid.get(reason, 0)
+                        refusals.look(self._server.endpoint, count, now_ns=now_ns)
                 return True
         return False
 
@@ -153,7 +173,7 @@ class PusherIO:
                     until, error,
                 )  # fmt: skip
             if journal.broken is not None:
-                self.unsynced.clear()  # whoever pushed these is told
+                self.unsynced.clear()  # their `push` raises
                 self.unsynced_bytes = 0
             self._journal_fails = True
         else:

@@ -48,6 +48,8 @@ class RelayCore:
         path: the relays from which anything comes, this one first.
         outbox, control, unsynced, replay, log, requests, sealed_ns, closing: as in `PublisherCore`.
         version: counts how often its sessions changed.
+        cut: streams whose end the log has lost, by (session, topic), until it came again, or is
+            given up: see `give_up`.
         sessions_refused, streams_refused: what was not taken on, because a bound was met.
         invalid: frames that turned out to be malformed, by reason.
 
@@ -88,6 +90,7 @@ class RelayCore:
         self._stream_count = 0
         self._wall_offset_ns = self._tidy_ns = 0
         self.version = 0
+        self.cut: dict[tuple[int, str], RelayedStream] = {}
         self.settled = False
         self._pulse_ns = now_ns
         self.stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
@@ -98,18 +101,24 @@ class RelayCore:
         self._restore(now_ns)
 
     def _restore(self, now_ns: int) -> None:
-        """Take up what the log has."""
-        for session, topic in [] if self.log is None else self.log.streams():
-            assert self.log is not None
+        """Take up what the log has, and what it has lost."""
+        if self.log is None:
+            return
+        cut = self.log.cut
+        for session, topic in dict.fromkeys([*self.log.streams(), *cut]):
             name, hops = ("", 1) if self.memo is None else self.memo.session(session)
             served = self.open_session(session, name, hops)
             if served is None:
                 continue
             served.is_live = False
             following = self.log.next(topic, session)
+            following, end = cut.get((session, topic), (following, following))
             stream = self.open_stream(session, topic, following, now_ns=now_ns)
             if stream is None:
                 continue
+            if following < end:
+                stream.end = end
+                self.cut[session, topic] = stream
             stream.start = served.head(topic)[0]
             for loss in [] if self.memo is None else self.memo.losses(session, topic):
                 known = stream.losses.overlap_count(loss.start, loss.stop)
@@ -120,7 +129,7 @@ class RelayCore:
         """Serve a session from now on; None where there are too many."""
         served = self.sessions.get(session)
         if served is None:
-            if len(self.sessions) >= SESSIONS_MAX and not self._tidy(1):
+            if len(self.sessions) >= SESSIONS_MAX and not self._tidy(1, needs_room=True):
                 self.sessions_refused += 1
                 return None
             served = self.sessions[session] = RelayedSession(self, session, name, hops)
@@ -130,6 +139,11 @@ class RelayCore:
         if self.memo is not None and self.log is not None:
             self.memo.note_session(session, name, served.hops)
         return served
+
+    @property
+    def streams_max(self) -> int:
+        """How many streams are served at most."""
+        return min(self.config.streams_max, self.config.replay.streams_max)
 
     def _changed(self) -> None:
         """Say with the next pulse, which is due now, that there are other sessions."""
@@ -146,8 +160,7 @@ class RelayCore:
         stream = served.streams.get(topic)
         if stream is not None:
             return stream
-        limit = min(self.config.streams_max, self.config.replay.streams_max)
-        if self._stream_count >= limit:
+        if self._stream_count >= self.streams_max:
             self.streams_refused += 1
             return None
         try:
@@ -157,13 +170,19 @@ class RelayCore:
             return None
         heartbeat = HeartbeatSchedule(self.config.heartbeat)
         stream = RelayedStream(topic, topic_bytes, session, heartbeat, start)
+        noted = None if self.log is None else self.log.end_of(session, topic, start)
+        if noted is not None:
+            stream.noted = noted
         served.streams[topic] = stream
         self._stream_count += 1
         served.beats.put_off(stream, now_ns)
         return stream
 
     def next(self, session: int, topic: str) -> int | None:
-        """Return where a stream goes on here; None where it is unknown."""
+        """Return where a stream goes on here; None where it is unknown.
+
+        Where the log has lost its end, that is before what others have got from here.
+        """
         served = self.sessions.get(session)
         stream = None if served is None else served.streams.get(topic)
         return None if stream is None else stream.next
@@ -219,7 +238,7 @@ class RelayCore:
             self._unsynced_from.setdefault(place, start)
         else:
             self.outbox.append(frame)
-        stream.next = start + count
+        stream.advance(start + count)
         stream.received += count
         stream.sealed_ns = self.sealed_ns = now_ns
         served.beats.put_off(stream, now_ns)
@@ -231,7 +250,7 @@ class RelayCore:
         if served is None or stream is None or loss.stop <= stream.next:
             return
         loss = Loss(max(loss.start, stream.next), loss.stop, loss.reason)
-        stream.next = loss.stop
+        stream.advance(loss.stop)
         stream.lost += loss.count
         stream.losses.add(loss)
         if len(stream.losses) > LOSSES_MAX:
@@ -239,6 +258,25 @@ class RelayCore:
         if self.memo is not None and self.log is not None:
             self.memo.note_loss(session, topic, loss)
         served.beats.put_off(stream, now_ns)
+
+    def give_up(self, session: int, topic: str, *, now_ns: int) -> None:
+        """Report lost what the log of a former life had of a stream, and nobody has any more."""
+        stream = self.cut.pop((session, topic), None)
+        served = self.sessions.get(session)
+        if stream is None or served is None:
+            return
+        served.was_cut = True
+        known = [] if self.memo is None else self.memo.losses(session, topic)
+        for loss in sorted(known, key=lambda loss: loss.start):
+            if stream.next < loss.stop and loss.start < stream.end:
+                self._crash(session, topic, stream.next, loss.start, now_ns=now_ns)
+                stop = min(loss.stop, stream.end)
+                self.lose(session, topic, Loss(loss.start, stop, loss.reason), now_ns=now_ns)
+        self._crash(session, topic, stream.next, stream.end, now_ns=now_ns)
+
+    def _crash(self, session: int, topic: str, start: int, stop: int, *, now_ns: int) -> None:
+        if start < stop:
+            self.lose(session, topic, Loss(start, stop, LossReason.CRASH), now_ns=now_ns)
 
     def set_path(self, upstream: Iterable[int]) -> None:
         """Take which relays stand behind the upstreams."""
@@ -299,7 +337,7 @@ class RelayCore:
     def seal_if_possible(self, topic: str, *, now_ns: int) -> None:
         """Do nothing: a relay gathers no batches."""
 
-    def _tidy(self, count_max: int) -> int:
+    def _tidy(self, count_max: int, *, needs_room: bool = False) -> int:
         """Forget sessions that no upstream carries and of which nothing is kept."""
         done = 0
         for session, served in list(self.sessions.items()):
@@ -307,8 +345,12 @@ class RelayCore:
                 break
             if served.is_live or any(a < b for a, b in served.heads().values()):
                 continue
+            if served.was_cut and not needs_room:
+                continue
             for topic in served.streams:
                 self.replay.forget(served.replay.key(topic))
+                if self.log is not None:
+                    self.log.forget_end(session, topic)
             del self.sessions[session]
             self._stream_count -= len(served.streams)
             self.requests.forget(served.requests)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from p2pmsg.errors import RewoundReport
 from p2pmsg.relay.core import RelayCore, malformed
 from p2pmsg.subscriber_command import Command
-from recovery import Delivery, Rewound
+from recovery import Delivery, Loss, LossReason, Rewound
 
 if TYPE_CHECKING:
     from p2pmsg.relay.session import RelayedSession
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from p2pmsg.subscriber_peer import Peer, Stream
 
 
-_LOOK_NS = 50_000_000
+_MS = 1_000_000
+_LOOK_NS = 50 * _MS
 """How often is looked for sessions that have nothing to say."""
 
 
@@ -45,10 +46,10 @@ class Resumption:
         """Do nothing, as `note`."""
 
     def known(self, session: int) -> dict[str, int]:
-        """Return where the streams of a session go on in the relay, by topic."""
+        """Return up to where the relay has had the streams of a session, by topic."""
         served = self._relay.sessions.get(session)
         streams = {} if served is None else served.streams
-        return {topic: stream.next for topic, stream in streams.items()}
+        return {topic: stream.end for topic, stream in streams.items()}
 
     def rewind(self, peer: "Peer", topic: str, following: int) -> None:
         """Do nothing: what was served on keeps its sequences."""
@@ -73,6 +74,8 @@ class Intake:
         self._source = source
         self._relay = relay
         self._look_ns = 0
+        self._give_up_ns = int(source.config.nack.deadline_ms * _MS)
+        self._cut_ns: dict[tuple[int, str], int] = {}
 
     def note_sessions(self, *, now_ns: int) -> None:
         """Serve the sessions that were joined, and note which have ended."""
@@ -81,7 +84,10 @@ class Intake:
         relay.set_path(source.relays.path_beyond())
         peers = source.peers.values()  # those met are joined soon, or what came is served at last
         joining = any(not (one.joined or one.gone or one.given_up) for one in peers)
-        relay.settled = not joining and not source.relays.reforming(now_ns)
+        reforming = source.relays.reforming(now_ns)
+        if relay.cut:
+            self._look_for_cut(reforming, now_ns)
+        relay.settled = not joining and not reforming and not relay.cut
         for session, peer in list(source.peers.items()):
             if not (peer.joined or peer.gone or peer.given_up):
                 continue
@@ -98,8 +104,44 @@ class Intake:
             if served is not None:
                 self._open_streams(served, peer, now_ns)
 
-    def _note_rewound(self, stream: "Stream", rewound: Rewound) -> None:
+    def _look_for_cut(self, reforming: bool, now_ns: int) -> None:
+        """Ask upstreams for what the relay's log has lost, and give up what nobody has.
+
+        It is given up when no upstream has had it for as long as a gap is waited for. A publisher
+        that is there has it, or says by itself that it has not.
+        """
+        source, relay = self._source, self._relay
+        for place, stream in list(relay.cut.items()):
+            if stream.next >= stream.end:
+                del relay.cut[place]
+                self._cut_ns.pop(place, None)
+                continue
+            since_ns = self._cut_ns.setdefault(place, now_ns)
+            peer = source.peers.get(place[0])
+            theirs = None if peer is None else peer.streams.get(place[1])
+            if peer is not None and theirs is not None and theirs.receiver.started:
+                receiver = theirs.receiver
+                if not peer.direct and not peer.gone and receiver.head < stream.end:
+                    start = receiver.head
+                    receiver.observe_head(stream.end, now_ns=now_ns)
+                    receiver.blame(start, stream.end, LossReason.CRASH)
+                    source._settle(theirs)
+                if receiver.head >= stream.end:
+                    continue  # it comes, or is lost, as what is missing of any stream
+            if reforming:
+                self._cut_ns[place] = now_ns
+            elif now_ns - since_ns > self._give_up_ns:
+                del self._cut_ns[place]
+                relay.give_up(*place, now_ns=now_ns)
+
+    def _note_rewound(self, stream: "Stream", rewound: Rewound, now_ns: int) -> None:
         """Say that a publisher has gone back: what was served on keeps its sequences here."""
+        place = stream.peer.session, stream.topic
+        cut = self._relay.cut.get(place)
+        if cut is not None:
+            self._relay.lose(
+                *place, Loss(cut.next, cut.end, LossReason.REWOUND), now_ns=now_ns
+            )
         report = RewoundReport(
             stream.topic, stream.peer.session, stream.peer.name, rewound
         )
@@ -146,7 +188,7 @@ class Intake:
                     stream.note_malformed(sequence, count)
                     relay.lose(session, stream.topic, malformed(output), now_ns=now_ns)
             elif isinstance(output, Rewound):
-                self._note_rewound(stream, output)
+                self._note_rewound(stream, output, now_ns)
             else:
                 relay.lose(session, stream.topic, output, now_ns=now_ns)
             source.pop_ready()

@@ -8,6 +8,7 @@ changes.
 import json
 from typing import Any, Final, Protocol
 
+from p2pmsg.lasting import Trouble
 from recovery import Loss, LossReason
 
 NAME: Final = "relay.json"
@@ -20,13 +21,16 @@ WRITE_NS: Final = 200_000_000
 
 
 class MemoStore(Protocol):
-    """Where it is: the two methods of `recovery.log`'s stores that it needs."""
+    """Where it is: the methods of `recovery.log`'s stores that it needs."""
 
     def read(self, name: str) -> bytes | None:
         """Return a file's content, or None where there is none."""
 
     def replace(self, name: str, data: bytes, *, durable: bool) -> None:
         """Write a file anew, whole or not at all."""
+
+    def path(self, name: str) -> str:
+        """Return what a file is called in a message."""
 
 
 class RelayMemo:
@@ -37,7 +41,7 @@ class RelayMemo:
 
     Attributes:
         is_damaged: whether there was a file that could not be read; it is begun anew.
-        errors: how often it could not be written; the next change tries again.
+        errors: how often it could not be written; it is tried again.
 
     """
 
@@ -49,6 +53,8 @@ class RelayMemo:
         self._due_ns = 0
         self.is_damaged = False
         self.errors = 0
+        consequence = "a relay that is restarted meanwhile does not know all names and losses"
+        self._trouble = Trouble(store.path(NAME), consequence)
         data = store.read(NAME)
         if data is not None:
             try:
@@ -111,6 +117,10 @@ class RelayMemo:
         }
         try:
             self._store.replace(NAME, json.dumps(content).encode(), durable=True)
-            self._changed = False
-        except OSError:
+        except OSError as error:
             self.errors += 1
+            what = f"it cannot be written: {error.strerror or error}"
+            self._trouble.note(what, now_ns=self._due_ns)
+        else:
+            self._changed = False
+            self._trouble.over()

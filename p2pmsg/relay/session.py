@@ -6,7 +6,7 @@ from p2pmsg import control
 from p2pmsg.publisher_beats import BeatDesk
 from p2pmsg.publisher_requests import RequestDesk
 from p2pmsg.publisher_stream import PublisherStream
-from recovery import HeartbeatSchedule, Kept, Loss, LossReason, ReplayBuffer
+from recovery import HeartbeatSchedule, Kept, Loss, LossReason, RangeSet, ReplayBuffer
 from recovery.loss import LossRanges
 
 if TYPE_CHECKING:
@@ -23,20 +23,30 @@ class RelayedStream(PublisherStream):
     Attributes:
         start: where it began here.
         next: the sequence behind the last one that was received, or is known to be lost.
+        end: up to where it is told of; beyond `next` where the log has lost its end, and it is not
+            known yet whether anybody has that.
+        noted: where `end` is stored, at 0, to outlive the process.
         losses: what was lost on the way here.
         received, lost: messages.
 
     """
 
-    __slots__ = ("losses", "lost", "next", "received", "start")
+    __slots__ = ("end", "losses", "lost", "next", "noted", "received", "start")
 
     def __init__(
         self, topic: str, topic_bytes: bytes, session: int, heartbeat: HeartbeatSchedule, start: int
     ) -> None:
         super().__init__(topic, topic_bytes, session, heartbeat)
-        self.start = self.next = start
+        self.start = self.next = self.end = start
+        self.noted: memoryview | list[int] = [0]
         self.losses = LossRanges()
         self.received = self.lost = 0
+
+    def advance(self, following: int) -> None:
+        """Note that everything before `following` came, or is lost."""
+        self.next = following
+        if following > self.end:
+            self.end = self.noted[0] = following
 
 
 class SessionBuffer:
@@ -96,6 +106,7 @@ class RelayedSession:
         session, name: of the publisher.
         hops: how many relays are between the publisher and who asks here, this one included.
         is_live: whether any upstream carries it now.
+        was_cut: whether the end of a stream is lost that the log once had: those who come are told.
         streams: by topic.
         requests, beats: who answers, and who sends heartbeats.
 
@@ -106,6 +117,7 @@ class RelayedSession:
         self.name = name
         self.hops = hops
         self.is_live = True
+        self.was_cut = False
         self.config = relay.config
         self.memory = relay.memory
         self.control = relay.control
@@ -114,6 +126,7 @@ class RelayedSession:
         self.log = None if relay.log is None else SessionLog(relay.log, session)
         self.streams: dict[str, RelayedStream] = {}
         self._relay = relay
+        self.life = 0
         self.losses = self
         self.group = None
         self.greeting = control.Welcome(name, relay.recovery, relay.stall_ms)
@@ -134,11 +147,11 @@ class RelayedSession:
         stream = self.streams.get(topic)
         if stream is None:
             return 0, 0
-        following = self._relay.synced(self.session, topic, stream.next)
+        following = self._relay.synced(self.session, topic, stream.end)
         buffered = self.replay.earliest(topic)
         logged = None if self.log is None else self.log.earliest(topic)
         kept = [earliest for earliest in (buffered, logged) if earliest is not None]
-        return min([following, *kept]), following
+        return min([following, stream.next, *kept]), following
 
     def began(self, topic: str) -> None:
         """Return None: what a relay has says nothing of how its publisher goes on."""
@@ -159,19 +172,33 @@ class RelayedSession:
     def split_lost(
         self, topic: str, start: int, stop: int
     ) -> tuple[list[Loss], list[tuple[int, int]]]:
-        """Return what of `[start, stop)` was lost on the way here, and the rest."""
+        """Return what of `[start, stop)` was lost on the way here, and the rest.
+
+        What nobody knows yet whether it is lost is in neither.
+        """
         stream = self.streams.get(topic)
-        if stream is None or not len(stream.losses):
+        if stream is None:
             return [], [(start, stop)]
-        gone: list[Loss] = []
-        rest: list[tuple[int, int]] = []
-        for loss in stream.losses:
-            if loss.stop <= start or loss.start >= stop:
-                continue
-            if start < loss.start:
-                rest.append((start, loss.start))
-            first, start = max(start, loss.start), min(stop, loss.stop)
-            gone.append(Loss(first, start, loss.reason))
-        if start < stop:
-            rest.append((start, stop))
+        gone, rest = _split(stream, start, stop)
+        if stream.next < stream.end:
+            known = RangeSet(rest)
+            known.remove(stream.next, stream.end)
+            rest = list(known)
         return gone, rest
+
+
+def _split(
+    stream: RelayedStream, start: int, stop: int
+) -> tuple[list[Loss], list[tuple[int, int]]]:
+    gone: list[Loss] = []
+    rest: list[tuple[int, int]] = []
+    for loss in stream.losses:
+        if loss.stop <= start or loss.start >= stop:
+            continue
+        if start < loss.start:
+            rest.append((start, loss.start))
+        first, start = max(start, loss.start), min(stop, loss.stop)
+        gone.append(Loss(first, start, loss.reason))
+    if start < stop:
+        rest.append((start, stop))
+    return gone, rest

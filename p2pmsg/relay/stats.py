@@ -1,6 +1,6 @@
 """What a relay tells of itself."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from p2pmsg.errors import LossReport
 from p2pmsg.publisher_log import LogStats
@@ -52,16 +52,13 @@ class RelayStats:
         sessions_refused, streams_refused: what was not taken on because a bound was met.
         streams_rewound: times that a publisher's log was found to be shorter than what was received
             of a stream; the messages that have sequences in use are dropped here.
+        memo_errors: how often what it keeps beside its log (names, losses) could not be written;
+            that is tried again.
         undelivered: subscribers that had not got everything when the relay was closed.
-        control_dropped: answers to joining subscribers that were dropped: too many wait, or
-            they found no room for a second. Who is not answered asks again.
-        heads_throttled: questions about heads that were not answered, because who asked had used up
-            its budget.
-        connections: connections that there are now, also of strangers, to both of its sockets.
-        connections_refused: connections that were ended at once, because the process has no
-            descriptors to spare for more, or for which the system had none.
-        connections_oversubscribed: connections that were ended because of their subscriptions:
-            more than 65,536, or more than 512 KiB in all.
+        control_dropped, control_rationed, heads_throttled, connections, connections_refused,
+            connections_oversubscribed: as in `PublisherStats`.
+        unanswered: what is at upstreams' endpoints from which no welcome has ever come, for
+            people, by endpoint. It is looked after 5 s, then each minute.
 
     """
 
@@ -91,10 +88,13 @@ class RelayStats:
     undelivered: int
     streams_rewound: int = 0
     control_dropped: int = 0
+    control_rationed: int = 0
     heads_throttled: int = 0
     connections: int = 0
     connections_refused: int = 0
     connections_oversubscribed: int = 0
+    memo_errors: int = 0
+    unanswered: dict[str, str] = field(default_factory=dict)
 
     @property
     def streams(self) -> dict[tuple[int, str], tuple[int, int]]:

@@ -18,6 +18,7 @@ from p2pmsg.requests.frames import Status
 from p2pmsg.sync.closing import ClosesAtOnce
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.settings import check_endpoints
+from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.wire import Frame, FrameError, Kind, encoder
 
 _SLICE_MS: Final = 20
@@ -75,6 +76,11 @@ class Requester(ClosesAtOnce):
         self._unusable = "it is closed"
         self._first = 0
         self.retries = self.strays = 0
+        self._has_answered = [False] * len(self._endpoints)
+        self._unanswered = Unanswered(
+            "responder", self._endpoints, now_ns=time.monotonic_ns(),
+            usual="ROUTER", first_ns=0, says_at_once=False,
+        )  # fmt: skip
         close_in_children(self)  # a child would ask by the same id, and get our answers
 
     def request(
@@ -123,14 +129,15 @@ class Requester(ClosesAtOnce):
             transports.TURN.is_theirs = True
             if at not in asked:
                 asked.append(at)
-            found = self._await(clients, asked, number, until, now)
+            found = self._await_or_look(clients, asked, number, until, now)
             if found is not None:
                 self._first = found[0]  # who answers is asked first the next time
                 return self._outcome(topic, *found)
             now = time.monotonic()
             self.retries += attempt + 1 < attempts_max
         self._first = (first + 1) % len(clients)
-        raise TimeoutError(f"request {topic!r}: no answer within {timeout} s, {attempts_max} asked")
+        text = f"request {topic!r}: no answer within {timeout} s, {attempts_max} asked"
+        raise TimeoutError(text + self._say_who_is_there(asked))
 
     def request_all(self, topic: str, value: Any = None, *, deadline: float = 1.0) -> Answers:
         """Ask all responders, and return what came by the deadline (scatter and gather).
@@ -158,8 +165,9 @@ class Requester(ClosesAtOnce):
         answers = Answers()
         waiting = list(range(len(clients)))
         while waiting:
-            found = self._await(clients, waiting, number, end, time.monotonic())
+            found = self._await_or_look(clients, waiting, number, end, time.monotonic())
             if found is None:
+                self._say_who_is_there(waiting)
                 break
             waiting.remove(found[0])
             name = clients[found[0]].endpoint
@@ -169,6 +177,14 @@ class Requester(ClosesAtOnce):
                 answers.errors[name] = error
         missing = tuple(clients[at].endpoint for at in waiting)
         return Answers(answers.values, answers.errors, missing)
+
+    def unanswered(self) -> dict[str, str]:
+        """Return who is found at endpoints that have never answered a request, in words.
+
+        By endpoint. One looks when a quarter of a request's time has passed; when all of it has, it
+        is logged as a warning, once, and stands in the `TimeoutError`.
+        """
+        return self._unanswered.by_endpoint()
 
     def close(self) -> None:
         """Close; other threads must have done with it."""
@@ -226,6 +242,40 @@ class Requester(ClosesAtOnce):
                 client.connect()
             self._local.clients = clients
         return clients
+
+    def _await_or_look(
+        self,
+        clients: list[transports.ZmqQueueClient],
+        asked: list[int],
+        number: int,
+        until: float,
+        now: float,
+    ) -> tuple[int, Frame, str] | None:
+        """As `_await`; after a quarter of the time, see who is there that has never answered."""
+        answered = self._has_answered
+        if all(answered):
+            return self._await(clients, asked, number, until, now)
+        found = self._await(clients, asked, number, now + (until - now) / 4, now)
+        if found is None:
+            with self._lock:
+                now_ns = time.monotonic_ns()
+                if now_ns >= self._unanswered.next_ns:
+                    self._unanswered.look(answered, [0] * len(answered), now_ns)
+            found = self._await(clients, asked, number, until, time.monotonic())
+        if found is not None:
+            answered[found[0]] = True
+            self._unanswered.answered(found[0])
+        return found
+
+    def _say_who_is_there(self, asked: list[int]) -> str:
+        """Log who is at endpoints that have never answered; return that as the end of a text."""
+        now_ns, places = time.monotonic_ns(), []
+        for at in asked:
+            found = "" if self._has_answered[at] else self._unanswered.found[at]
+            if found:
+                self._unanswered.say(at, now_ns)
+                places.append(f"{self._endpoints[at]}: {found}")
+        return f" ({'; '.join(places[:4])})" if places else ""
 
     def _await(
         self,

@@ -86,7 +86,7 @@ class Responder(ClosesAtOnce):
         self._handlers: dict[str, Handler] = {}
         for topic, handler in (handlers or {}).items():
             self._add(topic, handler)
-        self.answered = self.raised = self.refused = 0
+        self.answered = self.raised = self.refused = self.unsent = 0
         self.invalid: dict[str, int] = {}
         self._done: deque[tuple[Request, bytes]] = deque()
         self._thread: threading.Thread | None = None
@@ -102,6 +102,8 @@ class Responder(ClosesAtOnce):
             raise EndpointError(error) from error
         except transports.BindError as error:
             raise BindError(str(error), error.errno) from error
+        # Nobody gives credit here: who asks and never reads must not fill the memory.
+        self._server.memory = transports.ReplyMemory()
         close_in_children(self)
 
     @property
@@ -258,5 +260,7 @@ class Responder(ClosesAtOnce):
             if self._server.reply(where, reply):
                 self.answered += 1
                 transports.TURN.is_theirs = True
+            else:
+                self.unsent += 1
         except transports.PeerUnreachableError:
             pass  # it asks again over its next connection, and is answered from the cache

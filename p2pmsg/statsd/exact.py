@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from p2pmsg import control, wire
 from p2pmsg.errors import LossReport
+from p2pmsg.lasting import Trouble
 from p2pmsg.metrics.client import TOPIC
 from p2pmsg.metrics.state_file import StateFile
 from p2pmsg.metrics.totals import HERE, NOT_JOINED, VANISHED, ExactTotals
@@ -21,6 +22,8 @@ _LOOK_SHARE = 20
 """Looking at the clients may take one part in so many of the thread's time."""
 _TELL_S = 1.0
 """How often clients are told how far their deltas are counted."""
+_SAVE_AGAIN_S = 0.5
+"""How long after a state that could not be written that is tried again."""
 _BATCH = 256
 
 
@@ -58,6 +61,8 @@ class ExactInlet:
         self._told: dict[int, int] = {}
         self._look_due_s = self._tell_due_s = 0.0
         self._changed = threading.Condition()
+        self._is_closing = False
+        self._trouble = Trouble("statsd's state", "a crash would take what is counted meanwhile")
         self._stop = threading.Event()
         # From the earliest: what was counted before is skipped by its sequence, and what was sent
         # while no collector was there is still in the clients' replay buffers.
@@ -210,15 +215,24 @@ class ExactInlet:
     def _write(self, state: StateFile) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._unsaved is not None or self._stop.is_set())
+                # Not until receiving has stopped: after that the last flush keeps the state again.
+                self._changed.wait_for(lambda: self._unsaved is not None or self._is_closing)
                 unsaved, self._unsaved = self._unsaved, None
             if unsaved is None:
                 return
             try:
                 state.save(unsaved[0])
-            except OSError:
-                _log.exception("statsd: the state could not be written")
+            except OSError as error:
+                self.totals.state_errors += 1
+                what = f"it cannot be written: {error.strerror or error}"
+                self._trouble.note(what, now_ns=time.monotonic_ns())
+                with self._changed:
+                    if self._is_closing and self._unsaved is None:
+                        return
+                    self._unsaved = self._unsaved or unsaved
+                    self._changed.wait_for(lambda: self._is_closing, _SAVE_AGAIN_S)
             else:
+                self._trouble.over()
                 self._saved = unsaved[1]
 
     def stop(self) -> None:
@@ -232,6 +246,7 @@ class ExactInlet:
         """Write the state as `keep` took it last, and close."""
         self.stop()
         with self._changed:
+            self._is_closing = True
             self._changed.notify()
         for thread in self._threads[1:]:
             thread.join()

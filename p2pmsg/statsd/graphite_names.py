@@ -2,7 +2,13 @@
 
 A series with tags is `name;key=value;…`. Carbon refuses one whose key or value is empty, and so
 each flush of it; statsd sends such ones. Here a tag without a value is `key=true`, as telegraf has
-it, a value of which no character is allowed is `_`; a tag without a key is left out and counted.
+it, a value of which no character is allowed is `_`; a tag without a key is left out and counted,
+and so is one called `name`, since carbon puts the path's own name there. Of several values of one
+key carbon would keep the last one: they are joined by commas.
+
+Two metrics whose names differ in characters only that Graphite does not take have one path, and so
+have a timer and a histogram of one name. Carbon would keep whichever comes last: here the second
+one of a flush is left out and counted.
 """
 
 import re
@@ -10,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from p2pmsg.errors import ConfigError
 from p2pmsg.statsd.metric import Kind
 from p2pmsg.statsd.numbers import clean_name
 from p2pmsg.statsd.snapshot import Row
@@ -40,18 +47,33 @@ class GraphiteNames:
     """Which fields of timers are sent, as statsd's `calculatedTimerMetrics`: `count`, `median`,
     `histogram` …, and `upper_percent` for `upper_90` and `upper_top10` alike. Default: all."""
 
+    def __post_init__(self) -> None:
+        for field in self.timer_metrics:
+            if field not in _TIMER_FIELDS and not _FRACTION.fullmatch(field):
+                raise ConfigError("timer_metrics", f"of {', '.join(_TIMER_FIELDS)}", field)
+
     def paths(
-        self, row: Row, refused: Counter[str] | None = None
+        self,
+        row: Row,
+        refused: Counter[str] | None = None,
+        taken: set[int] | None = None,
     ) -> Iterator[tuple[str, float]]:
         """Give path and value of each field of a row.
 
         Args:
             row: a row.
-            refused: where `tags` that cannot be sent are counted.
+            refused: where `tags` that cannot be sent, and `names` that another has, are counted.
+            taken: which places the rows before have, as hashes; one flush's. Default: none has any.
 
         """
         refused = Counter() if refused is None else refused
         name, tags = _clean(row, refused)
+        if taken is not None:
+            place = hash((_SPACES.get(row.kind), name, tags, row.timestamp_s))
+            if place in taken:
+                refused["names"] += 1
+                return
+            taken.add(place)
         tail = (f".{self.global_suffix}" if self.global_suffix else "") + tags
         if row.kind is Kind.COUNTER or row.kind is Kind.METER:
             yield from self._counter(name, tail, row.fields)
@@ -93,6 +115,15 @@ class GraphiteNames:
 
 
 _PERCENT = re.compile(r"_(top)?[0-9]+$")
+_TIMER_FIELDS = (
+    "count", "count_ps", "std", "upper", "lower", "sum", "sum_squares", "mean", "median",
+    "histogram", "count_percent", "mean_percent", "upper_percent", "lower_percent", "sum_percent",
+    "sum_squares_percent",
+)  # fmt: skip
+_FRACTION = re.compile(r"(?:count|mean|upper|lower|sum|sum_squares)_(?:top)?[0-9]+_percent")
+"""What statsd makes of `upper_99_9`: it replaces the last number only."""
+_SPACES = {Kind.COUNTER: "c", Kind.METER: "c", Kind.GAUGE: "g", Kind.SET: "s"}
+"""Which kinds have places of their own; all others are timers."""
 
 
 def _clean(row: Row, refused: Counter[str]) -> tuple[str, str]:
@@ -102,13 +133,17 @@ def _clean(row: Row, refused: Counter[str]) -> tuple[str, str]:
     """
     name, *own = row.name.split(";")
     tags = own + [tag.replace(":", "=", 1).replace(";", "_") for tag in row.tags]
-    return clean_name(name), "".join(_tag(tag, refused) for tag in tags) if tags else ""
+    return clean_name(name), _tail(tags, refused) if tags else ""
 
 
-def _tag(tag: str, refused: Counter[str]) -> str:
-    key, _, value = tag.partition("=")
-    key = clean_name(key)
-    if not key:
-        refused["tags"] += 1
-        return ""
-    return f";{key}={clean_name(value) or '_'}" if value else f";{key}=true"
+def _tail(tags: list[str], refused: Counter[str]) -> str:
+    found: dict[str, str] = {}
+    for tag in tags:
+        key, _, value = tag.partition("=")
+        key = clean_name(key)
+        if not key or key == "name":
+            refused["tags"] += 1
+            continue
+        value = (clean_name(value) or "_") if value else "true"
+        found[key] = f"{found[key]},{value}" if key in found else value
+    return "".join(f";{key}={value}" for key, value in found.items())

@@ -32,8 +32,11 @@ def parse_line(line: bytes, dialect: Dialect) -> list[Item]:
         return [BadLine("too_long", line[:100].decode(errors="replace"))]
     if dialect.grammar == "etsy":
         return etsy.parse_line(line, dialect)
+    line = line.removesuffix(b"\r")
+    if not line:
+        return []
     try:
-        return [_parse_sections(line.removesuffix(b"\r"), dialect)]
+        return [_parse_sections(line, dialect)]
     except UnicodeDecodeError:
         reason = "not_utf8"
     except LineError as error:

@@ -257,7 +257,7 @@ class DatagramOutgoing(Outgoing):
             frame = queue.next(data_waits=bool(self._datagrams))
             if frame is None:
                 break
-            queue.leave(frame)
+            queue.leave(frame, now_ns=_now_ns())
             frames.append(frame)
         if frames and not self._trains.send_outbox(frames, held=True):
             queue.give_back(frames)

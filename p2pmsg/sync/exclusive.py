@@ -101,15 +101,17 @@ class ExclusiveLock:
 
         """
         lock = self._lock
+        # Without a depth, a signal has struck between two steps of this method, or of leaving: who
+        # went on would wait for threads that need the lock, and have it taken from under them.
+        if lock._is_owned() and not (self._nests and self.depth):  # type: ignore[attr-defined]
+            self.wanted = False
+            raise ReentrantCallError
         try:
             if not lock.acquire(blocking=False):
                 self._refuse_if_set_here()  # whoever has the lock waits for the flag
                 self.wanted = True
                 lock.acquire()
                 self.wanted = False
-            if self.depth and not self._nests:
-                lock.release()
-                raise ReentrantCallError
             if self.depth == 0 and self.has_gil:
                 if self.busy:
                     self._refuse_if_set_here()

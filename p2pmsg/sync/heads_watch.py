@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Final
 
+import transports
 from p2pmsg.config import at_least
 from p2pmsg.errors import ClosedError
 from p2pmsg.publisher_stream import check_topic
@@ -33,6 +34,8 @@ _ASKS_A_SECOND: Final = 1000
 _QUIET_ASKS_A_SECOND: Final = 200
 """And those who have nothing new: heartbeats tell of them anyway."""
 _CEILING_NS: Final = 1000 * MS
+_AGAIN_S: Final = 0.25
+"""How long the thread rests where a socket could not be made."""
 _log: Final = logging.getLogger("p2pmsg")
 
 
@@ -119,6 +122,14 @@ class HeadsWatch(ClosesAtOnce):
         peer = self._peers.get(endpoint)
         return peer is not None and peer.is_relay
 
+    def unanswered(self) -> dict[str, str]:
+        """Return who is found at endpoints from which no welcome has come for 5 s, in words.
+
+        By endpoint; each is logged once as a warning as well.
+        """
+        peers = self._peers.copy()
+        return {each: peer.channel.found for each, peer in peers.items() if peer.channel.found}
+
     def wait_until_asked(self, timeout: float) -> bool:
         """Wait until every publisher has answered once, at most `timeout` seconds."""
         return self._news.wait_for(lambda: self._closed or self._all_answered(), timeout)
@@ -162,8 +173,15 @@ class HeadsWatch(ClosesAtOnce):
     def _run(self) -> None:
         try:
             while not self._closed:
-                self._renew_peers()
-                self._step()
+                try:
+                    self._renew_peers()
+                    self._step()
+                except transports.ClosedError:
+                    raise
+                except transports.TransportError as error:  # no descriptor was left, mostly
+                    if not self._closed:
+                        _log.warning("it is tried again: %s", error)
+                        time.sleep(_AGAIN_S)
         except Exception:
             if not self._closed:
                 _log.exception("the heads of publishers are no longer followed")
@@ -201,6 +219,7 @@ class HeadsWatch(ClosesAtOnce):
         readable, changed = set(), False
         due_ns = now_ns + _CEILING_NS
         for endpoint, peer in peers.items():
+            peer.channel.look_for_answer(now_ns)
             if now_ns >= peer.due_ns:
                 was_reachable = peer.reachable
                 peer.ask(now_ns, floor_ns, ceiling_ns)

@@ -1,5 +1,6 @@
 """The threaded publisher of a MoldUDP64 feed."""
 
+import logging
 import select
 import socket
 import threading
@@ -16,6 +17,7 @@ from p2pmsg.mold.publisher_core import History, MoldPublisherCore
 from p2pmsg.publisher_log import LogStats
 from p2pmsg.settings_checks import check, whole
 from p2pmsg.sync.closing import ClosesAtOnce
+from p2pmsg.sync.exits import close_at_exit, was_closed
 from p2pmsg.sync.forks import close_in_children
 from recovery import HeartbeatConfig, ReplayConfig, RetransmitConfig, TokenBucket
 from transports.endpoint_options import request_address
@@ -28,6 +30,7 @@ _REQUESTS_PER_ROUND: Final = 256
 _ANSWERS_PER_ROUND: Final = 64
 _END_S: Final = 0.35
 _now_ns: Final = time.monotonic_ns
+_log = logging.getLogger("p2pmsg")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +129,7 @@ class MoldPublisher(ClosesAtOnce):
         self._thread = threading.Thread(target=self._run, name="p2pmsg-mold", daemon=True)
         close_in_children(self)
         self._thread.start()
+        close_at_exit(self, lambda one, left: one.close(min(left, _END_S)))
 
     @property
     def endpoint(self) -> str:
@@ -195,6 +199,7 @@ class MoldPublisher(ClosesAtOnce):
             if self._closed:
                 return
             self._closed = True
+            was_closed(self)
             self._core.end(now_ns=_now_ns())
         self._wake.send(b"\0")
         time.sleep(max(0.0, linger))
@@ -255,28 +260,35 @@ class MoldPublisher(ClosesAtOnce):
         poll.register(self._server, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
         while not self._stopping:
-            with self._lock:
-                due_ns = self._core.next_deadline_ns(now_ns=_now_ns())
-                sync_ns = self._log and self._log.next_deadline_ns(now_ns=_now_ns())
-            due_ns = min(due_ns, sync_ns or due_ns)
-            poll.poll(max(0, min(1000, -(-(due_ns - _now_ns()) // _MS))))
-            requests = self._take_requests()
-            with self._lock:
-                now_ns = _now_ns()
-                for data, address in requests:
-                    self._core.receive_request(data, address, now_ns=now_ns)
-                self._core.handle_timer(now_ns=now_ns)
-                self._send_waiting()
-                for _ in range(_ANSWERS_PER_ROUND):
-                    answer = self._core.next_answer(now_ns=_now_ns())
-                    if answer is None:
-                        break
-                    try:
-                        self._server.sendto(*answer)
-                    except OSError:
-                        pass  # it will ask again
-            if self._log is not None:
-                self._log.handle_timer(self._lock, now_ns=_now_ns())
+            try:
+                self._turn(poll)
+            except Exception:  # the thread must go on: without it nothing is repaired
+                _log.exception("the Mold publisher's background thread failed; it goes on")
+                time.sleep(0.05)
+
+    def _turn(self, poll: "select.poll") -> None:
+        with self._lock:
+            due_ns = self._core.next_deadline_ns(now_ns=_now_ns())
+            sync_ns = self._log and self._log.next_deadline_ns(now_ns=_now_ns())
+        due_ns = min(due_ns, sync_ns or due_ns)
+        poll.poll(max(0, min(1000, -(-(due_ns - _now_ns()) // _MS))))
+        requests = self._take_requests()
+        with self._lock:
+            now_ns = _now_ns()
+            for data, address in requests:
+                self._core.receive_request(data, address, now_ns=now_ns)
+            self._core.handle_timer(now_ns=now_ns)
+            self._send_waiting()
+            for _ in range(_ANSWERS_PER_ROUND):
+                answer = self._core.next_answer(now_ns=_now_ns())
+                if answer is None:
+                    break
+                try:
+                    self._server.sendto(*answer)
+                except OSError:
+                    pass  # it will ask again
+        if self._log is not None:
+            self._log.handle_timer(self._lock, now_ns=_now_ns())
 
     def _take_requests(self) -> list[tuple[bytes, Any]]:
         found: list[tuple[bytes, Any]] = []

@@ -76,6 +76,7 @@ def _open(
         now_ns=time.monotonic_ns(),
         log=kept,
         memory=PYTHON_MEMORY if any(at.is_datagram for at in places) else ZMQ_MEMORY,
+        life=_random.getrandbits(64),
     )
     sender, outgoing = open_way_out(core, places)
     return core, sender, server, outgoing

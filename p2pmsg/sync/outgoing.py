@@ -75,6 +75,7 @@ class Outgoing:
 
     def send_control(self) -> None:
         """Send control frames that there is room for; it never waits. See `send_some`."""
+        self._core.control.connections = len(self._sender.connections)
         send_some(
             self._core.control,
             self._sender,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from p2pmsg.config import OnFull, PublisherConfig
 from p2pmsg.errors import ClosedError, LogFailedError
-from p2pmsg.kept_batch import KeptBatch
 from p2pmsg.open_batches import OpenBatches
 from p2pmsg.stats import PublisherStats
 from p2pmsg.sync.bulk import Bulk
@@ -93,12 +92,18 @@ class Publisher(ClosesItself):
         kept = self._core.log
         self._is_synced = kept is not None and kept.gated
         # What is acknowledged must be on the disk, or outlive the process: a message cannot just be
-        # added to a batch in memory then, and `publish` finds none there.
+        # added to a batch in memory then. A subclass with a `publish` of its own goes the long way,
+        # and finds no batch.
         self._fast_batches = self._batches
-        if self._is_synced or (kept is not None and kept.keeps_batches):
+        is_special = self._is_synced or (kept is not None and kept.keeps_batches)
+        is_plain = type(self).publish is Publisher.publish
+        if is_special and is_plain and self._is_synced:
+            self.publish = self._publish_synced  # type: ignore[method-assign]
+        elif is_special:
             self._fast_batches = OpenBatches()
-        if kept is not None and kept.keeps_batches and type(self).publish is Publisher.publish:
-            self.publish = self._publish_kept  # type: ignore[method-assign]
+            if is_plain:
+                self.publish = self._publish_kept  # type: ignore[method-assign]
+        self._waits_inside = self._is_synced and not is_plain
         close_in_children(self)
         self._driver.start()
         close_at_exit(self, Publisher.close)
@@ -208,7 +213,7 @@ class Publisher(ClosesItself):
         lock.busy = False
         return self._publish_locked(topic, value, key, timestamp_ns, headers)
 
-    @goes_by_flag("_publish_locked", "_send_rest")
+    @goes_by_flag("_publish_locked", "publish")
     def _publish_kept(
         self,
         topic: str,
@@ -223,45 +228,44 @@ class Publisher(ClosesItself):
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
         lock.busy = True
         try:
-            batches = self._batches
+            batches: Any = self._batches  # each is a KeptBatch
             batch = batches.batch if topic is batches.topic else batches.get(topic)
-            if type(batch) is KeptBatch:
+            if batch is not None:
                 packed, end = batch.scratch, batch.end
                 _encode_into(value, packed)
-                has_room = True
-                if key is not None or timestamp_ns is not None or headers is not None:
-                    has_room = batch.add_columns(key, timestamp_ns, headers)
                 size = end + len(packed)
-                if size < batch.limit and has_room:
+                if size < batch.limit and (
+                    (key is None and timestamp_ns is None and headers is None)
+                    or batch.add_columns(key, timestamp_ns, headers)
+                ):
                     batch.memory[end:size] = packed
-                    sequence = batch.next
+                    sequence: int = batch.next
                     batch.header[0] = size  # from here on the message outlives the process
                     batch.end, batch.next = size, sequence + 1
                     lock.busy = False
                     return sequence
                 batch.repair()  # it fills the batch: the core looks at it closely
-            elif batch is None:
-                core, now_ns = self._core, _now_ns()
-                sequence = core.publish_alone(
-                    topic, value, key, timestamp_ns, headers, now_ns, _wall_ns()
-                )
-                if sequence >= 0:
-                    outbox = core.outbox
-                    sent = self._send(outbox[0])
-                    if sent:
-                        outbox.popleft()
-                    core.note_beat(topic, now_ns=now_ns)
-                    TURN.is_theirs = True
-                    lock.busy = False
-                    if not sent:
-                        self._send_rest()
-                    return sequence
         except BaseException as error:
             self._repair(topic)
             lock.busy = False
             raise publish_error(error, topic, value) from None
         lock.busy = False
+        if batch is None:
+            return Publisher.publish(self, topic, value, key, timestamp_ns, headers)
         return self._publish_locked(topic, value, key, timestamp_ns, headers)
+
+    def _publish_synced(
+        self,
+        topic: str,
+        value: Any,
+        key: str | None = None,
+        timestamp_ns: int | None = None,
+        headers: dict[str, Any] | None = None,
+    ) -> int:
+        """Do as `publish`, and wait until the message is on the disk."""
+        sequence = Publisher.publish(self, topic, value, key, timestamp_ns, headers)
+        self._wait_for_disk()
+        return sequence
 
     def publish_many(
         self,
@@ -282,7 +286,7 @@ class Publisher(ClosesItself):
             timestamps_ns: one a value. Default: now, for all.
 
         Raises:
-            MessageError, QueueFullError, ClosedError: as for `publish`.
+            MessageError, QueueFullError, LogFailedError, ClosedError: as for `publish`.
             ConfigError: no values, or as many keys or timestamps as values are not there.
 
         """
@@ -298,6 +302,8 @@ class Publisher(ClosesItself):
                     self._send_rest()
                 elif self._lock.wanted:
                     self._lock.give_way()
+            if self._is_synced:
+                self._wait_for_disk()
         except BaseException as error:
             meant = publish_error(error, topic, values)
             meant.add_note(f"{at} of {count} values were accepted")
@@ -305,8 +311,6 @@ class Publisher(ClosesItself):
         finally:
             if bulk.reserved:
                 bulk.end(topic)
-        if self._is_synced:
-            self._wait_for_disk(self._driver.acknowledgements.begun)
         return last - count + 1, last
 
     def flush(self) -> None:
@@ -415,10 +419,9 @@ class Publisher(ClosesItself):
                     topic, value, key, timestamp_ns, headers,
                     now_ns=time.monotonic_ns(), wall_ns=time.time_ns(),
                 )  # fmt: skip
-                commits = self._driver.acknowledgements.begun
                 if core.outbox or core.unsynced:
                     gone = self._send_now()
-                if not self._driver.ticking and self._batches:
+                if self._batches and not (self._driver.ticking or self._is_synced):
                     self._driver.tick()
         except BaseException as error:
             self._repair(topic)
@@ -431,14 +434,15 @@ class Publisher(ClosesItself):
             self._send_rest()
         if not taken:
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
-        if self._is_synced:
-            self._wait_for_disk(commits)
+        if self._waits_inside:
+            self._wait_for_disk()
         return sequence
 
-    def _wait_for_disk(self, commits: int) -> None:
-        """Wait until all that was accepted is on the disk; `commits` had begun when it was."""
+    def _wait_for_disk(self) -> None:
+        """Wait until all that was accepted so far is on the disk."""
         driver = self._driver
-        failure = driver.acknowledgements.wait(commits + 1, driver.wake, driver.is_over)
+        commits = driver.acknowledgements
+        failure = commits.wait(commits.begun + 1, driver.wake, driver.is_over)
         if failure is not None:
             raise LogFailedError(failure)
 

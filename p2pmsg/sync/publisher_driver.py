@@ -72,6 +72,7 @@ class PublisherDriver:
         self.ticking = False
         self.acknowledgements = Acknowledgements()
         self._round_due_ns = 0
+        self._owes_round = False
         self._begun_ns = 0
         self._often = False
         self._idle_rounds = 0
@@ -81,6 +82,7 @@ class PublisherDriver:
         self._ears.setblocking(False)
         self._mouth.setblocking(False)
         self._changed = News()
+        core.control.awaits_subscriptions = isinstance(sender, transports.ZmqSender)
         if isinstance(core, PublisherCore):
             core.beats.sooner = self._wake_sleeper
         self._thread = threading.Thread(target=self._run, name="p2pmsg-publisher", daemon=True)
@@ -179,8 +181,11 @@ class PublisherDriver:
                 happened = poller.poll(min(wait_ms, _BUSY_NS // _MS) if busy else wait_ms)
                 now_ns = time.monotonic_ns()
                 due = now_ns >= self._round_due_ns or self._has_more_subscriptions
-                if happened or due or not self.ticking:
+                if self.acknowledgements.is_wanted and not due:
+                    self._commit()  # many wait for it, and it waits for nothing
+                elif happened or due or not self.ticking:
                     self._round_due_ns = now_ns + _ROUND_NS
+                    self._owes_round = False
                     self._round(woken=any(source == ears for source, _ in happened))
                 elif self._core.lingering(now_ns=now_ns):
                     self._flush()
@@ -200,8 +205,10 @@ class PublisherDriver:
             self._outgoing.send_now()
 
     def _wait_ms(self) -> int:
-        if self._has_more_subscriptions:
+        if self._has_more_subscriptions or self.acknowledgements.is_wanted:
             return 0
+        if self._owes_round:
+            return max(0, -((time.monotonic_ns() - self._round_due_ns) // _MS))
         if self.ticking:
             return self._tick_ms
         if len(self._core.outbox) >= _OUTBOX_MAX or self._core.control.is_full:
@@ -227,17 +234,31 @@ class PublisherDriver:
         sender = self._sender
         return isinstance(sender, transports.ZmqSender) and sender.has_more
 
+    def _hear(self) -> None:
+        try:
+            while self._ears.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _commit(self) -> None:
+        """Bring the log to the disk for those who wait; all else is seen to a little later."""
+        self._hear()
+        self._owes_round = True
+        if self._core.log is not None:
+            self._sync(self._core.log)
+        if self._core.outbox:
+            with self._lock:
+                self._outgoing.send_now()
+
     def _round(self, *, woken: bool) -> None:
         if woken:
-            try:
-                while self._ears.recv(4096):
-                    pass
-            except BlockingIOError:
-                pass
+            self._hear()
         self._server.connections.update()
         for _ in range(_SUBSCRIPTION_CALLS):  # a probe's echo needs its own, which came just now
             with self._lock:
-                self._sender.receive_subscriptions()
+                for note in self._sender.receive_subscriptions():
+                    self._core.control.note_subscription(note, now_ns=time.monotonic_ns())
             if not self._has_more_subscriptions:
                 break
         with self._lock:
@@ -281,20 +302,16 @@ class PublisherDriver:
             if due_ns is not None and due_ns <= now_ns:
                 is_put_off = not self._sync_now(log, count)
         finally:
-            if is_awaited and not is_put_off:
-                self.acknowledgements.end(log.broken or failure)
+            if is_awaited and not (is_put_off and log.overdue is None):
+                self.acknowledgements.end(log.broken or failure or log.overdue)
 
     def _sync_now(self, log: PublisherLog, count: int) -> bool:
         """Bring the log to the disk; False where that could not be begun, and is tried again."""
-        before = log.put_off
         if log.sync(self._lock):
             with self._lock:
                 self._core.frames_synced(count)
-        elif log.put_off is not None:
-            if before is None:
-                _log.warning("it is tried again: %s", log.put_off)
-            return False
-        return True
+            return True
+        return log.put_off is None
 
     def _seal_all(self, now_ns: int) -> str | None:
         """Append all that was accepted; return why that failed, or None."""

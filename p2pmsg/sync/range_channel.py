@@ -13,6 +13,7 @@ from p2pmsg import control, wire
 from p2pmsg.errors import ClosedError, EndpointError
 from p2pmsg.sync.range_group import GroupMembers, Presence
 from p2pmsg.sync.range_relay import RelayList, SessionEntry
+from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.sync.welcome_line import WelcomeLine
 from p2pmsg.wire import Frame, FrameError, Kind
 
@@ -39,10 +40,21 @@ class RangeChannel:
         invalid: frames that were dropped because they were malformed.
         fetches: those under way, by session and topic; each hands on what belongs to another.
 
+    Args:
+        endpoint: of the publisher.
+        name: of a group's publisher, where only that one is to be met.
+        timeout_ns: how long a caller waits for an answer, if it does: after a quarter of it one
+            looks who is there that gives none. Default None: after 5 s.
+
     """
 
-    def __init__(self, endpoint: transports.Endpoint, name: str = "") -> None:
+    def __init__(
+        self, endpoint: transports.Endpoint, name: str = "", *, timeout_ns: int | None = None
+    ) -> None:
         self.endpoint = endpoint
+        self._first_ns = None if timeout_ns is None else timeout_ns // 4
+        self._unanswered: Unanswered | None = None
+        self._has_answered = False
         self.group: GroupMembers | None = None
         if endpoint.is_datagram:
             self.group = GroupMembers(name)
@@ -61,6 +73,17 @@ class RangeChannel:
         """Raise `ClosedError` if it is closed."""
         if self._closed:
             raise ClosedError("the range reader")
+
+    @property
+    def found(self) -> str:
+        """What is at the endpoint, where no welcome comes from it; "" where nothing is known."""
+        return "" if self._unanswered is None else self._unanswered.found[0]
+
+    def look_for_answer(self, now_ns: int) -> None:
+        """Say who is at the endpoint that sends no welcome, when that is due."""
+        watch = self._unanswered
+        if watch is not None and now_ns >= watch.next_ns:
+            watch.look([self._has_answered], [self.invalid], now_ns)
 
     def close(self) -> None:
         """Close the sockets; a second call does nothing."""
@@ -82,6 +105,8 @@ class RangeChannel:
                 line = self._line
                 host = line.host if isinstance(line, WelcomeLine) else self.endpoint.host
                 address = address.with_host(host)
+            if address.scheme not in ("tcp", "ipc", "inproc"):
+                raise transports.EndpointError(text, "scheme", "it is not one of ZeroMQ's")
             return address.require_connectable()
         except transports.EndpointError as error:
             raise EndpointError(error) from error
@@ -92,12 +117,16 @@ class RangeChannel:
         self.publisher, self.relay = publisher, None
 
     def _connect(self, address: transports.Endpoint) -> None:
-        if self._client is not None:
-            self._client.close()
-        self._client = transports.ZmqRecoveryClient(
+        former, self._client = self._client, None
+        if former is not None:
+            former.close()
+        # Where this fails nobody is asked; the next welcome leads here again.
+        self.publisher = self.relay = None
+        client = transports.ZmqRecoveryClient(
             address, context=transports.context(), queue_frames=_QUEUE_FRAMES
         )
-        self._client.connect()
+        client.connect()
+        self._client = client
 
     def _meet_relay(self, relay: int, address: transports.Endpoint) -> None:
         if self.relay is None or (self.relay.relay, self._relay_at) != (relay, address):
@@ -168,6 +197,7 @@ class RangeChannel:
                 )
             self._line.subscribe(wire.control_prefix(Kind.WELCOME))
             self._line.connect()
+            self._await_answer()
         while (data := self._line.receive()) is not None:
             try:
                 frame = Frame(data)
@@ -177,19 +207,29 @@ class RangeChannel:
                     continue
                 welcome = control.read_body(frame, control.Welcome)
                 address = self.address(welcome.recovery)
-            except (FrameError, EndpointError):
+                self._note_answer()
+                if frame.flags & wire.FLAG_RELAY:
+                    self._meet_relay(frame.session, address)
+                    continue
+                presence = Presence(frame.session, welcome.name, address)
+                if self.group is None:
+                    self._meet_anew(presence)
+                else:
+                    self.group.note(presence, welcome.age_ms, now_ns=time.monotonic_ns())
+            except (FrameError, EndpointError, transports.EndpointError):
                 self.invalid += 1
-                continue
-            if frame.flags & wire.FLAG_RELAY:
-                self._meet_relay(frame.session, address)
-                continue
-            presence = Presence(frame.session, welcome.name, address)
-            if self.group is None:
-                self._meet_anew(presence)
-            else:
-                self.group.note(presence, welcome.age_ms, now_ns=time.monotonic_ns())
         self._meet_member()
         self.ask_sessions()
+
+    def _await_answer(self) -> None:
+        self._unanswered = Unanswered(
+            "publisher", [self.endpoint], now_ns=time.monotonic_ns(), first_ns=self._first_ns
+        )
+
+    def _note_answer(self) -> None:
+        if not self._has_answered and self._unanswered is not None:
+            self._has_answered = True
+            self._unanswered.answered(0)
 
     def _meet_member(self) -> None:
         """Take the publisher of a group that is wanted; with none, whoever is known stays."""
@@ -230,6 +270,7 @@ class RangeChannel:
 
     def poll(self, until_ns: int) -> None:
         """Wait for a frame until that time, at least 1 ms."""
+        self.look_for_answer(time.monotonic_ns())
         poller = zmq.Poller()
         for each in self.sockets:
             poller.register(each, zmq.POLLIN)

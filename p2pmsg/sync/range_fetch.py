@@ -200,13 +200,17 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         if self._start >= self._stop or self._whole is not None:
             return
         receiver = self._receiver(now_ns)
+        try:
+            reason = LossReason(body.reason)
+        except ValueError:
+            raise FrameError("reason") from None
         for start, stop in body.ranges:
             if start >= stop:
                 raise FrameError("range")
-            if body.reason in (LossReason.EVICTED, LossReason.CRASH):
-                receiver.refuse(start, stop, LossReason(body.reason), now_ns=now_ns)
+            if reason is LossReason.BUDGET:
+                receiver.blame(start, stop, reason)
             else:
-                receiver.blame(start, stop, LossReason.BUDGET)
+                receiver.refuse(start, stop, reason, now_ns=now_ns)
 
     def _ask(self, now_ns: int, *, again: bool = False) -> None:
         """Move the window on when half of it is there; with `again`, repeat what is due."""

@@ -8,6 +8,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import transports
@@ -54,10 +55,20 @@ class GroupMembers:
         self._listening_ns = now_ns
 
     def note(self, presence: Presence, age_ms: float, *, now_ns: int) -> None:
-        """Take note of an announcement, whose session began `age_ms` ago."""
-        known = self._members.pop(presence.session, None)
-        if known is None and len(self._members) >= MEMBERS_MAX:
-            del self._members[next(iter(self._members))]
+        """Take note of an announcement, whose session began `age_ms` ago.
+
+        Anybody can send one. Another place for a session that is announced is not believed while
+        the former one is, and who is asked is not forgotten to make room for others.
+        """
+        known = self._members.get(presence.session)
+        if known is not None:
+            moved = known.presence.recovery != presence.recovery
+            if moved and now_ns - known.heard_ns <= GONE_NS:
+                return
+            del self._members[presence.session]
+        elif len(self._members) >= MEMBERS_MAX:
+            oldest = islice(self._members, 2)
+            del self._members[next(one for one in oldest if one != self._chosen)]
         began_ns = now_ns - int(age_ms * 1e6)
         self._members[presence.session] = _Member(presence, began_ns, now_ns)
 
@@ -68,6 +79,8 @@ class GroupMembers:
         """
         if wanted is None:
             wanted = self._chosen
+        elif wanted in self._members:
+            self._chosen = wanted
         member = None if wanted is None else self._members.get(wanted)
         if member is None:
             waited = wanted is None or now_ns - self._listening_ns > GONE_NS

@@ -105,7 +105,7 @@ class RangeReader(ClosesAtOnce):
         if recovery_endpoint is not None and session is None:
             raise ConfigError("session", "given where recovery_endpoint is", session)
         self._timeout_ns = int(timeout * 1e9)
-        self._channel = RangeChannel(at, check_name(publisher))
+        self._channel = RangeChannel(at, check_name(publisher), timeout_ns=self._timeout_ns)
         self._others: dict[int, RangeChannel] = {}
         self._channel.wanted = session
         self._requests = 0
@@ -167,7 +167,9 @@ class RangeReader(ClosesAtOnce):
             heads = self._take_heads(with_time=time_ns is not None)
             if heads is not None:
                 return heads
-        who = "nobody is there" if asked is None else f"{asked.name!r} gives no answer"
+        who = channel.found or "no welcome came: nobody is there, or no p2pmsg peer"
+        if asked is not None:
+            who = f"{asked.name!r} gives no answer"
         if channel.relay is not None and channel.relay.is_known and asked is None:
             wanted = self._channel.wanted
             what = "no session yet" if wanted is None else f"no session {wanted:016x}"
@@ -209,7 +211,8 @@ class RangeReader(ClosesAtOnce):
                 return [SessionEntry(peer.session, peer.name, 0)]
             channel.poll(min(deadline_ns, now_ns + _ASK_NS))
         seconds = limit_ns / 1e9
-        raise TimeoutError(f"no sessions from {channel.endpoint} within {seconds:.3g} s")
+        text = f"no sessions from {channel.endpoint} within {seconds:.3g} s"
+        raise TimeoutError(f"{text}: {channel.found}" if channel.found else text)
 
     def _check_choice(self) -> None:
         """Raise `ConfigError` where it must be said which of a relay's sessions is meant."""
@@ -307,7 +310,7 @@ class RangeReader(ClosesAtOnce):
                     limit = f"one of {_CHANNELS_MAX} sessions of a group at a time"
                     raise ConfigError("session", limit, session)
                 self._others.pop(idle[0]).close()
-            channel = RangeChannel(first.endpoint)
+            channel = RangeChannel(first.endpoint, timeout_ns=self._timeout_ns)
             channel.choose(session)
         self._others[session] = channel
         return channel

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 import transports
 from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig
 from p2pmsg.errors import BindError, ClosedError, ConfigError, EndpointError, LogFailedError
+from p2pmsg.lasting import Refusals
 from p2pmsg.publisher_log import PublisherLog
-from p2pmsg.relay.core import RelayCore
+from p2pmsg.relay.core import SESSIONS_MAX, RelayCore
 from p2pmsg.relay.intake import Intake, Resumption
 from p2pmsg.relay.memo import RelayMemo
 from p2pmsg.relay.stats import RelayStats
@@ -20,6 +21,7 @@ from p2pmsg.start import Start
 from p2pmsg.subscriber_core import SubscriberCore
 from p2pmsg.sync.closing import ClosesItself
 from p2pmsg.sync.exclusive import ExclusiveLock
+from p2pmsg.sync.exits import close_at_exit, was_closed
 from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.opening import ZMQ_MEMORY, recovery_endpoint_of
@@ -133,6 +135,7 @@ class Relay(ClosesItself):
         self._driver.start()
         self._receiving.start()
         self._thread.start()
+        close_at_exit(self, Relay.close)
 
     def _open(
         self,
@@ -172,6 +175,8 @@ class Relay(ClosesItself):
             memo=memo,
             memory=ZMQ_MEMORY,
         )
+        self._too_many_sessions = Refusals(f"sessions than {SESSIONS_MAX:,}")
+        self._too_many_streams = Refusals(f"streams than {self._core.streams_max:,}")
         self._server = server
         self._sender = transports.ZmqSender(
             at, context=context, queue_frames=config.queue_frames, welcome=self._core.welcome
@@ -250,6 +255,7 @@ class Relay(ClosesItself):
                 upstreams=self._upstreams,
                 undelivered=self._undelivered,
                 sockets=(self._sender, self._server),
+                unanswered=self._receiving.unanswered(),
             )
 
     def close(self, timeout: float = 5.0) -> None:
@@ -268,6 +274,7 @@ class Relay(ClosesItself):
         if self._closed:
             return
         self._closed = True
+        was_closed(self)
         self._ended.set()
         self._thread.join(5.0)
         try:
@@ -302,6 +309,7 @@ class Relay(ClosesItself):
                     pass
                 self._log_failure = None
                 self._say_loops()
+                self._say_refusals()
                 self._receiving.look_for_answers(time.monotonic_ns())
             except transports.ClosedError:
                 return
@@ -347,6 +355,11 @@ class Relay(ClosesItself):
                 "%r refuses an upstream that gets what it has from this relay: a loop", self._name
             )
         self._loops_said = loops
+
+    def _say_refusals(self) -> None:
+        core, now_ns = self._core, time.monotonic_ns()
+        self._too_many_sessions.look(self._name, core.sessions_refused, now_ns=now_ns)
+        self._too_many_streams.look(self._name, core.streams_refused, now_ns=now_ns)
 
     def _forget(self) -> None:
         """In a forked child: the sockets and the threads are the parent's, perhaps the lock too."""

@@ -22,6 +22,7 @@ def relay_stats(
     upstreams: Sequence[str],
     undelivered: int,
     sockets: Sequence[object] = (),
+    unanswered: dict[str, str],
 ) -> RelayStats:
     """Return the counters; the caller holds both locks."""
     served = list(core.sessions.values())
@@ -53,7 +54,7 @@ def relay_stats(
         ],
         repaired_from={"buffer": totals["repaired"], "relay": totals["relayed"]},
         repaired=core.requests.messages_repaired,
-        outstanding=sum(s.receiver.missing + s.receiver.buffered for s in source.streams),
+        outstanding=_outstanding(core, source),
         subscribers=len(core.requests.subscribers),
         upstreams=sorted(names),
         loops_refused=source.relays.loops_refused,
@@ -62,24 +63,43 @@ def relay_stats(
             for index, line in enumerate(source.lines)
             if line.refused_until_ns is not None
         ],
-        replay_bytes=core.replay.bytes_held,
-        replay_frames=core.replay.frames_held,
+        replay_bytes=core.replay.bytes_held, replay_frames=core.replay.frames_held,
         log=None if core.log is None else core.log.stats(),
         requesters=_requesters(core),
         frames_shed=guard.frames_shed,
         frames_invalid=dict(invalid),
         sessions_refused=core.sessions_refused,
         streams_refused=core.streams_refused,
-        undelivered=undelivered,
-        **_counts(core, sockets),
+        undelivered=undelivered, unanswered=unanswered,
+        **_counts(core, source, sockets),
     )  # fmt: skip
 
 
-def _counts(core: RelayCore, sockets: Sequence[object]) -> dict[str, int]:
+def _outstanding(core: RelayCore, source: SubscriberCore) -> int:
+    """Return how many messages are missing; also those that the log has lost."""
+    count = 0
+    for stream in source.streams:
+        count += stream.receiver.missing + stream.receiver.buffered
+    for (session, topic), cut in core.cut.items():
+        peer = source.peers.get(session)
+        asked = None if peer is None else peer.streams.get(topic)
+        known = cut.next if asked is None else max(cut.next, asked.receiver.head)
+        count += max(0, cut.end - known)
+    return count
+
+
+def _counts(
+    core: RelayCore, source: SubscriberCore, sockets: Sequence[object]
+) -> dict[str, int]:
     desks = [served.requests for served in core.sessions.values()]
     return {
-        "control_dropped": core.control.dropped,
+        "streams_rewound": source.streams_rewound,
+        "control_dropped": core.control.dropped
+        + core.requests.replies_dropped
+        + sum(desk.replies_dropped for desk in desks),
+        "control_rationed": core.control.rationed,
         "heads_throttled": sum(desk.heads.throttled for desk in desks),
+        "memo_errors": 0 if core.memo is None else core.memo.errors,
         **connection_counts(*sockets),
     }
 

@@ -83,8 +83,8 @@ class Subscriber:
             or `SessionRewoundError`, and logged with `skip`, too.
         on_end: what to do when a session of a `mold://` feed is over and all of it was delivered or
             reported lost. `wait` (default): for the feed's next session. `stop`: end the iteration,
-            and raise `SessionEndedError` from `receive` and `receive_many`; who goes on receiving
-            gets the next session. A callable gets a `SessionEnd`, in the thread that receives,
+            and raise `SessionEndedError` from `receive` and `receive_many`; the next call gets the
+            feed's next session. A callable gets a `SessionEnd`, in the thread that receives,
             before the first message of the next session. Other publishers' sessions do not end.
         name: who subscribes, for people; at most 255 bytes.
         receive_bytes: bound on what waits for `receive`, in bytes. Default 16 MiB.
@@ -438,7 +438,7 @@ class Subscriber:
             _log.warning("%s", report)
 
     def _report_endings(self) -> None:
-        """Tell of sessions that are over, all of which was handed on."""
+        """Report sessions that are over and all of which was delivered."""
         while True:
             with self._driver.lock:
                 left = self._values.__length_hint__()  # another thread has them

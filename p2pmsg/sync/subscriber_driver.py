@@ -73,6 +73,7 @@ class SubscriberDriver:
         self._receivers = receivers
         self._endpoints = endpoints
         self._clients: dict[int, transports.ZmqRecoveryClient | MoldClient] = {}
+        self._unconnected: dict[int, Command] = {}  # for want of descriptors
         self.lock = lock
         self.io_lock = threading.RLock()
         self._unanswered = Unanswered("publisher", endpoints, now_ns=time.monotonic_ns())
@@ -183,6 +184,10 @@ class SubscriberDriver:
         """Return what each line brought."""
         found = self._unanswered.found
         return line_stats(self._core, self._endpoints, self._receivers, found)
+
+    def unanswered(self) -> dict[str, str]:
+        """Return what is at endpoints from which no welcome has come, where that is known."""
+        return self._unanswered.by_endpoint()
 
     def look_for_answers(self, now_ns: int) -> None:
         """Say which endpoints have not answered, when that is due."""
@@ -300,16 +305,15 @@ class SubscriberDriver:
             if isinstance(line, MoldLine):
                 self._clients[command.session] = line.open_client(command.session)
                 return
-            endpoint = _recovery_address(command.endpoint, self._host_of(command))
-            client = transports.ZmqRecoveryClient(
-                endpoint,
-                context=transports.context(),
-                queue_frames=self._core.config.queue_frames,
-                frame_bytes_max=self._core.config.frame_bytes_max,
-            )
-            client.connect()
-            self._clients[command.session] = client
+            try:
+                self._clients[command.session] = self._connect(command)
+            except transports.EndpointError:
+                raise  # it will not do later either
+            except transports.TransportError:
+                self._unconnected[command.session] = command
+                raise
         elif what == "disconnect":
+            self._unconnected.pop(command.session, None)
             gone = self._clients.pop(command.session, None)
             if gone is not None:
                 gone.close()
@@ -323,11 +327,32 @@ class SubscriberDriver:
             if key in self._clients:
                 self._clients[key].reconnect()
         elif what == "warn":
-            _log.warning("%s", command.text)
+            place = f"{self._endpoints[command.line]}: " if command.line >= 0 else ""
+            _log.warning("%s%s", place, command.text)
         elif what == "leave":
             left = self._receivers[command.line]
             if isinstance(left, transports.ZmqReceiver):
                 left.disconnect()
+
+    def _connect(self, command: Command) -> transports.ZmqRecoveryClient:
+        endpoint = _recovery_address(command.endpoint, self._host_of(command))
+        client = transports.ZmqRecoveryClient(
+            endpoint,
+            context=transports.context(),
+            queue_frames=self._core.config.queue_frames,
+            frame_bytes_max=self._core.config.frame_bytes_max,
+        )
+        client.connect()
+        return client
+
+    def _connect_again(self, session: int) -> transports.ZmqRecoveryClient | None:
+        """Try once more what had no descriptor left; None: there is none yet."""
+        try:
+            client = self._clients[session] = self._connect(self._unconnected[session])
+        except transports.TransportError:
+            return None
+        del self._unconnected[session]
+        return client
 
     def _host_of(self, command: Command) -> str:
         """Return the host that a publisher's wildcard stands for."""
@@ -341,6 +366,8 @@ class SubscriberDriver:
         while requests:
             session, frame = requests[0]
             client = self._clients.get(session)
+            if client is None and session in self._unconnected:
+                client = self._connect_again(session)
             if client is not None:
                 client.send(frame)  # what has no room is asked for again
             requests.popleft()

@@ -63,4 +63,5 @@ def subscriber_stats(
         lines=lines,
         sessions_unjoined=core.sessions_unjoined,
         streams_rewound=core.streams_rewound,
+        messages_unconfirmed=0 if core.member is None else core.member.confirmation.unconfirmed,
     )

@@ -1,4 +1,4 @@
-"""Says what is at endpoints from which no welcome comes: nobody, or somebody who is no p2pmsg peer.
+"""Reports what is at endpoints from which no welcome comes: nothing, or no p2pmsg peer.
 
 ::
 
@@ -28,26 +28,42 @@ class Unanswered:
     Args:
         expected: what should be there, for people, such as "publisher".
         endpoints: where it connects to.
+        now_ns: monotonic time.
+        usual: the type of the ZeroMQ socket that a p2pmsg peer of this kind has.
+        first_ns: how long to wait before the first look, where that is less than `FIRST_NS`.
+        says_at_once: whether a warning is logged when something was found. False: `say` does it.
 
     Attributes:
         found: what was found, by endpoint; "" where all is well, or nothing is known.
+        next_ns: when `look` has something to do.
 
     """
 
     def __init__(
-        self, expected: str, endpoints: Sequence[transports.Endpoint], *, now_ns: int
+        self,
+        expected: str,
+        endpoints: Sequence[transports.Endpoint],
+        *,
+        now_ns: int,
+        usual: str = "XPUB",
+        first_ns: int | None = None,
+        says_at_once: bool = True,
     ) -> None:
         self._expected = expected
+        self._usual = f"a ZeroMQ {usual} socket is there"
         self._endpoints = list(endpoints)
+        self._says_at_once = says_at_once
+        due_ns = now_ns + (FIRST_NS if first_ns is None else min(first_ns, FIRST_NS))
         self._waiting = {
-            index: now_ns + FIRST_NS
+            index: due_ns
             for index, endpoint in enumerate(endpoints)
             if endpoint.scheme in ("tcp", "ipc")
         }
         self._loud_ns = [0] * len(self._endpoints)
+        self._said = [""] * len(self._endpoints)
         self._since_ns = now_ns
         self.found = [""] * len(self._endpoints)
-        self.next_ns = now_ns + FIRST_NS if self._waiting else 2**63
+        self.next_ns = due_ns if self._waiting else 2**63
 
     def look(self, answered: Sequence[bool], strange: Sequence[int], now_ns: int) -> None:
         """Look at the endpoints that have not answered; called when `next_ns` has come.
@@ -56,8 +72,7 @@ class Unanswered:
         """
         for index, due_ns in list(self._waiting.items()):
             if answered[index]:
-                del self._waiting[index]
-                self.found[index] = ""
+                self.answered(index)
             elif now_ns >= due_ns:
                 self._waiting[index] = now_ns + AGAIN_NS
                 thread = threading.Thread(
@@ -71,17 +86,42 @@ class Unanswered:
         # An endpoint that answers is noted within a second.
         self.next_ns = now_ns + 1_000_000_000 if self._waiting else 2**63
 
+    def answered(self, index: int) -> None:
+        """Note that an endpoint has answered: it is not looked at any more."""
+        self._waiting.pop(index, None)
+        self.found[index] = ""
+
+    def by_endpoint(self) -> dict[str, str]:
+        """Return what was found, where something was."""
+        pairs = zip(self._endpoints, self.found, strict=True)
+        return {str(endpoint): found for endpoint, found in pairs if found}
+
+    def say(self, index: int, now_ns: int) -> None:
+        """Log what was found at an endpoint: where that is new, and again after an hour."""
+        found = self.found[index]
+        if not found:
+            return
+        if found == self._said[index] and now_ns - self._loud_ns[index] < _LOUD_NS:
+            return
+        self._said[index], self._loud_ns[index] = found, now_ns
+        _log.warning(
+            "no p2pmsg %s has answered at %s for %.1f s: %s%s",
+            self._expected, self._endpoints[index], (now_ns - self._since_ns) / 1e9, found,
+            ". It is waited for" if self._says_at_once else "",
+        )  # fmt: skip
+
     def _find_out(self, index: int, strange: int, now_ns: int) -> None:
         endpoint = self._endpoints[index]
         found = transports.describe_peer(endpoint) or "nothing is known of who is there"
+        if found == self._usual:
+            found += f", as a {self._expected} has: one that is busy, or no p2pmsg peer"
         if strange:
             found = f"frames that are not p2pmsg's come from it; {found}"
         if index not in self._waiting:
             return  # it has answered meanwhile
-        changed, self.found[index] = found != self.found[index], found
-        if changed or now_ns - self._loud_ns[index] >= _LOUD_NS:
-            self._loud_ns[index] = now_ns
-            _log.warning(
-                "no p2pmsg %s has answered at %s for %.0f s: %s. It is waited for",
-                self._expected, endpoint, (now_ns - self._since_ns) / 1e9, found,
-            )  # fmt: skip
+        self.found[index] = found
+        if index not in self._waiting:
+            self.found[index] = ""  # between the two lines above
+            return
+        if self._says_at_once:
+            self.say(index, now_ns)

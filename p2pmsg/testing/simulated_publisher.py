@@ -126,6 +126,7 @@ class SimulatedPublisher:
             config=self._config,
             now_ns=now_ns,
             log=log,
+            life=1 + self.crashes,
         )
         if log is not None:
             for topic in self.topics:

@@ -137,6 +137,15 @@ class SimulatedRelay(SimulatedSubscriber):
         self._sender.close()
         self._server.close()
 
+    def crash_and_cut(self, byte_count: int) -> None:
+        """Die, and have so many bytes cut off the newest segment of the log."""
+        self.crash()
+        assert self._disk is not None
+        for name in sorted(n for n in self._disk.names() if n.endswith(".log"))[-1:]:
+            self._disk.write(name, self._disk.read(name)[:-byte_count])
+        self.forgot = True
+        self._network.note(f"the log of {self.name} is {byte_count} bytes shorter")
+
     def pump(self) -> None:
         """Do one round of I/O at both sides."""
         super().pump()

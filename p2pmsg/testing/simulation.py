@@ -246,7 +246,7 @@ class Simulation:
         ]
 
     def _check_quiet(self, quiet_ms: float) -> None:
-        self.run(_CALM_MS)
+        self.run(max(_CALM_MS, 3 * self.options.delay_max_ms))  # what was asked is answered
         before = self._network.sent.copy()
         self.run(quiet_ms)
         noise = self._network.sent - before

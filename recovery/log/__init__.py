@@ -6,13 +6,7 @@ Beside its file store nothing here reads a clock or knows the operating system. 
 from recovery.log.catalog import Finding, StreamSummary
 from recovery.log.check import verify
 from recovery.log.config import LogConfig
-from recovery.log.errors import (
-    LogError,
-    LogFormatError,
-    LogLockedError,
-    LogWriteError,
-    is_passing,
-)
+from recovery.log.errors import LogError, LogFormatError, LogLockedError, LogWriteError
 from recovery.log.memory_store import MemoryStore
 from recovery.log.opening import OpenReport
 from recovery.log.pending_sync import PendingSync
@@ -42,7 +36,6 @@ __all__ = [
     "Tail",
     "TailContent",
     "TailSlot",
-    "is_passing",
     "truncate",
     "verify",
 ]

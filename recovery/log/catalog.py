@@ -72,8 +72,10 @@ class Catalog:
                 self.note_stream(key, segment)
 
     def note_stream(self, key: Key, segment: SegmentIndex) -> None:
-        """Note that a stream is in a segment, which is the last one."""
-        self._of.setdefault(key, []).append(segment)
+        """Note that a stream is in a segment, which is the last one; it may be noted again."""
+        parts = self._of.setdefault(key, [])
+        if not parts or parts[-1] is not segment:
+            parts.append(segment)
 
     def drop_first(self) -> SegmentIndex:
         """Forget the oldest segment, and the streams that are in no other."""

@@ -10,7 +10,8 @@ from recovery.log.format import SEGMENT_HEADER
 from recovery.log.index import Key, SegmentIndex, first_record_of, index_name
 from recovery.log.reader import INDEX_BYTES
 from recovery.log.store import FileStore, LogStore
-from recovery.log.tail import read_end
+from recovery.log.tail import NAME as TAIL
+from recovery.log.tail import find_damage, read_end
 
 if TYPE_CHECKING:
     import os
@@ -32,7 +33,10 @@ def verify(
 
     """
     files: LogStore = FileStore(directory) if store is None else store
-    end = read_end(files)  # before anything else: a writer goes on
+    try:
+        end = read_end(files)  # before anything else: a writer goes on
+    except ValueError:
+        end = None  # it is told below
     try:
         names = files.names()
     except OSError as error:
@@ -75,6 +79,10 @@ def verify(
         yield from _check_index(files, segment, bool(result.findings), is_growing)
         records = segment.stop_record if not result.findings else -1
     yield from _check_end(files, segment, end)
+    has_crashed = state is not None and state.boot != files.boot_id()  # it is not read then
+    wrong = None if has_crashed else find_damage(files)
+    if wrong is not None:
+        yield Finding(files.path(TAIL), 0, wrong)
     if state is not None and is_closed and records not in (state.end, -1):
         what = f"it says that there were {state.end} records; the last segment ends with {records}"
         yield Finding(state_path, 0, what)

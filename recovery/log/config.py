@@ -4,11 +4,13 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from recovery._checks import above, at_least
+from recovery._checks import above, at_least, whole
 
 FSYNC = ("interval", "always", "never")
 ACKNOWLEDGE = ("written", "synced", "gathered")
 ON_ERROR = ("raise", "continue")
+RESERVE_MAX = 2**40
+"""So that a stream has sequences left, of 64 bits, after many crashes of the system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +75,16 @@ class LogConfig:
 
     reserve: int = 1_000_000
     """How many sequences of a stream are reserved at a time, so that none is used twice after a
-    crash of the operating system: up to so many are then skipped and reported lost. Renewing it
-    costs two fsyncs, so a fast stream gets up to 64 times as many."""
+    crash of the operating system: up to so many are then skipped and reported lost, and as many
+    more as a frame has bytes, for what was in none yet. Renewing it costs two fsyncs, so a fast
+    stream gets up to 64 times as many."""
 
     moved: bool = False
     """Whether the directory was moved here, and is used nowhere else. A log that finds itself in a
-    copy of its directory (a restored backup) begins a new session, for subscribers may have later
-    messages than the copy has, under sequences that would be used again. With `True` it goes on in
-    its own session."""
+    copy of its directory (a restored backup, also one whose files were put in the place of those
+    that were there) begins a new session, for subscribers may have later messages than the copy
+    has, under sequences that would be used again. The snapshot of a whole disk is not noticed. With
+    `True` it goes on in its own session."""
 
     on_error: Literal["raise", "continue"] = "raise"
     """What the publisher does when the log cannot be written: `"raise"` refuses the message,
@@ -110,9 +114,11 @@ class LogConfig:
         at_least("retention_bytes", self.retention_bytes, 0)
         at_least("segment_bytes", self.segment_bytes, 4096)
         at_least("index_bytes", self.index_bytes, 1)
+        whole("reserve", self.reserve, 1, RESERVE_MAX)
+        if type(self.moved) is not bool:
+            raise ValueError(f"moved must be True or False, not {self.moved!r}")
         at_least("fsync_interval_ms", self.fsync_interval_ms, 0)
         at_least("fsync_bytes", self.fsync_bytes, 1)
-        at_least("reserve", self.reserve, 1)
         if self.cache_bytes is not None:
             at_least("cache_bytes", self.cache_bytes, 0)
         for field in ("retention_age_s", "segment_age_s"):

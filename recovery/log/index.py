@@ -41,7 +41,10 @@ class Entries:
 
     def add(self, offset: int, start: int, newest_ns: int) -> None:
         """Add the frame that begins with `start`."""
-        # `starts` is searched while this goes on: the others must be there before it.
+        # `starts` is searched while this goes on: the others must be there before it. What they
+        # have more than it, an interrupt left.
+        count = len(self.starts)
+        del self.newest[count:], self.offsets[count:]
         self.newest.append(newest_ns)
         self.offsets.append(offset)
         self.starts.append(start)
@@ -226,8 +229,10 @@ def encode_index(segment: SegmentIndex) -> bytes:
             stream.messages, stream.bytes, stream.timestamp_ns_min,
             stream.timestamp_ns_max, stream.appended_ns_first, stream.appended_ns_last, len(topic),
         )  # fmt: skip
-        table += (row, topic, len(entries.starts).to_bytes(4, "big"))
-        columns += map(_to_bytes, (entries.starts, entries.offsets, entries.newest))
+        count = len(entries.starts)
+        table += (row, topic, count.to_bytes(4, "big"))
+        parts = (entries.starts, entries.offsets[:count], entries.newest[:count])
+        columns += map(_to_bytes, parts)
     rows, words = b"".join(table), b"".join(columns)
     header = _HEADER.pack(
         MAGIC, VERSION, segment.first_record, segment.records, segment.size, len(rows), len(words),

@@ -37,19 +37,22 @@ class Marks:
 
     def reserve(self, stream: StreamIndex, stop: int) -> None:
         """Move a stream's mark behind `stop`."""
-        self._state.marks[stream.topic] = stop + self._amount(stream)
+        amount = self._amount(stream)
+        self._state.marks[stream.topic] = stop + amount
         self._write_state()
-        self.set(stream)
+        self._note(stream, amount)
 
     def _amount(self, stream: StreamIndex) -> int:
         """Return how many sequences a stream gets now: renewing costs two fsyncs."""
         last, amount = self._given.get(stream.topic, (-_SOON, 0))
         if self._syncs - last < _SOON:
-            amount = min(2 * amount, _RESERVE_MAX * self._reserve)
-        else:
-            amount = self._reserve
+            return min(2 * amount, _RESERVE_MAX * self._reserve)
+        return self._reserve
+
+    def _note(self, stream: StreamIndex, amount: int) -> None:
+        """Tell a stream what it got, which is on the disk."""
         self._given[stream.topic] = (self._syncs, amount)
-        return amount
+        self.set(stream)
 
     def renew(self, segment: SegmentIndex) -> None:
         """Reserve ahead for streams that have used up half, so that `append` need not."""
@@ -57,8 +60,9 @@ class Marks:
         half = self._reserve // 2
         low = [s for s in segment.streams.values() if s.mark - s.stop < half]
         if low:
-            for stream in low:
-                self._state.marks[stream.topic] = stream.stop + self._amount(stream)
+            amounts = [self._amount(stream) for stream in low]
+            for stream, amount in zip(low, amounts, strict=True):
+                self._state.marks[stream.topic] = stream.stop + amount
             self._write_state()
-            for stream in low:
-                self.set(stream)
+            for stream, amount in zip(low, amounts, strict=True):
+                self._note(stream, amount)

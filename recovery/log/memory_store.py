@@ -1,19 +1,28 @@
 """A log's files in memory, with crashes and a disk that fails: for tests and the simulator."""
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from mmap import mmap
 from random import Random
 
-from recovery.log.errors import LogLockedError
+from recovery.log.errors import FileDeletedError, LogLockedError, SyncFailedError
+
+
+class _Snapshot(dict[str, bytes]):
+    """What all files hold, by name; `numbers` tells them from copies."""
+
+    def __init__(self, files: dict[str, "_Content"]) -> None:
+        super().__init__({name: bytes(content.data) for name, content in files.items()})
+        self.numbers = {name: content.number for name, content in files.items()}
 
 
 class _Content:
     """A file's bytes, and those of them that a crash leaves."""
 
-    __slots__ = ("data", "durable", "is_deleted", "readers")
+    __slots__ = ("data", "durable", "is_deleted", "number", "readers")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
         self.data = bytearray()
         self.durable = b""
         self.readers = 0
@@ -47,9 +56,9 @@ class _File:
         return len(self._content.data)
 
     def sync(self) -> None:
-        self._store.check("sync")
+        self._store.check_sync()
         if self._content.is_deleted:
-            raise FileNotFoundError(errno.ENOENT, "the file was deleted")
+            raise FileDeletedError(errno.ENOENT, "the file was deleted")
         self._content.durable = bytes(self._content.data)
 
     def uncache(self, start: int, stop: int) -> None:
@@ -84,7 +93,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.failing: dict[str, OSError] = {}
-        self.lives = self.boots = self.copies = 0
+        self.lives = self.boots = self.copies = self._contents = 0
         self._maps: dict[str, dict[int, mmap]] = {}
         self._files: dict[str, _Content] = {}
         self._durable: dict[str, _Content] = {}
@@ -114,22 +123,38 @@ class MemoryStore:
             content.is_deleted = False  # that was not on the disk
 
     def copy(self) -> dict[str, bytes]:
-        """Return what all files hold, as a backup takes it: not what is mapped into memory."""
-        return {name: bytes(content.data) for name, content in self._files.items()}
+        """Return what all files hold, as a snapshot of the disk: not what is mapped into memory."""
+        return _Snapshot(self._files)
 
     def restore(self, files: dict[str, bytes]) -> None:
-        """Put a copy in the place of all files; they survive a crash."""
+        """Put what `copy` returned in the place of all files; they survive a crash.
+
+        The files are then the ones of that time. Those of another dictionary are copies of them.
+        """
         self._files.clear()
         self._durable.clear()
         self._maps.clear()
+        numbers = files.numbers if isinstance(files, _Snapshot) else {}
         for name, data in files.items():
+            self._files[name] = self._new_content(numbers.get(name))
             self.write(name, data)
+
+    def _new_content(self, number: int | None = None) -> _Content:
+        self._contents += 1
+        return _Content(self._contents if number is None else number)
 
     def check(self, operation: str) -> None:
         """Raise what was put into `failing`."""
         error = self.failing.get(operation)
         if error is not None:
             raise OSError(error.errno, error.strerror)
+
+    def check_sync(self) -> None:
+        """Raise what was put into `failing` for `sync`."""
+        try:
+            self.check("sync")
+        except OSError as error:
+            raise SyncFailedError(error.errno, error.strerror) from error
 
     def room(self, data: bytes, operation: str) -> bytes:
         """Return what of `data` can be written."""
@@ -147,7 +172,7 @@ class MemoryStore:
 
     def names(self) -> list[str]:
         """Return the names of all files."""
-        return [*self._files, *self._maps]
+        return [*self._files, *(name for name in self._maps if name not in self._files)]
 
     def open(self, name: str, *, create: bool = False) -> _File:
         """Open a file."""
@@ -156,7 +181,7 @@ class MemoryStore:
         if content is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "there is no such file", name)
-            content = self._files[name] = _Content()
+            content = self._files[name] = self._new_content()
         return _File(self, content)
 
     def read(self, name: str) -> bytes | None:
@@ -169,24 +194,33 @@ class MemoryStore:
     def map(self, name: str, start: int, byte_count: int) -> mmap:
         """Return a part of a file as memory that outlives its process, but not its system."""
         self.check("write")
+        there = (self.read(name) or b"")[start : start + byte_count]
         part = mmap(-1, byte_count)
-        self._maps.setdefault(name, {})[start] = part
+        part[: len(there)] = there
+        parts = self._maps.get(name, {})
+        outside = {at: one for at, one in parts.items() if not start <= at < start + byte_count}
+        self._maps[name] = {**outside, start: part}
         return part
 
-    def identity(self) -> str:
-        """Return what tells these files from a copy of them."""
-        return str(self.copies)
+    def identity(self, name: str | None = None) -> str:
+        """Return what tells a file from a copy of it; None: the lock file, which is not there."""
+        return str(self.copies if name is None else f"{self.copies}/{self._files[name].number}")
 
     def write(self, name: str, data: bytes) -> None:
         """Put bytes into a file, as a test damages it; they are there after a crash, too."""
-        content = self._files.setdefault(name, _Content())
+        content = self._files.setdefault(name, self._new_content())
         content.data, content.durable = bytearray(data), bytes(data)
         self._durable[name] = content
 
-    def replace(self, name: str, data: bytes, *, durable: bool) -> None:
+    def replace(
+        self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool
+    ) -> None:
         """Write a file anew."""
         self.check("replace")
-        content = _Content()
+        self._maps.pop(name, None)
+        content = self._new_content()
+        if not isinstance(data, bytes):
+            data = data(f"{self.copies}/{content.number}")
         content.data = bytearray(data)
         self._files[name] = content
         if durable:
@@ -211,7 +245,7 @@ class MemoryStore:
 
     def sync_directory(self) -> None:
         """Let the names survive a crash."""
-        self.check("sync")
+        self.check_sync()
         self._durable = dict(self._files)
 
     def sync_file(self, name: str) -> None:

@@ -9,6 +9,7 @@
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from recovery.log import state as state_file
 from recovery.log.catalog import Catalog, Finding, Scan, look_at, read_index, scan
@@ -18,8 +19,12 @@ from recovery.log.format import HEAD_BYTES, KIND_STREAM, SEGMENT_HEADER, Walk, p
 from recovery.log.index import Key, SegmentIndex, encode_index, first_record_of, index_name
 from recovery.log.state import LogState
 from recovery.log.store import LogStore
-from recovery.log.tail import read_end
+from recovery.log.tail import NAME as TAIL
+from recovery.log.tail import find_damage, read_end
 from recovery.ranges import RangeSet
+
+_COPY: Final = "a copy"
+"""The identity of a log that stays one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +70,11 @@ class _Found:
 
 
 def open_log(
-    store: LogStore, config: LogConfig, session: int
+    store: LogStore, config: LogConfig, session: int, *, goes_on: bool = True
 ) -> tuple[LogState, Catalog, OpenReport]:
     """Read what is there and mend it; the state is yet to be written.
+
+    Without `goes_on` a copy keeps the session that it has, and `state.identity` says what it is.
 
     Raises:
         LogFormatError: a file is foreign, of another version, or the state is damaged.
@@ -83,18 +90,24 @@ def open_log(
             _keep_tails(store, number, state)
         if name.endswith(".tmp") or (number is not None and number not in numbers):
             store.remove(name)
-    is_copy = state is not None and _is_copy(store, state, config)
-    if is_copy:
+    is_copy = state is not None and not config.moved and _is_copy(store, state)
+    if is_copy and goes_on:
         state = None  # who has later messages than the copy must not get others for them
     is_clean = state is not None and state.clean
     has_crashed = state is not None and not is_clean and state.boot != store.boot_id()
+    if state is None or state.boot != store.boot_id():
+        # It is another session's, or may be torn, and must not be read when this one is killed.
+        store.remove(TAIL)
     found = _Found(Catalog(), has_crashed)
     for number in numbers:
         _open_segment(store, config, number, number == numbers[-1], is_clean, found)
     found.is_damaged |= not has_crashed and _is_cut(store, found.catalog)
+    if state is not None and not is_clean and not has_crashed:
+        found.is_damaged |= _is_tail_lost(store, state)
     is_new = state is None
     if state is None:
         state = LogState(session)
+    state.identity = _COPY if is_copy and not goes_on else store.identity()
     if is_clean:
         ends = [segment.stop_record for segment in found.catalog.segments[-1:]] or [0]
         found.is_damaged |= ends != [state.end]  # something is gone without a trace
@@ -114,18 +127,29 @@ def open_log(
     )  # fmt: skip
 
 
-def _is_copy(store: LogStore, state: LogState, config: LogConfig) -> bool:
+def _is_copy(store: LogStore, state: LogState) -> bool:
+    """Whether it is out of a copy, as a whole or put in place of the files that were there."""
     is_other = bool(state.identity) and state.identity != store.identity()
-    return is_other and not config.moved
+    is_other |= bool(state.file) and state.file != store.identity(state_file.NAME)
+    return is_other
 
 
 def _is_cut(store: LogStore, catalog: Catalog) -> bool:
     """Whether a killed process had written more than there is."""
-    end = read_end(store)
+    try:
+        end = read_end(store)
+    except ValueError:
+        return True
     if end is None:
         return False
     last = catalog.segments[-1] if catalog.segments else None
     return last is None or (last.first_record, last.size) < end
+
+
+def _is_tail_lost(store: LogStore, state: LogState) -> bool:
+    """Whether messages may be gone that a killed process had accepted, and had in no frame yet."""
+    has_tail = store.read(TAIL) is not None
+    return find_damage(store) is not None or (state.in_tail > 0 and not has_tail)
 
 
 def read_state(store: LogStore) -> LogState | None:
@@ -265,15 +289,16 @@ def _skip(state: LogState, found: _Found) -> list[tuple[int, str, int, int]]:
     if state.always and not found.is_damaged:
         return []  # what is not on the disk was not sent
     skipped, catalog = [], found.catalog
+    unwritten = max(state.gathered, state.in_tail)
     topics = {topic for session, topic in catalog.all_streams() if session == state.session}
     for topic in sorted(topics | set(state.tails) | set(state.marks)):
         following = max(catalog.next((state.session, topic)) or 0, state.tails.get(topic, 0))
         mark = following + state.reserve if state.always else max(state.mark(topic), following)
-        mark += state.gathered
+        mark += unwritten
         if following < mark:
             skipped.append((state.session, topic, following, mark))
             state.skips.setdefault(topic, []).append((following, mark))
         state.tails[topic] = mark
     # A stream may have begun that nothing is left of.
-    state.floor += state.reserve + state.gathered
+    state.floor += state.reserve + unwritten
     return skipped

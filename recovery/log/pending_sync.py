@@ -1,6 +1,5 @@
 """Forcing a log to the disk, while it is written to."""
 
-from recovery.log.errors import is_passing
 from recovery.log.page_cache import Stretch
 from recovery.log.store import LogStore
 
@@ -13,6 +12,8 @@ class PendingSync:
         names: of which files.
         names_changed: whether it brings the directory there, too.
         unneeded: what need not be kept in memory then.
+        missing: those of `names` that were not there, after `wait`: retention may have deleted
+            them.
         error: what went wrong, after `wait`.
 
     """
@@ -30,12 +31,8 @@ class PendingSync:
         self.names_changed = names_changed
         self.byte_count = byte_count
         self.unneeded = unneeded
+        self.missing: list[str] = []
         self.error: OSError | None = None
-
-    @property
-    def is_passing(self) -> bool:
-        """Whether it is no failed fsync that went wrong: a file could not be opened just now."""
-        return is_passing(self.error)
 
     def wait(self) -> None:
         """Wait for the disk. It never raises: `LogWriter.end_sync` does."""
@@ -66,4 +63,5 @@ class PendingSync:
             self._store.sync_file(name)
         except FileNotFoundError:
             if name == self.names[-1]:
-                raise  # the others retention may have deleted; the last one it never deletes
+                raise  # which retention never deletes
+            self.missing.append(name)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from recovery.log import state as state_file
 from recovery.log.catalog import Catalog, Finding, StreamSummary, look_at, read_index, scan
-from recovery.log.errors import LogError, is_passing
+from recovery.log.errors import LogError, lacks_means
 from recovery.log.format import KIND_DATA, SEGMENT_HEADER, Placed, Read, Walk
 from recovery.log.index import (
     Entries,
@@ -15,6 +15,7 @@ from recovery.log.index import (
     first_record_of,
 )
 from recovery.log.store import FileStore, LogFile, LogStore
+from recovery.log.tail import TailContent, read_slots
 from recovery.replay_buffer import Kept
 
 if TYPE_CHECKING:
@@ -102,6 +103,19 @@ class LogReader:
         if self._state is None or session != self._state.session:
             return []
         return list(self._state.skips.get(topic, ()))
+
+    def waiting(self) -> list[TailContent]:
+        """Return what was accepted of each stream and is in no frame yet.
+
+        With a publisher at work it is what it gathers just now. Where it was killed, the next one
+        on this log appends it.
+        """
+        try:
+            found = list(read_slots(self._store))
+        except ValueError:
+            return []  # it changes while it is read, or is damaged, which `verify` tells
+        stops = {key: self._catalog.next(key) or 0 for key in self._catalog.all_streams()}
+        return [one for one in found if one.first >= stops.get((one.session, one.topic), 0)]
 
     def frames(self, session: int, topic: str, start: int, stop: int, bytes_max: int) -> list[Kept]:
         """Return frames that overlap `[start, stop)`, in order, of `bytes_max` bytes in all.
@@ -286,14 +300,14 @@ class LogReader:
             if index is not None:
                 return index
         except (ValueError, OSError) as error:
-            if isinstance(error, OSError) and is_passing(error):
+            if isinstance(error, OSError) and lacks_means(error):
                 raise
             # Otherwise the segment itself says it all.
         index = SegmentIndex(segment.first_record)
         try:
             scan(self._store, index, INDEX_BYTES)
         except OSError as error:
-            if is_passing(error):
+            if lacks_means(error):
                 raise
             self._note_missing(segment, error)
         return index
@@ -317,14 +331,14 @@ class LogReader:
             read: Read = lambda count, offset: self._file(segment).read(count, offset)  # noqa: E731
             walk = Walk(read, at, segment.size, stream)
         except OSError as error:
-            if is_passing(error):
+            if lacks_means(error):
                 raise
             self._note_missing(segment, error)
             return
         try:
             yield from walk
         except OSError as error:
-            if is_passing(error):
+            if lacks_means(error):
                 raise
             self._note_missing(segment, error)
         finally:  # also where the caller has enough

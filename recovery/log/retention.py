@@ -37,9 +37,17 @@ class Retention:
         self._state = state
         self._next = following
         self._write_state = write_state
+        self._left_over: list[str] = []
+        """Indexes of deleted segments that could not be deleted yet."""
 
     def expire(self, byte_count: int, now_ns: int) -> Iterator[SegmentIndex]:
         """Delete what is to go, of a log of so many bytes, and yield it; raises `OSError`."""
+        yield from self._expire(byte_count, now_ns)
+        while self._left_over:
+            self._store.remove(self._left_over[0])
+            del self._left_over[0]
+
+    def _expire(self, byte_count: int, now_ns: int) -> Iterator[SegmentIndex]:
         while len(self._catalog.segments) > 1:
             oldest = self._catalog.segments[0]
             if byte_count <= self._config.retention_bytes and not self._is_old(oldest, now_ns):
@@ -49,9 +57,9 @@ class Retention:
                 return
             self._catalog.drop_first()
             byte_count -= oldest.size
-            yield oldest
-            self._store.remove(index_name(oldest.first_record))
+            self._left_over.append(index_name(oldest.first_record))
             self._forget(oldest)
+            yield oldest
 
     def _is_old(self, segment: SegmentIndex, now_ns: int) -> bool:
         age_s = self._config.retention_age_s

@@ -55,7 +55,7 @@ def truncate(
     has_state = files.read("state") is not None
     now_ns = 0 if before_ns is None else before_ns
     before = sum_sizes(files)
-    writer = LogWriter(config, session=0, now_ns=now_ns, store=files)
+    writer = LogWriter(config, session=0, now_ns=now_ns, store=files, goes_on=False)
     try:
         writer.expire(now_ns)
     finally:

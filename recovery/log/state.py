@@ -18,7 +18,7 @@ from recovery.log.store import LogStore
 NAME: Final = "state"
 VERSION: Final = 1
 _TITLE: Final = "p2plog-state"
-_LATER: Final = ("gathered", "identity")
+_LATER: Final = ("gathered", "in_tail", "identity", "file")
 
 
 @dataclass(slots=True)
@@ -33,10 +33,13 @@ class LogState:
         always: whether a frame was sent only when it was on the disk.
         gathered: how many sequences of a stream a killed process may have given out that are not
             in the log, at most.
-        identity: what tells the log's directory from a copy of it; empty: it is not known.
+        in_tail: how many sequences of a stream a crash of the system may take that are in the tail
+            file only, at most.
+        identity: what tells the log's lock file from a copy of it; empty: it is not known.
+        file: the same of the state file itself, whose content a copy put in its place may change.
         reserve, floor: a stream that is not in `marks` has no sequence at or above the sum; one
             that is new begins at `floor`.
-        marks: by topic, the sequence that no message has reached.
+        marks: by topic, the sequence that no message in a segment has reached.
         tails: by topic, what the next sequence is not below: of streams that are in no segment any
             more, or perhaps in none that is on the disk.
         skips: by topic, the ranges that were skipped after crashes.
@@ -49,7 +52,9 @@ class LogState:
     end: int = 0
     always: bool = False
     gathered: int = 0
+    in_tail: int = 0
     identity: str = ""
+    file: str = ""
     reserve: int = 0
     floor: int = 0
     marks: dict[str, int] = field(default_factory=dict)
@@ -57,7 +62,7 @@ class LogState:
     skips: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def mark(self, topic: str) -> int:
-        """Return the sequence that no message of the topic has reached."""
+        """Return the sequence that no message of the topic in a segment has reached."""
         return self.marks.get(topic, self.floor + self.reserve)
 
 
@@ -78,9 +83,8 @@ class StateFile:
         what = f"the log {self._store.path(NAME)} cannot be written"
         if self._is_removed:
             raise LogWriteError(what, OSError(9, "it was given up"))
-        data = encode_state(self._state)
         try:
-            self._store.replace(NAME, data, durable=True)
+            self._store.replace(NAME, self._encode, durable=True)
         except BaseException as error:
             if self._data is not None:
                 former = decode_state(self._data)
@@ -89,13 +93,21 @@ class StateFile:
             if isinstance(error, OSError):
                 raise LogWriteError(what, error) from error
             raise
-        self._data = data
+        self._data = encode_state(self._state)
+
+    def _encode(self, identity: str) -> bytes:
+        self._state.file = identity
+        return encode_state(self._state)
 
     def remove(self) -> None:
-        """Delete it, so that no one goes on in the session; it may be called again."""
+        """Delete it, so that no one goes on in the session; it may be called again.
+
+        After a crash of the system it must not be there either, if the disk still does anything.
+        """
         self._is_removed = True
         try:
             self._store.remove(NAME)
+            self._store.sync_directory()
         except OSError:
             pass  # whoever cannot delete cannot write either
 

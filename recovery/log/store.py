@@ -1,5 +1,6 @@
 """Where a log's files are: the one place of `recovery` that knows the operating system."""
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Final, Protocol
 from weakref import WeakSet
 
-from recovery.log.errors import LogLockedError, is_passing
+from recovery.folder import make_folder
+from recovery.log.errors import FileDeletedError, LogLockedError, SyncFailedError, lacks_means
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _LOCK: Final = "lock"
@@ -24,6 +26,7 @@ _SPARES: Final = 4
 """Descriptors in reserve: for a segment, its index, the state, and one more."""
 _WRITTEN_MAX: Final = 8
 """Files that were written last, and can be synced without being opened."""
+_ZEROS_BYTES: Final = 64 * 1024
 _KEEP_SIZE: Final = 1
 """FALLOC_FL_KEEP_SIZE; fallocate(2)."""
 
@@ -41,7 +44,12 @@ class LogFile(Protocol):
         """Return the file's size in bytes."""
 
     def sync(self) -> None:
-        """Force what was written to the disk; an error where the file has been deleted."""
+        """Force what was written to the disk.
+
+        Raises:
+            SyncFailedError: that failed, or the file has been deleted.
+
+        """
 
     def uncache(self, start: int, stop: int) -> None:
         """Let the system forget `[start, stop)`, which is on the disk, until somebody reads it."""
@@ -80,11 +88,16 @@ class LogStore(Protocol):
         It has its place on the disk, so that storing to it cannot fail.
         """
 
-    def identity(self) -> str:
-        """Return what tells this directory from a copy of it; it is locked."""
+    def identity(self, name: str | None = None) -> str:
+        """Return what tells a file from a copy of it; None: the lock file, where it is locked."""
 
-    def replace(self, name: str, data: bytes, *, durable: bool) -> None:
-        """Write a file anew: after a crash it is the old one or the new one, if `durable`."""
+    def replace(
+        self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool
+    ) -> None:
+        """Write a file anew: after a crash it is the old one or the new one, if `durable`.
+
+        A callable is given the identity that the file will have, and returns its content.
+        """
 
     def remove(self, name: str) -> None:
         """Delete a file, if it is there."""
@@ -93,10 +106,16 @@ class LogStore(Protocol):
         """Delete a file unless somebody reads it; return whether it is gone."""
 
     def sync_file(self, name: str) -> None:
-        """Force a file to the disk, if possible without opening it."""
+        """Force a file to the disk, if possible without opening it.
+
+        Raises:
+            SyncFailedError: as `LogFile.sync`.
+            OSError: it cannot be opened just now.
+
+        """
 
     def sync_directory(self) -> None:
-        """Force the names to the disk."""
+        """Force the names to the disk; raises as `sync_file`."""
 
     def boot_id(self) -> str:
         """Return what is another one after each start of the operating system."""
@@ -138,9 +157,9 @@ class _File:
         return os.fstat(self._fd).st_size
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        _forced(os.fdatasync, self._fd)
         if os.fstat(self._fd).st_nlink == 0:
-            raise FileNotFoundError(2, "the file was deleted")
+            raise FileDeletedError(errno.ENOENT, "the file was deleted")
 
     def uncache(self, start: int, stop: int) -> None:
         if _fadvise is not None:
@@ -169,6 +188,51 @@ class _File:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _forced(sync: Callable[[int], None], fd: int) -> None:
+    """Call fsync or fdatasync; that it fails is final."""
+    try:
+        sync(fd)
+    except OSError as error:
+        raise SyncFailedError(error.errno, error.strerror) from error
+
+
+def allocate(fd: int, start: int, byte_count: int) -> None:
+    """Give a part of a file its place on the disk, so that storing to it cannot fail.
+
+    A store to a mapped page that finds no place kills the process with SIGBUS. Where the system
+    cannot reserve it (musl says so, macOS has no such call; glibc writes to each block), zeros are
+    written to what the file does not have yet. A file system that compresses, or writes each time
+    to another place (ZFS), promises nothing by either.
+
+    Raises:
+        OSError: there is no room; the file is as long as it was.
+
+    """
+    size, stop = os.fstat(fd).st_size, start + byte_count
+    try:
+        if not _has_reserved(fd, start, byte_count):
+            at = size
+            while at < stop:
+                at += os.pwrite(fd, bytes(min(stop - at, _ZEROS_BYTES)), at)
+    except OSError:
+        os.ftruncate(fd, size)
+        raise
+
+
+def _has_reserved(fd: int, start: int, byte_count: int) -> bool:
+    """Reserve a part of a file; False where this system, or file system, cannot."""
+    reserve = getattr(os, "posix_fallocate", None)
+    if reserve is None:
+        return False
+    try:
+        reserve(fd, start, byte_count)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        return False
+    return True
 
 
 def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
@@ -204,6 +268,19 @@ def _birth_of(fd: int) -> str:
     return f"{seconds}.{ns}"
 
 
+def _lock_directory(fd: int) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass  # a file system that locks what is opened for writing only, as NFS
+
+
+def _identity_of(fd: int) -> str:
+    return f"{os.fstat(fd).st_ino}-{_birth_of(fd)}"
+
+
 _fallocate = _find_fallocate()
 _fadvise = getattr(os, "posix_fadvise", None)  # macOS has none
 _open_files: WeakSet[_File] = WeakSet()
@@ -235,17 +312,25 @@ class FileStore:
         self._spare_number = 0
 
     def lock(self) -> None:
-        """Become the writer, by an flock, which ends with the process."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        lock = _File(fd)
+        """Become the writer, by an flock, which ends with the process.
+
+        The directory is locked as well, where its file system can: the file may be deleted.
+        """
+        make_folder(self._directory)
+        directory, lock = _File(os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)), None
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
+            _lock_directory(directory._fd)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            lock = _File(os.open(self._directory / _LOCK, flags, 0o644))
+            fcntl.flock(lock._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            directory.close()
+            if lock is not None:
+                lock.close()
+            if not isinstance(error, BlockingIOError):
+                raise
             raise LogLockedError(f"the log {self._directory} has a writer already") from None
-        self._lock = lock
-        self._opened_directory = _File(os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC))
+        self._lock, self._opened_directory = lock, directory
         self._keep_spares()
 
     def unlock(self) -> None:
@@ -292,7 +377,7 @@ class FileStore:
         try:
             file = _File(os.open(path, flags, 0o644))
         except OSError as error:
-            if not is_passing(error) or not self._spares or path.exists():
+            if not lacks_means(error) or not self._spares or path.exists():
                 raise
             spare, file = self._spares.pop()
             os.replace(spare, path)
@@ -324,6 +409,9 @@ class FileStore:
         self._spares.clear()
         self._written.clear()
         if self._opened_directory is not None:
+            if is_owner:
+                with contextlib.suppress(OSError):
+                    fcntl.flock(self._opened_directory._fd, fcntl.LOCK_UN)
             self._opened_directory.close()
             self._opened_directory = None
 
@@ -339,30 +427,38 @@ class FileStore:
         self._check_owner()
         fd = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.posix_fallocate(fd, start, byte_count)
+            allocate(fd, start, byte_count)
             return mmap(fd, byte_count, offset=start)
         finally:
             os.close(fd)
 
-    def identity(self) -> str:
-        """Return what tells the lock file from one in a copy: its inode, and when that was made.
+    def identity(self, name: str | None = None) -> str:
+        """Return what tells a file from one in a copy: its inode, and when that was made.
 
         A number alone is given to another file when this one is deleted. The other times of a file
         change with its owner and its rights.
         """
-        assert self._lock is not None
-        return f"{os.fstat(self._lock._fd).st_ino}-{_birth_of(self._lock._fd)}"
+        if name is None:
+            assert self._lock is not None
+            return _identity_of(self._lock._fd)
+        file = self.open(name)
+        try:
+            return _identity_of(file._fd)
+        finally:
+            file.close()
 
-    def replace(self, name: str, data: bytes, *, durable: bool) -> None:
+    def replace(
+        self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool
+    ) -> None:
         """Write a file anew, by renaming."""
         self._check_owner()
         temporary = self._directory / (name + _TEMPORARY)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         file = self._open_new(temporary, flags)
         try:
-            file.write([data], 0)
+            file.write([data if isinstance(data, bytes) else data(_identity_of(file._fd))], 0)
             if durable:
-                file.sync()
+                os.fsync(file._fd)  # not final: nobody relies on the new file, and it is deleted
             file.close()
             os.replace(temporary, self._directory / name)
         except BaseException:
@@ -411,11 +507,11 @@ class FileStore:
     def sync_directory(self) -> None:
         """Force the names to the disk."""
         if self._opened_directory is not None and self._opened_directory._fd >= 0:
-            os.fsync(self._opened_directory._fd)
+            _forced(os.fsync, self._opened_directory._fd)
             return
         directory = _File(os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC))
         try:
-            os.fsync(directory._fd)
+            _forced(os.fsync, directory._fd)
         finally:
             directory.close()
 

@@ -6,7 +6,8 @@ read.
 
 ::
 
-    page 0   magic, boot id, slot size, the segment that was written last and how far, see `Tail`
+    page 0   magic, boot id, slot size, the segment that was written last and how far, how many
+             slots there are, see `Tail`
     slot 0   messages of one stream that were accepted and are in no frame yet, see `TailSlot`
     slot 1   …
 
@@ -28,10 +29,12 @@ SLOTS_MAX: Final = 64
 """Streams whose messages may be gathered at a time; those of others are written one by one."""
 _MAGIC: Final = int.from_bytes(b"p2ptail1", "big")
 _U64: Final = struct.Struct("=Q")
-_MAGIC_AT, _BOOT_AT, _SLOT_BYTES_AT, _SEGMENT_AT, _SIZE_AT = range(5)
+_MAGIC_AT, _BOOT_AT, _SLOT_BYTES_AT, _SEGMENT_AT, _SIZE_AT, _SLOTS_AT = range(6)
+_NUMBERS: Final = struct.Struct("=6Q")
 _END, _COLUMNS, _SESSION, _FIRST, _BASE_NS, _ORIGIN, _TOPIC_BYTES = range(7)
 _TOPIC_AT: Final = 64
 _TOPIC_BYTES_MAX: Final = 1024
+_LOOKS_MAX: Final = 5
 
 
 class TailSlot:
@@ -138,12 +141,9 @@ class Tail:
         self._size = 0 if not slot_bytes else PAGE + 2 * _whole_pages(slot_bytes)
         self._free: list[TailSlot] = []
         self._slots: list[TailSlot] = []
-        store.remove(NAME)
+        make_tail(store, self._size)
         self._map = store.map(NAME, 0, PAGE)
         self._header = memoryview(self._map).cast("Q")
-        self._header[_BOOT_AT] = _boot_number(store)
-        self._header[_SLOT_BYTES_AT] = self._size
-        self._header[_MAGIC_AT] = _MAGIC
 
     def note_end(self, segment: int, size: int) -> None:
         """Note how far the newest segment was written, so that one that is cut is noticed.
@@ -172,6 +172,7 @@ class Tail:
             return None  # messages are written one by one for now, and it is tried again
         slot = TailSlot(number, memory)
         self._slots.append(slot)
+        self._header[_SLOTS_AT] = len(self._slots)
         return slot
 
     def give_back(self, slot: TailSlot) -> None:
@@ -184,8 +185,19 @@ class Tail:
         self._store.remove(NAME)
 
 
+def make_tail(store: LogStore, size: int = 0) -> None:
+    """Begin a tail file in the place of another one; `size` of a slot in bytes."""
+    numbers = _NUMBERS.pack(_MAGIC, _boot_number(store), size, 0, 0, 0)
+    store.replace(NAME, numbers.ljust(PAGE, b"\0"), durable=False)
+
+
 def read_end(store: LogStore) -> tuple[int, int] | None:
-    """Return the segment that was written last and how far, or None where nothing says so."""
+    """Return the segment that was written last and how far, or None where nothing says so.
+
+    Raises:
+        ValueError: it is damaged.
+
+    """
     numbers = _numbers(store, store.read(NAME))
     if numbers is None or not numbers[_SIZE_AT]:
         return None
@@ -199,6 +211,35 @@ def read_slots(store: LogStore) -> Iterator[TailContent]:
         ValueError: a slot is damaged, which the death of a process does not do.
 
     """
+    for number, data in _taken_slots(store):
+        memory = mmap(-1, len(data))
+        memory[:] = data
+        yield TailContent(TailSlot(number, memory))
+
+
+def holds_messages(store: LogStore) -> bool:
+    """Whether a process that died has left a message there, damaged or not."""
+    try:
+        return any(True for _ in _taken_slots(store))
+    except ValueError:
+        return True
+
+
+def find_damage(store: LogStore) -> str | None:
+    """Return what is wrong with the messages there, or None; a process may be writing them."""
+    for _ in range(_LOOKS_MAX):
+        before = store.read(NAME)
+        try:
+            list(read_slots(store))
+        except ValueError as error:
+            if store.read(NAME) == before:
+                return str(error)
+        else:
+            return None
+    return None
+
+
+def _taken_slots(store: LogStore) -> Iterator[tuple[int, bytes]]:
     data = store.read(NAME)
     numbers = _numbers(store, data)
     if data is None or numbers is None or not numbers[_SLOT_BYTES_AT]:
@@ -206,17 +247,25 @@ def read_slots(store: LogStore) -> Iterator[TailContent]:
     size = numbers[_SLOT_BYTES_AT]
     for number, at in enumerate(range(PAGE, len(data) - size + 1, size)):
         if _U64.unpack_from(data, at + size - PAGE)[0]:
-            memory = mmap(-1, size)
-            memory[:] = data[at : at + size]
-            yield TailContent(TailSlot(number, memory))
+            yield number, data[at : at + size]
 
 
 def _numbers(store: LogStore, data: bytes | None) -> tuple[int, ...] | None:
     """Return page 0, or None where there is none that this start of the system has written."""
-    if data is None or len(data) < PAGE:
+    if data is None:
         return None
-    numbers = struct.unpack_from("=5Q", data)
-    return numbers if numbers[:2] == (_MAGIC, _boot_number(store)) else None
+    if len(data) < PAGE:
+        raise ValueError(f"it has {len(data)} bytes, which are too few")
+    numbers = _NUMBERS.unpack_from(data)
+    if numbers[_MAGIC_AT] != _MAGIC:
+        raise ValueError("it is no tail of a log")
+    if numbers[_BOOT_AT] != _boot_number(store):
+        return None
+    size = numbers[_SLOT_BYTES_AT]
+    if size % PAGE or 0 < size <= PAGE or len(data) < PAGE + size * numbers[_SLOTS_AT]:
+        what = f"it says that it has {numbers[_SLOTS_AT]} slots of {size} bytes"
+        raise ValueError(f"{what}, and has {len(data)} bytes in all")
+    return numbers
 
 
 def _boot_number(store: LogStore) -> int:

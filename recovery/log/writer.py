@@ -1,7 +1,11 @@
 """Writing a log: frames in, segments out."""
 
+import errno
+import os
+
 from recovery.log.config import LogConfig
-from recovery.log.errors import LogFormatError, LogWriteError, is_passing
+from recovery.log.ends import Ends, take_cut
+from recovery.log.errors import LogFormatError, LogWriteError, SyncFailedError, lacks_means
 from recovery.log.format import (
     HEAD_BYTES,
     KIND_DATA,
@@ -22,7 +26,7 @@ from recovery.log.retention import Retention
 from recovery.log.state import StateFile
 from recovery.log.store import FileStore, LogFile, LogStore
 from recovery.log.tail import NAME as TAIL
-from recovery.log.tail import Tail, TailContent, read_slots
+from recovery.log.tail import Tail, TailContent, holds_messages, make_tail, read_slots
 
 
 class LogWriter:
@@ -34,13 +38,19 @@ class LogWriter:
         now_ns: wall-clock time in ns since the epoch.
         store: where the files are; for tests. Default: `FileStore(config.directory)`.
         gathered_max: how many sequences of a stream may be given out before they are appended, at
-            most (`acknowledge="gathered"`). Default 0.
+            most. Default 0.
+        goes_on: whether messages are to be appended. Without, a copy of another directory stays one
+            for whoever opens it next. Default True.
 
     Attributes:
         session: the session of the log's own streams.
         opened: what opening it found.
+        cut: by stream of another session, the range that had been appended, and is gone from the
+            end of the log.
         bytes: the size of all segments.
         unsynced_bytes: what is not yet forced to the disk.
+        late_marks: why the last sync could not reserve sequences ahead, or None. `append` does it
+            as soon as it must.
 
     Raises:
         LogLockedError: another writer has it.
@@ -57,12 +67,14 @@ class LogWriter:
         now_ns: int,
         store: LogStore | None = None,
         gathered_max: int = 0,
+        goes_on: bool = True,
     ) -> None:
         self._config = config
-        self._gathered_max = gathered_max if config.acknowledge == "gathered" else 0
+        self._gathered_max = gathered_max
         self._store: LogStore = FileStore(config.directory) if store is None else store
         self._file: LogFile | None = None
         self.unsynced_bytes = self._doubtful_bytes = 0
+        self.late_marks: LogWriteError | None = None
         self._dirty: list[SegmentIndex] = []
         self._names_changed = False
         self._is_abandoned = self._is_closed = self._is_failed = self._must_cut = False
@@ -72,7 +84,7 @@ class LogWriter:
         try:
             self._store.lock()
             try:
-                self._open(session, now_ns)
+                self._open(session, now_ns, goes_on=goes_on)
             except BaseException:
                 self._store.unlock()
                 raise
@@ -81,22 +93,29 @@ class LogWriter:
         except OSError as error:
             raise LogWriteError(f"the log {config.directory} cannot be opened", error) from error
 
-    def _open(self, session: int, now_ns: int) -> None:
-        self._state, self._catalog, self.opened = open_log(self._store, self._config, session)
+    def _open(self, session: int, now_ns: int, *, goes_on: bool) -> None:
+        self._state, self._catalog, self.opened = open_log(
+            self._store, self._config, session, goes_on=goes_on
+        )
         state, catalog = self._state, self._catalog
         self.session = state.session
         is_new = not state.boot
         if is_new or state.clean:
             state.always = self._config.is_synced
             state.reserve = self._config.reserve
+            state.in_tail = 0
         else:
             # What the last writer left may not be on the disk: its marks hold until it is.
             state.always = state.always and self._config.is_synced
             state.reserve = max(state.reserve, self._config.reserve)
             self._dirty = list(catalog.segments)
         state.clean, state.boot = False, self._store.boot_id()
-        state.identity = self._store.identity()
-        state.gathered = self._gathered_max  # what the last one had gathered was skipped just now
+        # What the last one had gathered was skipped just now.
+        state.gathered = self._gathered_max if self._config.acknowledge == "gathered" else 0
+        if self._config.is_written:
+            state.in_tail = max(state.in_tail, self._gathered_max)
+        if self._store.read(TAIL) is None:
+            make_tail(self._store)  # from here on one that is missing was deleted
         self._state_file = StateFile(self._store, state)
         self._state_file.write()
         self.bytes = sum(segment.size for segment in catalog.segments)
@@ -104,6 +123,8 @@ class LogWriter:
         for topic, following in state.tails.items():
             key = (self.session, topic)
             self._next[key] = max(self._next.get(key, 0), following)
+        self._ends = Ends(self._store)
+        self.cut = take_cut(self._ends, catalog, self._next)
         self._marks = Marks(state, self._config.reserve, self._state_file.write)
         self._retention = Retention(
             self._config, self._store, catalog, state, self._next, self._state_file.write
@@ -113,6 +134,8 @@ class LogWriter:
             self._file = self._store.open(self._segment.name, create=True)
             if not self._segment.size:
                 self._write_header(self._file, self._segment)
+                self.bytes += self._segment.size
+                self.unsynced_bytes += self._segment.size
             if self._segment.is_closed:
                 self._segment_bytes = -1
             for stream in self._segment.streams.values():
@@ -149,6 +172,32 @@ class LogWriter:
         if self.floor and (session, topic) not in self._next:
             return [(0, self.floor)]
         return list(self._state.skips.get(topic, ()))
+
+    def end_of(self, session: int, topic: str, start: int) -> memoryview | None:
+        """Return where to store, at 0, the sequence behind the last one that is had of a stream.
+
+        For streams of other sessions; it survives the death of the process, and opening the log
+        compares it with what the segments have: see `cut`.
+
+        Args:
+            session: of the stream.
+            topic: of the stream.
+            start: where it begins, if nothing of it was appended yet.
+
+        Returns:
+            one number; None: it cannot be noted now.
+
+        """
+        key = (session, topic)
+        cell = self._ends.cell(key)
+        if cell is not None and not cell[0]:
+            segment = 0 if self._segment is None else self._segment.first_record
+            self._ends.begin(key, segment, start)
+        return cell
+
+    def forget_end(self, session: int, topic: str) -> None:
+        """Note no more how far a stream was; nothing is stored to its cell any more."""
+        self._ends.forget((session, topic))
 
     @property
     def floor(self) -> int:
@@ -193,7 +242,7 @@ class LogWriter:
             segment = self._roll()
         stream = segment.streams.get(key)
         stop = start + count
-        if stream is None:
+        if stream is None or not stream.frames:
             stream = self._name(segment, key, start, now_ns)
         if stop > stream.mark:
             self._marks.reserve(stream, stop)
@@ -205,8 +254,8 @@ class LogWriter:
         assert entries is not None
         if not stream.frames or at - entries.offsets[-1] >= self._config.index_bytes:
             entries.add(at, start, stream.timestamp_ns_max)
-        # From here on no call: an interrupt comes before it all, and the frame is written again, or
-        # behind it. It is what StreamIndex.note does.
+        # From here on no call: an interrupt comes before it all, and the next write cuts off what
+        # was written, or behind it. It is what StreamIndex.note does.
         if not stream.frames:
             stream.start, stream.appended_ns_first = start, now_ns
         stream.stop = stop
@@ -221,21 +270,25 @@ class LogWriter:
         stream.frames += 1
         segment.records += 1
         segment.size = at + size
-        if self._tail is not None:
-            self._tail.note_end(segment.first_record, segment.size)
+        self._must_cut = False
         self._next[key] = stop
         self.bytes += size
         self.unsynced_bytes += size
+        if self._tail is not None:
+            self._tail.note_end(segment.first_record, segment.size)
 
     def accepted(self) -> list[TailContent]:
         """Return what a process that was killed had accepted, and had in no frame yet.
 
-        It stays there until `begin_tail`: what is to be kept of it is appended before.
+        It stays there until `begin_tail`: what is to be kept of it is appended before. Where its
+        sequences were skipped (`opened.os_crash`) it is nothing.
 
         Raises:
             LogFormatError: the tail is damaged, which the death of a process does not do.
 
         """
+        if self.opened.os_crash:
+            return []
         try:
             return list(read_slots(self._store))
         except ValueError as error:
@@ -267,11 +320,17 @@ class LogWriter:
         Only `wait` takes time, and it alone may run while other methods are called.
 
         Raises:
-            LogWriteError: the state could not be written.
+            LogWriteError: the state could not be forced to the disk.
 
         """
+        self.late_marks = None
         if self._segment is not None:
-            self._marks.renew(self._segment)
+            try:
+                self._marks.renew(self._segment)
+            except LogWriteError as error:
+                if error.is_final:
+                    raise
+                self.late_marks = error  # what was appended goes to the disk all the same
         byte_count = self.unsynced_bytes - self._doubtful_bytes
         names = [segment.name for segment in self._dirty]
         unneeded = self._page_cache.due(self._dirty)
@@ -282,19 +341,33 @@ class LogWriter:
         return pending
 
     def end_sync(self, pending: PendingSync) -> None:
-        """Take the result of a sync; raises `LogWriteError` where it failed."""
-        if pending.error is None:
+        """Take the result of a sync.
+
+        Raises:
+            LogWriteError: it failed; unless `is_final`, the next one takes what this one should.
+
+        """
+        error = pending.error or self._missing(pending)
+        if error is None:
             self.unsynced_bytes -= pending.byte_count
             return
-        if pending.is_passing:
+        if not isinstance(error, SyncFailedError):
             self._put_back(pending)
-            raise LogWriteError("the log cannot be forced to the disk now", pending.error)
+            raise LogWriteError("the log cannot be forced to the disk now", error)
         # The system may have thrown away what it could not write: another fsync would say that all
         # is well. So this is never said to be on the disk any more.
         self._is_failed = True
         self._doubtful_bytes += pending.byte_count
         self._put_back(pending)
-        raise LogWriteError("the log cannot be forced to the disk", pending.error)
+        raise LogWriteError("the log cannot be forced to the disk", error)
+
+    def _missing(self, pending: PendingSync) -> OSError | None:
+        """Return an error where a file was not there that retention has not deleted."""
+        for segment in self._catalog.segments if pending.missing else ():
+            if segment.name in pending.missing:
+                path = self._store.path(segment.name)
+                return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return None
 
     def _put_back(self, pending: PendingSync) -> None:
         """Take again what a sync did not bring to the disk."""
@@ -350,10 +423,13 @@ class LogWriter:
     def close(self, now_ns: int, *, keeps_tail: bool = False) -> None:
         """Force everything to the disk and close, so that opening it again reads no segment.
 
+        Where messages are left in the tail, which no crash of the system survives, it is not
+        said to be closed: after one their sequences are skipped.
+
         Args:
             now_ns: wall-clock time in ns since the epoch.
-            keeps_tail: whether messages are left in the tail, which `accepted` returns when the
-                log is opened again.
+            keeps_tail: whether messages are left there that were not appended; `accepted` returns
+                them when the log is opened again.
 
         Raises:
             LogWriteError: not everything could be written; it is closed all the same.
@@ -370,10 +446,14 @@ class LogWriter:
                     self._roll()  # which has failed before
                 self._write_index()
                 self.sync()
+                if self._tail is None:
+                    keeps_tail = holds_messages(self._store)
+                if keeps_tail:
+                    return
                 self._state.end = 0 if self._segment is None else self._segment.stop_record
                 self._state.clean = True
                 self._state_file.write()
-                if self._tail is not None and not keeps_tail:
+                if self._tail is not None:
                     self._tail.remove()
         finally:
             self._close_file()
@@ -393,9 +473,9 @@ class LogWriter:
         try:
             if self._must_cut:
                 self._cut(at)
+            self._must_cut = True  # until the caller has noted it
             self._file.write(parts, at)
         except OSError as error:
-            self._must_cut = True
             try:
                 self._cut(at)
             except OSError:
@@ -406,7 +486,7 @@ class LogWriter:
             self._dirty.append(segment)
 
     def _cut(self, at: int) -> None:
-        """Remove what a write left that failed."""
+        """Remove what a write left that failed, or was interrupted."""
         assert self._file is not None
         self._file.truncate(at)
         self._must_cut = False
@@ -427,7 +507,7 @@ class LogWriter:
         except OSError as error:
             if file is not None:
                 file.close()
-            if old is not None and is_passing(error):
+            if old is not None and lacks_means(error):
                 # The former one goes on, and becomes larger than it should be.
                 self._segment_bytes = old.size + self._config.segment_bytes // 8
                 return old
@@ -435,9 +515,13 @@ class LogWriter:
                 raise
             what = f"the log {self._store.path(segment.name)} cannot be written"
             raise LogWriteError(what, error) from error
-        self._catalog.add(segment)
+        # No call, so that an interrupt comes before it all or behind it: it does what Catalog.add
+        # does.
+        self._catalog.segments = [*self._catalog.segments, segment]
         self._file, file, self._segment = file, self._file, segment
         self._segment_bytes, self._must_cut = self._config.segment_bytes, False
+        self.bytes += segment.size
+        self.unsynced_bytes += segment.size
         if old is not None:
             old.is_closed = True
             old.drop_entries()
@@ -450,12 +534,14 @@ class LogWriter:
         segment.size = SEGMENT_HEADER.size
         self._names_changed = True
         self._dirty.append(segment)
-        self.bytes += segment.size
-        self.unsynced_bytes += segment.size
 
     def _name(self, segment: SegmentIndex, key: Key, start: int, now_ns: int) -> StreamIndex:
-        """Write which stream the next number means."""
+        """Write which stream the next number means, unless an interrupt came behind that."""
         session, topic = key
+        stream = segment.streams.get(key)
+        if stream is not None:
+            self._catalog.note_stream(key, segment)
+            return stream
         if self.floor and session == self.session and key not in self._next:
             if start < self.floor:
                 self._refuse(key, start, 1, b"")
@@ -463,16 +549,24 @@ class LogWriter:
             self._state_file.write()
         payload = pack_stream(session, topic)
         at = segment.size
-        head = pack_head(at, KIND_STREAM, payload, segment.next_number, 0, 0, now_ns, 0)
-        self._write(segment, (head, payload), at)
-        stream = segment.add_stream(session, topic)
+        number = segment.next_number
+        head = pack_head(at, KIND_STREAM, payload, number, 0, 0, now_ns, 0)
         size = len(head) + len(payload)
+        stream = StreamIndex(session, topic, number)
+        self._marks.set(stream)
+        if session != self.session:
+            self._ends.begin(key, segment.first_record, start)
+        stream.start = stream.stop = start
+        self._write(segment, (head, payload), at)
+        # No call, so that an interrupt comes before it all or behind it; it is what
+        # SegmentIndex.add_stream does.
+        segment.next_number = number + 1
+        segment.by_number[number] = segment.streams[key] = stream
         segment.records += 1
         segment.size = at + size
+        self._must_cut = False
         self.bytes += size
         self.unsynced_bytes += size
-        self._marks.set(stream)
-        stream.start = stream.stop = start
         self._catalog.note_stream(key, segment)
         return stream
 

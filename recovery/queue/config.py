@@ -71,20 +71,20 @@ class QueueConfig:
     unproven_max: int = 4
     """What a worker may have in hand before it has done a job. Each job that it does lets it have
     one more, up to its `prefetch`, so an honest one has them after some round trips. 4: enough for
-    a few threads; what a stranger takes who only holds is little."""
+    a few threads, and little for a stranger that takes jobs and does none."""
 
     hold_ms: float | None = None
     """How long a worker may have jobs in hand and settle none of them, although it lives. Then it
     is asked to give back what it has not begun; `ack_timeout_ms` later what is left goes to others,
     jobs with keys `hold_ms` later. None: as long as the pusher's `job_timeout` and a minute, since
-    an honest worker rejects by then what takes longer. 0: for ever."""
+    an honest worker rejects by then what takes longer. 0: without end."""
 
     extend_max_ms: float = 86_400_000.0
     """By how much a worker can move that by `extend`, in all, before it settles a job. 24 h: a job
     that runs for longer is rather several."""
 
     reject_delay_max_ms: float = 3_600_000.0
-    """The longest delay that a worker can ask for when it rejects a job; who asks for more gets
+    """The longest delay that a worker can ask for when it rejects a job; a longer one is cut to
     this. 1 h: an outage passes, and what should wait for longer is pushed again with a delay."""
 
     workers_max: int = 4096

@@ -122,6 +122,7 @@ class JobQueue:
         job.last_ns = self.store.wall_ns(now_ns)
         job.first_ns = job.first_ns or job.last_ns
         worker.hand.add(Parcel(delivery, None, [job], now_ns, job.last_ns))
+        worker.most = max(worker.most, worker.hand.count)
         return True
 
     def heard(self, worker: Worker, *, now_ns: int) -> None:
@@ -394,6 +395,7 @@ class JobQueue:
         if not worker.hand.count:
             worker.settled(now_ns)
         worker.hand.add(parcel)
+        worker.most = max(worker.most, worker.hand.count)
         worker.recall_is_vain = False
         for breaker in (self.breaker, worker.breaker):
             if breaker.state is not BreakerState.CLOSED:

@@ -25,6 +25,7 @@ class Worker:
         breaker: whether it fails at everything.
         acked, failed: how many jobs it did, and did not (rejected or discarded).
         allowance: how many jobs it may have in hand by what it has done; see `unproven_max`.
+        most: how many jobs it has had in hand at most.
         held_back: how many jobs it held for too long.
         rank: the lower, the sooner it gets a job: among equals those that have done one come first,
             and those that held jobs for too long, and did none since, last.
@@ -53,6 +54,7 @@ class Worker:
         "held_back",
         "id",
         "is_overdue",
+        "most",
         "name",
         "paused_ns",
         "prefetch",
@@ -78,7 +80,7 @@ class Worker:
         self.recalling = self.recall_is_vain = False
         limits = config.breaker
         self.breaker = Breaker(limits.worker_failures_max, limits.pause_ms, limits.pause_ceiling_ms)
-        self.acked = self.failed = self.held_back = 0
+        self.acked = self.failed = self.held_back = self.most = 0
         self.rank = _UNPROVEN_RANK
         self._unproven = self.allowance = config.unproven_max
         self.progress_ns = now_ns
@@ -97,7 +99,7 @@ class Worker:
         return min(self.prefetch, self.allowance) - self.hand.count
 
     def settled(self, now_ns: int) -> None:
-        """Note that it settled a job, or has one where it had none: it gets time anew."""
+        """Note that it settled a job, or has one where it had none: its time begins again."""
         self.progress_ns = now_ns
         self.extended_ns = 0
         self.recalled_ns = None

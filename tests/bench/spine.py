@@ -12,6 +12,7 @@ from tests.bench.harness import (
     measure_throughput,
     say,
 )
+from tests.bench.joining import RATE, measure
 from tests.bench.loads import LARGE_BYTES, TrialError
 from tests.bench.ours import REPLAY_BYTES, Ours, OursMany, why_not_ours
 from tests.bench.peers import BatchZmq, MsgpackZmq, RawZmq, Zenoh, why_no_zenoh
@@ -21,6 +22,7 @@ AREA = "spine"
 IDLE_SECONDS_PER_TRIAL_SECOND = 4
 REPAIR_SECONDS_PER_TRIAL_SECOND = 3
 REPAIR_RUNS_MAX = 3
+JOINING_RUNS_MAX = 3
 MEGABYTE = 1e6
 
 
@@ -102,6 +104,10 @@ IDLE = {
 MEMORY = _duty(
     "publisher's peak RSS growth, a subscriber never reads", 1.2, 1.1, "× the 64 MiB buffer"
 )
+JOINING = {
+    0.0: _duty("1,000 subscribers of all topics join an idle publisher at once", 5, 2, "s"),
+    RATE: _duty(f"the same, and it publishes {RATE:.0f} messages a second", 10, 4, "s"),
+}
 
 
 def run(plan: Plan) -> Iterator[Row]:
@@ -117,6 +123,8 @@ def run(plan: Plan) -> Iterator[Row]:
     yield _guarded(REPAIR, lambda: _run_repair(plan))
     yield from _run_idle(plan)
     yield _guarded(MEMORY, lambda: _run_memory(plan))
+    for rate, goal in JOINING.items():
+        yield _guarded(goal, lambda goal=goal, rate=rate: _run_joining(goal, rate, plan))
 
 
 def _guarded(goal: Goal, measure: Callable[[], Row]) -> Row:
@@ -173,6 +181,21 @@ def _run_idle(plan: Plan) -> Iterator[Row]:
         yield goal.measured([shares[end]])
 
 
+def _run_joining(goal: Goal, rate: float, plan: Plan) -> Row:
+    trials = [measure(rate=rate) for _ in range(min(plan.run_count, JOINING_RUNS_MAX))]
+    trial = trials[-1]
+    note = (
+        f"publisher's processor {trial['driver_s'] + trial['publishing_s']:.2f} s and libzmq's "
+        f"{trial['others_s']:.2f} s, subscribers' {trial['subscribers_cpu_s']:.1f} s; "
+        f"{trial['probes']:.0f} probes"
+    )
+    if rate:
+        slowest = max(each["worst_publish_ms"] for each in trials)
+        worked = max(each["worst_publish_cpu_ms"] for each in trials)
+        note += f"; slowest publish {slowest:.0f} ms, {worked:.1f} ms of it at work"
+    return goal.measured([each["seconds"] for each in trials], note)
+
+
 def _run_memory(plan: Plan) -> Row:
     growth = measure_memory(plan.seconds * IDLE_SECONDS_PER_TRIAL_SECOND)
     note = (
@@ -191,7 +214,7 @@ def _peers_alone(plan: Plan, reason: str) -> Iterator[Row]:
         yield _guarded(race.goal, lambda race=race: _run_peer(race, plan, reason))
     trips_us = [measure_ping_pong(RawZmq(), plan) for _ in range(plan.run_count)]
     yield PING_PONG.alone(trips_us, reason)
-    for goal in (REPAIR, *IDLE.values(), MEMORY):
+    for goal in (REPAIR, *IDLE.values(), MEMORY, *JOINING.values()):
         yield goal.missing(reason)
 
 

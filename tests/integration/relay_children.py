@@ -25,9 +25,9 @@ def publish(endpoint, directory, count):
             say(following)
 
 
-def relay(upstream, endpoint, directory):
-    """Relay on a log until killed."""
-    nack = NackConfig(deadline_ms=30_000, attempts_max=1000)
+def relay(upstream, endpoint, directory, deadline_ms="30000"):
+    """Relay on a log until killed; a gap is given up after `deadline_ms`."""
+    nack = NackConfig(deadline_ms=float(deadline_ms), attempts_max=1000)
     with Relay(
         upstream, endpoint, name="relay", log=LogConfig(directory),
         intake=SubscriberConfig(nack=nack),

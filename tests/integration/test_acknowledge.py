@@ -1,5 +1,6 @@
 """What `publish` has returned for outlives its process: real publishers, killed at full rate."""
 
+import contextlib
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import p2pmsg
 from p2pmsg import LogConfig
 from recovery.log import LogReader
 from tests.integration.acknowledge_children import TOPICS, columns_of, value_of
+from tests.integration.commands import run
 
 LOOPBACK = "tcp://127.0.0.1:0"
 CHILD = "tests.integration.acknowledge_children"
@@ -125,6 +127,48 @@ def test_what_was_gathered_is_skipped_and_reported(tmp_path, how):
         assert (str(report.reason), report.stop) == ("crash", following[topic])
 
 
+GATHERS = """
+import os, sys, p2pmsg
+config = p2pmsg.PublisherConfig(linger_ms=60_000)
+publisher = p2pmsg.Publisher("tcp://127.0.0.1:0", log=p2pmsg.LogConfig(sys.argv[1]), config=config)
+publisher.publish_many("t", [0])
+for number in range(1, 50):
+    publisher.publish("t", number)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_the_command_line_tells_of_what_is_in_no_frame_yet(tmp_path):
+    subprocess.run([sys.executable, "-c", GATHERS, tmp_path], check=False)
+    with contextlib.closing(LogReader(tmp_path)) as reader:
+        left = 50 - reader.streams()[0].next
+    assert left > 0
+    for name in ("ls", "verify", "dump"):
+        ended = run("log", name, tmp_path)
+        assert (ended.returncode, f" {left} more messages" in ended.stderr.decode()) == (0, True)
+
+    assert go_on(LogConfig(tmp_path), ["t"]) == {"t": 50}
+    for name in ("ls", "verify", "dump"):
+        ended = run("log", name, tmp_path)
+        assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_a_refused_message_takes_no_accepted_one_along(tmp_path):
+    accepted, refused = {}, 0
+    config = p2pmsg.PublisherConfig(linger_ms=500)  # so that all share a frame
+    with p2pmsg.Publisher(LOOPBACK, log=LogConfig(tmp_path), config=config) as publisher:
+        for number in range(20):
+            accepted[publisher.publish("t", number)] = number
+            for options in ({"value": bytes(2**21)}, {"value": bytes(2**19), "key": 5}):
+                try:
+                    publisher.publish("t", **options)
+                except p2pmsg.MessageError:
+                    refused += 1
+    assert refused == 40
+    found = read_all(tmp_path)["t"]
+    assert {sequence: message.value for sequence, message in found.items()} == accepted
+
+
 def test_a_log_that_was_cut_goes_on_past_what_was_in_it(tmp_path, caplog):
     returned = kill_one(tmp_path, "one")
     newest = max((tmp_path / "log").glob("*.log"))
@@ -135,6 +179,27 @@ def test_a_log_that_was_cut_goes_on_past_what_was_in_it(tmp_path, caplog):
 
     assert all(following[topic] >= count for topic, count in returned.items())
     assert "may have lost messages" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["into the files", "in their place"])
+def test_a_backup_put_back_into_its_directory_begins_a_new_session(tmp_path, how):
+    live, backup = tmp_path / "live", tmp_path / "backup"
+
+    def publish():
+        with p2pmsg.Publisher(LOOPBACK, log=LogConfig(live)) as publisher:
+            return publisher.session, publisher.publish("a", 1)
+
+    session, _ = publish()
+    shutil.copytree(live, backup)
+    assert publish() == (session, 1)
+    for path in backup.iterdir():
+        if how == "in their place" and path.stat().st_size:  # rsync leaves what is the same
+            shutil.copyfile(path, live / "new")
+            os.replace(live / "new", live / path.name)
+        else:
+            shutil.copyfile(path, live / path.name)
+
+    assert publish()[0] != session
 
 
 def test_a_copy_of_a_log_begins_a_new_session(tmp_path, caplog):

@@ -3,12 +3,13 @@
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import p2pmsg
-from tests.integration.commands import command, eventually, run, without_waiting
+from tests.integration.commands import P2PMSG, command, eventually, run, without_waiting
 
 LOOPBACK = "tcp://127.0.0.1:0"
 
@@ -140,6 +141,42 @@ def test_a_loss_is_told_on_standard_error(start, make_publisher, make_proxy):
     assert sub.output() == b"first\nlast\n"
     (line,) = sub.errors().splitlines()
     assert line.startswith("p2pmsg sub: lost 1 messages [1, 2) of 't' from 'feed'")
+
+
+ASCII = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [("request", "--help"), ("sub", "--help"), ("log", "ls", "ü")]
+)
+def test_text_is_written_where_the_locale_has_no_room_for_it(arguments):
+    done = run(*arguments, env=ASCII)
+    assert done.returncode == (0 if "--help" in arguments else 2)
+    assert b"Traceback" not in done.stderr
+    assert (done.stdout + done.stderr).decode()
+
+
+def test_a_jobs_text_is_printed_as_utf_8_whatever_the_locale(tmp_path):
+    place = f"ipc://{tmp_path}/queue"
+    with command(tmp_path, "push", place, env=ASCII) as push:
+        push.write("größe\n".encode())
+        push.process.stdin.close()
+        done = run("pull", place, "--count", "1", env=ASCII)
+        assert (done.returncode, done.stdout.decode()) == (0, "größe\n")
+        assert push.wait() == 0
+
+
+@pytest.mark.parametrize("arguments", [("pub", "t"), ("push",)])
+def test_a_closed_standard_input_is_told_in_one_line(arguments, tmp_path):
+    name, *rest = arguments
+    line = [*P2PMSG, name, f"ipc://{tmp_path}/x", *rest]
+    done = subprocess.run(
+        ["sh", "-c", '"$@" <&-', "sh", *line], capture_output=True, timeout=30, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"p2pmsg {name}: standard input is closed, and there is nothing to read\n"
+    )
 
 
 def test_a_port_in_use_is_told_in_one_line(make_publisher):

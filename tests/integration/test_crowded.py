@@ -10,7 +10,15 @@ import zmq
 import p2pmsg
 import transports
 from p2pmsg import wire
-from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually, start_child, take
+from tests.integration.peers import (
+    DEADLINE_S,
+    LOOPBACK,
+    eventually,
+    short_of_descriptors,
+    start_child,
+    take,
+)
+from transports import reply_memory
 
 FILES = 200
 
@@ -139,6 +147,78 @@ def test_connections_that_are_too_many_all_together_cost_the_one_with_most():
         sender.close()
 
 
+def test_giving_up_what_nobody_has_makes_no_room_for_more():
+    """300,000 prefixes passed the bound of 65,536 and took 850 MB, one "give up" behind each."""
+    sender = transports.ZmqSender(LOOPBACK, context=transports.context(), subscriptions_max=500)
+    try:
+        with socket.create_connection(address(sender.endpoint), timeout=5) as one:
+            one.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48))
+            one.sendall(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\3SUB")
+            answer = b""
+            while b"READY" not in answer:  # libzmq resets who sends messages before
+                answer += one.recv(4096)
+            with contextlib.suppress(ConnectionError):  # it is ended on the way
+                for number in range(1000):
+                    for note in (b"\1%d" % number, b"\0nobody has %d" % number):
+                        one.sendall(bytes((0, len(note))) + note)
+            eventually(
+                lambda: [sender.receive_subscriptions(), sender.connections.oversubscribed][1]
+            )
+    finally:
+        sender.close()
+
+
+def test_prefixes_that_others_took_up_first_count_too():
+    """Whoever subscribed to what a helper had, which then went, was counted with nothing."""
+    sender = transports.ZmqSender(LOOPBACK, context=transports.context(), subscriptions_max=4000)
+    try:
+        with flood(sender.endpoint, 0, 8) as keeper:
+            for round_ in range(10):
+                names = [b"\1%d-%d" % (round_, number) for number in range(1500)]
+                with flood(sender.endpoint, 0, 8) as helper:
+                    for name in names:
+                        helper.socket.send(name)
+                    taken = []
+                    eventually(
+                        lambda n=names, t=taken: t.extend(sender.receive_subscriptions())
+                        or len([note for note in t if note[:1] == b"\1"]) >= len(n)
+                        or sender.connections.oversubscribed
+                    )
+                    for name in names:
+                        keeper.socket.send(name)
+                    settle(sender)
+                settle(sender)
+            assert sender.connections.oversubscribed
+    finally:
+        sender.close()
+
+
+def settle(sender):
+    """Let what is on its way come in."""
+    quiet_s = time.monotonic() + 0.1
+    while time.monotonic() < quiet_s:
+        if sender.receive_subscriptions():
+            quiet_s = time.monotonic() + 0.1
+
+
+def test_who_gives_up_what_others_share_is_not_counted_with_it_for_ever():
+    sender = transports.ZmqSender(LOOPBACK, context=transports.context(), subscriptions_max=100)
+    try:
+        with flood(sender.endpoint, 0, 8) as one, flood(sender.endpoint, 0, 8) as other:
+            for number in range(500):
+                prefix = b"%d" % number
+                for first, then in ((one, other), (other, one)):
+                    first.socket.send(b"\1" + prefix)
+                    eventually(lambda p=prefix: b"\1" + p in sender.receive_subscriptions())
+                    then.socket.send(b"\1" + prefix)
+                    first.socket.send(b"\0" + prefix)
+                    then.socket.send(b"\0" + prefix)
+                    eventually(lambda p=prefix: b"\0" + p in sender.receive_subscriptions())
+            assert not sender.connections.oversubscribed
+    finally:
+        sender.close()
+
+
 def test_a_publisher_outlives_one_with_very_many_subscriptions():
     with p2pmsg.Publisher(LOOPBACK) as publisher:
         with p2pmsg.Subscriber(publisher.endpoint) as subscriber:
@@ -199,3 +279,57 @@ def test_a_probe_prefix_is_given_up_again():
         receiver.close()
     finally:
         sender.close()
+
+
+def test_who_asks_and_never_reads_fills_no_memory():
+    """A hundred of them kept 64 frames each: 3 GB, of frames of 500 KB."""
+    context = zmq.Context()
+    server = transports.ZmqRecoveryServer(
+        LOOPBACK, context=transports.context(), queue_frames=64
+    )
+    peers = []
+    try:
+        for _ in range(3):
+            peer = context.socket(zmq.DEALER)
+            peer.set(zmq.RCVHWM, 1)
+            peer.set(zmq.RCVBUF, 100_000)
+            peer.set(zmq.LINGER, 0)
+            peer.connect(server.endpoint)
+            peer.send(b"a request")
+            peers.append(peer)
+        who = [eventually(server.receive)[0] for _ in peers]
+        sent = dict.fromkeys(who, 0)
+        for _ in range(100):
+            for requester in who:
+                size = 500_000
+                sent[requester] += server.reply(requester, b"%d" % sent[requester] + bytes(size))
+            time.sleep(0.001)
+        limit = reply_memory.REQUESTER_BYTES_MAX
+        assert server.memory.bytes_held <= len(peers) * limit
+        assert max(sent.values()) < 60
+        for peer in peers:
+            peer.RCVTIMEO = 5000
+            got = [peer.recv()]
+            while len(got) not in sent.values():
+                got.append(peer.recv())
+            assert [int(data.rstrip(b"\0")) for data in got] == list(range(len(got)))
+        eventually(lambda: all(server.memory.has_room(one, limit) for one in who))
+        assert server.memory.bytes_held == 0
+    finally:
+        for peer in peers:
+            peer.close()
+        context.term()
+        server.close()
+
+
+def test_a_subscriber_joins_though_no_descriptor_was_left_for_a_moment(monkeypatch):
+    """It never asked again where repairs come from, and so never joined."""
+    tries = []
+    make = short_of_descriptors(transports.ZmqRecoveryClient, tries, 3)
+    monkeypatch.setattr(transports, "ZmqRecoveryClient", make)
+    with p2pmsg.Publisher(LOOPBACK) as publisher:
+        with p2pmsg.Subscriber(publisher.endpoint) as subscriber:
+            publisher.wait_for_subscribers(1, 5)
+            publisher.publish("t", 1)
+            assert subscriber.receive(DEADLINE_S).value == 1
+    assert len(tries) > 3

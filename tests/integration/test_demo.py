@@ -26,6 +26,7 @@ HAS_SPARK = bool(
 )
 needs_spark = pytest.mark.skipif(not HAS_SPARK, reason="Java or PySpark is not there")
 DEMO_TIMEOUT_S = 300.0
+SHORT = ("--seconds", "2")
 pytestmark = pytest.mark.timeout(DEMO_TIMEOUT_S + 30)
 MARKETS = pytest.mark.parametrize(
     "find", [ours, pytest.param(shared, marks=pytest.mark.long)], ids=["ours", "recorded"]
@@ -53,7 +54,7 @@ def test_the_demo_without_spark(tmp_path, transport):
     bars_file = tmp_path / "bars.csv"
     ended = run(
         "demo", "--no-spark", "--trades", "20000", "--json", "--output", str(bars_file),
-        "--transport", transport,
+        "--transport", transport, *SHORT,
     )  # fmt: skip
 
     assert ended.returncode == 0, ended.stderr
@@ -71,7 +72,7 @@ def test_the_demo_without_spark(tmp_path, transport):
 def test_the_publisher_is_killed_and_goes_on_from_its_log(tmp_path, transport):
     ended = run(
         "demo", "--no-spark", "--trades", "40000", "--json", "--log", str(tmp_path / "log"),
-        "--transport", transport,
+        "--transport", transport, *SHORT,
         timeout=DEMO_TIMEOUT_S,
     )  # fmt: skip
 
@@ -82,11 +83,11 @@ def test_the_publisher_is_killed_and_goes_on_from_its_log(tmp_path, transport):
 
 
 def test_the_demo_shows_progress_the_ledger_and_the_bars():
-    ended = run("demo", "--no-spark", "--trades", "2000")
+    ended = run("demo", "--no-spark", "--trades", "2000", "--seconds", "3")
 
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.decode().splitlines()
-    assert lines[0].startswith("playing 2,000 trades of a random walk within 6 s")
+    assert lines[0].startswith("playing 2,000 trades of a random walk within 3 s")
     assert sum("published" in line and "dropped" in line for line in lines) >= 3
     assert sum(line.endswith("balances") for line in lines) == 2
     assert lines[-1] == "the bars are equal to those computed straight from the input"
@@ -96,7 +97,7 @@ def test_without_java_the_demo_runs_all_else_and_says_what_is_missing(tmp_path):
     if importlib.util.find_spec(demo_run.SPARK_MODULE) is None:
         pytest.skip(f"{demo_run.SPARK_MODULE} is not there")
     env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
-    ended = run("demo", "--trades", "2000", "--json", env=env | {"PATH": str(tmp_path)})
+    ended = run("demo", "--trades", "2000", "--json", *SHORT, env=env | {"PATH": str(tmp_path)})
 
     assert ended.returncode == 0, ended.stderr
     summary = json.loads(ended.stdout)
@@ -122,7 +123,7 @@ importlib.machinery.PathFinder.find_spec = find_spec
 
 def test_the_demo_goes_over_tcp_without_the_extras(tmp_path):
     env = without(tmp_path, "crc32c", "rich", "pyspark", "pyarrow", "matplotlib")
-    ended = run("demo", "--trades", "2000", "--json", env=env)
+    ended = run("demo", "--trades", "2000", "--json", *SHORT, env=env)
 
     assert ended.returncode == 0, ended.stderr
     assert_good(json.loads(ended.stdout), 2000)
@@ -158,7 +159,7 @@ def test_the_demo_over_a_market_without_spark(find, tmp_path):
     market = find("market.jsonl.gz")
     bars_file = tmp_path / "bars.csv"
     ended = run(
-        "demo", "--no-spark", "--json", "--input", str(market), "--output", str(bars_file),
+        "demo", "--no-spark", "--json", "--input", str(market), "--output", str(bars_file), *SHORT,
         timeout=DEMO_TIMEOUT_S,
     )  # fmt: skip
 
@@ -192,8 +193,9 @@ def test_the_demo_over_a_recorded_market_with_spark(tmp_path):
 def test_the_demo_of_a_random_walk_with_spark(tmp_path):
     bars_file = tmp_path / "bars.csv"
     ended = run(
-        "demo", "--json", "--trades", "20000", "--output", str(bars_file), timeout=DEMO_TIMEOUT_S
-    )
+        "demo", "--json", "--trades", "20000", "--output", str(bars_file), *SHORT,
+        timeout=DEMO_TIMEOUT_S,
+    )  # fmt: skip
 
     assert ended.returncode == 0, ended.stderr
     assert read_csv(bars_file) == compute_bars(random_walk(20_000))
@@ -313,10 +315,12 @@ ENDINGS = {
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    def make(ending):
+    def make(ending, progress=None):
         (tmp_path / "stand_in.py").write_text(STAND_IN + ending)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        return run_demo(Source(trades=2000), Silent(), seconds=1.0, spark_module="stand_in")
+        return run_demo(
+            Source(trades=2000), progress or Silent(), seconds=0.2, spark_module="stand_in"
+        )
 
     return make
 
@@ -339,10 +343,16 @@ def test_a_spark_that_fails_is_told_by_its_last_words(stand_in):
 
 
 def test_a_spark_that_is_silent_is_given_up(stand_in, monkeypatch):
-    monkeypatch.setattr(demo_run, "_PATIENCE_S", 6.0)  # some of its processes start slowly
+    class Impatient(Silent):
+        """Has no more patience as soon as all but Spark is done: processes may start slowly."""
 
-    with pytest.raises(DemoError, match=r"nothing has gone on for 6 s: .*Spark "):
-        stand_in("time.sleep(100)\n")
+        def update(self, state):
+            done = [one.delivered == state.total for one in state.subscribers.values()]
+            if state.spark == "reading" and done == [True, True]:
+                monkeypatch.setattr(demo_run, "_PATIENCE_S", 1.0)
+
+    with pytest.raises(DemoError, match=r"nothing has gone on for 1 s: .*Spark reading"):
+        stand_in("time.sleep(100)\n", Impatient())
 
 
 def test_a_child_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):

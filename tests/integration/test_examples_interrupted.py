@@ -112,6 +112,30 @@ def test_ctrl_c_ends_an_example_with_spark_and_its_jvm(name, tmp_path):
         check(name, seconds, folder)
 
 
+SPAWNS = """
+import multiprocessing, signal, ctrl_c
+
+def tell():
+    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=tell)
+    with ctrl_c.held():
+        process.start()
+    tell()
+    process.join()
+"""
+
+
+def test_a_spawned_process_never_gets_what_was_held_back(tmp_path):
+    """The first one starts multiprocessing's tracker too, which lets signals through again."""
+    script = tmp_path / "spawns.py"
+    script.write_text(SPAWNS)
+    env = os.environ | {"PYTHONPATH": str(EXAMPLES), "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run([sys.executable, script], env=env, capture_output=True, timeout=60)
+    assert sorted(done.stdout.split()) == [b"False", b"True"], done.stderr
+
+
 @pytest.mark.parametrize("patient", [True, False])
 def test_an_error_leaves_no_process_behind_either(patient):
     script = "exec sleep 100" if patient else "trap '' TERM; while :; do sleep 0.1; done"

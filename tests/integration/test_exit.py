@@ -11,8 +11,9 @@ import sys
 import pytest
 
 import p2pmsg
-from p2pmsg import metrics
 from tests.integration.peers import LOOPBACK, ROOT, eventually, take
+from tests.integration.statsd_tools import collecting
+from tests.integration.test_udp_multicast import free_port
 
 PYTHONS = [sys.executable, *os.environ.get("P2PMSG_PYTHONS", "").split()]
 REFUSE = """
@@ -151,15 +152,12 @@ atexit.register(client.increment, "late", 5)
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_what_a_program_counted_before_it_ended_arrives(run, make_subscriber, python):
+def test_what_a_program_counted_before_it_ended_arrives(run, python):
     child = run(python, COUNT)
-    subscriber = make_subscriber(child.stdout.readline().strip())
-    eventually(lambda: subscriber.stats().publishers)
-    finish(child)
-    assert metrics.__name__
-    total = repr([message.value for message in take(subscriber, 1)])
-    assert "orders" in total
-    assert "late" in total
+    with collecting(exact=child.stdout.readline().strip()) as (collector, _):
+        eventually(lambda: collector.totals().clients)
+        finish(child)
+        eventually(lambda: collector.totals().counters == {"orders": 7, "late": 5})
 
 
 LATE = """
@@ -190,3 +188,61 @@ threading.Thread(target=puller.receive, daemon=True).start()
 @pytest.mark.parametrize("python", PYTHONS)
 def test_daemon_threads_at_work_are_not_complained_of(run, python):
     finish(run(python, DAEMON))
+
+
+RELAY = """
+import time
+from p2pmsg import LogConfig
+relay = p2pmsg.Relay(sys.argv[1], "tcp://127.0.0.1:0", log=LogConfig(sys.argv[2]))
+print(relay.endpoint, flush=True)
+relay.wait_for_subscribers(1, 20)
+print("joined", flush=True)
+while relay.stats().received < 20_000:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_what_a_relay_received_before_its_program_ended_is_served_and_logged(
+    run, make_publisher, make_subscriber, tmp_path, python
+):
+    log = pytest.importorskip("recovery.log")
+    if python != sys.executable:
+        pytest.skip("the other interpreters have no crc32c for a log")
+    publisher = make_publisher()
+    child = run(python, RELAY, publisher.endpoint, str(tmp_path))
+    subscriber = make_subscriber(child.stdout.readline().strip(), start="earliest")
+    assert child.stdout.readline() == "joined\n"
+    publisher.wait_for_subscribers(1, 20)
+    publisher.publish_many("t", [b"%0100d" % n for n in range(20_000)])
+    got = take(subscriber, 20_000)
+    assert [message.value for message in got] == [b"%0100d" % n for n in range(20_000)]
+    finish(child)
+    writer = log.LogWriter(log.LogConfig(tmp_path), session=1, now_ns=0)
+    assert writer.opened.clean
+    writer.release()
+
+
+MOLD = """
+feed = p2pmsg.MoldPublisher(sys.argv[1], session="S1", **eval(sys.argv[2]))
+sys.stdin.readline()
+for number in range(100):
+    feed.publish(b"%d" % number)
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_mold_session_ends_with_its_program(run, make_subscriber, tmp_path, python):
+    place = f"mold://239.255.11.7:{free_port()}?interface=127.0.0.1"
+    log = f"{{'log': p2pmsg.LogConfig({str(tmp_path)!r})}}" if python == sys.executable else "{}"
+    child = run(python, MOLD, place, log)
+    subscriber = make_subscriber(place, start="earliest", on_end="stop")
+    finish(child)
+    assert [m.value for m in take(subscriber, 100, 20)] == [b"%d" % n for n in range(100)]
+    with pytest.raises(p2pmsg.SessionEndedError):
+        subscriber.receive(20)
+    if python == sys.executable:
+        logs = pytest.importorskip("recovery.log")
+        writer = logs.LogWriter(logs.LogConfig(tmp_path), session=1, now_ns=0)
+        assert writer.opened.clean
+        writer.release()

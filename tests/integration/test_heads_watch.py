@@ -6,9 +6,14 @@ import time
 import pytest
 
 import p2pmsg
-from p2pmsg import HeadsWatch
+import transports
+from p2pmsg import HeadsWatch, wire
+from p2pmsg.control import Welcome
+from p2pmsg.multicast import datagram
+from tests.integration.peers import short_of_descriptors
 from tests.integration.test_udp_multicast import GROUP, free_port
 from tests.places import lasting_place
+from transports import UdpSender
 
 
 def wait_until(condition, seconds=10.0):
@@ -153,3 +158,41 @@ def test_a_multicast_publisher_is_asked_and_its_heartbeats_are_heard():
             publisher.publish("t", 2)
             wait_until(lambda: next_of(watch, place) == 2)
             assert watch.is_reachable(place)
+
+
+def test_what_strangers_announce_to_a_group_does_not_end_the_watch(opened_group):
+    """A recovery endpoint that is none of ZeroMQ's ended the thread for good."""
+    endpoint, stranger = opened_group
+    with p2pmsg.Publisher(endpoint) as publisher:
+        publisher.publish("t", 1)
+        with HeadsWatch([endpoint]) as watch:
+            wait_until(lambda: next_of(watch, endpoint) == 1)
+            places = ["udp://239.1.2.3:5", "memory://x", "mold://239.1.2.3:5", "?", "tcp://[::1]:9"]
+            for count, place in enumerate(places, 2):
+                for session in (publisher.session, 77):
+                    body = Welcome(publisher.name, place, 1000.0, 1, 0.0)
+                    frame = wire.control_frame(wire.Kind.WELCOME, session, body)
+                    stranger.send(datagram.seal(frame))
+                publisher.publish("t", 1)
+                wait_until(lambda n=count: next_of(watch, endpoint) == n)
+
+
+@pytest.fixture
+def opened_group():
+    endpoint = GROUP.format(91, free_port())
+    stranger = UdpSender(endpoint)
+    yield endpoint, stranger
+    stranger.close()
+
+
+def test_the_watch_goes_on_when_descriptors_were_short(monkeypatch):
+    """A socket that could not be made ended the thread for good."""
+    tries = []
+    for name in ("ZmqReceiver", "ZmqRecoveryClient"):
+        make = short_of_descriptors(getattr(transports, name), tries, 6)
+        monkeypatch.setattr(transports, name, make)
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
+        publisher.publish("t", 1)
+        with HeadsWatch([publisher.endpoint]) as watch:
+            wait_until(lambda: next_of(watch, publisher.endpoint) == 1, 20)
+            assert len(tries) > 6

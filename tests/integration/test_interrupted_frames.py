@@ -68,11 +68,22 @@ os._exit(0)
 """
 
 
+CASES = {  # each signal, each handler and each load once, then the rest
+    ("SIGINT", "usual", "alone"): (),
+    ("SIGINT", "own", "busy"): (),
+    ("SIGTERM", "own", "alone"): (),
+    ("SIGALRM", "own", "busy"): (),
+    ("SIGINT", "usual", "busy"): pytest.mark.long,
+    ("SIGINT", "own", "alone"): pytest.mark.long,
+    ("SIGTERM", "own", "busy"): pytest.mark.long,
+    ("SIGALRM", "own", "alone"): pytest.mark.long,
+}
+
+
 @pytest.mark.rounds(20, 400)
-@pytest.mark.parametrize("load", ["alone", "busy"])
 @pytest.mark.parametrize(
-    ("name", "handler"),
-    [("SIGINT", "usual"), ("SIGINT", "own"), ("SIGTERM", "own"), ("SIGALRM", "own")],
+    ("name", "handler", "load"),
+    [pytest.param(*case, marks=marks) for case, marks in CASES.items()],
 )
 def test_nothing_is_lost_where_a_frame_is_freed(name, handler, load, rounds):
     command = [sys.executable, "-c", PUBLISHES, name, load, handler, str(rounds)]

@@ -3,10 +3,15 @@
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
+import zmq
 
 import p2pmsg
+from p2pmsg import control, wire
+from p2pmsg.wire import Kind
+from recovery.budget import TokenBucket
 from tests.integration.joiners import Joiner, can_open, join_all, turn_until
 from tests.integration.peers import LOOPBACK, ROOT
 
@@ -123,3 +128,52 @@ def test_1000_join_from_several_processes(publisher, is_busy, request):
     results = [child.communicate(timeout=110)[0].split() for child in children]
     assert [result[0] for result in results] == ["250"] * 4, results
     assert all(int(echoes) <= int(probes) for _, echoes, probes, _ in results), results
+
+
+class Former:
+    """Raw sockets that do as a subscriber of a former release does, and a very impatient one."""
+
+    def __init__(self, context, publisher, number):
+        self.probe = number
+        self.echoes = 0
+        self.data = context.socket(zmq.SUB)
+        self.data.set(zmq.SUBSCRIBE, b"")
+        self.data.set(zmq.SUBSCRIBE, wire.control_prefix(Kind.ECHO, self.probe))
+        self.data.connect(publisher.endpoint)
+        self.requests = context.socket(zmq.DEALER)
+        self.requests.connect(publisher.recovery_endpoint)
+        body = control.Probe(self.probe, ["*"], "latest")
+        self.question = wire.control_frame(Kind.PROBE, publisher.session, body)
+
+    def turn(self):
+        self.requests.send(self.question, zmq.NOBLOCK)
+        while self.data.poll(0):
+            data = self.data.recv()
+            self.echoes += data[:1] == b"\0" and data[4] == Kind.ECHO
+
+
+def test_subscribers_of_a_former_release_cannot_livelock_a_publisher(publisher, busy, monkeypatch):
+    """Each asks without end, and each answer goes to all of them: so many frames, and no more."""
+    monkeypatch.setattr(publisher._core.control, "_bucket", TokenBucket(4000, 400))
+    context = zmq.Context()
+    former = [Former(context, publisher, number) for number in range(40)]
+    try:
+        begun, before = time.monotonic(), len(busy)
+        while time.monotonic() - begun < 2:
+            for one in former:
+                one.turn()
+        took = time.monotonic() - begun
+        stats = publisher.stats()
+        echoes = sum(one.echoes for one in former)
+        # Each answer takes as many tokens as there are connections, those of the others too.
+        assert 0 < echoes <= 400 + 4000 * took + 2 * len(former)
+        assert stats.control_rationed > 0
+        assert len(busy) > before + 5
+        (joiner,), _ = join_all(publisher.endpoint, 1, JOIN_S, first=1000)
+        assert joiner.joined
+        close([joiner])
+    finally:
+        for one in former:
+            one.data.close(linger=0)
+            one.requests.close(linger=0)
+        context.term()

@@ -1,6 +1,7 @@
 """Exact metrics over real sockets: loss, cuts, restarts, SIGKILL; and the same calls by StatsD."""
 
 import contextlib
+import errno
 import json
 import random
 import signal
@@ -13,6 +14,11 @@ import pytest
 
 import p2pmsg
 from p2pmsg import metrics
+from p2pmsg.metrics.state_file import StateFile
+from p2pmsg.metrics.totals import ExactTotals
+from p2pmsg.statsd.aggregate import Aggregator
+from p2pmsg.statsd.config import AggregateConfig
+from p2pmsg.statsd.exact import ExactInlet
 from p2pmsg.testing import TcpProxy
 from tests.integration.statsd_tools import LOOPBACK, collecting, until
 from tests.places import lasting_place
@@ -93,9 +99,11 @@ def test_totals_are_exact_with_a_fifth_of_the_frames_lost_and_connections_cut(op
     )
 
 
-def test_totals_go_on_exactly_after_the_collector_was_killed_again_and_again(tmp_path):
+@pytest.mark.rounds(2, 8)
+def test_totals_go_on_exactly_after_the_collector_was_killed_again_and_again(tmp_path, rounds):
     state = str(tmp_path / "state")
-    with metrics.Client(LOOPBACK, interval_ms=0) as client:
+    # In the end it would wait for the collector that was killed last.
+    with metrics.Client(LOOPBACK, interval_ms=0, close_timeout=0.1) as client:
         with TcpProxy(client.endpoint, frame_loss=LOSS, seed=3) as proxy:
             sent, stop = [0], threading.Event()
 
@@ -109,7 +117,7 @@ def test_totals_go_on_exactly_after_the_collector_was_killed_again_and_again(tmp
             thread = threading.Thread(target=count)
             thread.start()
             reached = 0
-            for _ in range(4):
+            for _ in range(rounds):
                 with child("collect", state, proxy.endpoint) as process:
                     # It has to get further than the one before, and dies in the middle of it.
                     reached = say_until(
@@ -203,23 +211,24 @@ class LoggedClient:
 
 
 @pytest.mark.parametrize("collector_is", ["there", "late"])
+@pytest.mark.rounds(2, 10)
 def test_what_a_client_with_a_log_accepted_arrives_once_however_often_it_is_killed(
-    tmp_path, opened, collector_is
+    tmp_path, opened, collector_is, rounds
 ):
     client = LoggedClient(tmp_path / "log")
     with client.counting(10_000) as process:
         client.follow(process, 50)
     proxy = opened.enter_context(TcpProxy(client.place, frame_loss=LOSS, seed=5))
     with contextlib.ExitStack() as stack:
-        for number in range(5):
-            if number == (0 if collector_is == "there" else 4):
+        for number in range(rounds):
+            if number == (0 if collector_is == "there" else rounds - 1):
                 collector, _ = stack.enter_context(collecting(exact=proxy.endpoint))
             with client.counting(10_000) as process:
                 client.follow(process, len(client.done) + 50)
         with client.counting(0):
             until(lambda: client.has_arrived(collector.totals()), 30)
             until(lambda: collector.totals().is_exact, 30)  # it has joined the client again
-    assert len(client.done) >= 300
+    assert len(client.done) >= 50 * (rounds + 1)
 
 
 def test_gauges_and_totals_stand_as_they_were_after_a_restart(tmp_path):
@@ -238,6 +247,19 @@ def test_gauges_and_totals_stand_as_they_were_after_a_restart(tmp_path):
     assert (first["g", "g"]["value"], second["g", "g"]["value"]) == (5, 3)
     assert (first["c", "c"]["total"], second["c", "c"]["total"]) == (2, 3)
     assert (first["c", "c"]["count"], second["c", "c"]["count"]) == (0, 1)
+
+
+def test_what_was_kept_last_is_written_however_late_it_was_kept(tmp_path):
+    path, aggregator = tmp_path / "s", Aggregator(AggregateConfig())
+    inlet = ExactInlet(["tcp://127.0.0.1:1"], aggregator, threading.Lock(), StateFile(path))
+    inlet.stop()
+    inlet.keep()
+    until(path.exists)
+    inlet._threads[1].join(0.2)  # who writes has nothing to do: it must not end for that
+    path.unlink()
+    inlet.keep()  # as the last flush does
+    inlet.close()
+    assert path.exists()
 
 
 def test_what_cannot_be_repeated_is_told_with_its_range():
@@ -340,3 +362,51 @@ def test_a_state_that_is_none_is_refused(tmp_path):
     with pytest.raises(p2pmsg.ConfigError, match="a folder that is there"):
         with collecting(exact=LOOPBACK.replace(":0", ":1"), state=tmp_path / "no" / "state"):
             pass
+
+
+def test_a_state_that_cannot_be_written_for_a_while_is_written_later(tmp_path, monkeypatch, caplog):
+    state = tmp_path / "s"
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with metrics.Client(LOOPBACK, interval_ms=0) as client:
+        with collecting(exact=client.endpoint, state=state, interval_s=0.05) as (collector, _):
+            with monkeypatch.context() as patch:
+                patch.setattr(StateFile, "save", lambda *_: (_ for _ in ()).throw(full))
+                client.increment("a", 3)
+                until(lambda: collector.totals().counters.get("a") == 3)
+                until(lambda: collector.totals().state_errors > 1)
+        assert ExactTotals.decode(state.read_bytes()).counters == {"a": 3}
+    said = [record.message for record in caplog.records if "state" in record.message]
+    assert len(said) == 2
+    assert "No space left" in said[0]
+    assert "again" in said[1]
+
+
+def test_what_is_counted_last_is_in_the_state_though_one_was_just_being_written(
+    tmp_path, monkeypatch
+):
+    state, save = tmp_path / "s", StateFile.save
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait(file, data):
+        begun.set()
+        go_on.wait(20)
+        save(file, data)
+
+    with metrics.Client(LOOPBACK, interval_ms=0) as client:
+        with collecting(exact=client.endpoint, state=state, interval_s=0.05) as (collector, _):
+            monkeypatch.setattr(StateFile, "save", wait)
+            begun.wait(20)
+            client.increment("a", 3)
+            until(lambda: collector.totals().counters.get("a") == 3)
+            exact = collector._exact
+            stop = exact.stop
+
+            def stop_late():
+                stop()
+                go_on.set()
+                until(lambda: exact._unsaved is None)
+                time.sleep(0.1)  # for its thread to look whether it may end
+                exact.totals.counters["a"] = 4  # what came after the last flush
+
+            monkeypatch.setattr(exact, "stop", stop_late)
+        assert ExactTotals.decode(state.read_bytes()).counters == {"a": 4}

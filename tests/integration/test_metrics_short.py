@@ -1,20 +1,23 @@
 """Exact metrics of programs that live for a moment, and of those that are killed."""
 
+import contextlib
 import logging
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
+import p2pmsg
 from p2pmsg import control, metrics, wire
 from p2pmsg.wire import Kind
 from tests.integration.statsd_tools import LOOPBACK, collecting, until
 from tests.integration.test_metrics_exact import child, say_until
 from tests.places import lasting_place
 
-PROGRAMS, CALLS = 10, 100
+CALLS = 100
 
 
 def run_short(place, ending):
@@ -24,9 +27,9 @@ def run_short(place, ending):
 
 
 @pytest.mark.parametrize("ending", ["close", "exit", "no_threads", "fork"])
-def test_short_programs_in_turn_lose_nothing(ending):
-    place = lasting_place()
-    count = PROGRAMS if ending == "close" else 2
+@pytest.mark.rounds(2, 10)
+def test_short_programs_in_turn_lose_nothing(ending, rounds):
+    place, count = lasting_place(), rounds
     with collecting(exact=place) as (collector, _):
         for _ in range(count):
             done = run_short(place, ending)
@@ -165,3 +168,30 @@ def test_a_client_that_sent_nothing_waits_for_nobody():
     client.close()
     assert client.undelivered == 0
     assert time.monotonic() - began < 600
+
+
+def test_who_only_reads_the_deltas_is_no_collector(caplog):
+    client = metrics.Client(LOOPBACK, interval_ms=10, close_timeout=0.3)
+    with p2pmsg.Subscriber(client.endpoint, start="earliest") as reader:
+        client.increment("hits")
+        reader.receive(timeout=20)
+        client.increment("hits")
+        closing = threading.Thread(target=client.close)
+        closing.start()
+        reader.receive(timeout=20)
+        with contextlib.suppress(TimeoutError):
+            reader.receive(timeout=2)  # so that it says that it has everything
+        closing.join()
+    assert client.undelivered == 2
+    assert "2 of 2 messages of deltas went nowhere: confirmed by no collector" in caplog.text
+
+
+def test_a_relay_keeps_the_deltas_for_collectors(tmp_path):
+    client = metrics.Client(LOOPBACK, interval_ms=10, close_timeout=20)
+    with p2pmsg.Relay(client.endpoint, f"ipc://{tmp_path}/relay"):
+        for _ in range(10):
+            client.increment("hits")
+        client.close()
+        assert client.undelivered == 0
+        with collecting(exact=f"ipc://{tmp_path}/relay") as (collector, _):
+            until(lambda: collector.totals().counters == {"hits": 10})

@@ -9,14 +9,19 @@ import time
 import pytest
 
 import p2pmsg
-from p2pmsg.mold import codec
 from p2pmsg.testing.kernel_loss import lose_datagrams
+from tests.integration.mold import (
+    Group,
+    itch_messages,
+    make_feed,
+    place,
+    playing,
+    reader_of,
+)
 from tests.integration.peers import check_ledger, eventually, ranges, take
-from tests.integration.test_udp_mold import itch_messages, make_feed, place, reader_of
 from tests.integration.test_udp_multicast import free_port
 
 __all__ = ["make_feed", "place"]
-SESSION = b"S1".ljust(10)
 
 
 @pytest.fixture
@@ -32,28 +37,6 @@ def silent_server(opened):
     return make
 
 
-class Group:
-    """Sends packets of a feed as they are wanted."""
-
-    def __init__(self, opened, endpoint):
-        at = endpoint.removeprefix("mold://").partition("?")[0]
-        host, _, port = at.rpartition(":")
-        self._to = host, int(port)
-        self._socket = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        self._socket.setsockopt(
-            socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1")
-        )
-
-    def send(self, start, *messages, name=SESSION):
-        self._socket.sendto(codec.packet(name, start, messages), self._to)
-
-    def heartbeat(self, following, name=SESSION):
-        self._socket.sendto(codec.heartbeat(name, following), self._to)
-
-    def end(self, following, name=SESSION):
-        self._socket.sendto(codec.end_of_session(name, following), self._to)
-
-
 def test_a_request_server_that_is_not_found_is_no_end_of_the_feed(
     make_feed, make_subscriber, place, caplog
 ):
@@ -62,16 +45,8 @@ def test_a_request_server_that_is_not_found_is_no_end_of_the_feed(
     where = reader_of(place + "&request=no-such-host.invalid:17001", feed)
     subscriber = make_subscriber(where, start="earliest")
     lose_datagrams(subscriber, 0.05)
-
-    def play():
-        for at in range(0, len(messages), 20):
-            feed.publish_many(messages[at : at + 20])
-            time.sleep(0.0005)
-
-    playing = threading.Thread(target=play)
-    playing.start()
-    got = take(subscriber, len(messages))
-    playing.join()
+    with playing(feed, messages):
+        got = take(subscriber, len(messages))
     assert [message.value for message in got] == messages
     stats = check_ledger(subscriber, lost=0)
     assert sum(stats.repaired.values()) > 0
@@ -118,7 +93,7 @@ def test_of_two_servers_one_dead_one_is_hardly_asked(
         while dead.recv(100):
             to_dead += 1
     assert to_dead < feed.stats().requests / 5
-    assert "does not answer" in caplog.text
+    eventually(lambda: "does not answer" in caplog.text)
 
 
 def test_without_a_request_server_a_loss_is_reported_soon(make_subscriber, place, opened):

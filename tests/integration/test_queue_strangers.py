@@ -1,10 +1,16 @@
 """Strangers that connect to a pusher: what they get, and what they cannot do."""
 
 import re
+import secrets
+import threading
+import time
 
 import pytest
+import zmq
 
 import p2pmsg
+from p2pmsg.queue import frames
+from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 from tests.integration.commands import eventually, run
 from tests.integration.test_queue import wait_for_workers
 
@@ -124,3 +130,131 @@ LIMITS = {
 def test_settings_have_limits(name, change):
     with pytest.raises(p2pmsg.ConfigError, match=name):
         p2pmsg.PusherConfig(**change)
+
+
+class Hostile:
+    """A raw socket that says hello as a worker does, and then what it likes."""
+
+    def __init__(self, context, endpoint, routing_id=None):
+        self.worker = secrets.randbits(64)
+        self.jobs, self.serial = [], 0
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.set(zmq.LINGER, 0)
+        self.socket.set(zmq.SNDHWM, 50)
+        if routing_id is not None:
+            self.socket.set(zmq.ROUTING_ID, routing_id)
+        self.socket.connect(endpoint)
+        self.send(Kind.QUEUE_REPORT, frames.Report())
+
+    def send(self, kind, body=None, sequence=0):
+        try:
+            frame = control_frame(kind, self.worker, body, sequence=sequence)
+            self.socket.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            pass
+
+    def report(self, **fields):
+        self.serial += 1
+        self.send(Kind.QUEUE_REPORT, frames.Report(**fields), self.serial)
+
+    def listen(self):
+        """Answer who it is, and note what it gets."""
+        while self.socket.poll(0):
+            frame = Frame(self.socket.recv())
+            if frame.kind == Kind.QUEUE_WHO:
+                token = frames.read(frame, frames.Who).token
+                hello = frames.Hello("hostile", "", 0, 0, 2**31, token, self.serial, [], [])
+                self.send(Kind.QUEUE_HELLO, hello)
+            elif frame.kind == Kind.JOBS:
+                self.jobs += range(frame.sequence, frame.sequence + frame.count)
+
+
+def only_holds(one, endpoint):
+    one.send(Kind.QUEUE_REPORT, frames.Report())  # it lives
+
+
+def rejects(one, endpoint):
+    while one.jobs:
+        one.report(refusals=[frames.Refusal(one.jobs.pop(), False, "x" * 4000, 1e300)])
+
+
+def sends_long_reports(one, endpoint):
+    one.send(Kind.QUEUE_REPORT, LONG, one.serial + 1)
+
+
+def gives_all_back_at_once(one, endpoint):
+    one.report(acks=[(0, 1)], released=[(0, 2**62)], extended=[(0, 1e300), (0, 1e14)])
+
+
+def sends_garbage(one, endpoint):
+    one.socket.send(secrets.token_bytes(60), zmq.NOBLOCK)
+    try:
+        frame = bytearray(control_frame(Kind.QUEUE_REPORT, one.worker, LONG, sequence=1)[:200])
+        one.socket.send(bytes(frame), zmq.NOBLOCK)
+        one.socket.send_multipart([b"", b"a", b"b"], zmq.NOBLOCK)
+    except zmq.Again:
+        pass
+
+
+def comes_again_and_again(one, endpoint):
+    """Over a new connection with the same ROUTING_ID, with jobs in hand."""
+    if one.jobs:
+        one.jobs.clear()
+        one.socket.disconnect(endpoint)
+        one.socket.connect(endpoint)
+        one.worker = secrets.randbits(64)
+        one.serial = 0
+        one.send(Kind.QUEUE_REPORT, frames.Report())
+
+
+LONG = frames.Report(acks=[(2 * n, 2 * n + 1) for n in range(10**6, 10**6 + frames.RANGES_MAX)])
+BEHAVIOURS = [
+    only_holds, rejects, sends_long_reports, gives_all_back_at_once,
+    sends_garbage, comes_again_and_again,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=lambda one: one.__name__)
+def test_an_honest_worker_gets_its_share_whatever_ten_others_do(
+    make_pusher, make_puller, behaviour
+):
+    limits = p2pmsg.QueueConfig(
+        ack_timeout_ms=400, reject_delay_max_ms=200, hold_ms=300, deliveries_max=1000,
+        extend_max_ms=200,
+    )
+    pusher = make_pusher(config=p2pmsg.PusherConfig(queue=limits, job_timeout_ms=200))
+    context, stop = zmq.Context(), threading.Event()
+    hostile = [Hostile(context, pusher.endpoint, b"thief %d" % (n // 2)) for n in range(10)]
+
+    def misbehave():
+        while not stop.wait(0.005):
+            for one in hostile:
+                try:
+                    one.listen()
+                    behaviour(one, pusher.endpoint)
+                except (zmq.Again, FrameError):
+                    pass
+
+    thread = threading.Thread(target=misbehave)
+    thread.start()
+    try:
+        wait_for_workers(pusher, 5)  # libzmq refuses those with another's ROUTING_ID
+        for number in range(JOBS):
+            pusher.push(number, key=f"k{number % 50}" if number % 2 else None)
+        worker, done = make_puller(pusher.endpoint, name="honest"), []
+        deadline = time.monotonic() + 40
+        while len(done) < JOBS and time.monotonic() < deadline:
+            with worker.receive(timeout=30) as job:
+                done.append(job.value)
+        stats = pusher.stats()
+        assert (sorted(set(done)), stats.dead) == ([*range(JOBS)], 0), stats
+        assert len(pusher._core._peers) <= 2 * limits.workers_max
+        assert len(pusher._core.outbox) < 1000
+    finally:
+        stop.set()
+        thread.join()
+        for one in hostile:
+            one.socket.close()
+        context.term()
+    pusher.drain(timeout=30)
+    assert pusher.stats().balanced

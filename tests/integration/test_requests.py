@@ -4,8 +4,10 @@ import threading
 import time
 
 import pytest
+import zmq
 
 import p2pmsg
+from p2pmsg.requests import frames
 from p2pmsg.testing.proxy import TcpProxy
 from tests.integration.commands import eventually
 
@@ -180,3 +182,24 @@ BAD = {
 def test_bad_arguments_are_refused(make_requester, call, error, text):
     with pytest.raises(error, match=text):
         call(make_requester("tcp://127.0.0.1:1"))
+
+
+def test_who_asks_and_never_reads_fills_no_memory(make_responder, make_requester):
+    """Its replies waited, 100,000 of them, whatever their size: 0.7 GB of 200 KB in seconds."""
+    answer = bytes(500_000)
+    responder = make_responder({"t": lambda _: answer}, cache_max=0)
+    context = zmq.Context()
+    silent = context.socket(zmq.DEALER)
+    try:
+        silent.set(zmq.RCVHWM, 1)
+        silent.set(zmq.RCVBUF, 100_000)
+        silent.set(zmq.LINGER, 0)
+        silent.connect(responder.endpoint)
+        for number in range(100):
+            silent.send(frames.request_frame(b"t", 1, number, 1000, b"\xc0"))
+        eventually(lambda: responder.answered + responder.unsent == 100)
+        assert responder.unsent > 40
+        assert make_requester(responder.endpoint).request("t", 1, timeout=5) == answer
+    finally:
+        silent.close()
+        context.term()

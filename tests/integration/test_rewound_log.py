@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 import p2pmsg
+from tests.integration.peers import eventually
 
 pytest.importorskip("recovery.log")
 
@@ -32,8 +33,9 @@ def take(subscriber, count):
     return [subscriber.receive(timeout=20).value for _ in range(count)]
 
 
+@pytest.mark.parametrize("count", [50, 250], ids=["behind", "passed"])
 @pytest.mark.parametrize("policy", ["raise", "report"])
-def test_a_live_subscriber_is_told_and_gets_the_new_messages(tmp_path, policy):
+def test_a_live_subscriber_is_told_and_gets_the_new_messages(tmp_path, policy, count):
     reports = []
     on_gap = "raise" if policy == "raise" else reports.append
     with p2pmsg.Subscriber(ENDPOINT.format(tmp_path), start="earliest", on_gap=on_gap) as sub:
@@ -44,17 +46,17 @@ def test_a_live_subscriber_is_told_and_gets_the_new_messages(tmp_path, policy):
 
         restored(tmp_path, send)
         with publisher(tmp_path) as one:
-            one.publish_many("t", [f"new {n}" for n in range(50)])
+            one.publish_many("t", [f"new {n}" for n in range(count)])
             if policy == "raise":
                 with pytest.raises(p2pmsg.SessionRewoundError) as caught:
                     sub.receive(timeout=20)
                 reports.append(caught.value.report)
-            assert take(sub, 50) == [f"new {n}" for n in range(50)]
+            assert take(sub, count) == [f"new {n}" for n in range(count)]
             (report,) = reports
             assert isinstance(report, p2pmsg.RewoundReport)
             assert (report.start, report.stop, report.reason.value) == (100, 200, "rewound")
             stats = sub.stats()
-            assert (stats.streams_rewound, stats.delivered, stats.lost) == (1, 250, 0)
+            assert (stats.streams_rewound, stats.delivered, stats.lost) == (1, 200 + count, 0)
             assert stats.balanced
 
 
@@ -81,3 +83,39 @@ def test_a_subscriber_with_a_cursor_that_was_away_gets_the_new_messages(tmp_path
         with subscriber() as sub:
             assert take(sub, 1) == ["later"]
             assert sub.stats().streams_rewound == 0  # the cursor was set back
+
+
+def test_a_relay_keeps_what_it_has_and_says_so(tmp_path, caplog):
+    with p2pmsg.Relay(ENDPOINT.format(tmp_path), f"ipc://{tmp_path}/relay") as relay:
+
+        def send(one, values):
+            before = relay.stats().received
+            one.publish_many("t", list(values))
+            eventually(lambda: relay.stats().received == before + len(values))
+
+        restored(tmp_path, send)
+        with publisher(tmp_path) as one:
+            one.publish_many("t", [f"new {n}" for n in range(50)])
+            eventually(lambda: "Those that this relay has keep them here" in caplog.text)
+            with p2pmsg.Subscriber(f"ipc://{tmp_path}/relay", start="earliest") as sub:
+                assert take(sub, 200) == list(range(200))
+
+
+def test_a_relay_counts_it_and_keeps_what_it_has(tmp_path, caplog):
+    place = f"ipc://{tmp_path}/relay"
+    with (
+        p2pmsg.Relay(ENDPOINT.format(tmp_path), place) as relay,
+        p2pmsg.Subscriber(place, start="earliest") as sub,
+    ):
+
+        def send(one, values):
+            one.publish_many("t", list(values))
+            assert take(sub, len(values)) == list(values)
+
+        restored(tmp_path, send)
+        with publisher(tmp_path) as one:
+            one.publish_many("t", [f"new {n}" for n in range(50)])
+            eventually(lambda: relay.stats().streams_rewound == 1)
+            one.publish_many("t", [f"new {n}" for n in range(50, 110)])
+            assert take(sub, 10) == [f"new {n}" for n in range(100, 110)]
+        assert "it drops the other ones" in caplog.text

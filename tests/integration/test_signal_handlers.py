@@ -1,5 +1,6 @@
 """A signal handler that uses the publisher, or the pusher, which it struck in: behind each call."""
 
+import collections
 import signal
 import sys
 from functools import partial
@@ -7,16 +8,17 @@ from functools import partial
 import pytest
 
 import p2pmsg
-from p2pmsg import batch, open_batches, publisher_core
+from p2pmsg import batch, kept_batch, open_batches, publisher_core
 from p2pmsg.queue import gather, pusher
-from p2pmsg.sync import bulk, exclusive, outgoing, publisher
-from tests.integration.peers import TOPIC, check_ledger, take
+from p2pmsg.sync import acknowledge, bulk, exclusive, outgoing, publisher
+from tests.integration.peers import LOOPBACK, TOPIC, check_ledger, take
 
 STRIKES = 60
 FILES = {
     module.__file__
     for module in (
-        batch, bulk, exclusive, gather, open_batches, outgoing, publisher, publisher_core, pusher,
+        acknowledge, batch, bulk, exclusive, gather, kept_batch, open_batches, outgoing, publisher,
+        publisher_core, pusher,
     )
 }  # fmt: skip
 
@@ -59,6 +61,28 @@ class Handler:
             self.results.append(self.act())
         except p2pmsg.ReentrantCallError:
             self.refused += 1
+
+
+class LineHandler(Handler):
+    """The same before the n-th line in `FILES`."""
+
+    def strike_in(self, number, work):
+        self.left = number
+        sys.settrace(self._trace)
+        try:
+            return work()
+        finally:
+            sys.settrace(None)
+
+    def _trace(self, frame, event, _):
+        if frame.f_code.co_filename not in FILES:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                signal.raise_signal(self.number)
+        return self._trace
 
 
 @pytest.mark.parametrize("own", ["publish", "publish_many", "mixed"])
@@ -109,6 +133,45 @@ def test_a_handler_may_always_ask_for_the_counters(make_publisher):
     assert struck.results == sorted(struck.results)
 
 
+@pytest.mark.parametrize("acknowledge", [None, "written", "synced"])
+@pytest.mark.parametrize("own", ["publish", "publish_many"])
+def test_a_handler_that_closes_never_waits_for_what_it_struck_in(
+    tmp_path, opened, own, acknowledge
+):
+    """It closes, or is refused at once: the thread that it waits for needs no lock of its frame."""
+    ends = collections.Counter()
+    values = ["own"] * 700
+    at = 0
+    while at < 400:
+        at += 1 if at < 60 else at // 10
+        log = None if acknowledge is None else p2pmsg.LogConfig(
+            tmp_path / str(at), acknowledge=acknowledge
+        )  # fmt: skip
+        sender = p2pmsg.Publisher(LOOPBACK, log=log)
+        opened.callback(sender.close, 0.0)
+
+        def work(sender=sender):
+            for _ in range(3):
+                if own == "publish":
+                    sender.publish(TOPIC, "own")
+                else:
+                    sender.publish_many(TOPIC, values)
+
+        driver = sender._driver
+        with LineHandler(partial(sender.close, timeout=30.0)) as struck:
+            try:
+                struck.strike_in(at, work)
+            except (p2pmsg.ClosedError, p2pmsg.LogFailedError):  # without a last fsync
+                assert struck.results
+        ends["closed"] += len(struck.results)
+        ends["refused"] += struck.refused
+        if struck.results:
+            assert not driver._thread.is_alive()  # else it was given up after 5 s
+        sender.close(timeout=0.0)
+    assert ends["closed"]
+    assert ends["refused"]
+
+
 @pytest.mark.parametrize("what", ["flush", "close"])
 def test_a_handler_that_flushes_or_closes_does_so_or_is_refused(
     make_publisher, make_subscriber, what
@@ -124,7 +187,7 @@ def test_a_handler_that_flushes_or_closes_does_so_or_is_refused(
                 accepted.append(sender.publish(TOPIC, value))
 
         # Where the message was about to be sent, nobody gets it, and the close waits for that.
-        ends = sender.flush if what == "flush" else partial(sender.close, timeout=1.0)
+        ends = sender.flush if what == "flush" else partial(sender.close, timeout=0.5)
         with Handler(ends) as struck:
             try:
                 struck.strike_in(number, work)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import time
 
 import pytest
@@ -55,6 +56,38 @@ def test_what_was_gathered_is_flushed_when_it_is_told_to_end(start, number):
     assert "501 metrics in 501 packets" in errors
     assert "1 bad lines: 1 no_type" in errors
     assert "Traceback" not in errors
+
+
+def test_sigterm_again_and_again_disturbs_no_flush_and_changes_no_status(start):
+    carbon = Carbon()
+    command, places = start(
+        *ANYWHERE, "--interval", "3600", "--graphite", f"127.0.0.1:{carbon.port}"
+    )
+    send(places[0], *[b"a:1|c"] * 500)
+    while command.process.poll() is None:
+        command.process.send_signal(signal.SIGTERM)
+        time.sleep(0.005)
+
+    assert command.wait() == 0
+    eventually(lambda: carbon.paths().get("stats_counts.a") == 500)
+    carbon.close()
+    assert "Traceback" not in command.errors()
+
+
+def test_whatever_was_dropped_is_told_at_the_end(start, tmp_path):
+    listen = f"tcp://127.0.0.1:0,unixstream://{tmp_path}/frames"
+    command, places = start("--listen", listen, "--console", "--interval", "0.2", "--stats")
+    with open_client(places[0]) as client, open_client(places[1]) as frames:
+        frames.sendall(struct.pack("<I", 100) + b"half:1|c")
+        frames.close()
+        client.sendall(b"good:1|c\r\n\r\n\n" + b"x" * 200_000 + b":1|c\nafter:1|c\n")
+        eventually(lambda: b"after" in command.output())
+    command.process.send_signal(signal.SIGTERM)
+    assert command.wait() == 0
+    errors = command.errors()
+    assert "1 lines or frames too long" in errors
+    assert "1 last lines or frames cut off" in errors
+    assert "bad lines" not in errors  # an empty line with a carriage return is an empty line
 
 
 def test_after_sigkill_the_next_one_takes_over(start, tmp_path):
@@ -115,6 +148,7 @@ WRONG = {
     "--percentiles=90,x": "numbers separated by commas",
     "--percentiles=101": "from -100 to 100",
     "--timer-metrics=a,,b": "names of fields",
+    "--timer-metrics=medain --graphite=127.0.0.1:1": "not 'medain'",
     "--graphite=carbon": "HOST:PORT",
     "--prometheus=h:99999": "HOST:PORT",
     "--publish=udp://h:1": "udp",
@@ -127,7 +161,7 @@ WRONG = {
 
 @pytest.mark.parametrize("argument", WRONG)
 def test_a_wrong_argument_is_refused_in_one_line(argument):
-    done = run("statsd", argument)
+    done = run("statsd", *argument.split())
 
     assert done.returncode == 2
     (line,) = done.stderr.decode().splitlines()

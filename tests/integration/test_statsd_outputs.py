@@ -104,11 +104,19 @@ def scrape(port, path="/metrics"):
 
 
 def samples(text):
-    return {
-        (sample.name, *sorted(sample.labels.items())): (family.type, sample.value)
+    """Return what Prometheus would take, by name and labels; each stands there once."""
+    found = [
+        ((sample.name, *sorted(sample.labels.items())), (family.type, sample.value))
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-    }
+    ]
+    assert len(found) == len(dict(found))
+    # The parser puts `_total` to counters, so look at the lines as well.
+    lines = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(lines) == len(set(lines))
+    types = [line.split(" ")[2] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
+    return dict(found)
 
 
 def test_prometheus_finds_names_and_types_as_of_statsd_exporter():
@@ -162,6 +170,72 @@ def test_a_name_with_two_types_is_left_out_and_counted():
         text = scrape(prometheus.port)
         assert prometheus.conflicts == 1
     assert samples(text)[("a_total",)] == ("counter", 1)
+
+
+SAME_SERIES = {
+    "names": (b"a.b:1|c", b"a-b:2|c", "a_b_total", 1),
+    "labels": (b"n:1|c|#a.b:x", b"n:2|c|#a-b:x", "n_total", 1),
+    "types of one kind": (b"n:1|g", b"n:2|s", "n", 1),
+    "a sum": (b"t:100|ms", b"t.sum:5|c", "t_sum", 0.1),
+    "a count": (b"t:100|ms", b"t.count:5|g", "t_count", 1),
+    "a summary of a sum": (b"t.sum:5|c", b"t:100|ms", "t_sum_total", 5),
+    "types": (b"n:1|c", b"n:2|g", "n_total", 1),
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "name", "value"), SAME_SERIES.values(), ids=SAME_SERIES
+)
+def test_of_two_metrics_with_one_series_the_first_is_exposed(
+    caplog, first, second, name, value
+):
+    caplog.set_level("WARNING", "p2pmsg")
+    prometheus = PrometheusOutput(port=0)
+    with collecting(outputs=[prometheus]) as (collector, _):
+        feed(collector, first)
+        collector.flush()
+        for _ in range(3):
+            feed(collector, second)
+            collector.flush()
+        text = scrape(prometheus.port)
+        counts = dict(prometheus.status())
+        assert counts["duplicates"] + counts["conflicts"] >= 3
+    found = {key: sample for key, sample in samples(text).items() if key[0] == name}
+    assert [number for _, number in found.values()] == [pytest.approx(value)]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"{second.decode().partition(':')[0]}" in said.partition("left out")[0]
+    assert f"{first.decode().partition(':')[0]}" in said.partition("left out")[2]
+
+
+def test_many_pairs_with_one_series_are_named_ten_times(caplog):
+    caplog.set_level("WARNING", "p2pmsg")
+    prometheus = PrometheusOutput(port=0)
+    with collecting(outputs=[prometheus]) as (collector, _):
+        for mark in (b".", b"-"):
+            feed(collector, b"\n".join(b"a%s%d:1|c" % (mark, number) for number in range(30)))
+            collector.flush()
+        found = samples(scrape(prometheus.port))
+        assert sum(key[0].startswith("a_") for key in found) == 30
+        assert prometheus.duplicates == 30
+    assert len(caplog.records) == 11
+    assert "only counted" in caplog.records[-1].getMessage()
+
+
+def test_labels_that_prometheus_would_take_for_one_or_its_own_are_kept_apart():
+    prometheus = PrometheusOutput(port=0)
+    with collecting(outputs=[prometheus]) as (collector, _):
+        feed(
+            collector,
+            b"n:1|c|#a.b:x,a-b:y\nt:100|ms|#quantile:0.5\nt:300|ms\nm:1|c|#__name__:evil",
+        )
+        collector.flush()
+        found = samples(scrape(prometheus.port))
+        assert prometheus.duplicates == 0
+    assert found["n_total", ("a_b", "y,x")] == ("counter", 1)
+    assert found["t", ("exported_quantile", "0.5"), ("quantile", "0.5")][1] == pytest.approx(0.1)
+    assert found["t", ("quantile", "0.5")][1] == pytest.approx(0.3)
+    assert found["t_count", ("exported_quantile", "0.5")][1] == 1
+    assert found["m_total", ("exported___name__", "evil")] == ("counter", 1)
 
 
 def test_carbon_gets_paths_in_plain_text():
@@ -224,6 +298,19 @@ def test_what_carbon_does_not_take_is_bounded_and_counted():
             feed(collector, b"\n".join(b"n%d.%d:1|c" % (number, i) for i in range(50)))
             collector.flush()
     assert output.dropped_bytes > 10_000
+
+
+def test_what_two_metrics_would_write_to_one_path_is_told_by_name(caplog):
+    carbon = Carbon()
+    with collecting(outputs=[GraphiteOutput("127.0.0.1", carbon.port)]) as (collector, _):
+        feed(collector, b"a b:1|c\na_b:2|c")
+        collector.flush()
+        collector.flush()
+        until(lambda: carbon.data.count(b"statsd.numStats") == 2)
+    (said,) = [each.getMessage() for each in caplog.records]
+    assert "names" in said
+    assert "'a_b'" in said
+    carbon.close()
 
 
 def test_the_table_shows_the_busiest_metrics_and_no_control_characters():

@@ -1,16 +1,23 @@
 """What is said of endpoints where no p2pmsg peer answers: plain ZeroMQ, other protocols, nobody."""
 
+import contextlib
+import http.server
 import logging
 import socket
+import ssl
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import zmq
 
 import p2pmsg
+from p2pmsg import statsd
+from p2pmsg.queue.admin import LiveBox
 from p2pmsg.sync import unanswered
+from tests.integration.commands import run
 from tests.integration.peers import LOOPBACK, eventually
-from transports import describe_peer, parse_endpoint
+from transports import describe_peer, diagnosis, parse_endpoint
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +25,7 @@ def soon(monkeypatch):
     """Look after a third of a second instead of five, and again soon."""
     monkeypatch.setattr(unanswered, "FIRST_NS", 300_000_000)
     monkeypatch.setattr(unanswered, "AGAIN_NS", 300_000_000)
+    monkeypatch.setattr(diagnosis, "_READ_S", 0.2)
 
 
 @pytest.fixture
@@ -62,6 +70,196 @@ def server():
     yield make
     for one in (*listeners, *taken):
         one.close()
+
+
+@pytest.fixture
+def web():
+    """Make a server of http.server."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield f"tcp://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def tls():
+    """Make a TLS server; it needs no certificate to refuse what is no TLS."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+    def serve():
+        while True:
+            try:
+                one, _ = listener.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError), one:
+                context.wrap_socket(one, server_side=True).close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join()
+
+
+@pytest.fixture
+def stranger(request, plain, server):
+    """Make what a name says; returns its endpoint and the words that are said of it."""
+
+    def make(name):
+        if hasattr(zmq, name):
+            return plain(getattr(zmq, name))[1], f"a ZeroMQ {name} socket is there"
+        if name == "nng":
+            return server(b"\0SP\0\0\x20\0\0"), "nanomsg or nng"
+        if name == "closed":
+            with socket.create_server(("127.0.0.1", 0)) as taken:
+                port = taken.getsockname()[1]
+            return f"tcp://127.0.0.1:{port}", "nobody is there"
+        if name == "silent":
+            return server(b""), "says nothing"
+        found = {"web": "an HTTP server is there", "tls": "a TLS server is there"}[name]
+        return request.getfixturevalue(name), found
+
+    return make
+
+
+def in_threads(read):
+    """Make of something that is done with one endpoint what is done with many."""
+
+    def with_all(endpoints):
+        with ThreadPoolExecutor(len(endpoints)) as pool:
+            return dict(zip(endpoints, pool.map(read, endpoints), strict=True))
+
+    with_all.__name__ = read.__name__
+    return with_all
+
+
+@in_threads
+def reads_heads(endpoint):
+    with p2pmsg.RangeReader(endpoint, timeout=WAIT_S) as reader:
+        with pytest.raises(TimeoutError) as raised:
+            reader.heads()
+        return str(raised.value)
+
+
+@in_threads
+def lists_sessions(endpoint):
+    with p2pmsg.RangeReader(endpoint, timeout=WAIT_S) as reader:
+        with pytest.raises(TimeoutError) as raised:
+            reader.sessions()
+        return str(raised.value)
+
+
+@in_threads
+def fetches(endpoint):
+    """As a task of Spark does, which knows the session and where to ask."""
+    with p2pmsg.RangeReader(
+        endpoint, timeout=WAIT_S, recovery_endpoint="tcp://127.0.0.1:9", session=1
+    ) as reader:
+        (loss,) = reader.fetch("t", 0, 10)
+        assert (loss.start, loss.stop, loss.reason) == (0, 10, "timeout")
+        return reader._channel.found
+
+
+@in_threads
+def asks(endpoint):
+    with p2pmsg.Requester(endpoint) as requester:
+        with pytest.raises(TimeoutError) as raised:
+            requester.request("t", timeout=WAIT_S, attempts_max=1)
+        assert [*requester.unanswered()] == [endpoint]
+        return str(raised.value)
+
+
+@in_threads
+def administers(endpoint):
+    with contextlib.closing(LiveBox(endpoint, 0.3)) as box:
+        with pytest.raises(TimeoutError) as raised:
+            box.list()
+    return str(raised.value)
+
+
+def asks_all(endpoints):
+    with p2pmsg.Requester(endpoints) as requester:
+        assert requester.request_all("t", deadline=WAIT_S).missing == (*endpoints,)
+        return requester.unanswered()
+
+
+def watches_heads(endpoints):
+    with p2pmsg.HeadsWatch(endpoints) as watch:
+        eventually(lambda: len(watch.unanswered()) == len(endpoints))
+        return watch.unanswered()
+
+
+def found_of_lines(subscriber, endpoints):
+    def found():
+        return {line.endpoint: line.found for line in subscriber.stats().lines}
+
+    eventually(lambda: all(found().values()))
+    return found()
+
+
+def subscribes(endpoints):
+    with p2pmsg.Subscriber(endpoints) as subscriber:
+        return found_of_lines(subscriber, endpoints)
+
+
+def collects(endpoints):
+    with statsd.Collector("udp://127.0.0.1:0", exact=endpoints) as collector:
+        return found_of_lines(collector._exact._subscriber, endpoints)
+
+
+def relays(endpoints):
+    with p2pmsg.Relay(endpoints, LOOPBACK) as relay:
+        eventually(lambda: len(relay.stats().unanswered) == len(endpoints))
+        return relay.stats().unanswered
+
+
+def pulls(endpoints):
+    with p2pmsg.Puller(endpoints) as puller:
+        eventually(lambda: len(puller.stats().unanswered) == len(endpoints))
+        return puller.stats().unanswered
+
+
+CLIENTS = [
+    subscribes, relays, collects, pulls, watches_heads, reads_heads, lists_sessions, fetches,
+    asks, asks_all, administers,
+]  # fmt: skip
+PEERS = ["PUB", "PUSH", "ROUTER", "nng", "web", "tls", "closed", "silent"]
+WAIT_S = 2.0
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
+def test_whatever_is_there_is_named_once(stranger, caplog, client):
+    caplog.set_level(logging.WARNING, "p2pmsg")
+    words = dict(map(stranger, PEERS))
+    said = client([*words])
+    for endpoint, expected in words.items():
+        assert expected in said[endpoint]
+        logged = warnings(caplog, endpoint)
+        if client is administers:
+            assert logged == []  # the command prints the error
+        else:
+            (text,) = logged
+            assert expected in text
+
+
+@pytest.mark.parametrize("command", ["request", "dead-letters"])
+def test_a_command_that_waited_in_vain_says_who_is_there(stranger, command):
+    endpoint, words = stranger("PUSH")
+    arguments = {
+        "request": ["request", endpoint, "t", "--timeout", "2"],
+        "dead-letters": ["dead-letters", "ls", endpoint, "--timeout", "1"],
+    }[command]
+    ended = run(*arguments)
+    assert ended.returncode == 1
+    last = ended.stderr.decode().splitlines()[-1]
+    assert endpoint in last
+    assert words in last
 
 
 def warnings(caplog, endpoint):

@@ -211,9 +211,43 @@ class TestStrangers:
         forger.data("t", 2**62)
         self.flow(publisher, subscriber, 100)
         self.check(subscriber)
-        confirmation = subscriber._core.member.confirmation
-        seen = subscriber.stats().frames_invalid["source"] if not forger.spoofed else 0
-        assert (seen, confirmation.forged > 0) == ((0, True) if forger.spoofed else (6, False))
+        invalid = subscriber.stats().frames_invalid
+        if forger.spoofed:
+            assert "source" not in invalid
+            assert invalid["forged"] > 0
+        else:
+            assert invalid["source"] == 6
+            assert "forged" not in invalid
+
+    def test_data_that_claims_more_messages_than_it_has_bytes(self, joined):
+        """It was taken where the stream stood: 4,294,967,295 messages lost, and all that came."""
+        publisher, subscriber, forger = joined
+        head = publisher._core.head("t")[1]
+        for count, array in ((2**32 - 1, b"\xdd\xff\xff\xff\xff"), (65_535, b"\xdc\xff\xff")):
+            for body in (b"\x94" + array, b"\x94" + array + b"\xc0" * 1000):
+                for flags in (0, wire.FLAG_PLAIN):
+                    rest = wire.REST.pack(head, count, len(body), 0)
+                    forger.send(wire.stream_prefix("t", publisher.session, flags) + rest + body)
+        reason = "count" if forger.spoofed else "source"
+        eventually(lambda: subscriber.stats().frames_invalid.get(reason) == 8)
+        self.flow(publisher, subscriber, 100)
+        self.check(subscriber)
+
+    def test_places_and_sizes_that_are_announced_without_end_cost_little(self, joined):
+        """Each one made every receiver ask its publisher who is there: 6,000 times a second."""
+        publisher, subscriber, forger = joined
+        desk, told = subscriber._core.desk, []
+        send_joined = desk.send_joined
+        desk.send_joined = lambda *arguments: told.append(1) or send_joined(*arguments)
+        feedback = subscriber._core.peers[publisher.session].feedback
+        began = time.monotonic()
+        for number in range(1000):
+            body = Welcome(publisher.name, f"tcp://127.0.0.1:{number + 9}", 1000.0, 2**62, 0.0)
+            forger.send(wire.control_frame(wire.Kind.WELCOME, publisher.session, body))
+            self.flow(publisher, subscriber, 1)
+            assert forger.spoofed or feedback.group_size <= 10
+        assert len(told) <= 3 + 10 * (time.monotonic() - began)
+        self.check(subscriber)
 
     def test_streams_that_never_were(self, joined):
         publisher, subscriber, forger = joined

@@ -46,8 +46,17 @@ def check_exact(messages, first=0):
     check_sequences(messages, range(first, first + len(messages)))
 
 
-@pytest.mark.parametrize("part", [0, 0.2], ids=["clean", "20 % lost"])
-@pytest.mark.parametrize("fsync", ["interval", "always", "never"])
+@pytest.mark.parametrize(
+    ("fsync", "part"),
+    [
+        ("interval", 0),
+        ("always", 0.2),
+        pytest.param("never", 0.2, marks=pytest.mark.long),
+        pytest.param("interval", 0.2, marks=pytest.mark.long),
+        pytest.param("always", 0, marks=pytest.mark.long),
+        pytest.param("never", 0, marks=pytest.mark.long),
+    ],
+)
 def test_a_publisher_goes_on_in_its_session(
     tmp_path, make_publisher, make_subscriber, endpoint, fsync, part
 ):

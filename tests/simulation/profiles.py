@@ -106,6 +106,7 @@ MULTICAST = {
     ),
     "large messages": Profile({**GROUP, "loss": 0.1, "bytes_max": 3000}),
     "slow network": Profile({**GROUP, "delay_min_ms": 40, "delay_max_ms": 160, "loss": 0.05}),
+    "far network": Profile({**GROUP, "delay_min_ms": 200, "delay_max_ms": 500}),
     "partitions": Profile({**GROUP, "partitions_per_s": 4, "partition_ms": 150, "loss": 0.02}),
     "cuts": Profile({**GROUP, "cuts_per_s": 20, "loss": 0.02}),
     "publisher crashes": Profile(

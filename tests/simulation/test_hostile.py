@@ -16,9 +16,10 @@ SEEDS = pytest.mark.rounds(5, 150)
 FORGED = 100.0
 GROUPS = (
     "clean", "5 % lost", "20 % lost", "twice and out of order", "large messages", "slow network",
-    "partitions", "publisher crashes", "subscriber crashes", "reader stops", "few gaps allowed",
-    "everything in little room", "two lines to each publisher", "joins midway", "skip", "logs",
-    "logs, little buffer", "cursors", "everything, logs and cursors", "parity, everything",
+    "far network", "partitions", "publisher crashes", "subscriber crashes", "reader stops",
+    "few gaps allowed", "everything in little room", "two lines to each publisher",
+    "joins midway", "skip", "logs", "logs, little buffer", "cursors",
+    "everything, logs and cursors", "parity, everything",
 )  # fmt: skip
 CHANNELS = ("clean", "10 % lost", "cuts", "everything", "everything in little room", "joins midway")
 

@@ -165,3 +165,74 @@ def test_it_is_quiet_once_all_is_well():
     loud = {kind: count for kind, count in noise.items() if count}
     assert set(loud) <= {"HEARTBEAT", "JOINED", "SESSIONS_REQUEST", "SESSIONS"}
     assert loud["SESSIONS"] <= 2 * 6  # two subscribers, once a second
+
+
+CUTS = {
+    "publisher gone": {"gone": True},
+    "publisher gone, chain": {"gone": True, "chain": True},
+    "publisher gone, killed again": {"gone": True, "again": True},
+    "publisher there": {"gone": False},
+    "another relay has it": {"gone": True, "other": True},
+}
+
+
+def cut_relay(seed, *, gone, chain=False, again=False, other=False):
+    """Return a simulation, the relay whose log was cut, and up to where it had been told of."""
+    rng = Random(seed)
+    simulation = Simulation(NetworkOptions(seed=seed, messages_per_s=150, loss=0.05))
+    publisher = simulation.add_publisher()
+    others = [simulation.add_relay([publisher])] if other else []
+    relay = simulation.add_relay([publisher, *others], log=True)
+    last = simulation.add_relay([relay], log=rng.random() < 0.5) if chain else relay
+    simulation.add_subscriber([relay], start="earliest")
+    simulation.run(rng.uniform(200, 500))
+    if gone:
+        publisher.leave_for_good()
+        simulation.run(rng.uniform(0, 100))
+    had = {
+        (session, topic): stream.next
+        for session, served in relay.relay.sessions.items()
+        for topic, stream in served.streams.items()
+    }
+    relay.crash_and_cut(rng.randrange(100, 5000))
+    if again:
+        relay.revive()
+        simulation.run(rng.uniform(0, 3000))
+        relay.crash()
+    if chain and rng.random() < 0.5:
+        last.crash()  # perhaps it knows nothing any more
+    simulation.add_subscriber([last], start="earliest")
+    simulation.add_subscriber([last], start="latest")
+    simulation.heal()
+    return simulation, relay, had
+
+
+@pytest.mark.rounds(6, 150)
+@pytest.mark.parametrize("shape", CUTS.values(), ids=CUTS)
+def test_what_only_a_relays_log_had_is_reported_lost_when_that_is_cut(shape, rounds):
+    cut = lost = 0
+    for seed in range(rounds):
+        simulation, relay, had = cut_relay(seed, **shape)
+        cut += len(relay.relay.cut)
+        assert simulation.settle(90_000), f"seed {seed} does not settle"
+        simulation.check(quiet_ms=0)
+        _, late, latest = simulation.subscribers
+        for (session, topic), stop in had.items():
+            ledger = late.core.peers[session].streams[topic].receiver
+            assert ledger.head >= stop, seed
+            assert ledger.handed + ledger.lost == ledger.head - ledger.start, seed
+            reasons = {loss.reason.value for loss in ledger.lost_ranges if loss.start < stop}
+            assert reasons <= {"crash", "publisher_gone", "timeout"}, seed
+            lost += ledger.lost
+            for other in simulation.relays[:-1] if shape.get("other") else []:
+                served = other.relay.sessions.get(session)
+                if served is None or topic not in served.streams:
+                    continue
+                kept = RangeSet([served.head(topic)])
+                for loss in served.streams[topic].losses:
+                    kept.remove(loss.start, loss.stop)
+                check_kept(kept, ledger.lost_ranges, f"seed {seed}, {other.name}")
+            if not shape.get("chain"):
+                assert latest.core.peers[session].streams[topic].receiver.lost == 0, seed
+    assert cut > rounds
+    assert lost if shape["gone"] and not shape.get("other") else lost < 10 * rounds

@@ -5,11 +5,14 @@ sequences are used again. A failing run is named by its seed. `P2PMSG_SEEDS=10` 
 many.
 """
 
+from collections import Counter
+from functools import partial
 from random import Random
 
 import pytest
 
 from p2pmsg.testing import InvariantError, NetworkOptions, Simulation
+from recovery import Delivery
 
 pytest.importorskip("recovery.log")
 
@@ -86,3 +89,79 @@ def test_the_checks_find_messages_that_nobody_got(monkeypatch):
             assert f"seed {seed}:" in str(error)
             found += 1
     assert found >= 5
+
+
+def passed(seed, seen=None, *, reconnects=False):
+    """Let a publisher go back and pass, before its subscribers meet it again, where they were.
+
+    With `reconnects` their connections end with it, so that new ones begin with its welcome.
+    """
+    rng = Random(seed)
+    simulation = Simulation(
+        NetworkOptions(seed=seed, log=True, loss=0.0 if reconnects else 0.05, messages_per_s=250)
+    )
+    publisher = simulation.add_publisher()
+    for start in ("earliest", "latest"):
+        subscriber = simulation.add_subscriber([publisher], start=start)
+        if seen is not None:
+            watch(subscriber, seen)
+    simulation.run(rng.uniform(50, 300))
+    publisher.copy_log()
+    simulation.run(rng.uniform(50, 300))
+    publisher.stop_publishing()
+    simulation.run(rng.uniform(100, 1000))  # so that it says up to where it has come
+    for subscriber in simulation.subscribers:
+        away_ms = rng.uniform(900, 2000)
+        simulation._network.part(publisher.name, subscriber.name, away_ms)
+        if reconnects:
+            simulation._network.after_ms(away_ms, partial(subscriber.cut, 0, recovery=False))
+    publisher.crash_to_copy()
+    publisher.start()
+    publisher.publish_again()
+    simulation.run(rng.uniform(2100, 2500))
+    return simulation
+
+
+def watch(subscriber, seen):
+    """Count how often an application gets each message; another life gives it another time."""
+    take = subscriber.witness.take
+
+    def note(stream, output, *, now_ns):
+        if isinstance(output, Delivery):
+            for sequence in range(output.sequence, output.sequence + output.count):
+                seen[id(subscriber), stream.topic, sequence, output.item.base_timestamp_ns] += 1
+        take(stream, output, now_ns=now_ns)
+
+    subscriber.witness.take = note
+
+
+@pytest.mark.rounds(6, 150)
+@pytest.mark.parametrize("reconnects", [False, True], ids=["parted", "reconnected"])
+def test_a_publisher_that_has_passed_the_position_again_is_known_to_have_gone_back(
+    reconnects, rounds
+):
+    rewound = 0
+    for seed in range(rounds):
+        seen = Counter()
+        simulation = passed(seed, seen, reconnects=reconnects)
+        simulation.heal()
+        assert simulation.settle(30_000), f"seed {seed} does not settle"
+        simulation.check(quiet_ms=0)
+        rewound += sum(subscriber.witness.rewound for subscriber in simulation.subscribers)
+        if reconnects:  # else what came before another life was heard of may come again
+            assert set(seen.values()) == {1}, seed
+    assert rewound > 2 * rounds
+
+
+def test_the_checks_find_a_publisher_that_passed_unseen(monkeypatch):
+    monkeypatch.setattr("p2pmsg.subscriber_lines.take_life", lambda *_: None)
+    found = 0
+    for seed in range(8):
+        simulation = passed(seed)
+        simulation.heal()
+        simulation.settle(5000)
+        try:
+            simulation.check(quiet_ms=0)
+        except InvariantError:
+            found += 1
+    assert found >= 4

@@ -11,6 +11,7 @@ import pytest
 
 from p2pmsg.demo.bars import compute_bars
 from p2pmsg.demo.feed import random_walk, read_feed
+from spark_bridge import bars
 from tests.data import shared_or_ours
 from tests.spark.conftest import ROOT
 
@@ -39,11 +40,26 @@ def publish(publisher, events):
     publisher.flush()
 
 
-def as_rows(bars):
+def as_rows(computed):
     return [
         [b.symbol, b.window_start_ns, b.open, b.high, b.low, b.close, b.volume, b.trades]
-        for b in bars
+        for b in computed
     ]
+
+
+def test_the_picture_is_drawn_when_the_result_is_told(tmp_path, monkeypatch):
+    """Whoever waits for the result may end it then, as the demo does."""
+    pytest.importorskip("matplotlib")
+    picture, told, ended = tmp_path / "bars.png", [], threading.Event()
+    monkeypatch.setattr(bars, "_emit", lambda **fields: told.append(picture.exists()))
+    result = bars.Result()
+    result.rows, result.bars = 20, as_rows(compute_bars(random_walk(20)))
+    parsed = bars._parse(
+        ["--peers", "tcp://127.0.0.1:1", "--expected-rows", "20", "--picture", str(picture)]
+    )
+    ended.set()
+    assert bars.follow(None, result, parsed, tmp_path / "none", ended) == 0
+    assert told == [True]
 
 
 @pytest.mark.spark

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.rounds(2, 20)
+@pytest.mark.rounds(1, 20)
 def test_a_publisher_with_a_log_is_killed_and_spark_misses_nothing(spark, tmp_path, rounds):
     rng = random.Random(3)
     endpoint = lasting_place()

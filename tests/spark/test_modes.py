@@ -57,6 +57,7 @@ def test_a_first_batch_that_failed_is_read_again_from_where_it_began(spark, feed
     assert sink.offsets() == list(range(90, 110))
 
 
+@pytest.mark.long  # tests/spark/test_source.py has a peer that is away while a query runs
 def test_available_now_names_a_peer_that_is_away(spark, feed, tmp_path):
     away = lasting_place()
     query = start(

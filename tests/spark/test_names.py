@@ -95,10 +95,15 @@ BEYOND = [
     ({"startingOffsets": '{"t": {"feed": 99}}'}, "startingOffsets", "99 .*whose head is 10"),
     ({"startingOffsets": '{"t": {"SESSION": 11, "*": 0}}'}, "startingOffsets", "head is 10"),
 ]
+FUTURE = "2200-01-01T00:00:00Z"
 ENDS = [
     ({"endingOffsets": '{"t": {"fed": 3}}'}, "endingOffsets", "names 'fed' for topic 't'"),
     ({"endingOffsets": '{"t": 500}'}, "endingOffsets", "500 for topic 't'.*whose head is 10"),
     ({"endingOffsets": '{"t": {"ENDPOINT": 11}}'}, "endingOffsets", "whose head is 10"),
+    (
+        {"startingOffsets": '{"t": 7}', "endingOffsets": '{"t": {"feed": 4}}'},
+        "endingOffsets", "4 for topic 't' of 'feed'.*startingOffsets has 7",
+    ),
 ]
 
 
@@ -133,6 +138,26 @@ def test_a_batch_refuses_them_as_well_and_at_once(feed, options, option, reason)
 def test_what_names_somebody_is_read(feed, warnings, options, ranges):
     assert plan(chosen(feed, options)) == ranges
     assert not warnings.records
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ({"startingTimestamp": FUTURE}, "startingTimestamp 2200-01-01T00:00:00Z"),
+        ({"endingTimestamp": "0"}, "endingTimestamp 1970-01-01T00:00:00Z"),
+    ],
+)
+def test_a_batch_whose_times_leave_nothing_warns(feed, warnings, times, said):
+    assert plan(chosen(feed, times)) == []
+    (warning,) = warnings.records
+    assert "nothing is read" in warning.getMessage()
+    assert said in warning.getMessage()
+
+
+def test_a_stream_that_starts_in_the_future_warns_that_it_starts_now(feed, warnings):
+    begin(chosen(feed, {"startingTimestamp": FUTURE}))
+    (warning,) = warnings.records
+    assert "ahead of this clock" in warning.getMessage()
 
 
 def test_a_stream_warns_of_topics_that_nobody_has_and_reads_them_when_they_come(feed, warnings):

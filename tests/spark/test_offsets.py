@@ -83,6 +83,19 @@ def test_a_foreign_checkpoint_is_refused(offset):
         offsets.from_json(offset)
 
 
+@pytest.mark.parametrize("offset", [5, "x", [1], None, {"topic": {"0": 12}}, {"logOffset": 3}])
+def test_a_checkpoint_of_another_source_is_told_as_such(offset):
+    def begins(offset):
+        return offsets.start_of_batch(7 if offset is None else offset, {"version": 1, "peers": {}})
+
+    def ends(offset):
+        return offsets.start_of_batch(None, offset)
+
+    for read in (offsets.from_json, begins, ends):
+        with pytest.raises(spark_bridge.BridgeError, match=r"not of format p2pmsg.*Location"):
+            read(offset)
+
+
 def test_ranges_between_two_positions():
     start = {A: {1: {"t": 3, "u": 5}}, B: {1: {"t": 9}}}
     end = {A: {1: {"t": 7, "u": 5, "v": 4}, 2: {"t": 0}}, B: {1: {"t": 2}}}

@@ -4,7 +4,7 @@ import pytest
 
 import p2pmsg
 from spark_bridge import offsets, starting
-from spark_bridge.errors import OptionError
+from spark_bridge.errors import OptionError, PeerUnavailableError
 from spark_bridge.limits import limit
 from spark_bridge.options import check_use, parse_options
 from spark_bridge.places import Places
@@ -51,6 +51,19 @@ GOOD = {"peers": A, "subscribe": "t"}
         ({**GOOD, "endingOffsets": '{"t": -2}'}, "endingOffsets", "cannot be -2"),
         ({**GOOD, "startingTimestamp": "soon"}, "startingTimestamp", "ISO 8601"),
         ({**GOOD, "startingTimestamp": "2024-08-08T00:00:00"}, "startingTimestamp", "time zone"),
+        ({**GOOD, "startingTimestamp": "9" * 20}, "startingTimestamp", "1970 to 2262"),
+        ({**GOOD, "startingTimestamp": "-1"}, "startingTimestamp", "1970 to 2262"),
+        ({**GOOD, "endingTimestamp": "1960-01-01T00:00:00Z"}, "endingTimestamp", "1970 to 2262"),
+        (
+            {**GOOD, "startingTimestamp": "2000", "endingTimestamp": "1000"},
+            "endingTimestamp", "'1000', before startingTimestamp '2000'",
+        ),
+        (
+            {**GOOD, "startingOffsets": '{"t": {"p": 1, "p": 2}}'},
+            "startingOffsets", "'p' twice",
+        ),
+        ({"peers": A, "assign": '{"t": ["a"], "t": ["b"]}'}, "assign", "'t' twice"),
+        ({"peers": A, "subscribePattern": ""}, "subscribePattern", "expression, not ''"),
         ({**GOOD, "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger", "from 1"),
         ({**GOOD, "maxPartitions": "2", "minPartitions": "3"}, "minPartitions", "at most"),
         ({**GOOD, "fetchRetries": "-1"}, "fetchRetries", "from 0"),
@@ -217,3 +230,12 @@ def test_heads_with_a_time(monkeypatch):
     assert start(A, "t", heads(1, t=(4, 9))) == 6
     assert start(A, "t", heads(2, t=(4, 9))) == 4  # another one has come meanwhile
     assert start(A, "u", heads(1, t=(4, 9))) == 0
+
+
+def test_a_peer_that_goes_before_it_has_said_what_it_had_at_a_time_is_told(monkeypatch):
+    """As an end it would be its earliest, and nothing of it would be read."""
+    monkeypatch.setattr(starting, "ask_once", lambda peers, timeout, time_ns: {})
+    options = parse_options({**GOOD, "startingTimestamp": "5", "endingTimestamp": "9"})
+    for place in (starting.start_of(options, "latest"), starting.end_of(options)):
+        with pytest.raises(PeerUnavailableError, match=r"startingTimestamp.*answers"):
+            place(A, "t", heads(1, t=(4, 9)))

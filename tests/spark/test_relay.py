@@ -156,7 +156,7 @@ def test_a_relay_serves_what_was_read_at_a_publisher_that_is_gone(
     assert sink.offsets() == list(range(700))
 
 
-@pytest.mark.rounds(2, 20)
+@pytest.mark.rounds(1, 20)
 def test_a_relay_is_killed_again_and_again_and_spark_misses_nothing(
     spark, publisher, make_child, tmp_path, rounds
 ):
@@ -183,5 +183,6 @@ def test_a_relay_is_killed_again_and_again_and_spark_misses_nothing(
         sink.wait(total, query)
     finally:
         query.stop()
+        publisher.close(timeout=0.0)  # it would wait for the relays that were killed
     assert sink.offsets() == list(range(total))
     assert {row.session % 2**64 for row in sink.rows} == {publisher.session}

@@ -10,6 +10,7 @@ import pytest
 
 import p2pmsg
 import spark_bridge
+from tests.integration.peers import eventually
 from tests.places import lasting_place
 from tests.spark.streams import (
     Collector,
@@ -166,6 +167,10 @@ def test_an_unreachable_peer_stops_nobody_and_joins_later(spark, publisher, tmp_
         sink,
     )
     sink.wait(100, query)
+    eventually(lambda: query.recentProgress)
+    progress = query.recentProgress[0]
+    assert endpoint in json.loads(progress["sources"][0]["latestOffset"])["away"]
+    assert spark_bridge.lag_of(progress).away == (endpoint,)
     with publish_again_at(endpoint, "late") as late:
         late.publish_many("t", [b"x"] * 50)
         sink.wait(150, query)

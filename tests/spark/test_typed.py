@@ -200,6 +200,20 @@ def test_schemas_that_cannot_be_had(schema, reason):
         TypedLayout(schema, "msgpack")
 
 
+def test_a_number_beyond_a_float_does_not_fit():
+    """Arrow makes it infinite, without a word."""
+    values = [1e38, 1e39, float("inf"), -1e300, None]
+    fields = {"x": types.FloatType()}
+    sent = [{"x": value} for value in values]
+    rows = rows_of(TypedLayout(schema_of(fields, _corrupt=types.BinaryType()), "msgpack"), sent)
+    assert [row["_corrupt"] is not None for row in rows] == [False, True, False, True, False]
+    assert [row["x"] for row in rows] == [
+        pytest.approx(1e38), None, float("inf"), None, None
+    ]  # fmt: skip
+    with pytest.raises(ValueMismatchError, match=r"1e\+39 is beyond a float.*x"):
+        rows_of(TypedLayout(schema_of(fields), "msgpack"), sent)
+
+
 def test_which_layout_an_option_means():
     base = {"peers": "tcp://h:1", "subscribe": "t"}
     raw = types.StructType([types.StructField("offset", types.LongType())])

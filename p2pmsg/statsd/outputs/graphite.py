@@ -67,8 +67,10 @@ class GraphiteOutput:
         self.dropped_bytes = 0
         """Bytes that found no room."""
         self.refused: Counter[str] = Counter()
-        """What carbon would refuse, and is not sent, at each flush anew: `tags` without a key (the
-        metric is sent without them), `values` that are not finite."""
+        """What is not sent, at each flush anew: `tags` without a key or called `name` (the metric
+        is sent without them), `values` that are not finite, `names` whose path another has."""
+        self._refused_name = ""
+        self._taken: set[int] = set()
         self.connects = 0
         """Connections made so far."""
         self._started_s = time.time()
@@ -81,17 +83,21 @@ class GraphiteOutput:
     def begin(self, snapshot: Snapshot) -> None:
         """Begin a flush."""
         self._paths = []
+        self._taken.clear()
         self._flushed = 0
 
     def write(self, rows: list[Row]) -> None:
         """Take rows."""
         for row in rows:
             at = round(row.timestamp_s)
-            for path, value in self._names.paths(row, self.refused):
+            refused = self.refused.get("names", 0)
+            for path, value in self._names.paths(row, self.refused, self._taken):
                 if math.isfinite(value):
                     self._paths.append((path, value, at))
                 else:
                     self.refused["values"] += 1
+            if not self._refused_name and self.refused.get("names", 0) > refused:
+                self._refused_name = row.key
         if len(self._paths) >= _PICKLE_METRICS_MAX:
             self._send_paths()
 
@@ -103,8 +109,12 @@ class GraphiteOutput:
         self._flush_bytes = self._flushed
         if self.refused and not self._has_warned:
             self._has_warned = True
-            counts = ", ".join(f"{count} {what}" for what, count in self.refused.items())
-            _log.warning("statsd: carbon would refuse %s: they are not sent, and counted", counts)
+            counts = ", ".join(f"{count} {what}" for what, count in self.refused.items() if count)
+            first = f" (the first is {self._refused_name[:200]!r}, whose path another metric has)"
+            _log.warning(
+                "statsd: carbon cannot keep %s%s: they are not sent, and counted",
+                counts, first if self._refused_name else "",
+            )  # fmt: skip
 
     def _send_paths(self) -> None:
         paths, self._paths = self._paths, []

@@ -5,6 +5,7 @@ between two reads: a thread that makes megabytes of text would keep Python's loc
 reads. It is made only when somebody asks.
 """
 
+import logging
 import re
 import threading
 from collections.abc import Iterable, Iterator
@@ -26,12 +27,23 @@ _WAIT_S = 10.0
 _NOT_NAME = re.compile(r"[^a-zA-Z0-9_:]")
 _UPPER = re.compile(r"upper_([0-9]+(?:_[0-9]+)?)")
 _METRICS_STEP = 64
+_NAMED_MAX = 10
+_SUMMARY_SUFFIXES = ("_sum", "_count")
+_OWN_LABEL = re.compile(r"quantile$|__")
+"""Labels that summaries have by themselves, and those that Prometheus keeps for itself."""
+_log = logging.getLogger("p2pmsg")
 
 
 class PrometheusOutput:
     """Serves `/metrics`: counters and timers' counts and sums since the start, gauges, quantiles.
 
     Times are in seconds. A set is a gauge, the number of its distinct values in the last interval.
+
+    Metrics that differ for StatsD may be one series for Prometheus, as `a.b` and `a-b` are. Each
+    series is exposed once: the metric that came first has it for as long as the collector runs.
+    The others are left out of Prometheus, counted at each flush, and the first ten are named in
+    the log. A tag `quantile`, or one that begins with two underscores, becomes `exported_…`; of
+    tags that become one label the values are joined by commas, as of tags with one key.
 
     Args:
         host: where to listen. Default 127.0.0.1.
@@ -53,8 +65,13 @@ class PrometheusOutput:
         self._counts: dict[str, float] = {}
         self._quantiles: dict[str, float] = {}
         self._shares: dict[str, None] = {}
+        # Hashes, since the series themselves would take twice as much memory as all the rest.
+        self._series: set[int] = set()
+        self._named: set[str] = set()
         self.conflicts = 0
-        """Rows left out since another type has their name."""
+        """Rows left out since a metric of another type has their name, or one that it makes."""
+        self.duplicates = 0
+        """Rows left out since another metric has the same name and labels for Prometheus."""
         self._text = b""
         self._wanted = threading.Event()
         self._made = threading.Condition()
@@ -111,23 +128,68 @@ class PrometheusOutput:
         for row in rows:
             name = metric_name(row.name)
             kind = _KINDS.get(row.kind, "summary")
-            if self._kinds.setdefault(name, kind) != kind:
-                self.conflicts += 1
+            key = row.key + _APART.get(row.kind, "")
+            is_known = self._kinds.get(name) == kind and key in self._values
+            if not is_known and not self._take_series(name, kind, key):
                 continue
-            if row.key not in self._values:
-                self._add_key(name, row.key)
-            self._update(row)
+            self._update(row, key)
 
-    def _add_key(self, name: str, key: str) -> None:
+    def _take_series(self, name: str, kind: str, key: str) -> bool:
+        """Add a metric; False, counted and said, where another one has its series."""
+        other = self._name_taken(name, kind)
+        if other is not None:
+            self.conflicts += 1
+            self._say(key, other)
+            return False
+        series = _series_of(name, key)
+        if series in self._series:
+            self.duplicates += 1
+            if len(self._named) <= _NAMED_MAX:
+                others = self._keys_of(name)
+                self._say(key, next(one for one in others if _series_of(name, one) == series))
+            return False
+        self._series.add(series)
+        self._kinds[name] = kind
         self._values[key] = 0.0
-        others = self._keys.setdefault(name, key)
-        if isinstance(others, list):
-            others.append(key)
-        elif others != key:
-            self._keys[name] = [others, key]
+        known = self._keys.setdefault(name, key)
+        if isinstance(known, list):
+            known.append(key)
+        elif known != key:
+            self._keys[name] = [known, key]
+        return True
 
-    def _update(self, row: Row) -> None:
-        key, fields = row.key, row.fields
+    def _name_taken(self, name: str, kind: str) -> str | None:
+        """Return a metric of another type that has the name, or one that a summary makes of it."""
+        known = self._kinds.get(name)
+        if known is not None:
+            return None if known == kind else self._keys_of(name)[0]
+        for end in _SUMMARY_SUFFIXES:
+            base = name.removesuffix(end)
+            if base != name and self._kinds.get(base) == "summary":
+                return self._keys_of(base)[0]
+            if kind == "summary" and name + end in self._kinds:
+                return self._keys_of(name + end)[0]
+        return None
+
+    def _keys_of(self, name: str) -> list[str]:
+        keys = self._keys[name]
+        return [keys] if isinstance(keys, str) else keys
+
+    def _say(self, key: str, other: str) -> None:
+        """Name a metric that is left out, and the one that came before; ten, and then no more."""
+        if key in self._named or len(self._named) > _NAMED_MAX:
+            return
+        self._named.add(key)
+        if len(self._named) > _NAMED_MAX:
+            _log.warning("statsd: further metrics that Prometheus cannot have are only counted")
+            return
+        _log.warning(
+            "statsd: %r is left out of what Prometheus gets, where it would have a name and labels "
+            "of %r, which came first", key.partition("\n")[0], other.partition("\n")[0],
+        )  # fmt: skip
+
+    def _update(self, row: Row, key: str) -> None:
+        fields = row.fields
         if row.kind in (Kind.COUNTER, Kind.METER):
             if "total" in fields:
                 self._values[key] = fields["total"]
@@ -181,10 +243,8 @@ class PrometheusOutput:
         """
         kind = self._kinds[name]
         metric = Metric(name, _HELP, "unknown" if kind == "counter" else kind)
-        keys = self._keys[name]
-        for key in [keys] if isinstance(keys, str) else keys:
-            tags = tag_object(split_key(key)[1])
-            labels = {clean_label(tag): value for tag, value in tags.items() if tag}
+        for key in self._keys_of(name):
+            labels = labels_of(key)
             if kind != "summary":
                 metric.add_sample(name, labels, self._values[key])
                 continue
@@ -199,7 +259,11 @@ class PrometheusOutput:
 
     def status(self) -> Iterable[tuple[str, float]]:
         """Give counters."""
-        return (("names", len(self._kinds)), ("conflicts", self.conflicts))
+        return (
+            ("names", len(self._kinds)),
+            ("conflicts", self.conflicts),
+            ("duplicates", self.duplicates),
+        )
 
     def close(self, timeout: float) -> None:
         """Stop listening."""
@@ -213,10 +277,29 @@ _KINDS = {
 }  # fmt: skip
 
 
+_APART = {Kind.SET: "\ns", Kind.HISTOGRAM: "\nh", Kind.DISTRIBUTION: "\nd"}
+"""Put behind a key, so that a set is no gauge and a histogram no timer of the same key."""
+
+
 def metric_name(name: str) -> str:
     """Return a name with underscores for what Prometheus does not take."""
     cleaned = _NOT_NAME.sub("_", name)
     return f"_{cleaned}" if not cleaned or cleaned[0].isdigit() else cleaned
+
+
+def labels_of(key: str) -> dict[str, str]:
+    """Return the labels of a metric: its tags, with names that Prometheus takes."""
+    labels: dict[str, str] = {}
+    for tag, value in tag_object(split_key(key.partition("\n")[0])[1]).items():
+        if tag:
+            label = clean_label(tag)
+            label = f"exported_{label}" if _OWN_LABEL.match(label) else label
+            labels[label] = f"{labels[label]},{value}" if label in labels else value
+    return labels
+
+
+def _series_of(name: str, key: str) -> int:
+    return hash((name, *sorted(labels_of(key).items())))
 
 
 def quantile_fields(row: Row) -> list[tuple[str, str]]:

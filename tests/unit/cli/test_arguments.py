@@ -60,6 +60,7 @@ WRONG = {
     "demo: output is a directory": (["demo", "--output", "/"], "directory"),
     "demo: empty output": (["demo", "--output", ""], "--output"),
     "demo: no trades": (["demo", "--trades", "0"], "at least 1"),
+    "demo: no time": (["demo", "--seconds", "0"], "0.1 seconds at least"),
     "demo: trades no number": (["demo", "--trades", "1e5"], "1e5"),
     "demo: input and trades": (["demo", "--trades", "5", "--input", "/dev/null"], "--trades"),
     "bench: negative size": (["bench", "--size", "-1"], "-1"),

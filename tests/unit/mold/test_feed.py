@@ -3,8 +3,9 @@
 import pytest
 
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.mold import codec
 from p2pmsg.mold import sessions as rules
-from p2pmsg.mold.sessions import session_id
+from p2pmsg.mold.sessions import NAMES_MAX, session_id
 from p2pmsg.multicast.config import MulticastSubscriberConfig
 from tests.unit.mold.feeds import MS, NAME, Cursor, Feeds
 
@@ -292,7 +293,7 @@ def test_what_is_kept_in_doubt_is_bounded_and_the_rest_is_asked_for(monkeypatch)
     feeds.messages(1, 101)
     feeds.taken()
     play_again(feeds, DOUBT_MS + 200)
-    assert feeds.sessions.packets_unheld > 0
+    assert feeds.core.invalid["unheld"] > 0
     feeds.pass_ms(200)
     (gap,) = set(feeds.asked())
     assert gap == (len(feeds.taken()) + 1, 22)
@@ -346,14 +347,20 @@ def test_a_session_that_begins_again_and_is_at_its_head_at_once(life, lost):
     assert feeds.endings() == [("S1", 101, False)]
 
 
-def test_a_few_packets_that_say_the_same_again_are_repetitions():
+@pytest.mark.parametrize(
+    ("count", "pause_ms", "reported"),
+    [(20, 5000, []), (100, 100, [("S1", 99)])],
+    ids=["too few packets", "too early"],
+)
+def test_packets_that_say_the_same_again_are_repetitions(count, pause_ms, reported):
     feeds = Feeds()
-    play_quickly(feeds, 20)
-    feeds.pass_ms(5000)
-    play_quickly(feeds, 20)
-    feeds.messages(21, 22)
+    play_quickly(feeds, count)
+    feeds.pass_ms(pause_ms)
+    play_quickly(feeds, count)
+    feeds.messages(count + 1, count + 2)
     assert not feeds.sessions.restarts
-    assert feeds.stream.receiver.duplicates == 20
+    assert feeds.stream.receiver.duplicates == count
+    assert list(feeds.sessions.repeated) == reported
 
 
 def test_a_few_packets_that_say_something_else_are_a_new_session():
@@ -365,19 +372,25 @@ def test_a_few_packets_that_say_something_else_are_a_new_session():
     assert feeds.taken() == [b"b%d" % number for number in range(1, 21)]
 
 
-def test_what_the_network_repeats_at_once_is_no_new_session():
-    feeds = Feeds()
-    play_quickly(feeds, 100)
-    feeds.pass_ms(100)
-    play_quickly(feeds, 100)
-    feeds.messages(101, 102)
-    assert not feeds.sessions.restarts
-    assert feeds.stream.receiver.duplicates == 100
-    assert list(feeds.sessions.repeated) == [("S1", 99)]  # it is told all the same
-
-
 def test_the_settings_are_checked():
     with pytest.raises(ValueError, match="unasked_ms"):
         MulticastSubscriberConfig(unasked_ms=0)
     with pytest.raises(ValueError, match="second_line_max_ms"):
         SubscriberConfig(second_line_max_ms=-1)
+
+
+def test_forged_names_take_no_place_of_the_session_that_goes_on():
+    feeds = Feeds()
+    feeds.messages(1, 11)
+    feeds.taken()
+    for number in range(NAMES_MAX + 1):
+        feeds.messages(1, 2, name=b"%010d" % number)
+    feeds.messages(11, 12)
+    assert feeds.taken() == [b"11"]
+    assert feeds.core.invalid["session"] == NAMES_MAX + 1
+    session = session_id(NAME)
+    answer = codec.read_packet(codec.packet(NAME, 12, [b"12"]))
+    feeds.core.receive_reply(
+        session, feeds.feeds[0].answer(session, answer, wall_ns=1), now_ns=feeds.now_ns
+    )
+    assert feeds.taken() == [b"12"]

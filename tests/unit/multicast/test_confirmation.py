@@ -45,9 +45,25 @@ def test_a_head_beyond_what_can_be_is_asked_for_and_changes_nothing():
     ((request, topics),) = questions(member)
     assert topics == ["t"]
     answer(member, request, Head("t", 0, 1))
-    assert member.core.member.confirmation.forged == 1
+    assert member.core.invalid["forged"] == 1
     member.message(1)
     assert member.stream.receiver.expected == 2
+
+
+def test_an_answer_that_takes_a_second_counts_in_the_end():
+    member = Member()
+    member.message(0)
+    member.give(heartbeat("t", 50))
+    asked = []  # (when, request)
+    for _ in range(400):
+        asked += [(member.now_ns, request) for request, _ in questions(member)]
+        for when_ns, request in asked:
+            if when_ns + 1000 * MS <= member.now_ns:
+                answer(member, request, Head("t", 0, 1))
+        member.now_ns += 10 * MS
+        member.core.handle_timer(now_ns=member.now_ns)
+    assert member.core.invalid["forged"] == 1
+    assert len({request for _, request in asked}) <= 2
 
 
 def test_the_earliest_of_a_datagram_loses_nothing():

@@ -25,9 +25,9 @@ SOURCE = ("10.0.0.1", 9)
 class Member:
     """A receiver with little room that has joined a group's session, at sequence 0."""
 
-    def __init__(self):
+    def __init__(self, receive_bytes=ROOM):
         self.now_ns = 1
-        config = SubscriberConfig(receive_bytes=ROOM)
+        config = SubscriberConfig(receive_bytes=receive_bytes)
         self.core = SubscriberCore(
             topics=[], lines=1, start=Start("earliest"), subscriber=1, name="", config=config,
             wait_for_repair=True, rng=Random(1), now_ns=0, datagram_lines=[0],

@@ -2,8 +2,16 @@
 
 import pytest
 
-from p2pmsg import control_queue
-from p2pmsg.control_queue import ANSWER_AGE_NS, ControlQueue, send_some
+from p2pmsg import control_queue, wire
+from p2pmsg.control_queue import (
+    ANSWER_AGE_NS,
+    BROAD_FRAMES_AT_ONCE,
+    BROAD_FRAMES_PER_S,
+    HELD_NS,
+    SUBSCRIBED_MAX,
+    ControlQueue,
+    send_some,
+)
 from recovery import StallConfig, StallGuard
 
 MS = 1_000_000
@@ -105,3 +113,122 @@ def test_it_can_be_drained():
     queue.notices.append(b"n")
     assert queue.drain() == [b"a", b"b", b"n"]
     assert (len(queue), queue.is_waiting(1), queue.has_room()) == (0, False, True)
+
+
+def wanted(probe, mark=b"\1"):
+    return mark + wire.control_prefix(wire.Kind.ECHO, probe)
+
+
+def on_zmq():
+    queue = ControlQueue()
+    queue.awaits_subscriptions = True
+    return queue
+
+
+def test_an_answer_waits_for_the_subscription_to_it():
+    """Sent before, it reached nobody, and was asked for again after 10, 20, 40 ms."""
+    queue, sender = on_zmq(), Sender()
+    queue.answer(7, [b"seven 0", b"seven 1"], now_ns=0)
+    queue.answer(8, [b"eight"], now_ns=0)
+    drive(queue, sender)
+    assert sender.sent == []
+    assert (len(queue), queue.is_waiting(7)) == (3, True)
+    queue.note_subscription(wanted(8), now_ns=1)
+    drive(queue, sender, now_ns=1)
+    assert sender.sent == [b"eight"]
+    queue.note_subscription(wanted(7), now_ns=2)
+    drive(queue, sender, now_ns=2)
+    assert sender.sent == [b"eight", b"seven 0", b"seven 1"]
+    assert len(queue) == 0
+
+
+def test_a_probe_that_comes_after_the_subscription_is_answered_at_once_each_time():
+    queue, sender = on_zmq(), Sender()
+    queue.note_subscription(wanted(7), now_ns=0)
+    for _ in range(2):
+        queue.answer(7, [b"seven"], now_ns=0)
+        drive(queue, sender)
+    assert sender.sent == [b"seven", b"seven"]
+    queue.note_subscription(wanted(7, b"\0"), now_ns=0)
+    assert queue.answer(7, [b"seven"], now_ns=0)  # it has had its answer, and has gone on
+    drive(queue, sender, now_ns=HELD_NS)
+    assert (len(sender.sent), len(queue), queue.is_waiting(7)) == (2, 0, False)
+    queue.note_subscription(wanted(7), now_ns=0)  # the same over a new connection
+    queue.answer(7, [b"seven"], now_ns=0)
+    drive(queue, sender)
+    assert len(sender.sent) == 3
+
+
+def test_an_answer_without_a_subscription_leaves_in_the_end():
+    queue, sender = on_zmq(), Sender()
+    queue.answer(7, [b"seven"], now_ns=0)
+    drive(queue, sender, now_ns=HELD_NS - 1)
+    assert sender.sent == []
+    drive(queue, sender, now_ns=HELD_NS)
+    assert sender.sent == [b"seven"]
+
+
+def test_held_answers_count_for_the_bounds_and_so_do_subscriptions(monkeypatch):
+    monkeypatch.setattr(control_queue, "ANSWERS_MAX", 3)
+    queue = on_zmq()
+    assert [queue.answer(number, [b"x"], now_ns=0) for number in range(4)] == [
+        True, True, True, False
+    ]  # fmt: skip
+    assert queue.dropped == 1
+    for number in range(SUBSCRIBED_MAX + 10):
+        queue.note_subscription(wanted(10 + number), now_ns=0)
+    assert len(queue._subscribed) == SUBSCRIBED_MAX
+    assert queue.drain() == [b"x"] * 3
+    assert len(queue) == 0
+
+
+@pytest.mark.parametrize("prefix", [b"", b"\0", wire.control_prefix(wire.Kind.ECHO)])
+def test_answers_that_reach_everybody_are_rationed(prefix):
+    """1,000 subscribers of a former release: 1,000 frames for each answer."""
+    queue, sender = on_zmq(), Sender()
+    queue.connections = 1000
+    queue.note_subscription(b"\1" + prefix, now_ns=0)
+    for number in range(1000):
+        queue.note_subscription(wanted(number), now_ns=0)
+        queue.answer(number, [b"%d" % number], now_ns=0)
+    for _ in range(100):
+        drive(queue, sender)
+    at_once = len(sender.sent)
+    assert at_once == BROAD_FRAMES_AT_ONCE // 1000
+    assert queue.rationed
+    queue.notices.append(b"heartbeat")
+    drive(queue, sender)
+    assert sender.sent[-1] == b"heartbeat"
+    for round_ in range(1, 11):
+        for _ in range(100):
+            drive(queue, sender, now_ns=round_ * 100 * MS)
+    assert at_once + 1 + BROAD_FRAMES_PER_S // 1000 == len(sender.sent)
+    queue.note_subscription(b"\0" + prefix, now_ns=0)  # the last of them has gone
+    for _ in range(20):
+        drive(queue, sender, now_ns=1000 * MS)
+    assert len(queue) == 0
+
+
+@pytest.mark.parametrize(
+    "note", [b"", b"\1", b"\7xyz", b"\1\0p2", b"\0", b"\1" + wanted(1)[1:9], b"\0" * 400]
+)
+def test_any_note_is_taken(note):
+    queue = on_zmq()
+    queue.note_subscription(note, now_ns=0)
+    queue.note_subscription(b"\0" + note[1:], now_ns=0)
+    assert not queue._broad
+    assert not queue._subscribed
+
+
+def test_few_frames_that_go_to_thousands_are_sent_before_the_lock_is_left():
+    queue, sender = on_zmq(), Sender()
+    queue.connections = 3000
+    queue.notices.extend(b"notice %d" % number for number in range(10))
+    drive(queue, sender)
+    assert len(sender.sent) == 3
+    for number in range(64):
+        queue.note_subscription(wanted(number), now_ns=0)
+        queue.answer(number, [b"answer %d" % number], now_ns=0)
+    queue.notices.clear()
+    drive(queue, sender)
+    assert len(sender.sent) == 3 + 64  # these go to one each

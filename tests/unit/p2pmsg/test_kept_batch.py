@@ -116,6 +116,23 @@ def test_a_value_beyond_the_slot_is_in_the_frame():
     assert [message.value for message in left_by_a_kill(slot)[1]] == [1]
 
 
+def test_a_refused_value_beyond_the_slot_takes_none_along():
+    batch = batch_of(slot := slot_of())
+    add(batch, 1, key="k")
+    for number in (2, 3):
+        batch.put(bytes(2 * SLOT))  # which is larger than a message may be
+        batch.repair()
+        # As `Publisher.publish` does, which looks at neither buffer nor slot.
+        packed = msgpack.packb(number)
+        batch.memory[batch.end : batch.end + len(packed)] = packed
+        batch.end, batch.next = batch.end + len(packed), batch.next + 1
+        batch.header[0] = batch.end
+
+    assert [message.value for message in left_by_a_kill(slot)[1]] == [1, 2, 3]
+    for _ in range(2):  # the log may not take the frame at once
+        assert [m.value for m in decode_frame(bytes(batch.seal()[0]))] == [1, 2, 3]
+
+
 def test_a_batch_is_sealed_again_where_it_could_not_be_written():
     batch = batch_of(slot_of())
     add(batch, 1, key="k")
@@ -213,6 +230,18 @@ def test_no_bytes_at_all_do_anything_but_raise(data):
         return
     assert ends[-1] == len(data)
     assert ends == sorted(ends)
+
+
+@pytest.mark.parametrize("record", [1, None, [1, 2], ["k", 1, 2, 3], [0, 5, None, None]], ids=str)
+def test_columns_that_are_none_are_told(record):
+    batch = batch_of(slot := slot_of())
+    add(batch, 1, key="k")
+    data = msgpack.packb(record)
+    slot.memory[slot.bytes_max : slot.bytes_max + len(data)] = data
+    slot.header[1] = len(data)
+
+    with pytest.raises(ValueError, match="columns"):
+        left_by_a_kill(slot)
 
 
 @pytest.mark.parametrize("at", range(7))

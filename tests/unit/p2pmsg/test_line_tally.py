@@ -19,6 +19,23 @@ def play(feeds, count, *, lag_ms, lost_on_a=(), lost_on_b=(), start=1, every_ms=
     return asked
 
 
+def pass_over(feeds, number, *, line=0):
+    """Let a line bring the messages before and after one, but not that one."""
+    feeds.messages(number - 1, number, line=line)
+    feeds.messages(number + 1, number + 2, line=line)
+
+
+def play_alone(feeds, start, stop):
+    """Play over line A only, ten messages a second, and pass over `stop`; return what is asked."""
+    for number in range(start, stop):
+        feeds.messages(number, number + 1)
+        feeds.pass_ms(100)
+    feeds.asked()
+    feeds.messages(stop + 1, stop + 2)
+    feeds.pass_ms(0.1)
+    return feeds.asked()
+
+
 @pytest.mark.parametrize("lag_ms", [1, 10, 40, 90])
 def test_what_the_later_line_brings_is_not_asked_for(lag_ms):
     feeds = Feeds(lines=2)
@@ -36,8 +53,7 @@ def test_what_both_lost_is_asked_for_as_soon_as_both_are_past_it():
     # Line B is past 505 with 506, 10 ms after line A was.
     feeds = Feeds(lines=2)
     play(feeds, 500, lag_ms=10)
-    feeds.messages(501, 502)
-    feeds.messages(503, 504)
+    pass_over(feeds, 502)
     feeds.pass_ms(10)
     feeds.messages(501, 502, line=1)
     assert feeds.asked() == []
@@ -49,8 +65,7 @@ def test_what_both_lost_is_asked_for_as_soon_as_both_are_past_it():
 def test_the_wait_is_bounded():
     feeds = Feeds(lines=2, second_line_max_ms=50)
     play(feeds, 500, lag_ms=400)
-    feeds.messages(501, 502)
-    feeds.messages(503, 504)
+    pass_over(feeds, 502)
     feeds.pass_ms(49)
     assert feeds.asked() == []
     feeds.pass_ms(1)
@@ -60,27 +75,14 @@ def test_the_wait_is_bounded():
 def test_a_line_that_has_gone_silent_is_not_waited_for():
     feeds = Feeds(lines=2)
     play(feeds, 500, lag_ms=10)
-    for number in range(501, 530):
-        feeds.messages(number, number + 1)
-        feeds.pass_ms(100)
-    feeds.asked()
-    feeds.messages(531, 532)
-    feeds.pass_ms(0.1)
-    assert feeds.asked() == [(530, 531)]
+    assert play_alone(feeds, 501, 530) == [(530, 531)]
 
 
 def test_a_line_that_never_brings_anything_is_waited_for_no_longer_than_a_second():
     feeds = Feeds(lines=2)
-    feeds.messages(1, 2)
-    feeds.messages(3, 4)
+    pass_over(feeds, 2)
     feeds.pass_ms(99)
     assert feeds.asked() == []
     feeds.pass_ms(1)
     assert feeds.asked() == [(2, 3)]
-    for number in range(4, 20):
-        feeds.messages(number, number + 1)
-        feeds.pass_ms(100)
-    feeds.asked()
-    feeds.messages(21, 22)
-    feeds.pass_ms(0.1)
-    assert feeds.asked() == [(20, 21)]
+    assert play_alone(feeds, 4, 20) == [(20, 21)]

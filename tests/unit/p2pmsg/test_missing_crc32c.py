@@ -23,10 +23,14 @@ else:
     print("fine")
 """
 GROUP = "udp://239.255.77.1:47000?interface=127.0.0.1"
+UDP = (
+    "endpoint 'udp://' needs the package crc32c, which is not installed: "
+    "pip install 'p2pmsg[udp]'"
+)
 CASES = {
     "publish by tcp": ('p2pmsg.Publisher("tcp://127.0.0.1:0").close(0)', "fine"),
-    "publish by udp": (f'p2pmsg.Publisher("{GROUP}")', "crc32c: p2pmsg[udp]"),
-    "subscribe by udp": (f'p2pmsg.Subscriber("{GROUP}")', "crc32c: p2pmsg[udp]"),
+    "publish by udp": (f'p2pmsg.Publisher("{GROUP}")', UDP),
+    "subscribe by udp": (f'p2pmsg.Subscriber("{GROUP}")', UDP),
     "log": ('p2pmsg.LogConfig("var")', "p2pmsg[log]"),
 }
 
@@ -78,6 +82,20 @@ import pydoc
 text = pydoc.render_doc("p2pmsg", renderer=pydoc.plaintext)
 assert "class Publisher" in text
 pydoc.render_doc("p2pmsg.statsd", renderer=pydoc.plaintext)
+""",
+    "spark_bridge": """
+import pydoc, spark_bridge
+assert not hasattr(spark_bridge, "LagListener")
+assert all(hasattr(spark_bridge, name) for name in spark_bridge.__all__)
+pydoc.render_doc("spark_bridge", renderer=pydoc.plaintext)
+from spark_bridge import *
+assert configure and CommittedRows
+try:
+    spark_bridge.LagListener
+except spark_bridge.MissingNameError as error:
+    assert "pip install 'p2pmsg[spark]'" in str(error)
+else:
+    raise AssertionError
 """,
     "inspect": """
 import inspect, p2pmsg

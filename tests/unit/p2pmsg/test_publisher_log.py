@@ -1,19 +1,22 @@
 """When a publisher's log is to be forced to the disk."""
 
 import errno
+import struct
 from contextlib import nullcontext
+from random import Random
 
 import pytest
 
-from p2pmsg import LogConfig, LogFailedError, PublisherConfig
+from p2pmsg import LogConfig, LogFailedError, LogFormatError, PublisherConfig
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_log import PublisherLog
 from recovery import ReplayBuffer
-from recovery.log import MemoryStore, memory_store
+from recovery.log import LogWriter, MemoryStore, memory_store, truncate, verify
 
 MS = 1_000_000
 INTERVAL_NS = 100 * MS
 FRAME = bytes(1000)
+FULL_BYTES = 128 * 1024
 
 
 def log_of(store=None, **options):
@@ -189,3 +192,223 @@ def test_what_the_log_does_not_take_does_not_go_out():
             publish()
         assert not core.outbox
         assert core.replay.next("t") == 1
+
+
+def core_of(store, **options):
+    """Return the core of a publisher on a log that gathers messages in its tail file."""
+    config = LogConfig("log", **options)
+    log = PublisherLog(config, session=1, wall_ns=0, store=store, slot_bytes=FULL_BYTES)
+    return PublisherCore(
+        name="p", session=log.session, recovery="memory://r", config=PublisherConfig(), now_ns=0,
+        log=log,
+    )  # fmt: skip
+
+
+def publish(core, count):
+    """Publish messages that follow one another closely; return the last sequence."""
+    for _ in range(count):
+        last = core.publish("t", 1, None, None, None, now_ns=1, wall_ns=1)
+    assert core.pending
+    return last
+
+
+def reported(core, start, stop):
+    """Return what of a range is reported as lost by a crash."""
+    return [(loss.start, loss.stop) for loss in core.log.split_lost("t", start, stop)[0]]
+
+
+@pytest.mark.parametrize("acknowledge", ["written", "gathered"])
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_crash_of_the_system_gives_no_returned_sequence_again(acknowledge, before):
+    store, options = MemoryStore(), {"reserve": 5, "acknowledge": acknowledge}
+    core = core_of(store, **options)
+    if before:
+        publish(core, before)
+        core.flush(now_ns=1)
+        core.log.sync(nullcontext())
+    last = publish(core, 1000)  # more than are reserved, and in no frame yet
+    store.crash()
+
+    core = core_of(store, **options)
+    following = core.log.next("t")
+    assert following > last
+    assert reported(core, 0, following) == [(before, following)]
+
+
+def test_what_waits_beside_a_log_that_was_cut_is_reported():
+    store = MemoryStore()
+    core = core_of(store, reserve=5)
+    publish(core, 3)
+    core.flush(now_ns=1)
+    last = publish(core, 1000)
+    store.kill()
+    (name,) = [name for name in store.names() if name.endswith(".log")]
+    store.write(name, store.read(name)[:-1])
+
+    core = core_of(store, reserve=5)
+    following = core.log.next("t")
+    assert following > last
+    assert reported(core, 0, following) == [(1, following)]
+
+
+@pytest.mark.parametrize("is_truncated", [True, False])
+@pytest.mark.parametrize("is_rebooted", [True, False])
+def test_what_a_closed_log_could_not_take_is_sent_by_the_next_or_reported(
+    is_truncated, is_rebooted
+):
+    store = MemoryStore()
+    core = core_of(store)
+    publish(core, 3)
+    core.flush(now_ns=1)
+    last = publish(core, 10)
+    if is_truncated:  # by hand, after its publisher was killed
+        store.kill()
+        truncate("log", bytes_max=1, store=store)
+    else:
+        core.log.close(0, keeps_tail=True)
+    if is_rebooted:
+        store.crash()
+
+    core = core_of(store)
+    following = core.log.next("t")
+    if is_rebooted:
+        assert following > last
+        ((start, stop),) = reported(core, 0, following)
+        assert start <= 3
+        assert stop == following
+    else:
+        assert following == last + 1
+        assert core.log.recovered == 10
+
+
+def test_a_disk_that_was_full_when_sequences_were_to_be_reserved_is_over_with():
+    store = MemoryStore()
+    core = core_of(store, reserve=100)
+    publish(core, 60)
+    core.flush(now_ns=1)
+    store.failing = {"replace": OSError(errno.ENOSPC, "No space left on device")}
+    assert core.log.sync(nullcontext())  # the frames have their place, and their sequences
+    publish(core, 60)
+    with pytest.raises(LogFailedError, match="No space left"):
+        core.flush(now_ns=1)
+    store.failing = {}
+
+    assert core.log.broken is None
+    core.flush(now_ns=1)
+    assert core.log.next("t") == 120
+    store.crash()
+    assert core_of(store, reserve=100).log.next("t") >= 120
+
+
+def lost(store):
+    """Kill a publisher that had 3 messages in a frame and 10 in the tail file; return the core."""
+    core = core_of(store, reserve=5)
+    publish(core, 3)
+    core.flush(now_ns=1)
+    publish(core, 10)
+    store.kill()
+    return core
+
+
+TAILS = {
+    "zeros": lambda data: bytes(len(data)),
+    "noise": lambda data: Random(5).randbytes(len(data)),
+    "half": lambda data: data[: len(data) // 2],
+    "page 0": lambda data: data[:4096],
+    "empty": lambda data: b"",
+    "deleted": lambda data: None,
+    "slot": lambda data: data[:-4096] + bytes((5,)) + data[-4095:],
+    "no slots": lambda data: data[:16] + struct.pack("=Q", 8195) + data[24:],
+}
+
+
+@pytest.mark.parametrize("how", TAILS)
+def test_what_was_in_a_tail_file_that_is_damaged_is_reported(how):
+    store = MemoryStore()
+    lost(store)
+    data = store.read("tail")
+    store.remove("tail")
+    damaged = TAILS[how](data)
+    if damaged is not None:
+        store.write("tail", damaged)
+
+    assert bool([*verify("log", store=store)]) == (damaged is not None)
+    core = core_of(store, reserve=5)
+    following = core.log.next("t")
+    assert following >= 13
+    assert reported(core, 0, following) == [(3, following)]
+    store.kill()
+    again = core_of(store, reserve=5)
+    assert again.log.next("t") == following  # it is skipped once
+
+
+def test_a_tail_file_with_values_that_are_none_is_told_and_may_be_deleted():
+    store = MemoryStore()
+    core = lost(store)
+    memory = core.open_batches["t"].slot.memory
+    memory[core.open_batches["t"].end - 1] = 0xC1  # no value begins with it
+    with pytest.raises(LogFormatError, match="delete the file"):
+        core_of(store, reserve=5)
+    store.kill()
+    store.remove("tail")
+
+    assert core_of(store, reserve=5).log.next("t") >= 13
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_tail_file_that_a_crash_of_the_system_has_torn_is_forgotten(is_closed):
+    store = MemoryStore()
+    core = lost(store)
+    data = store.read("tail")
+    if is_closed:  # and its deletion was not on the disk
+        store.kill()
+        core = core_of(store, reserve=5)
+        core.log.close(0)
+    store.crash()
+    store.write("tail", bytes(len(data)))
+    following = core_of(store, reserve=5).log.next("t")
+    store.kill()
+
+    assert core_of(store, reserve=5).log.next("t") == following
+
+
+def test_a_publisher_that_is_killed_again_and_again_while_it_opens_skips_nothing(monkeypatch):
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    store = MemoryStore()
+    for method in ("begin_tail", "accepted", "begin_tail", "expire"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(LogWriter, method, killed)
+            core_of(store)
+        store.kill()
+    core = core_of(store)
+    assert core.log.next("t") == 0
+    publish(core, 10)
+    store.kill()
+    for method in ("accepted", "begin_tail"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(LogWriter, method, killed)
+            core_of(store)
+        store.kill()
+
+    core = core_of(store)
+    assert (core.log.next("t"), reported(core, 0, 10)) == (10, [])
+
+
+def test_a_log_that_was_given_up_is_not_gone_on_with_after_a_crash_of_the_system():
+    store = MemoryStore()
+    core = core_of(store, on_error="continue", reserve=5)
+    publish(core, 3)
+    core.flush(now_ns=1)
+    core.log.sync(nullcontext())
+    store.failing = {"write": OSError(errno.ENOSPC, "No space left on device")}
+    for _ in range(3):  # in no log, and far beyond what was reserved
+        publish(core, 100)
+        core.flush(now_ns=1)
+    assert core.log.failed
+    store.failing = {}
+    store.crash()
+
+    config = LogConfig("log")
+    assert PublisherLog(config, session=77, wall_ns=0, store=store).session == 77  # a new one

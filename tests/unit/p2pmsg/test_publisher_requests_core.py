@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pmsg import control, control_queue, publisher_requests, wire
+from p2pmsg import control, control_queue, publisher_heads, publisher_requests, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher_core import PublisherCore
 from p2pmsg.publisher_requests import matches
@@ -238,7 +238,8 @@ def test_who_probes_without_end_while_nothing_can_leave_is_not_echoed(monkeypatc
     for number in range(20):
         ask(publisher, probe(number, session=SESSION))
     assert len(publisher.frames_to_send()) == 5
-    assert publisher.requests.replies_dropped == 15
+    assert publisher.control.dropped == 15
+    assert publisher.requests.replies_dropped == 0, "they would be counted twice"
 
 
 def test_who_asks_for_heads_without_end_is_not_answered(monkeypatch):
@@ -353,3 +354,66 @@ def test_who_is_impatient_gets_one_echo_and_another_when_that_has_left():
     assert len(publisher.frames_to_send()) == 2
     ask(publisher, probe(77, ["t"], "latest", 0, session=SESSION))
     assert len(publisher.frames_to_send()) == 1
+
+
+class TestManyAskers:
+    """Each of whom has a budget of his own."""
+
+    @pytest.fixture
+    def publisher(self, monkeypatch):
+        monkeypatch.setattr(publisher_heads, "ALL_AT_ONCE", 250)
+        monkeypatch.setattr(publisher_heads, "HEADS_PER_S", 1000)
+        publisher = core(0)
+        for number in range(100):
+            publisher.publish(f"t{number}", 1, None, None, None, now_ns=0, wall_ns=1)
+        publisher.frames_to_send()
+        return publisher
+
+    def question(self, number):
+        body = control.Probe(number, ["*"], "sequence", number)
+        return wire.control_frame(Kind.HEADS_REQUEST, SESSION, body, sequence=number)
+
+    def test_all_together_get_no_more_than_their_budget(self, publisher):
+        for number in range(50):
+            ask(publisher, self.question(number), requester=b"%d" % number)
+        assert len(replies(publisher)) == 3
+        assert publisher.requests.next_deadline_ns(now_ns=0) > 0
+        assert len(replies(publisher, now_ns=1000 * MS)) == 3
+
+    def test_who_had_most_waits_longest(self, publisher):
+        for number in range(20):
+            ask(publisher, self.question(number), requester=BOB)
+            now_ns = publisher.requests.next_deadline_ns(now_ns=0)
+            replies(publisher)
+        ask(publisher, self.question(50), requester=ALICE)
+        now_ns = publisher.requests.next_deadline_ns(now_ns=0)
+        assert [reply[0] for reply in replies(publisher, now_ns=now_ns)] == [ALICE]
+
+    def test_questions_that_wait_are_bounded(self, publisher, monkeypatch):
+        monkeypatch.setattr(publisher_heads, "_WAITING_MAX", 5)
+        for number in range(20):
+            ask(publisher, self.question(number), requester=b"%d" % number)
+        assert publisher.requests.heads.throttled == 20 - 3 - 5
+        answered = sum(len(replies(publisher, now_ns=s * 10**9)) for s in range(5))
+        assert answered == 3 + 5
+        assert publisher.requests.next_deadline_ns(now_ns=10**10) is None
+
+    def test_waiting_questions_are_bounded_in_bytes(self, publisher, monkeypatch):
+        monkeypatch.setattr(publisher_heads, "_WAITING_BYTES_MAX", 300)
+        for number in range(20):
+            ask(publisher, self.question(number), requester=b"%d" % number)
+        assert 0 < len(publisher.requests.heads._waiting) < 7
+        assert publisher.requests.heads.throttled
+
+
+def test_answers_that_wait_are_bounded_in_bytes(monkeypatch):
+    monkeypatch.setattr(publisher_requests, "REPLIES_BYTES_MAX", 1000)
+    publisher = core()
+    for number in range(100):
+        ask(publisher, wire.control_frame(Kind.HEADS_REQUEST, SESSION, sequence=number))
+    desk = publisher.requests
+    answered = replies(publisher)
+    assert 0 < sum(len(reply[2].data) for reply in answered) <= 1000
+    assert len(answered) + desk.replies_dropped == 100
+    ask(publisher, wire.control_frame(Kind.HEADS_REQUEST, SESSION, sequence=1))
+    assert len(replies(publisher)) == 1

@@ -63,7 +63,11 @@ def test_who_asks_without_end_is_throttled_and_the_others_are_not():
     assert publisher.requests.heads.throttled > 60
     publisher.frames_to_send()
     publisher.requests.receive(b"calm", probe(777, ["*"]), now_ns=0)
-    assert publisher.frames_to_send()
+    due_ns = publisher.requests.next_deadline_ns(now_ns=0)
+    assert due_ns < 200_000_000, "what all may have together is used up for a moment"
+    assert publisher.requests.next_reply(now_ns=due_ns) is None
+    first = Frame(publisher.frames_to_send()[0])
+    assert (first.kind, first.session) == (Kind.ECHO, 777), "who used least goes first"
     publisher.requests.receive(b"rude", probe(778, ["*"]), now_ns=20 * 10**9)
     assert publisher.frames_to_send(), "and then it is answered again"
 

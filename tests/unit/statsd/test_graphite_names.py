@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2pmsg.errors import ConfigError
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import DIALECTS
@@ -38,6 +39,8 @@ PATHS = {
     ("é",): ("stats.gauges.", {}),  # as statsd has it; carbon takes it
     ("a;b",): ("stats.gauges.a;b=true", {}),
     ("a;b=1;;c=",): ("stats.gauges.a;b=1;c=true", {"tags": 1}),
+    ("a", "name:x"): ("stats.gauges.a", {"tags": 1}),  # carbon puts the path's own name there
+    ("a", "k:v", "k:w"): ("stats.gauges.a;k=v,w", {}),  # carbon would keep the last one alone
 }
 
 
@@ -89,3 +92,44 @@ def test_percentile_zero_says_something_of_a_lone_value_only():
     assert {field: value for field, value in lone.items() if field.endswith("_0")} == {
         "count_0": 1, "mean_0": 7, "lower_0": 7, "sum_0": 7, "sum_squares_0": 49,
     }  # fmt: skip
+
+
+SAME = [
+    [("é",), ("日本",)],
+    [("a b",), ("a_b",)],
+    [("a/b", "k:v"), ("a-b", "k:v")],
+    [("a", "k: v"), ("a", "k:_v")],
+    [("a", "name:x"), ("a",)],
+]
+
+
+@pytest.mark.parametrize("pair", SAME)
+def test_of_two_metrics_with_one_path_the_second_is_refused_and_counted(pair):
+    refused, taken = Counter(), set()
+    names = GraphiteNames()
+    first, second = (list(names.paths(row(*each), refused, taken)) for each in pair)
+    assert first
+    assert not second
+    assert refused["names"] == 1
+
+
+def test_timers_histograms_and_distributions_share_their_place():
+    refused, taken = Counter(), set()
+    for kind in (Kind.TIMER, Kind.HISTOGRAM, Kind.DISTRIBUTION, Kind.COUNTER):
+        made = Row(kind, "a", {"count": 1.0, "rate": 1.0}, 0.0)
+        list(GraphiteNames().paths(made, refused, taken))
+    assert refused == {"names": 2}
+
+
+def test_a_metric_of_another_time_is_another():
+    refused, taken = Counter(), set()
+    for at in (1.0, 2.0):
+        assert list(GraphiteNames().paths(Row(Kind.GAUGE, "a", {"value": 1.0}, at), refused, taken))
+    assert not refused
+
+
+@pytest.mark.parametrize("field", ["medain", "upper_90", "", "histogram.bin_1"])
+def test_a_field_that_no_timer_has_is_refused_by_name(field):
+    with pytest.raises(ConfigError, match="timer_metrics") as refused:
+        GraphiteNames(timer_metrics=("count", field))
+    assert repr(field) in str(refused.value)

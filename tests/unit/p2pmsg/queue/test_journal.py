@@ -334,7 +334,7 @@ def test_a_segment_that_cannot_be_begun_leaves_the_former_one(tmp_path, monkeypa
     push(journal, state, 60)
     before = segments(tmp_path)
     (tmp_path / f"queue-{len(before) + 1:012d}.log").mkdir()  # its name is taken
-    with pytest.raises(FileExistsError):
+    with pytest.raises(IsADirectoryError):
         push(journal, state, 100)
     (tmp_path / f"queue-{len(before) + 1:012d}.log").rmdir()
     known = read_log(tmp_path).open.keys()

@@ -280,3 +280,109 @@ class TestWithALog:
         assert again.core.memo.is_damaged
         assert again.core.sessions[SESSION].name == ""
         assert again.ask(frames.nack((0, 1))) == [sent]
+
+
+class TestWithALogThatWasCut:
+    @pytest.fixture
+    def store(self):
+        return import_log().MemoryStore()
+
+    def restart(self, desk, store, byte_count=30):
+        """Kill it, and shorten what it had written last."""
+        desk.core.memo.write()
+        store.kill()
+        name = max(name for name in store.names() if name.endswith(".log"))
+        store.write(name, store.read(name)[:-byte_count])
+        return Desk(store=store)
+
+    def cut(self, store):
+        """Return a relay that had [0, 5), and whose log has [0, 3)."""
+        desk = Desk(store=store).open()
+        sent = desk.give(0, 3)
+        desk.give(3, 2)
+        return sent, self.restart(desk, store)
+
+    def test_what_is_gone_is_told_of_and_neither_had_nor_lost(self, store):
+        sent, again = self.cut(store)
+        assert again.core.sessions[SESSION].heads() == {"t": (0, 5)}
+        assert again.core.next(SESSION, "t") == 3
+        replies = again.ask(frames.nack((0, 5)))
+        assert replies == [sent]
+        assert refusals(again.ask(frames.nack((3, 5)))) == [([], "budget")]
+
+    def test_what_is_gone_and_comes_again_is_served(self, store):
+        sent, again = self.cut(store)
+        again.open()
+        more = [again.give(3), again.give(4), again.give(5)]
+        assert again.sent() == more
+        assert again.ask(frames.nack((0, 6))) == [sent, *more]
+        assert again.core.sessions[SESSION].heads() == {"t": (0, 6)}
+
+    def test_what_is_gone_and_given_up_is_lost(self, store):
+        _, again = self.cut(store)
+        again.core.give_up(SESSION, "t", now_ns=0)
+        assert refusals(again.ask(frames.nack((3, 5)))) == [([(3, 5)], "crash")]
+        assert again.core.sessions[SESSION].heads() == {"t": (0, 5)}
+        assert not again.core.cut
+
+    def test_it_is_asked_for_again_after_another_restart(self, store):
+        _, again = self.cut(store)
+        again.core.give_up(SESSION, "t", now_ns=0)
+        again.core.memo.write()
+        store.kill()
+        again = Desk(store=store)
+        assert again.core.next(SESSION, "t") == 3
+        assert again.core.sessions[SESSION].heads() == {"t": (0, 5)}
+
+    def test_a_loss_that_was_told_of_keeps_its_reason(self, store):
+        desk = Desk(store=store).open()
+        desk.give(0, 3)
+        desk.give(3, 2)
+        desk.lose(5, 9, "publisher_gone")
+        again = self.restart(desk, store)
+        assert again.core.sessions[SESSION].heads() == {"t": (0, 9)}
+        again.core.give_up(SESSION, "t", now_ns=0)
+        replies = again.ask(frames.nack((3, 9)))
+        assert refusals(replies) == [([(3, 5)], "crash"), ([(5, 9)], "publisher_gone")]
+
+    def test_a_lost_tail_is_known_where_the_memo_was_not_written_any_more(self, store):
+        desk = Desk(store=store).open()
+        desk.give(0, 3)
+        desk.core.memo.write()
+        desk.lose(3, 9, "publisher_gone")
+        store.kill()
+        again = Desk(store=store)
+        assert again.core.sessions[SESSION].heads() == {"t": (0, 9)}
+        again.core.give_up(SESSION, "t", now_ns=0)
+        assert refusals(again.ask(frames.nack((3, 9)))) == [([(3, 9)], "crash")]
+
+    def test_a_loss_within_a_stream_is_a_loss_without_the_memo_too(self, store):
+        desk = Desk(store=store).open()
+        desk.give(0)
+        desk.core.memo.write()
+        desk.lose(1, 4, "timeout")
+        desk.give(4)
+        store.kill()
+        again = Desk(store=store)
+        assert again.core.sessions[SESSION].heads() == {"t": (0, 5)}
+        assert refusals(again.ask(frames.nack((1, 4)))) == [([(1, 4)], "evicted")]
+
+    def test_a_session_of_which_nothing_is_left_is_told_of(self, store):
+        desk = Desk(store=store).open(start=7)
+        desk.give(7, 2)
+        again = self.restart(desk, store)
+        assert again.core.sessions[SESSION].head("t") == (7, 9)
+        again.core.sessions[SESSION].is_live = False
+        again.core.give_up(SESSION, "t", now_ns=0)
+        again.core.handle_timer(now_ns=0)
+        assert again.core.sessions[SESSION].answered_from("t") == 7
+        assert refusals(again.ask(frames.nack((7, 9)))) == [([(7, 9)], "crash")]
+
+    def test_a_second_life_that_dies_before_it_came_again_knows_it_too(self, store):
+        _, again = self.cut(store)
+        again.open()
+        again.give(3)
+        store.kill()
+        last = Desk(store=store)
+        assert last.core.next(SESSION, "t") == 4
+        assert last.core.sessions[SESSION].heads() == {"t": (0, 5)}

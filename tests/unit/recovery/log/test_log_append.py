@@ -273,6 +273,22 @@ def test_settings_are_checked_by_name():
             LogConfig(**{"directory": "log", field: value})
 
 
+@pytest.mark.parametrize("value", ["5", True, [], b"1", float("nan"), float("inf"), 1.5j], ids=repr)
+def test_settings_that_are_no_numbers_are_told_by_name(value):
+    numbers = ("retention_bytes", "segment_bytes", "index_bytes", "fsync_interval_ms")
+    for field in (*numbers, "fsync_bytes", "cache_bytes", "reserve", "retention_age_s"):
+        with pytest.raises(ValueError, match=f"{field} must be"):
+            LogConfig(**{"directory": "log", field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("reserve", 2.5), ("reserve", 2**41), ("moved", "no"), ("moved", 1)]
+)
+def test_what_would_spoil_sequences_is_refused(field, value):
+    with pytest.raises(ValueError, match=f"{field} must be"):
+        LogConfig(**{"directory": "log", field: value})
+
+
 def test_a_closed_writer_takes_nothing_and_closes_once():
     log = Log()
     log.append()

@@ -22,14 +22,15 @@ ENDINGS = {"closed": True, "killed": False}
 
 
 def copied(log, **changes):
-    """Return another log with the same files, but for those given; None: it is missing."""
+    """Return a log with these very files, but for those given; None: it is missing."""
     made = Log.__new__(Log)
     made.__dict__.update(log.__dict__)
     made.store, made.written, made.next = type(log.store)(), list(log.written), dict(log.next)
-    for name in log.store.names():
-        data = changes.get(name, log.store.read(name))
-        if data is not None:
-            made.store.write(name, data)
+    files = log.store.copy()
+    files.update(changes)
+    for name in [name for name, data in files.items() if data is None]:
+        del files[name]
+    made.store.restore(files)
     return made
 
 

@@ -108,6 +108,19 @@ def test_a_log_has_one_writer_at_a_time(tmp_path):
     log.close()
 
 
+def test_who_deletes_the_lock_file_lets_no_second_writer_in(tmp_path):
+    log = log_in(tmp_path / "log")
+    log.append()
+    (tmp_path / "log" / "lock").unlink()
+    with pytest.raises(LogLockedError, match=str(tmp_path)):
+        LogWriter(log.config, session=1, now_ns=0)
+    log.append()
+    log.close()
+
+    assert log.open().copied  # it cannot be told from one
+    log.close()
+
+
 def test_the_lock_ends_with_a_killed_process(tmp_path):
     config = LogConfig(tmp_path)
 

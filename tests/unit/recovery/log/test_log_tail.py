@@ -2,7 +2,7 @@
 
 import pytest
 
-from recovery.log import LogConfig, LogWriter, MemoryStore, verify
+from recovery.log import LogConfig, LogWriter, MemoryStore, truncate, verify
 from recovery.log.state import LogState, decode_state, encode_state
 from recovery.log.tail import SLOTS_MAX, Tail, read_end
 
@@ -139,10 +139,53 @@ def test_a_copy_of_the_directory_begins_a_new_session(is_closed):
     assert (writer.session, writer.opened.copied) == (2, False)
 
 
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_files_of_a_copy_in_place_of_those_that_are_there_begin_a_new_session(is_closed):
+    store = MemoryStore()
+    writer = opened(store)
+    append(writer, 5)
+    if is_closed:
+        writer.close(S)
+    store.kill()
+    backup = {name: store.read(name) for name in store.names()}
+    writer = opened(store)
+    append(writer, 5)
+    writer.close(S)
+    store.kill()
+    for name, data in backup.items():  # into the very files, as cp does
+        store.write(name, data)
+    store.remove("tail")
+
+    assert opened(store, session=2).opened.copied
+    store.kill()
+    assert not opened(store, session=3).opened.copied
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_copy_that_is_shortened_stays_a_copy(is_closed):
+    store = MemoryStore()
+    writer = opened(store)
+    append(writer, 100)
+    if is_closed:
+        writer.close(S)
+    store.kill()
+    store.copies += 1
+
+    for _ in range(2):
+        truncate("log", bytes_max=1, store=store)
+        assert decode_state(store.read("state")).session == 1
+    moved = LogConfig("log", reserve=1000, moved=True)
+    copy = MemoryStore()
+    for name in store.names():
+        copy.write(name, store.read(name))
+    assert opened(copy, moved, session=2).session == 1
+    assert opened(store, session=2).opened.copied
+
+
 def test_a_log_of_an_older_version_is_no_copy():
     store = killed(5)
     state = decode_state(store.read("state"))
-    state.identity = ""
+    state.identity = state.file = ""
     store.write("state", encode_state(state))
 
     writer = opened(store)
@@ -154,6 +197,7 @@ def test_a_state_is_read_by_versions_that_know_more_and_less():
     plain = encode_state(LogState(5))
     assert b"gathered" not in plain
     assert b"identity" not in plain
+    assert b"file" not in plain
     assert decode_state(plain) == LogState(5)
 
 

@@ -1,0 +1,75 @@
+"""What goes wrong, and is said: when it begins, once a minute, and when it is over."""
+
+import logging
+from typing import Final
+
+_AGAIN_NS: Final = 60 * 1_000_000_000
+_log = logging.getLogger("p2pmsg")
+
+
+class Trouble:
+    """Something that is tried again until it works.
+
+    Args:
+        place: where, for people.
+        consequence: what that means while it lasts.
+
+    Attributes:
+        what: what is wrong now, or None.
+
+    """
+
+    __slots__ = ("_consequence", "_count", "_place", "_said_ns", "_since_ns", "what")
+
+    def __init__(self, place: str, consequence: str) -> None:
+        self._place = place
+        self._consequence = consequence
+        self._since_ns = self._said_ns = self._count = 0
+        self.what: str | None = None
+
+    def note(self, what: str, *, now_ns: int) -> None:
+        """Note that it failed; say so if that is new, or was last said a minute ago."""
+        is_new = self.what is None
+        self._count = 1 if is_new else self._count + 1
+        self.what = what
+        if is_new:
+            self._since_ns = self._said_ns = now_ns
+            _log.warning("%s: %s. It is tried again; %s", self._place, what, self._consequence)
+        elif now_ns - self._said_ns >= _AGAIN_NS:
+            self._said_ns = now_ns
+            _log.warning(
+                "%s: failed %d times within %d s, and is tried again: %s",
+                self._place, self._count, self.lasted_ns(now_ns=now_ns) // 1_000_000_000, what,
+            )  # fmt: skip
+
+    def over(self) -> None:
+        """Note that it worked."""
+        if self.what is not None:
+            self.what = None
+            _log.warning("%s: it works again, after %d failures", self._place, self._count)
+
+    def lasted_ns(self, *, now_ns: int) -> int:
+        """Return for how long it has been going wrong; 0 where it is not."""
+        return 0 if self.what is None else now_ns - self._since_ns
+
+
+class Refusals:
+    """Says that something takes on no more: at the first refusal, then once a minute at most.
+
+    Args:
+        what: is refused, with its limit, for people.
+
+    """
+
+    __slots__ = ("_due_ns", "_said", "_what")
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._said = self._due_ns = 0
+
+    def look(self, place: str, count: int, *, now_ns: int) -> None:
+        """Say how many were refused since it was said last, if any were and it is time to."""
+        if count > self._said and now_ns >= self._due_ns:
+            refused = count - self._said
+            _log.warning("%r takes on no more %s: refused, %d", place, self._what, refused)
+            self._said, self._due_ns = count, now_ns + _AGAIN_NS

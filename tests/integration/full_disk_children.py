@@ -1,0 +1,152 @@
+"""What child processes of test_full_disk.py do, on a small disk of their own."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import p2pmsg
+from p2pmsg import LogConfig, LogFailedError, Publisher, PublisherConfig
+
+TOPICS = 24
+"""So many slots are gathered in at a time; each needs half a MiB."""
+
+
+def say(**told):
+    print(json.dumps(told), flush=True)
+
+
+class Filler:
+    """A file that takes all the room that is left."""
+
+    def __init__(self, directory):
+        self._path = Path(directory) / "filler"
+
+    def fill(self):
+        with open(self._path, "ab", buffering=0) as file:
+            for size in (65_536, 4096, 1):
+                try:
+                    while file.write(bytes(size)) == size:
+                        pass
+                except OSError:
+                    pass
+
+    def give_back(self):
+        self._path.unlink()
+
+
+def publish_rounds(publisher, accepted, rounds, errors, topics=TOPICS):
+    """Publish to each topic in turn, so many messages in a row that they share frames."""
+    for topic in range(TOPICS - topics, TOPICS):
+        for number in range(rounds):
+            try:
+                publisher.publish(f"t{topic}", b"%d.%d " % (topic, number) + bytes(200))
+                accepted[topic] += 1
+            except LogFailedError as error:
+                errors.append(error)
+
+
+def log_of(directory, how):
+    fsync = "always" if how == "synced" else "interval"
+    return LogConfig(Path(directory) / "log", acknowledge=how, fsync=fsync)
+
+
+def fill(endpoint, directory, how):
+    """Publish while the disk becomes full, is full, and has room again; say what was accepted."""
+    config = PublisherConfig(linger_ms=500.0)
+    publisher = Publisher(endpoint, log=log_of(directory, how), config=config)
+    filler = Filler(directory)
+    say(endpoint=publisher.endpoint)
+    sys.stdin.readline()
+    accepted, errors = [0] * TOPICS, []
+    rounds = 20 if how == "synced" else 100
+    publish_rounds(publisher, accepted, rounds, errors)
+    before, filled = len(errors), sum(accepted)
+    filler.fill()
+    publish_rounds(publisher, accepted, 3 if how == "synced" else 8 * rounds, errors, topics=6)
+    stats = publisher.stats()
+    say(
+        before=before,
+        gathered=sum(accepted) - filled,
+        errors=len(errors),
+        error=str(errors[-1]),
+        errno=errors[-1].errno,
+        counted=stats.log.errors,
+        failed=stats.log.failed,
+    )
+    sys.stdin.readline()
+    filler.give_back()
+    after = []
+    publish_rounds(publisher, accepted, 20, after)
+    publisher.flush()
+    say(errors=len(after), heads={t: head[1] for t, head in publisher.stats().streams.items()})
+    sys.stdin.readline()
+    publisher.close()
+    say(logged=logged(directory), accepted=accepted)
+
+
+def logged(directory):
+    """Return how many messages of each topic the log has."""
+    from recovery.log import LogReader
+
+    counts = [0] * TOPICS
+    reader = LogReader(Path(directory) / "log")
+    for record in reader.records():
+        counts[int(record.topic[1:])] += record.stop - record.start
+    reader.close()
+    return counts
+
+
+def begin(endpoint, directory, how):
+    """Begin to publish on a disk that is full, and once more when it has room."""
+    filler = Filler(directory)
+    filler.fill()
+    try:
+        Publisher(endpoint, log=log_of(directory, how))
+    except LogFailedError as error:
+        say(error=str(error))
+    filler.give_back()
+    publisher = Publisher(endpoint, log=log_of(directory, how))
+    say(endpoint=publisher.endpoint)
+    filler.fill()
+    errors = []
+    for number in range(200):  # no slot is there yet, and there is no room for one
+        try:
+            publisher.publish("t", bytes(2000))
+        except LogFailedError as error:
+            errors.append((number, str(error)))
+    filler.give_back()
+    publisher.publish("t", b"last")
+    publisher.close()
+    say(errors=len(errors), error=errors[-1][1] if errors else "")
+
+
+def push(endpoint, directory, how):
+    """Push jobs while the queue's disk becomes full, is full, and has room again."""
+    filler = Filler(directory)
+    log = p2pmsg.LogSettings(directory=Path(directory) / "queue", fsync=how)
+    pusher = p2pmsg.Pusher(endpoint, log=log)
+    say(endpoint=pusher.endpoint)
+    sys.stdin.readline()
+    accepted, errors = [], []
+    for number in range(60):
+        if number == 20:
+            filler.fill()
+        if number == 40:
+            filler.give_back()
+        try:
+            pusher.push([number, bytes(3000)])
+            accepted.append(number)
+        except LogFailedError as error:
+            errors.append(str(error))
+    say(accepted=accepted, error=errors[-1] if errors else "")
+    sys.stdin.readline()
+    pusher.drain(20)
+    pusher.close()
+
+
+ROLES = {role.__name__: role for role in (fill, begin, push)}
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    ROLES[sys.argv[1]](*sys.argv[2:])

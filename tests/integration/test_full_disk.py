@@ -1,0 +1,111 @@
+"""A disk that is really full: a small tmpfs of the child's own. It says so, and goes on later.
+
+A store to a mapped page that has no place on a full disk kills a process with SIGBUS; a publisher's
+tail file is mapped.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import p2pmsg
+from p2pmsg import LogConfig
+from tests.integration.peers import LOOPBACK, ROOT, Child, take
+
+pytest.importorskip("recovery.log")
+
+assert LogConfig
+_MOUNT = 'mount -t tmpfs -o size="$1" disk "$2" && shift 2 && exec "$@"'
+
+
+@pytest.fixture
+def on_small_disk(tmp_path, opened):
+    """Start a child that has a small disk of its own at its second argument."""
+    apart = ["unshare", "--mount"] if os.geteuid() == 0 else [
+        "unshare", "--user", "--map-root-user", "--mount"
+    ]  # fmt: skip
+    place = tmp_path / "disk"
+    place.mkdir()
+    within = [*apart, "sh", "-c", _MOUNT, "sh"]
+    if shutil.which("unshare") is None or subprocess.run(
+        [*within, "64k", str(place), "true"], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("no disk of its own can be mounted here (unshare, mount)")
+
+    def start(role, how, size="16m"):
+        module = "tests.integration.full_disk_children"
+        program = [sys.executable, "-W", "error", "-m", module, role, LOOPBACK, str(place), how]
+        process = subprocess.Popen(
+            [*within, size, str(place), *program],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        child = Child(process)
+        opened.callback(child.finish)
+        return child
+
+    return start
+
+
+@pytest.mark.parametrize("how", ["written", "synced", "gathered"])
+def test_a_publisher_says_that_the_disk_is_full_and_goes_on_when_it_has_room(
+    on_small_disk, make_subscriber, how
+):
+    child = on_small_disk("fill", how)
+    subscriber = make_subscriber(json.loads(child.line())["endpoint"], start="earliest")
+    child.tell("go")
+    told = json.loads(child.line())
+    assert told["before"] == 0
+    assert how == "synced" or told["gathered"] > 100  # these have their place already
+    assert "No space left" in told["error"]
+    assert told["errno"] is not None or how == "synced"
+    assert told["counted"]
+    assert told["failed"] is None
+    child.tell("make room")
+    after = json.loads(child.line())
+    assert after["errors"] == 0
+    got = take(subscriber, sum(after["heads"].values()))
+    by_topic = {}
+    for message in got:
+        by_topic.setdefault(message.topic, []).append(message.sequence)
+    assert all(found == list(range(len(found))) for found in by_topic.values())
+    child.tell("end")
+    assert (end := json.loads(child.line()))["logged"] == [
+        after["heads"][f"t{number}"] for number in range(len(end["logged"]))
+    ]
+    assert all(map(int.__ge__, end["logged"], end["accepted"]))
+    assert child.wait() == 0
+
+
+@pytest.mark.parametrize("how", ["written", "synced"])
+def test_a_publisher_that_begins_on_a_full_disk_says_so(on_small_disk, how):
+    child = on_small_disk("begin", how, "8m")
+    assert "No space left" in json.loads(child.line())["error"]
+    assert json.loads(child.line())["endpoint"]
+    told = json.loads(child.line())
+    assert told["errors"]
+    assert "No space left" in told["error"]
+    assert child.wait() == 0
+
+
+@pytest.mark.parametrize("how", ["interval", "always"])
+def test_a_pusher_says_that_the_disk_is_full_and_goes_on_when_it_has_room(
+    on_small_disk, opened, how
+):
+    child = on_small_disk("push", how, "1m")
+    endpoint = json.loads(child.line())["endpoint"]
+    child.tell("go")
+    told = json.loads(child.line())
+    assert set(range(20)) | set(range(41, 60)) <= set(told["accepted"])
+    assert "No space left" in told["error"]
+    puller = opened.enter_context(p2pmsg.Puller(endpoint))
+    child.tell("drain")
+    done = []
+    while len(done) < len(told["accepted"]):
+        with puller.receive(timeout=20) as job:
+            done.append(job.value[0])
+    assert done == told["accepted"]
+    assert child.wait() == 0

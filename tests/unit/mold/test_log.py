@@ -1,0 +1,73 @@
+"""The log of a Mold publisher: what goes out is in it."""
+
+import errno
+
+import pytest
+
+from p2pmsg.errors import LogFailedError
+from p2pmsg.mold import codec
+
+pytest.importorskip("recovery.log")
+
+from p2pmsg.mold.log import MoldLog
+from recovery.log import LogConfig
+
+NAME = codec.session_bytes("S1")
+
+
+def packet(sequence):
+    return codec.packets(NAME, sequence, [b"message"], 1400)[0][2]
+
+
+@pytest.fixture
+def log(tmp_path):
+    made = MoldLog(LogConfig(tmp_path, fsync="always"), NAME, "mold")
+    yield made
+    made.close()
+
+
+def test_what_could_not_be_forced_to_the_disk_yet_is_not_said_to_be_there(log, monkeypatch):
+    log.append(1, packet(1))
+    log.bring_to_disk()
+    log.append(2, packet(2))
+    store = log._log.store
+
+    def away(name):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "sync_file", away)
+        for _ in range(2):
+            with pytest.raises(LogFailedError, match="No such file"):
+                log.bring_to_disk()
+    log.bring_to_disk()
+    assert log.following == 3
+    assert log.stats().retrying is None
+
+
+def test_what_cannot_be_read_for_want_of_a_descriptor_is_there_later(log, monkeypatch):
+    for sequence in (1, 2):
+        log.append(sequence, packet(sequence))
+    log.bring_to_disk()
+
+    def refuse(name, **_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log._log.store, "open", refuse)
+        assert log.history(1, 3) == []
+    assert log.history(1, 3) == [b"message"] * 2
+
+
+def test_a_log_that_was_given_up_is_not_waited_for(tmp_path, monkeypatch):
+    log = MoldLog(LogConfig(tmp_path, fsync="always", on_error="continue"), NAME, "mold")
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("recovery.log.store._File.write", fail)
+        log.append(1, packet(1))
+    assert "No space left" in log.stats().failed
+    log.bring_to_disk()  # there is nothing to wait for any more
+    log.close()

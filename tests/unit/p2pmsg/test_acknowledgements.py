@@ -1,0 +1,106 @@
+"""Callers that wait until what they published is on the disk."""
+
+import threading
+
+from p2pmsg.sync.acknowledge import Acknowledgements
+
+
+def open_forever():
+    return False
+
+
+class Callers:
+    """Threads that wait for a commit each, and what they were told."""
+
+    def __init__(self, acks):
+        self.acks = acks
+        self.threads = []
+        self.told = {}
+        self.woken = []
+
+    def wait(self, name, number, is_over=open_forever):
+        def run():
+            self.told[name] = self.acks.wait(number, lambda: self.woken.append(name), is_over)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        self.threads.append(thread)
+        while number not in self.acks._commits:
+            threading.Event().wait(0.001)
+
+    def join(self):
+        for thread in self.threads:
+            thread.join(10)
+            assert not thread.is_alive()
+        return self.told
+
+
+def test_many_share_one_commit():
+    acks = Acknowledgements()
+    callers = Callers(acks)
+    for name in range(20):
+        callers.wait(name, acks.begun + 1)
+    while not acks.is_wanted:
+        threading.Event().wait(0.001)
+    assert acks.begin()
+    acks.end(None)
+    assert callers.join() == dict.fromkeys(range(20))
+    assert acks.begun == 1
+    assert len(callers.woken) == 1
+    assert not acks._commits
+
+
+def test_who_comes_behind_the_beginning_waits_for_the_next():
+    acks = Acknowledgements()
+    callers = Callers(acks)
+    callers.wait("first", 1)
+    assert acks.begin()
+    callers.wait("second", acks.begun + 1)
+    acks.end(None)
+    callers.threads[0].join(10)
+    assert callers.told == {"first": None}
+    assert acks.begin()
+    acks.end(None)
+    assert callers.join() == {"first": None, "second": None}
+    assert callers.woken == ["first", "second"]
+
+
+def test_a_failure_is_told_to_those_whose_commit_it_was():
+    for _ in range(50):
+        acks = Acknowledgements()
+        callers = Callers(acks)
+        callers.wait("first", 1)
+        acks.begin()
+        callers.wait("second", 2)
+        acks.end("the disk is full")  # and before the first one has looked:
+        acks.begin()
+        acks.end(None)
+        assert callers.join() == {"first": "the disk is full", "second": None}
+
+
+def test_who_waits_for_a_commit_that_has_ended_does_not_wait():
+    acks = Acknowledgements()
+    callers = Callers(acks)
+    callers.wait("first", 1)
+    acks.begin()
+    acks.end("the disk is full")
+    callers.join()
+    assert acks.wait(1, callers.woken.clear, open_forever) == "the disk is full"
+
+
+def test_when_the_publisher_is_closed_nobody_waits_for_ever():
+    acks = Acknowledgements()
+    told = acks.wait(1, lambda: None, lambda: True)
+    assert told == "the publisher was closed before it was on the disk"
+
+
+def test_a_caller_that_ctrl_c_takes_away_holds_up_the_others_for_a_second_at_most():
+    acks = Acknowledgements()
+    callers = Callers(acks)
+    callers.wait("first", 1)
+    callers.wait("second", 1)
+    commit = acks._commits.pop(1)
+    acks.begin()
+    acks.end(None)  # nobody passes it on
+    assert callers.join() == {"first": None, "second": None}
+    assert commit.lock.locked()

@@ -1,0 +1,51 @@
+"""A folder that was made is on the disk, and so are those above it."""
+
+import os
+
+import pytest
+
+import p2pmsg
+from recovery.cursor_store import CursorFileStore
+from recovery.folder import make_folder
+
+
+def open_log(folder):
+    pytest.importorskip("recovery.log").FileStore(folder).lock()
+
+
+def open_cursor(folder):
+    store = CursorFileStore(folder / "cursor")
+    store.lock()
+    store.close()
+
+
+def open_queue(folder):
+    with p2pmsg.Pusher("inproc://folder", log=folder):
+        pass
+
+
+@pytest.fixture
+def forced(monkeypatch):
+    """Which files were forced to the disk."""
+    names, fsync = [], os.fsync
+
+    def record(fd):
+        names.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", record)
+    return names
+
+
+@pytest.mark.parametrize("make", [make_folder, open_log, open_cursor, open_queue])
+def test_the_names_of_new_folders_are_forced_to_the_disk(make, tmp_path, forced):
+    make(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    assert {str(tmp_path), str(tmp_path / "a")} <= set(forced)
+
+
+def test_folders_that_are_there_are_left_alone(tmp_path, forced, monkeypatch):
+    make_folder(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    make_folder(".")
+    assert forced == []
