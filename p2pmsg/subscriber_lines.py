@@ -44,6 +44,8 @@ DEAF_NS = 2000 * _MS
 """How long NACKs may be without any answer: it may have restarted on its log, its welcome lost."""
 STRANGE_NS = 1000 * _MS
 """How long frames of an unknown session may come: their welcome is on its way, or was lost."""
+AGAIN_NS = 1000 * _MS
+"""How long a publisher that was not joined yet has to answer on a connection made again."""
 
 
 def probe_wait_ns(tries: int) -> int:
@@ -111,7 +113,9 @@ class LineDesk:
         self.subscriber = subscriber
         self.name = name
         self._timeout_ns = int(core.config.publisher_timeout_ms * _MS)
-        self._give_up_ns = max(self._timeout_ns, int(core.config.nack.deadline_ms * _MS))
+        # Not before a silent line was connected again, and a publisher there could answer.
+        again_ns = self._timeout_ns + min(AGAIN_NS, self._timeout_ns)
+        self._give_up_ns = max(again_ns, int(core.config.nack.deadline_ms * _MS))
         self._pages = control.HeadPages(core.config.streams_max)
 
     def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:

@@ -52,6 +52,21 @@ def test_a_topic_that_is_new_is_wanted_from_its_beginning():
     assert talk.asked(Kind.NACK)[0][1].ranges == [(0, 1)]
 
 
+def test_a_silent_publisher_is_connected_to_again_before_what_it_kept_is_given_up():
+    """It restarted on its log, published nothing since, and its welcome was lost."""
+    talk = Talk(start="earliest", nack=NackConfig(deadline_ms=1000.0, jitter=0.0))
+    talk.hear(welcome())
+    talk.hear(data(7))
+    talk.pass_ms(5100)
+    assert "reconnect" in [what for what, *_ in talk.commanded()]
+    talk.pass_ms(300)
+    talk.hear(welcome())
+    talk.hear(echo(talk.probe().probe, head(8, earliest=0, start=0)))
+    assert talk.read() == []
+    talk.pass_ms(1)
+    assert talk.asked(Kind.NACK)[-1][1].ranges == [(0, 7)]
+
+
 def test_a_session_that_ended_does_not_come_back():
     talk = Talk().join(head(0))
     talk.join(head(0), session=NEXT)
