@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ def run(main: Callable[..., int | None], *arguments: Any) -> None:
             if _is_program:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 if not ended:
+                    _silence_spark()
                     _end_children()
     except BaseException:
         if not _was_pressed:  # what fails because of Ctrl-C is no news
@@ -83,6 +85,16 @@ def _end_at_once(number: int = 0, frame: FrameType | None = None) -> None:
     """Exit without waiting for threads; nothing is open any more, or nothing is open yet."""
     os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)
+
+
+def _silence_spark() -> None:
+    """Have Spark log nothing of the jobs that end with it; give it a moment for that."""
+    context: Any = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    active = getattr(context, "_active_spark_context", None)
+    if active is not None:
+        asking = threading.Thread(target=active.setLogLevel, args=("OFF",), daemon=True)
+        asking.start()
+        asking.join(_PATIENCE_S)
 
 
 def _end_children() -> None:

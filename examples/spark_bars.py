@@ -61,8 +61,9 @@ def open_session() -> SparkSession:
     """Return a Spark session that knows the format p2pmsg."""
     builder = spark_bridge.configure(SparkSession.builder.master("local[2]"))
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-    spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
-    ctrl_c.handle()
+    with ctrl_c.held():
+        spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+        ctrl_c.handle()
     spark_bridge.register(spark)
     return spark
 

@@ -63,8 +63,9 @@ def open_session() -> SparkSession:
     builder = spark_bridge.configure(SparkSession.builder).master("local[2]")
     builder = builder.config("spark.sql.shuffle.partitions", "1")
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-    spark = builder.getOrCreate()
-    ctrl_c.handle()
+    with ctrl_c.held():
+        spark = builder.getOrCreate()
+        ctrl_c.handle()
     spark_bridge.register(spark)
     return spark
 
