@@ -46,7 +46,7 @@ from p2pmsg.errors import (
 from p2pmsg.frames import decode_frame
 from p2pmsg.message import FixedBatch, Message, MessageBatch, Origin
 from p2pmsg.multicast.config import MulticastPublisherConfig, MulticastSubscriberConfig
-from p2pmsg.publisher_log import LogStats, import_log
+from p2pmsg.publisher.log import LogStats, import_log
 from p2pmsg.queue import (
     DeadLetter,
     DeadLetters,
@@ -60,6 +60,9 @@ from p2pmsg.queue import (
     PusherStats,
     WorkerStats,
 )
+from p2pmsg.queue.rules import BreakerConfig, QueueConfig
+from p2pmsg.reader.heads_watch import HeadsWatch
+from p2pmsg.reader.reader import Heads, RangeReader, SessionEntry, StreamHead
 from p2pmsg.relay.stats import RelayedSessionStats, RelayStats
 from p2pmsg.requests import Answers, Requester, Responder
 from p2pmsg.stats import (
@@ -71,10 +74,8 @@ from p2pmsg.stats import (
     StreamLedger,
     SubscriberStats,
 )
-from p2pmsg.sync.heads_watch import HeadsWatch
 from p2pmsg.sync.mold_publisher import MoldPublisher, MoldPublisherStats
 from p2pmsg.sync.publisher import Publisher
-from p2pmsg.sync.reader import Heads, RangeReader, SessionEntry, StreamHead
 from p2pmsg.sync.relay import Relay
 from p2pmsg.sync.subscriber import Subscriber
 from recovery import (
@@ -86,10 +87,9 @@ from recovery import (
     ReplayConfig,
     RetransmitConfig,
 )
-from recovery.queue import BreakerConfig, QueueConfig
 
 if TYPE_CHECKING:
-    from p2pmsg.log_reader import LogReader
+    from p2pmsg.publisher.log_reader import LogReader
     from recovery.log import LogConfig
 
 __all__ = [
@@ -205,5 +205,6 @@ def __getattr__(name: str) -> Any:
             raise MissingExtraError(name, str(error.name), "statsd") from error
     if name in ("LogConfig", "LogReader"):
         package = import_log()
-        return getattr(package if name == "LogConfig" else import_module("p2pmsg.log_reader"), name)
+        reader = "p2pmsg.publisher.log_reader"
+        return getattr(package if name == "LogConfig" else import_module(reader), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from p2pmsg.checks import at_least, check, check_busy_wait, of_kind, whole
 from p2pmsg.multicast.config import MulticastPublisherConfig, MulticastSubscriberConfig
-from p2pmsg.settings_checks import at_least, check, check_busy_wait, of_kind, whole
 from recovery import HeartbeatConfig, NackConfig, ReplayConfig, RetransmitConfig
 
 OnFull = Literal["block", "drop", "raise"]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from p2pmsg.errors import LossReport
-from p2pmsg.publisher_log import LogStats
+from p2pmsg.publisher.log import LogStats
 from recovery import LatencyHistogram
 
 __all__ = [

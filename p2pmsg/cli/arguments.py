@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, NoReturn
 
 import transports
 from p2pmsg.errors import MessageError, P2PError
-from p2pmsg.publisher_stream import check_topic
 from p2pmsg.start import Start, parse_start
+from p2pmsg.topics import check_topic
 
 _Refused = argparse.ArgumentTypeError
 _SCHEMES = ("tcp", "ipc", "udp", "mold")

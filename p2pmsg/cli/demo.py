@@ -12,7 +12,7 @@ from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.log_access import MissingExtraError
 from p2pmsg.demo.bars import write_csv
 from p2pmsg.demo.plan import FEED_SECONDS, MESSAGES_PER_S_MAX, TRANSPORTS, Source
-from p2pmsg.publisher_log import import_log
+from p2pmsg.publisher.log import import_log
 
 _TRADES = 200_000
 _SECONDS_MIN = 0.1

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.log_text import session_text
 from p2pmsg.errors import P2PError
-from p2pmsg.kept_batch import count_of
 from p2pmsg.message import MessageBatch
+from p2pmsg.publisher.kept_batch import count_of
 from p2pmsg.start import Start
 from p2pmsg.wire import Frame, FrameError, decode_columns
 

@@ -10,7 +10,7 @@ from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.arguments import UsageError
 from p2pmsg.cli.log_access import MissingExtraError
 from p2pmsg.errors import ConfigError
-from p2pmsg.publisher_log import import_log
+from p2pmsg.publisher.log import import_log
 from p2pmsg.relay.stats import RelayStats
 from p2pmsg.sync.relay import Relay
 

@@ -9,7 +9,7 @@ import msgspec
 from p2pmsg.config import PublisherConfig
 from p2pmsg.demo.child import emit, next_command
 from p2pmsg.demo.plan import TOPICS, Plan
-from p2pmsg.publisher_log import import_log
+from p2pmsg.publisher.log import import_log
 from p2pmsg.sync.publisher import Publisher
 from recovery import ReplayConfig
 

@@ -22,8 +22,7 @@ from p2pmsg.metrics.gathering import (
     make_key,
 )
 from p2pmsg.statsd.listen import parse_listen
-from p2pmsg.sync.closing import ClosesItself
-from p2pmsg.sync.forks import close_in_children
+from p2pmsg.sync.lifecycle import ClosesItself, close_in_children
 from p2pmsg.sync.publisher import Publisher
 
 TOPIC = "metrics.deltas"

@@ -17,8 +17,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from p2pmsg.checks import check
 from p2pmsg.errors import ConfigError
-from p2pmsg.settings_checks import check
 from p2pmsg.wire import SEQUENCE_MAX, FrameError
 
 HEADER: Final = struct.Struct("!10sQH")

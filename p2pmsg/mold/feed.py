@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
-from p2pmsg.batch import pack_slice
 from p2pmsg.mold import codec
 from p2pmsg.mold.sessions import (
     AGAIN_NS,
@@ -22,13 +21,14 @@ from p2pmsg.mold.sessions import (
     MoldSession,
     MoldSessions,
 )
-from p2pmsg.subscriber_command import Command
-from p2pmsg.subscriber_peer import Ending, Peer, Stream
+from p2pmsg.publisher.batch import pack_slice
+from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.sessions import Ending, Peer, Stream
 from p2pmsg.wire import FrameError, Kind
 from recovery import ReceiverConfig
 
 if TYPE_CHECKING:
-    from p2pmsg.subscriber_core import SubscriberCore
+    from p2pmsg.subscriber.core import SubscriberCore
 
 FIRST = 1
 """The first sequence of every MoldUDP64 session."""

@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from p2pmsg import wire
-from p2pmsg.batch import pack_slice
 from p2pmsg.errors import ConfigError, LogFailedError
 from p2pmsg.mold import codec
 from p2pmsg.mold.feed import FIRST
 from p2pmsg.mold.sessions import session_id
-from p2pmsg.publisher_log import LogStats, PublisherLog
+from p2pmsg.publisher.batch import pack_slice
+from p2pmsg.publisher.log import LogStats, PublisherLog
 from p2pmsg.wire import Frame, FrameError
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from p2pmsg.settings_checks import at_least, check, of_kind, whole
+from p2pmsg.checks import at_least, check, of_kind, whole
 from recovery import FeedbackConfig, GroupRepairConfig, ReassemblyConfig
 
 __all__ = ["MulticastPublisherConfig", "MulticastSubscriberConfig"]

@@ -15,12 +15,12 @@ A session is asked at most once at a time, and ever more rarely while the hints 
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg import control, wire
-from p2pmsg.subscriber_command import Command
+from p2pmsg.subscriber.effects import Command
 from p2pmsg.wire import Frame, FrameError, Kind
 
 if TYPE_CHECKING:
-    from p2pmsg.subscriber_core import SubscriberCore
-    from p2pmsg.subscriber_peer import Peer, Stream
+    from p2pmsg.subscriber.core import SubscriberCore
+    from p2pmsg.subscriber.sessions import Peer, Stream
 
 _MS: Final = 1_000_000
 _NEVER_NS: Final = 2**62

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from p2pmsg.batch import (
+from p2pmsg.errors import LogFailedError
+from p2pmsg.publisher.batch import (
     PACKING_ERRORS,
     check_key,
     check_size,
@@ -12,13 +13,12 @@ from p2pmsg.batch import (
     packing_error,
     start_frame,
 )
-from p2pmsg.errors import LogFailedError
-from p2pmsg.publisher_log import next_sequence
-from p2pmsg.publisher_stream import PublisherStream
+from p2pmsg.publisher.log import next_sequence
+from p2pmsg.publisher.streams import PublisherStream
 from p2pmsg.wire import ARRAY4, REST, encoder
 
 if TYPE_CHECKING:
-    from p2pmsg.publisher_core import PublisherCore
+    from p2pmsg.publisher.core import PublisherCore
 
 FRAMES_PER_CALL: Final = 45
 """So many datagrams of 1,400 bytes fit the 64 KiB that one call sends."""

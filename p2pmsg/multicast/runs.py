@@ -8,12 +8,12 @@ without decoding them.
 from typing import TYPE_CHECKING, Final
 
 from p2pmsg.multicast.datagram import TRAILER_BYTES, checksum
-from p2pmsg.subscriber_peer import Stream
+from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.wire import ARRAY4, REST, SEQUENCE_MAX, Frame, values_header
 from recovery import Delivery
 
 if TYPE_CHECKING:
-    from p2pmsg.subscriber_core import SubscriberCore
+    from p2pmsg.subscriber.core import SubscriberCore
 
 _REST_BYTES: Final = REST.size
 _NO_COLUMNS: Final = b"\xc0\xc0\xc0"

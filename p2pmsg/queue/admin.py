@@ -11,11 +11,11 @@ import transports
 from p2pmsg.errors import AdminRefusedError, EndpointError, TransportError
 from p2pmsg.queue import frames, process_id
 from p2pmsg.queue.dead_letters import DeadLetter, dead_job_of, letter_of
-from p2pmsg.queue.journal import JournalState, change_record
-from p2pmsg.queue.journal_file import FileJournal, LogSettings
-from p2pmsg.queue.journal_reading import read_log
+from p2pmsg.queue.journal.file import FileJournal, LogSettings
+from p2pmsg.queue.journal.reading import read_log
+from p2pmsg.queue.journal.records import JournalState, change_record
+from p2pmsg.queue.rules import Dropped, Retried
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
-from recovery.queue import Dropped, Retried
 
 _REPEAT_S: Final = 0.5
 Numbers = list[int]

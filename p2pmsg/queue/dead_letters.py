@@ -6,7 +6,7 @@ from typing import Any, overload
 import msgspec
 
 from p2pmsg.config import check
-from recovery.queue import DeadJob, Failure, QueuedJob
+from p2pmsg.queue.rules import DeadJob, Failure, QueuedJob
 
 _decode = msgspec.msgpack.Decoder().decode
 

@@ -29,8 +29,8 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from p2pmsg.control import Id, Name, Range, Sequence
+from p2pmsg.queue.rules import Parcel, QueuedJob
 from p2pmsg.wire import HEADER, MAGIC, VERSION, Frame, FrameError, Kind, encoder, values_header
-from recovery.queue import Parcel, QueuedJob
 
 RANGES_MAX: Final = 65_536
 REASON_CHARACTERS_MAX: Final = 4096

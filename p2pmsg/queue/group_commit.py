@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 
 from p2pmsg.errors import LogFailedError
-from p2pmsg.queue.journal_file import FileJournal
-from p2pmsg.sync.exclusive import ExclusiveLock
+from p2pmsg.queue.journal.file import FileJournal
+from p2pmsg.sync.lock import ExclusiveLock
 
 
 class GroupCommit:

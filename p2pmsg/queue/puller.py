@@ -14,12 +14,10 @@ from p2pmsg.queue.config import PullerConfig
 from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.process_id import this_process, worker_name
-from p2pmsg.queue.puller_line import PullerLine
+from p2pmsg.queue.puller_core import PullerLine
 from p2pmsg.queue.stats import PullerStats, merge_counts
-from p2pmsg.sync.closing import ClosesAtOnce
-from p2pmsg.sync.exclusive import ExclusiveLock, goes_by_flag
-from p2pmsg.sync.exits import close_at_exit, was_closed
-from p2pmsg.sync.forks import close_in_children
+from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.lock import ExclusiveLock, goes_by_flag
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.sync.unanswered import Unanswered
 

@@ -7,29 +7,27 @@ import time
 from typing import Any, Final
 
 import transports
-from p2pmsg.batch import PACKING_ERRORS, packing_error
 from p2pmsg.config import at_least
 from p2pmsg.errors import ClosedError, LogFailedError, P2PError
+from p2pmsg.publisher.batch import PACKING_ERRORS, packing_error
 from p2pmsg.queue import process_id
+from p2pmsg.queue.batching import Gather
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.dead_letters import DeadLetters, letter_of
 from p2pmsg.queue.driver import Driver
-from p2pmsg.queue.gather import Gather
 from p2pmsg.queue.group_commit import GroupCommit
-from p2pmsg.queue.journal import JournalState, push_record
-from p2pmsg.queue.journal_file import FileJournal, LogSettings, log_settings
+from p2pmsg.queue.journal.file import FileJournal, LogSettings, log_settings
+from p2pmsg.queue.journal.records import JournalState, push_record
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.pusher_input import admin_refusal, bind, config_of, job_of, restore
 from p2pmsg.queue.pusher_io import PusherIO
 from p2pmsg.queue.pusher_stats import pusher_stats
+from p2pmsg.queue.rules import JobQueue, QueuedJob
 from p2pmsg.queue.stats import PusherStats
-from p2pmsg.sync.closing import ClosesItself
-from p2pmsg.sync.exclusive import ExclusiveLock, goes_by_flag
-from p2pmsg.sync.exits import close_at_exit, was_closed
-from p2pmsg.sync.forks import close_in_children
+from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.lock import ExclusiveLock, goes_by_flag
 from p2pmsg.sync.settings import check_name
 from p2pmsg.wire import encoder
-from recovery.queue import JobQueue, QueuedJob
 from transports.shield import shielded
 
 _MS: Final = 1_000_000

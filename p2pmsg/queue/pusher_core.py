@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from p2pmsg.queue import frames
 from p2pmsg.queue.frames import Admin, Answer, Hello, QueueWelcome, Report, Who
+from p2pmsg.queue.rules import DeadJob, JobQueue, Worker
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 from recovery.budget import TokenBucket
-from recovery.queue import DeadJob, JobQueue, Worker
 
 _MS: Final = 1_000_000
 _MS_MAX: Final = 1e15

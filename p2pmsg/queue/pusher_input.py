@@ -6,14 +6,20 @@ from dataclasses import replace
 from typing import Any, Final
 
 import transports
-from p2pmsg.batch import PACKING_ERRORS, check_key, check_size, pack_headers, packing_error
 from p2pmsg.config import at_least, of_kind
 from p2pmsg.errors import BindError, ConfigError, EndpointError
+from p2pmsg.publisher.batch import (
+    PACKING_ERRORS,
+    check_key,
+    check_size,
+    pack_headers,
+    packing_error,
+)
 from p2pmsg.queue.config import PusherConfig
-from p2pmsg.queue.journal import JournalState
+from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.pusher_core import PusherCore
+from p2pmsg.queue.rules import PRIORITY_MAX, QueuedJob
 from p2pmsg.wire import encoder
-from recovery.queue import PRIORITY_MAX, QueuedJob
 
 _DELAY_MAX: Final = 366 * 86400.0
 _MESSAGE_ID_BYTES_MAX: Final = 255

@@ -7,10 +7,10 @@ from typing import Final
 
 import transports
 from p2pmsg.errors import LogFailedError
-from p2pmsg.lasting import Refusals
-from p2pmsg.queue.journal import Journal, change_record
+from p2pmsg.queue.journal.records import Journal, change_record
 from p2pmsg.queue.pusher_core import PusherCore
-from recovery.queue import BreakerState, Given, Lot, QueuedJob
+from p2pmsg.queue.rules import BreakerState, Given, Lot, QueuedJob
+from p2pmsg.trouble import Refusals
 
 _MS: Final = 1_000_000
 _ROUNDS_MAX: Final = 16

@@ -9,14 +9,15 @@ from typing import Any, Final
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
-from p2pmsg.control_queue import ControlQueue
 from p2pmsg.errors import MessageError
-from p2pmsg.publisher_log import PublisherLog
-from p2pmsg.publisher_stream import PYTHON_MEMORY, FrameMemory, check_topic
-from p2pmsg.relay.memo import RelayMemo
+from p2pmsg.publisher.control_queue import ControlQueue
+from p2pmsg.publisher.log import PublisherLog
+from p2pmsg.publisher.streams import PYTHON_MEMORY, FrameMemory
+from p2pmsg.relay.metadata import RelayMemo
 from p2pmsg.relay.requests import RelayRequests
 from p2pmsg.relay.session import LOSSES_MAX, RelayedSession, RelayedStream
-from p2pmsg.slicing import newest_ns, slice_frame
+from p2pmsg.relay.slicing import newest_ns, slice_frame
+from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, HeartbeatSchedule, Loss, LossReason, ReplayBuffer
 

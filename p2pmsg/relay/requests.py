@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
-from p2pmsg.publisher_requests import REPLIES_MAX, KnownSubscriber, Reply, RequestDesk
+from p2pmsg.publisher.requests import REPLIES_MAX, KnownSubscriber, Reply, RequestDesk
 from p2pmsg.wire import Frame, FrameError, Kind
 
 if TYPE_CHECKING:

@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING, Final
 
 from p2pmsg import control
-from p2pmsg.publisher_beats import BeatDesk
-from p2pmsg.publisher_requests import RequestDesk
-from p2pmsg.publisher_stream import PublisherStream
+from p2pmsg.publisher.heartbeats import BeatDesk
+from p2pmsg.publisher.requests import RequestDesk
+from p2pmsg.publisher.streams import PublisherStream
 from recovery import HeartbeatSchedule, Kept, Loss, LossReason, RangeSet, ReplayBuffer
 from recovery.loss import LossRanges
 
 if TYPE_CHECKING:
-    from p2pmsg.publisher_log import PublisherLog
+    from p2pmsg.publisher.log import PublisherLog
     from p2pmsg.relay.core import RelayCore
 
 LOSSES_MAX: Final = 1024

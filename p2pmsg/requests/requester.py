@@ -9,16 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import transports
-from p2pmsg.batch import PACKING_ERRORS, check_size, packing_error
 from p2pmsg.config import check, check_busy_wait, whole
 from p2pmsg.errors import ClosedError, NoHandlerError, RemoteError, RequestError
-from p2pmsg.publisher_stream import check_topic
+from p2pmsg.publisher.batch import PACKING_ERRORS, check_size, packing_error
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
-from p2pmsg.sync.closing import ClosesAtOnce
-from p2pmsg.sync.forks import close_in_children
+from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.unanswered import Unanswered
+from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind, encoder
 
 _SLICE_MS: Final = 20

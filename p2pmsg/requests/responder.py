@@ -10,15 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Self, TypeVar
 
 import transports
-from p2pmsg.batch import check_size
 from p2pmsg.config import at_least, check, check_busy_wait, whole
 from p2pmsg.errors import BindError, ClosedError, ConfigError, EndpointError
-from p2pmsg.publisher_stream import check_topic
+from p2pmsg.publisher.batch import check_size
 from p2pmsg.requests import frames
 from p2pmsg.requests.cache import ReplyCache, Request
 from p2pmsg.requests.frames import Status
-from p2pmsg.sync.closing import ClosesAtOnce
-from p2pmsg.sync.forks import close_in_children
+from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
+from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind, encoder
 
 _WAIT_MS: Final = 50

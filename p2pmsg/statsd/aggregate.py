@@ -15,8 +15,17 @@ import numpy as np
 
 from p2pmsg.statsd.columns import PAD_BYTES, Columns, Floats, Places, split_columns
 from p2pmsg.statsd.config import AggregateConfig
-from p2pmsg.statsd.forms import COUNTER, CUT, GAUGE, SLOW, STATISTIC, WAY_BITS, Forms, add_up
 from p2pmsg.statsd.keys import make_key
+from p2pmsg.statsd.line_templates import (
+    COUNTER,
+    CUT,
+    GAUGE,
+    SLOW,
+    STATISTIC,
+    WAY_BITS,
+    Forms,
+    add_up,
+)
 from p2pmsg.statsd.metric import BadLine, Event, Item, Kind, Metric, ServiceCheck
 from p2pmsg.statsd.parser import parse_line
 from p2pmsg.statsd.series import Series

@@ -22,14 +22,14 @@ from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import Dialect, find_dialect
 from p2pmsg.statsd.exact import ExactInlet
 from p2pmsg.statsd.flushing import Flushing
-from p2pmsg.statsd.inlet import Inlets
 from p2pmsg.statsd.listen import parse_listen
 from p2pmsg.statsd.management import Management
 from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.outputs.stream import StreamOutput
+from p2pmsg.statsd.sockets import Inlets
 from p2pmsg.statsd.stats import CollectorStats, collector_stats
 from p2pmsg.statsd.values import Binned
-from p2pmsg.sync.closing import ClosesItself
+from p2pmsg.sync.lifecycle import ClosesItself
 from p2pmsg.sync.publisher import Publisher
 
 _log = logging.getLogger("p2pmsg")

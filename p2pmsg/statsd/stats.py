@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.flushing import Flushing
-from p2pmsg.statsd.inlet import Inlets
 from p2pmsg.statsd.metric import BadLine
+from p2pmsg.statsd.sockets import Inlets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

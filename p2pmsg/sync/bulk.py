@@ -4,8 +4,8 @@ import threading
 import time
 from typing import Any, Final
 
-from p2pmsg.publisher_core import PublisherCore
-from p2pmsg.sync.outgoing import Outgoing
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.sync.sending import Outgoing
 
 _COUNT_MAX: Final = 65_536
 _LAST_FRAMES: Final = 4

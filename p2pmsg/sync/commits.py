@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Protocol
 
 from p2pmsg.config import at_least
-from p2pmsg.conflation import ConflatedBatch
 from p2pmsg.errors import (
     ClosedError,
     ConfigError,
@@ -22,9 +21,10 @@ from p2pmsg.errors import (
 )
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.stats import CursorStats
-from p2pmsg.subscriber_core import SubscriberCore
-from p2pmsg.subscriber_cursor import CursorDesk
-from p2pmsg.subscriber_peer import Stream
+from p2pmsg.subscriber.conflation import ConflatedBatch
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.resume import CursorDesk
+from p2pmsg.subscriber.sessions import Stream
 from recovery import (
     CursorConfig,
     CursorFile,

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any, Final
 
 import transports
-from p2pmsg.line_tally import LineCount
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.subscriber_desk import GroupMember, is_from
+from p2pmsg.multicast.receiver import GroupMember, is_from
 from p2pmsg.stats import LineStats
-from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.redundancy import LineCount
 from p2pmsg.wire import FrameError
 
 _TRAINS_PER_CALL: Final = 16
@@ -121,7 +121,7 @@ class DatagramLine:
     def receive_wait(self, timeout_ms: int) -> bytes | None:
         """Wait; return a frame of the last stream that came alone. What else comes, the core gets.
 
-        It is for the short ways of `p2pmsg.sync.short`.
+        It is for the short ways of `p2pmsg.sync.receiving`.
         """
         if not self.wait(timeout_ms):
             return None

@@ -10,9 +10,9 @@ import transports
 from p2pmsg import wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.publisher_desk import GroupDesk
-from p2pmsg.publisher_core import PublisherCore
-from p2pmsg.sync.outgoing import UNSYNCED_MAX, Outgoing
+from p2pmsg.multicast.sender import GroupDesk
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.sync.sending import UNSYNCED_MAX, Outgoing
 from p2pmsg.wire import Kind
 from recovery import TokenBucket
 from transports.udp import DATAGRAM_BYTES_MAX, SEGMENTS_MAX

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from p2pmsg.conflation import ConflatedBatch, Folded
 from p2pmsg.message import Message, MessageBatch
-from p2pmsg.subscriber_peer import Stream
+from p2pmsg.subscriber.conflation import ConflatedBatch, Folded
+from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.wire import Frame
 from recovery import Delivery
 

@@ -6,10 +6,10 @@ import transports
 from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import BindError, ConfigError, EndpointError
-from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.datagram_line import DatagramLine
 from p2pmsg.sync.mold_line import MoldGroup, MoldLine
-from p2pmsg.sync.subscriber_driver import SubscriberDriver
+from p2pmsg.sync.subscriber_thread import SubscriberDriver
 from p2pmsg.wire import Kind
 
 

@@ -10,7 +10,7 @@ import transports
 from p2pmsg.mold.feed import MoldFeed
 from p2pmsg.mold.requests import MoldRequests
 from p2pmsg.mold.sessions import MoldSessions
-from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.datagram_line import DatagramLine
 from p2pmsg.sync.request_servers import RequestServers
 from p2pmsg.wire import FrameError

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import transports
+from p2pmsg.checks import check, whole
 from p2pmsg.errors import BindError, ClosedError, ConfigError, EndpointError
 from p2pmsg.mold import codec
 from p2pmsg.mold.log import MoldLog
 from p2pmsg.mold.publisher_core import History, MoldPublisherCore
-from p2pmsg.publisher_log import LogStats
-from p2pmsg.settings_checks import check, whole
-from p2pmsg.sync.closing import ClosesAtOnce
-from p2pmsg.sync.exits import close_at_exit, was_closed
-from p2pmsg.sync.forks import close_in_children
+from p2pmsg.publisher.log import LogStats
+from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
 from recovery import HeartbeatConfig, ReplayConfig, RetransmitConfig, TokenBucket
 from transports.endpoint_options import request_address
 

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 import transports
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import BindError, ConfigError, EndpointError
-from p2pmsg.publisher_core import PublisherCore
-from p2pmsg.publisher_log import PublisherLog
-from p2pmsg.publisher_stream import PYTHON_MEMORY, FrameMemory
-from p2pmsg.relay.memo import NAME as RELAY_MEMO
-from p2pmsg.sync.outgoing import Outgoing
-from p2pmsg.sync.ways_out import Sender, open_way_out, parse_lines, recovery_beside
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.publisher.log import PublisherLog
+from p2pmsg.publisher.streams import PYTHON_MEMORY, FrameMemory
+from p2pmsg.relay.metadata import NAME as RELAY_MEMO
+from p2pmsg.sync.datagram_sender import DatagramOutgoing, DatagramSender, open_senders
+from p2pmsg.sync.sending import Outgoing
+from transports.endpoint_options import is_address
 
 if TYPE_CHECKING:
     from recovery.log import LogConfig
 
 ZMQ_MEMORY = FrameMemory(transports.make_zmq_frame, transports.free_zmq_frames)
 _random = SystemRandom()  # a forked child would repeat what another one draws
+Sender = transports.ZmqSender | DatagramSender
 Opened = tuple[PublisherCore, Sender, transports.ZmqRecoveryServer, Outgoing]
 
 
@@ -78,7 +80,7 @@ def _open(
         memory=PYTHON_MEMORY if any(at.is_datagram for at in places) else ZMQ_MEMORY,
         life=_random.getrandbits(64),
     )
-    sender, outgoing = open_way_out(core, places)
+    sender, outgoing = open_sender(core, places)
     return core, sender, server, outgoing
 
 
@@ -91,5 +93,52 @@ def recovery_endpoint_of(
     if endpoint.scheme == "tcp":
         return endpoint.with_port(0)
     if endpoint.is_datagram:
-        return recovery_beside(endpoint)
+        return default_recovery(endpoint)
     return transports.parse_endpoint(f"{endpoint}.recovery")
+
+
+def parse_lines(endpoints: str | Sequence[str]) -> list[transports.Endpoint]:
+    """Return where a publisher publishes: one endpoint, or the groups of its A and B lines.
+
+    Raises:
+        transports.EndpointError: one is not well-formed.
+        ConfigError: there is none, or several that are not all `udp://`.
+
+    """
+    texts = list(endpoints) if isinstance(endpoints, list | tuple) else [endpoints]
+    if not texts:
+        raise ConfigError("endpoint", "an endpoint, or several of udp://", endpoints)
+    places = [transports.parse_endpoint(text) for text in texts]  # type: ignore[arg-type]
+    if len(places) > 1 and any(place.scheme != "udp" for place in places):
+        raise ConfigError("endpoint", "several of udp:// only", endpoints)
+    return places
+
+
+def open_sender(
+    core: PublisherCore, endpoints: Sequence[transports.Endpoint]
+) -> tuple[Sender, Outgoing]:
+    """Bind, or open the sockets of a multicast."""
+    endpoint = endpoints[0]
+    if endpoint.scheme == "udp":
+        (udp, *others), datagram_bytes = open_senders(endpoints, core.config)
+        group = core.become_group(datagram_bytes, rng=_random, now_ns=time.monotonic_ns())
+        datagrams = DatagramSender(core, group, udp, others)
+        return datagrams, DatagramOutgoing(core, datagrams)
+    if endpoint.scheme == "mold":
+        raise ConfigError("endpoint", "udp://… here; mold:// is for MoldPublisher", str(endpoint))
+    sender = transports.ZmqSender(
+        endpoint,
+        context=transports.context(),
+        queue_frames=core.config.queue_frames,
+        welcome=core.welcome,
+    )
+    return sender, Outgoing(core, sender)
+
+
+def default_recovery(endpoint: transports.Endpoint) -> transports.Endpoint:
+    """Return where a multicast's repairs over TCP are asked for: on its interface, or on all."""
+    interface = endpoint.option("interface")
+    if is_address(interface):
+        host = f"[{interface}]" if ":" in interface else interface
+        return transports.parse_endpoint(f"tcp://{host}:0")
+    return transports.parse_endpoint("tcp://[::]:0" if endpoint.is_ipv6 else "tcp://*:0")

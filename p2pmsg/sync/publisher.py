@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from p2pmsg.config import OnFull, PublisherConfig
 from p2pmsg.errors import ClosedError, LogFailedError
-from p2pmsg.open_batches import OpenBatches
+from p2pmsg.publisher.open_batches import OpenBatches
 from p2pmsg.stats import PublisherStats
 from p2pmsg.sync.bulk import Bulk
-from p2pmsg.sync.closing import ClosesItself
-from p2pmsg.sync.exclusive import ExclusiveLock, goes_by_flag
-from p2pmsg.sync.exits import close_at_exit, was_closed
-from p2pmsg.sync.forks import close_in_children
+from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.lock import ExclusiveLock, goes_by_flag
 from p2pmsg.sync.opening import open_publisher
-from p2pmsg.sync.publisher_driver import PublisherDriver
 from p2pmsg.sync.publisher_stats import publisher_stats
+from p2pmsg.sync.publisher_thread import PublisherDriver
 from p2pmsg.sync.settings import check_columns, check_name, publish_error, publisher_config
 from p2pmsg.wire import encoder
 from transports import TURN

@@ -1,7 +1,7 @@
 """A publisher's counters, gathered."""
 
 import transports
-from p2pmsg.publisher_core import PublisherCore
+from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.stats import MulticastStats, PublisherStats, RequesterStats
 from p2pmsg.sync.datagram_sender import DatagramSender
 from recovery import StallGuard

@@ -11,25 +11,23 @@ from typing import TYPE_CHECKING, Final
 import transports
 from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig
 from p2pmsg.errors import BindError, ClosedError, ConfigError, EndpointError, LogFailedError
-from p2pmsg.lasting import Refusals
-from p2pmsg.publisher_log import PublisherLog
+from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import SESSIONS_MAX, RelayCore
-from p2pmsg.relay.intake import Intake, Resumption
-from p2pmsg.relay.memo import RelayMemo
+from p2pmsg.relay.metadata import RelayMemo
 from p2pmsg.relay.stats import RelayStats
+from p2pmsg.relay.transfer import Intake, Resumption
 from p2pmsg.start import Start
-from p2pmsg.subscriber_core import SubscriberCore
-from p2pmsg.sync.closing import ClosesItself
-from p2pmsg.sync.exclusive import ExclusiveLock
-from p2pmsg.sync.exits import close_at_exit, was_closed
-from p2pmsg.sync.forks import close_in_children
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lines import open_lines
+from p2pmsg.sync.lock import ExclusiveLock
 from p2pmsg.sync.opening import ZMQ_MEMORY, recovery_endpoint_of
-from p2pmsg.sync.outgoing import Outgoing
-from p2pmsg.sync.publisher_driver import PublisherDriver
+from p2pmsg.sync.publisher_thread import PublisherDriver
 from p2pmsg.sync.relay_stats import relay_stats
+from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.settings import check_endpoints, check_name, check_topics, publisher_config
 from p2pmsg.sync.settings import subscriber_config as intake_config
+from p2pmsg.trouble import Refusals
 
 if TYPE_CHECKING:
     from recovery.log import LogConfig

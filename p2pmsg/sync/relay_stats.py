@@ -7,7 +7,7 @@ from p2pmsg.errors import LossReport
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.relay.stats import RelayedSessionStats, RelayStats
 from p2pmsg.stats import RequesterStats
-from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.publisher_stats import connection_counts
 from recovery import StallGuard
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import transports
-from p2pmsg.batch import PACKING_ERRORS, packing_error
 from p2pmsg.config import OnEnd, OnFull, PublisherConfig, SubscriberConfig, at_least, check
 from p2pmsg.errors import ClosedError, ConfigError, EndpointError, MessageError, P2PError
-from p2pmsg.publisher_stream import check_topic
+from p2pmsg.publisher.batch import PACKING_ERRORS, packing_error
+from p2pmsg.topics import check_topic
 from recovery import CursorConfig
 
 C = TypeVar("C", PublisherConfig, SubscriberConfig)

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
-from p2pmsg.conflation import ConflatedBatch, Folded, fold
 from p2pmsg.errors import (
     ClosedError,
     ConfigError,
@@ -22,19 +21,20 @@ from p2pmsg.errors import (
     SessionEndedError,
     SessionRewoundError,
 )
-from p2pmsg.gap_policy import GapPolicy
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.start import parse_start
 from p2pmsg.stats import SubscriberStats
-from p2pmsg.subscriber_core import SubscriberCore
-from p2pmsg.subscriber_peer import Stream
-from p2pmsg.subscriber_short import take_lone
+from p2pmsg.subscriber.conflation import ConflatedBatch, Folded, fold
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.fast_path import take_lone
+from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.sync.commits import Commit, Commits, EachCommitted, check_commit, open_cursor
-from p2pmsg.sync.exits import close_at_exit, was_closed
-from p2pmsg.sync.forks import close_in_children
 from p2pmsg.sync.freshness import Freshest, messages_of_batch
 from p2pmsg.sync.iteration import iterate, waiter
+from p2pmsg.sync.lifecycle import close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lines import open_lines
+from p2pmsg.sync.receiving import receive_active, receive_short, receive_whole
 from p2pmsg.sync.settings import (
     check_endpoints,
     check_name,
@@ -43,7 +43,6 @@ from p2pmsg.sync.settings import (
     cursor_config,
     subscriber_config,
 )
-from p2pmsg.sync.short import receive_active, receive_short, receive_whole
 from p2pmsg.sync.subscriber_parts import batch_of, deadline, read, read_single
 from p2pmsg.sync.subscriber_stats import subscriber_stats
 from p2pmsg.wire import Frame, FrameError

@@ -6,7 +6,7 @@ from math import isnan
 from p2pmsg import wire
 from p2pmsg.config import check
 from p2pmsg.message import Message, MessageBatch
-from p2pmsg.subscriber_peer import Stream
+from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.wire import Frame
 from recovery import Delivery
 

@@ -3,8 +3,8 @@
 from collections import Counter
 
 from p2pmsg.stats import CursorStats, LineStats, SubscriberStats
-from p2pmsg.subscriber_core import SubscriberCore
-from p2pmsg.subscriber_peer import Stream
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.sessions import Stream
 from recovery import Delivery
 
 

@@ -7,12 +7,12 @@ hand: a failing run is named by its seed, and the seed brings it back.
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from p2pmsg.testing.options import NetworkOptions
+from p2pmsg.testing.oracle import InvariantError
 from p2pmsg.testing.proxy import TcpProxy
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from p2pmsg.testing.simulation import Simulation
-from p2pmsg.testing.witness import InvariantError
 
 __all__ = [
     "InvariantError",

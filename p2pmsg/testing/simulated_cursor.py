@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from p2pmsg.subscriber_core import SubscriberCore
-from p2pmsg.subscriber_cursor import CursorDesk
-from p2pmsg.subscriber_peer import Stream
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.resume import CursorDesk
+from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.testing.witness import Book
+from p2pmsg.testing.oracle import Book
 from p2pmsg.wire import Frame
 from recovery import CursorConfig, CursorFile, Delivery, Loss, MemoryCursorStore, Rewound
 

@@ -5,8 +5,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.multicast import datagram
-from p2pmsg.publisher_core import PublisherCore
-from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
 from transports import (
     MemoryReceiver,

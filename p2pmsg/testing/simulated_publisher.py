@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from p2pmsg.config import PublisherConfig
-from p2pmsg.control_queue import send_some
-from p2pmsg.publisher_core import PublisherCore
-from p2pmsg.publisher_log import PublisherLog, import_log
+from p2pmsg.publisher.control_queue import send_some
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.publisher.log import PublisherLog, import_log
 from p2pmsg.testing.network import MS, FaultyNetwork
+from p2pmsg.testing.oracle import Accepted, Book
 from p2pmsg.testing.serving import send_replies, take_requests
 from p2pmsg.testing.simulated_group import GroupSending
-from p2pmsg.testing.witness import Accepted, Book
 from recovery import HeartbeatConfig, StallConfig, StallGuard
 from transports import MemoryRecoveryServer, MemorySender
 

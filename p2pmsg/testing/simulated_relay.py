@@ -6,17 +6,17 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg.config import PublisherConfig, SubscriberConfig
-from p2pmsg.control_queue import send_some
-from p2pmsg.publisher_log import PublisherLog, import_log
+from p2pmsg.publisher.control_queue import send_some
+from p2pmsg.publisher.log import PublisherLog, import_log
 from p2pmsg.relay.core import RelayCore
-from p2pmsg.relay.intake import Intake, Resumption
-from p2pmsg.relay.memo import RelayMemo
-from p2pmsg.subscriber_core import SubscriberCore
+from p2pmsg.relay.metadata import RelayMemo
+from p2pmsg.relay.transfer import Intake, Resumption
+from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
+from p2pmsg.testing.oracle import Book
 from p2pmsg.testing.serving import send_replies, take_requests
 from p2pmsg.testing.simulated_publisher import LOG_SEGMENT_BYTES, WALL_NS, SimulatedPublisher
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
-from p2pmsg.testing.witness import Book
 from recovery import StallConfig, StallGuard
 from transports import MemoryRecoveryServer, MemorySender
 

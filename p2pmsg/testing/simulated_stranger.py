@@ -9,7 +9,7 @@ from p2pmsg import control, wire
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.parity import Parity
 from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.testing.witness import Book
+from p2pmsg.testing.oracle import Book
 from p2pmsg.wire import FrameError, Kind
 from transports import MemoryRecoveryClient, TransportError
 

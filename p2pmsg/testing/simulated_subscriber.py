@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
-from p2pmsg.publisher_requests import matches
+from p2pmsg.publisher.requests import matches
 from p2pmsg.start import parse_start
-from p2pmsg.subscriber_command import Command
-from p2pmsg.subscriber_core import SubscriberCore
-from p2pmsg.subscriber_peer import Peer, Stream
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.sessions import Peer, Stream
 from p2pmsg.testing.network import MS, FaultyNetwork
+from p2pmsg.testing.oracle import Book, Witness
 from p2pmsg.testing.simulated_cursor import SimulatedCursor
 from p2pmsg.testing.simulated_group import GroupReceiving
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
-from p2pmsg.testing.witness import Book, Witness
 from p2pmsg.wire import Frame, Kind
 from recovery import Delivery, Loss
 from transports import MemoryReceiver, MemoryRecoveryClient

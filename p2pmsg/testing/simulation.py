@@ -5,15 +5,15 @@ from datetime import datetime
 
 from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.testing.clock import ManualClock
+from p2pmsg.testing.invariants import final_violations
 from p2pmsg.testing.network import MS, FaultyNetwork, name_of
 from p2pmsg.testing.options import NetworkOptions
-from p2pmsg.testing.relay_verdict import has_all_of_relay, relay_violations
+from p2pmsg.testing.oracle import Book, InvariantError
+from p2pmsg.testing.relay_invariants import has_all_of_relay, relay_violations
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_stranger import Stranger
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
-from p2pmsg.testing.verdict import final_violations
-from p2pmsg.testing.witness import Book, InvariantError
 
 _STEP_MS = 20.0
 _CALM_MS = 500.0

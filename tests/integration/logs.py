@@ -4,7 +4,7 @@ from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
 
-from p2pmsg.batch import pack_alone, pack_slice
+from p2pmsg.publisher.batch import pack_alone, pack_slice
 from p2pmsg.wire import stream_prefix
 from recovery.log import LogConfig, LogWriter
 

@@ -19,8 +19,8 @@ import time
 from random import Random
 
 import p2pmsg
-from p2pmsg.queue.journal_file import LogSettings
-from p2pmsg.queue.journal_reading import read_log, segments
+from p2pmsg.queue.journal.file import LogSettings
+from p2pmsg.queue.journal.reading import read_log, segments
 
 _RETURNED = struct.Struct("!QIQ")  # sequence, thread, number
 _CONFIG = p2pmsg.PusherConfig(in_flight_max=10**9, in_flight_bytes_max=2**40)
@@ -95,7 +95,7 @@ def main(folder, fsync, threads, rounds, seed):
 
 def segments_of(folder):
     with contextlib.suppress(OSError):
-        return segments(p2pmsg.queue.journal_reading.Path(folder))
+        return segments(p2pmsg.queue.journal.reading.Path(folder))
     return []
 
 

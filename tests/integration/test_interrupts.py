@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 import p2pmsg
-import recovery.queue
-from p2pmsg.queue import driver, job, puller, puller_line
-from p2pmsg.sync import exclusive, short, subscriber
+import p2pmsg.queue.rules
+from p2pmsg.queue import driver, job, puller, puller_core
+from p2pmsg.sync import lock, receiving, subscriber
 from tests.integration.peers import TOPIC, work_until
 from transports import busy_wait, zmq_pubsub
 
-SUBSCRIBER = (busy_wait, short, subscriber, zmq_pubsub)
-PULLER = (driver, exclusive, job, puller, puller_line)
+SUBSCRIBER = (busy_wait, receiving, subscriber, zmq_pubsub)
+PULLER = (driver, lock, job, puller, puller_core)
 PUSHER = [
     str(path)
-    for package in (p2pmsg.queue, recovery.queue)
+    for package in (p2pmsg.queue, p2pmsg.queue.rules)
     for path in Path(package.__path__[0]).glob("*.py")
 ]
 

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 import p2pmsg
-from p2pmsg.queue.journal_file import LogSettings
-from p2pmsg.queue.journal_reading import read_log, segments
+from p2pmsg.queue.journal.file import LogSettings
+from p2pmsg.queue.journal.reading import read_log, segments
 from tests.integration.commands import eventually
 from tests.integration.peers import LOOPBACK
 

@@ -8,17 +8,17 @@ from functools import partial
 import pytest
 
 import p2pmsg
-from p2pmsg import batch, kept_batch, open_batches, publisher_core
-from p2pmsg.queue import gather, pusher
-from p2pmsg.sync import acknowledge, bulk, exclusive, outgoing, publisher
+from p2pmsg.publisher import batch, core, kept_batch, open_batches
+from p2pmsg.queue import batching, pusher
+from p2pmsg.sync import acknowledge, bulk, lock, publisher, sending
 from tests.integration.peers import LOOPBACK, TOPIC, check_ledger, take
 
 STRIKES = 60
 FILES = {
     module.__file__
     for module in (
-        acknowledge, batch, bulk, exclusive, gather, kept_batch, open_batches, outgoing, publisher,
-        publisher_core, pusher,
+        acknowledge, batch, bulk, lock, batching, kept_batch, open_batches, sending, publisher,
+        core, pusher,
     )
 }  # fmt: skip
 

@@ -22,7 +22,7 @@ from tests.integration.statsd_tools import (
     open_client,
     until,
 )  # fmt: skip
-from tests.unit.statsd.cases import as_bytes, load_cases
+from tests.unit.p2pmsg.statsd.cases import as_bytes, load_cases
 
 
 @pytest.mark.parametrize("scheme", ["udp", "udp6", "tcp", "unixgram", "unix"])

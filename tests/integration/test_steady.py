@@ -8,7 +8,7 @@ from itertools import count, islice, pairwise
 import pytest
 
 from p2pmsg import CursorConfig, SubscriberConfig
-from p2pmsg.sync import short, subscriber_driver
+from p2pmsg.sync import receiving, subscriber_thread
 from tests.integration.peers import DEADLINE_S, check_ledger, eventually
 
 READERS = {
@@ -34,12 +34,12 @@ def followed(monkeypatch):
     """Count the frames that were taken without asking what else is to be done."""
     found = []
 
-    def follow(driver, inner=short._follow):
+    def follow(driver, inner=receiving._follow):
         result = inner(driver)
         found.append(result is not None)
         return result
 
-    monkeypatch.setattr(short, "_follow", follow)
+    monkeypatch.setattr(receiving, "_follow", follow)
     return lambda: sum(found)
 
 
@@ -79,13 +79,13 @@ def test_all_ways_of_reading_take_turns(flood, followed, seed):
 
 
 def test_a_loss_between_frames_is_noticed_and_repaired(flood, followed, monkeypatch):
-    inner, frames = short._follow, count(1)
+    inner, frames = receiving._follow, count(1)
 
     def lose_each_tenth(driver):
         found = inner(driver)
         return inner(driver) if found is not None and next(frames) % 10 == 0 else found
 
-    monkeypatch.setattr(short, "_follow", lose_each_tenth)
+    monkeypatch.setattr(receiving, "_follow", lose_each_tenth)
     _, subscriber = flood("a", "b")
     expected = {"a": 0, "b": 0}
     while followed() < 200:
@@ -127,7 +127,7 @@ def test_a_busy_reader_gives_way_to_a_thread_that_is_late(crowded, how, monkeypa
             slept.append(seconds)
         nap(seconds)
 
-    monkeypatch.setattr(subscriber_driver.time, "sleep", sleep)
+    monkeypatch.setattr(subscriber_thread.time, "sleep", sleep)
 
     def read_on():
         end = driver._core.frames_received + 300

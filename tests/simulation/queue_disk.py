@@ -1,7 +1,7 @@
 """The disk of a simulated pusher: a system crash takes what was written since the last sync."""
 
-from p2pmsg.queue.journal import JournalState, closed_record, head_record, marks_record
-from p2pmsg.queue.journal_marks import Marks
+from p2pmsg.queue.journal.records import JournalState, closed_record, head_record, marks_record
+from p2pmsg.queue.journal.reservations import Marks
 
 SESSION = 77
 RESERVE = 7

@@ -4,7 +4,7 @@ from collections import deque
 
 from p2pmsg.queue.frames import Report
 from p2pmsg.queue.job import GONE, HELD, Job
-from p2pmsg.queue.puller_line import Process, PullerLine
+from p2pmsg.queue.puller_core import Process, PullerLine
 from p2pmsg.wire import Kind, control_frame
 
 MS = 1_000_000

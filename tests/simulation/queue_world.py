@@ -8,10 +8,10 @@ import heapq
 import random
 from dataclasses import dataclass
 
-from p2pmsg.queue.journal import JournalState, change_record, push_record
+from p2pmsg.queue.journal.records import JournalState, change_record, push_record
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.pusher_input import restore
-from recovery.queue import BreakerConfig, Given, JobQueue, Lot, QueueConfig, QueuedJob
+from p2pmsg.queue.rules import BreakerConfig, Given, JobQueue, Lot, QueueConfig, QueuedJob
 from tests.simulation.queue_disk import Disk
 from tests.simulation.queue_history import History
 from tests.simulation.queue_hostile import HostileNode

@@ -6,7 +6,7 @@ A failing run is named by its seed. `P2PMSG_SEEDS=10` runs ten times as many.
 
 import pytest
 
-from p2pmsg.subscriber_cursor import CursorDesk
+from p2pmsg.subscriber.resume import CursorDesk
 from p2pmsg.testing import InvariantError
 from tests.simulation.profiles import EVERYTHING, TIGHT, Profile, build, run
 
@@ -144,7 +144,7 @@ def forgets_a_commit(monkeypatch):
 
 def forgets_to_note_the_session(monkeypatch):
     """Let messages be handed on before their session is noted."""
-    monkeypatch.setattr("p2pmsg.subscriber_cursor.CursorDesk.note", lambda *_: None)
+    monkeypatch.setattr("p2pmsg.subscriber.resume.CursorDesk.note", lambda *_: None)
 
 
 def begins_behind(monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pmsg import publisher_heads
+from p2pmsg.publisher import heads
 from p2pmsg.testing import NetworkOptions, Simulation
 
 SEEDS = pytest.mark.rounds(5, 300)
@@ -19,8 +19,8 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_no_publisher_seems_to_have_gone_back(shape, rounds, monkeypatch):
     """As with thousands of topics, whose heads are told again for half a second."""
-    monkeypatch.setattr(publisher_heads, "CACHED_HEADS_MIN", 1)
-    monkeypatch.setattr(publisher_heads, "CACHE_NS_PER_HEAD", 200_000_000)
+    monkeypatch.setattr(heads, "CACHED_HEADS_MIN", 1)
+    monkeypatch.setattr(heads, "CACHE_NS_PER_HEAD", 200_000_000)
     for seed in range(rounds):
         options = NetworkOptions(seed=seed, messages_per_s=500, **shape.get("options", {}))
         simulation = Simulation(options)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.queue import (
+from p2pmsg.queue.rules import (
     Hand,
     JobQueue,
     Lanes,

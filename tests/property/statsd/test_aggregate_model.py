@@ -15,7 +15,7 @@ from p2pmsg.statsd.dialect import DIALECTS
 from p2pmsg.statsd.keys import make_key
 from p2pmsg.statsd.metric import BadLine, Kind, Metric
 from p2pmsg.statsd.parser import parse_line
-from tests.unit.statsd.test_parser import mutated
+from tests.unit.p2pmsg.statsd.test_parser import mutated
 
 PADDING = bytes(PAD_BYTES)
 DECIMAL = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")

@@ -8,7 +8,7 @@ from p2pmsg import control
 from p2pmsg.control import Head, HeadPages, Heads, pages_of
 from p2pmsg.wire import Kind, control_frame
 from tests.unit.p2pmsg.frames import SESSION, welcome
-from tests.unit.p2pmsg.subscriber import Talk
+from tests.unit.p2pmsg.subscriber_talk import Talk
 
 PROBE = 7
 

@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from p2pmsg.config import PublisherConfig
-from p2pmsg.publisher_core import PublisherCore
+from p2pmsg.publisher.core import PublisherCore
 
 WALL_NS = 1_700_000_000 * 10**9
 

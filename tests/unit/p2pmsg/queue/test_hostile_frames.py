@@ -6,8 +6,8 @@ import pytest
 
 from p2pmsg.queue import frames, pusher_core
 from p2pmsg.queue.pusher_core import REPORT_ENTRIES_MIN, PusherCore
+from p2pmsg.queue.rules import JobQueue, Lot, QueueConfig
 from p2pmsg.wire import Frame, Kind, control_frame
-from recovery.queue import JobQueue, Lot, QueueConfig
 
 MANY = frames.RANGES_MAX
 

@@ -4,9 +4,9 @@ import pytest
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
-from p2pmsg.publisher_log import PublisherLog, import_log
+from p2pmsg.publisher.log import PublisherLog, import_log
 from p2pmsg.relay.core import RelayCore
-from p2pmsg.relay.memo import NAME, RelayMemo
+from p2pmsg.relay.metadata import NAME, RelayMemo
 from p2pmsg.wire import Frame, Kind
 from recovery import Delivery, Loss, LossReason, ReplayConfig
 from tests.unit.p2pmsg import frames

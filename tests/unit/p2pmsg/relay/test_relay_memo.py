@@ -3,7 +3,7 @@
 import errno
 import os
 
-from p2pmsg.relay.memo import WRITE_NS, RelayMemo
+from p2pmsg.relay.metadata import WRITE_NS, RelayMemo
 from recovery.log import MemoryStore
 
 

@@ -4,7 +4,7 @@ from p2pmsg import control, wire
 from p2pmsg.wire import Kind
 from tests.unit.p2pmsg.frames import SESSION, heartbeat
 from tests.unit.p2pmsg.relay.test_subscriber_relays import OTHER, RELAY, Relayed, relay_welcome
-from tests.unit.p2pmsg.subscriber import data, head
+from tests.unit.p2pmsg.subscriber_talk import data, head
 
 
 def listed(relay, *served, settled):

@@ -5,12 +5,12 @@ from random import Random
 import pytest
 
 from p2pmsg import control, wire
-from p2pmsg.subscriber_heal import heal
+from p2pmsg.subscriber.heal import heal
 from p2pmsg.wire import Frame, Kind
 from recovery import NackConfig
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, refused, welcome
-from tests.unit.p2pmsg.subscriber import Talk, data, head
+from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
 
 RELAY, OTHER = 0xAA, 0xBB
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from p2pmsg.publisher_log import SYNC_RETRY_NS, PublisherLog
+from p2pmsg.publisher.log import SYNC_RETRY_NS, PublisherLog
 from recovery.log import FileStore, LogConfig, LogReader, LogWriteError, MemoryStore
 from tests.unit.recovery.log.logs import Log, read_stream
 

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from p2pmsg.publisher_log import OVERDUE_NS, SYNC_RETRY_NS, PublisherLog
+from p2pmsg.publisher.log import OVERDUE_NS, SYNC_RETRY_NS, PublisherLog
 from recovery.log import FileStore, LogConfig, LogReader, LogWriteError, MemoryStore, Tail
 from recovery.log.index import index_name
 from recovery.log.store import allocate

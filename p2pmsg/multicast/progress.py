@@ -1,0 +1,80 @@
+"""How far a subscriber has come in what its publishers sent, as their marks count it."""
+
+from collections import deque
+from typing import Final
+
+from p2pmsg.subscriber.sessions import Peer, Stream
+
+WAITING_MAX: Final = 64
+"""Marks of a session with gaps before them that are remembered; the oldest go first."""
+SESSIONS_MAX: Final = 4096
+
+_Mark = tuple[int, list[tuple[Stream, int]]]
+"""A mark's position, and up to where each stream that missed something is to get."""
+
+
+class Marks:
+    """Remembers which marks were read, and which of them have no gap before them.
+
+    Attributes:
+        waiting: how many have.
+
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[int, tuple[int, int]] = {}
+        self._marks: dict[int, deque[_Mark]] = {}
+        self.waiting = 0
+
+    def note(self, peer: Peer, position: int) -> None:
+        """Note that a mark was read."""
+        if peer.session not in self._places and len(self._places) >= SESSIONS_MAX:
+            forgotten = next(iter(self._places))
+            del self._places[forgotten]
+            self.waiting -= len(self._marks.pop(forgotten, ()))
+        complete = self._places.get(peer.session, (0, 0))[1]
+        read = position  # of this one: a false one must not stand for those that follow
+        if not peer.gaps:
+            complete = read
+            self.waiting -= len(self._marks.pop(peer.session, ()))
+        else:
+            marks = self._marks.setdefault(peer.session, deque())
+            wanted = [
+                (stream, stream.receiver.head)
+                for stream in peer.streams.values()
+                if stream.receiver.missing
+            ]
+            marks.append((position, wanted))
+            self.waiting += 1
+            if len(marks) > WAITING_MAX:
+                marks.popleft()
+                self.waiting -= 1
+        self._places[peer.session] = read, min(read, complete)
+
+    def forget(self, session: int) -> None:
+        """Forget a session's marks: its publisher was started again, and counts anew."""
+        self._places.pop(session, None)
+        self.waiting -= len(self._marks.pop(session, ()))
+
+    def completed(self) -> list[int]:
+        """Return the sessions of which more is complete than before."""
+        found: list[int] = []
+        for session, marks in list(self._marks.items()):
+            done = -1
+            while marks and all(
+                stream.receiver.expected >= head or not stream.receiver.missing
+                for stream, head in marks[0][1]
+            ):
+                done = marks.popleft()[0]
+                self.waiting -= 1
+            if not marks:
+                del self._marks[session]
+            if done >= 0:
+                read, _ = self._places[session]
+                self._places[session] = read, min(read, done)
+                found.append(session)
+        return found
+
+    def place(self, session: int) -> tuple[int, int]:
+        """Return (the last mark read, the last one without a gap before it)."""
+        return self._places.get(session, (0, 0))

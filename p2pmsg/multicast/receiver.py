@@ -1,0 +1,599 @@
+"""A multicast subscriber's part of the protocol: datagrams in, NACKs and marks out. No I/O.
+
+::
+
+    datagrams ──▶ a run of one stream ──▶ one frame ─────┐
+            └───▶ FRAGMENT ──▶ reassembly ──▶ frame ─────┼──▶ SubscriberCore
+            └───▶ another frame ─────────────────────────┘
+    a gap ──back-off──▶ NACK by UDP, attempts_max times ──▶ the recovery channel
+       └─ history (perhaps as a hint says), or too long ────────┘
+"""
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from p2pmsg import control, wire
+from p2pmsg.multicast import datagram
+from p2pmsg.multicast.confirmation import DOUBT_NS, SILENT_NS, Confirmation
+from p2pmsg.multicast.parity import ParityReader
+from p2pmsg.multicast.progress import Marks
+from p2pmsg.multicast.runs import take_run
+from p2pmsg.publisher.requests import matches
+from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.room import can_take
+from p2pmsg.subscriber.sessions import Peer, Stream
+from p2pmsg.wire import Frame, FrameError, Kind
+from recovery import Feedback, RangeSet, Reassembler, ReassemblyConfig, ReceiverConfig
+
+if TYPE_CHECKING:
+    from p2pmsg.control import Welcome
+    from p2pmsg.subscriber.core import SubscriberCore
+
+_MS = 1_000_000
+OUTGOING_MAX = 1024
+"""Datagrams that wait to be sent back; what would pass it is asked for again."""
+TOPICS_MAX = 65_536
+"""Topics that are remembered as wanted or not."""
+SUCCESSOR_NS = 1000 * _MS
+"""How long a session is silent before one of the same name, begun since, counts as its successor:
+five announcements."""
+UNJOINED_MAX = 64
+"""Sessions that were announced and not joined; with more, further ones have to wait."""
+UNCONFIRMED_MAX = 1024
+"""Streams that no publisher has confirmed. Where there are more it is asked for all that it has."""
+CONTROL_PARTS = ReassemblyConfig(bytes_max=2**20, wholes_max=64, age_ms_max=1000.0)
+"""Bounds on the parts of what is no message, of which nobody waits for most."""
+RANGES_PER_NACK = 48
+"""So many ranges fit a datagram, with the longest topic."""
+
+_FAR = 2**63
+"""Off its turn is what nobody waits for yet."""
+_Key = tuple[int, bytes, int, int]
+"""Session, topic, sequence and kind of what was cut into parts."""
+
+
+def is_from(peer: Peer, line: int, address: Any) -> bool:
+    """Whether a datagram comes from where a session's echo came from; True until there was one."""
+    state = peer.group
+    place = None if state is None else state.places.get(line)
+    return place is None or place == address
+
+
+class GroupMember:
+    """What a subscriber to datagram lines does beside; part of `SubscriberCore`.
+
+    Attributes:
+        outgoing: (line, address, datagram) to send, oldest first.
+        sources: where each session was announced from: (line, address).
+        confirmation: asks for what datagrams only hint at.
+        rooms: how much each line's receive buffer holds, in bytes; 0: not known yet.
+        reassembler: the parts of large frames.
+        parity: works out what was lost, once a publisher has sent parity.
+        marks: which of the publishers' marks were come to.
+        nacks_sent: NACKs sent by UDP.
+        outgoing_dropped: datagrams not sent because too many waited.
+
+    """
+
+    def __init__(self, core: "SubscriberCore", lines: set[int], subscriber: int) -> None:
+        config = core.config
+        self._core = core
+        self._config = config.multicast
+        self._subscriber = subscriber
+        self.lines = lines
+        self.outgoing: deque[tuple[int, Any, bytes]] = deque()
+        self.sources: dict[int, tuple[int, Any]] = {}
+        self.rooms: dict[int, int] = {}
+        self.confirmation = Confirmation(core)
+        self.reassembler: Reassembler[_Key] = Reassembler(config.multicast.reassembly)
+        self.control_parts: Reassembler[_Key] = Reassembler(CONTROL_PARTS)
+        self.nacks_sent = 0
+        self.outgoing_dropped = 0
+        nack = replace(config.nack, delay_ms=config.multicast.reorder_ms)
+        self.receiver_config: ReceiverConfig = replace(core.receiver_config, nack=nack)
+        self.marks = Marks()
+        self.parity: ParityReader | None = None
+        self._wanted: dict[bytes, bool] = {}
+        self._known: tuple[Stream, int, Any] | None = None  # which comes from its publisher
+        self._timed: dict[int, tuple[Stream, int, int]] = {}
+
+    def receive(
+        self,
+        line: int,
+        data: memoryview,
+        segment: int,
+        address: Any,
+        *,
+        now_ns: int,
+        shed: bool = False,
+    ) -> None:
+        """Take datagrams of `segment` bytes behind one another, the last perhaps shorter.
+
+        What is to be kept of `data` is copied. With `shed`, messages are only noted to exist.
+        """
+        core = self._core
+        state = core.lines[line]
+        at, end = 0, len(data)
+        seen: Stream | None = None
+        fits = False
+        while at < end or not end:
+            stream = core.last_stream
+            if stream is not seen:
+                seen, known = stream, self._known
+                if known is None or known[0] is not stream or known[1:] != (line, address):
+                    fits = stream is not None and is_from(stream.peer, line, address)
+                    self._known = (stream, line, address) if fits and stream else None
+                else:
+                    fits = True
+            if fits and stream is not None and not shed and self.parity is None:
+                after = take_run(core, line, stream, data, at, segment, now_ns=now_ns)
+                if after > at:
+                    state.received += -(-(after - at) // segment)
+                    state.heard_ns = now_ns
+                    at = after
+                    continue
+            try:
+                frame = datagram.open_datagram(data[at : at + segment])
+                if fits and stream and self.parity is None and frame.startswith(stream.prefix):
+                    core.receive_frame(line, frame, now_ns=now_ns, shed=shed)
+                else:
+                    self._receive_frame(line, frame, address, now_ns, shed)
+            except FrameError as error:
+                core.invalid[str(error)] += 1
+            at += segment
+            if not end:
+                break
+        if self.marks.waiting:
+            self.tell_completed()
+
+    def is_new_life(self, peer: Peer, line: int, welcome: "Welcome", now_ns: int) -> bool:
+        """Whether a session's publisher was started again, on its log, since it was last heard.
+
+        Its recovery endpoint tells, and where that is a fixed one, the time at which it started.
+        Of a session that was joined it is believed only if its publisher does not say otherwise.
+        """
+        began_ns = now_ns - int(welcome.age_ms * _MS)
+        moved = welcome.recovery != peer.recovery
+        changed = moved or began_ns > peer.began_ns + SUCCESSOR_NS
+        state = peer.group
+        if peer.gone or state is None or not changed:
+            peer.began_ns = began_ns
+            if changed or peer.gone or not peer.closing:
+                return changed
+        elif not peer.joined:
+            if now_ns - state.met_ns < SILENT_NS:
+                return False  # the place that was named first has its time
+            state.met_ns, peer.began_ns = now_ns, began_ns
+            return moved
+        if not self.confirmation.suspect(peer, line, welcome, now_ns):
+            return False
+        peer.began_ns = began_ns
+        return True
+
+    def make_room(self, now_ns: int) -> None:
+        """Forget sessions that were announced and never joined; `FrameError` where none can be."""
+        core = self._core
+        unjoined = [peer for peer in core.peers.values() if peer.group and not peer.joined]
+        for peer in unjoined:
+            if peer.group is not None and now_ns - peer.group.met_ns > DOUBT_NS:
+                self._give_up(peer, now_ns)
+        if sum(peer.session in core.peers for peer in unjoined) >= UNJOINED_MAX:
+            raise FrameError("sessions_unconfirmed")
+
+    def _give_up(self, peer: Peer, now_ns: int) -> None:
+        """Forget a session of which nothing is known but by datagrams."""
+        core = self._core
+        self.confirmation.tell_unjoined(peer, now_ns)
+        core.commands.append(Command("disconnect", session=peer.session))
+        core.desk.forget_peer(peer.session)
+        core.invalid["forged"] += 1
+
+    def forget(self, peer: Peer) -> None:
+        """Forget what there is of a session."""
+        self.confirmation.forget(peer)
+        self._known = None
+        self.marks.forget(peer.session)
+        self._timed.pop(peer.session, None)
+        self.sources.pop(peer.session, None)
+        for line in self._core.lines:
+            if line.session == peer.session:
+                line.session = None
+
+    def check(self, now_ns: int) -> None:
+        """Do what is due."""
+        for peer in list(self._core.peers.values()):
+            state = peer.group
+            if state is None or peer.joined or now_ns - state.met_ns <= DOUBT_NS:
+                continue
+            self._give_up(peer, now_ns)
+        self.confirmation.check(now_ns)
+
+    def make_stream(self, peer: Peer, topic: str, now_ns: int) -> Stream:
+        """Return a stream that a datagram told of; it begins when its publisher has confirmed it.
+
+        `FrameError` where too many wait for that; the publisher is then asked for all it has.
+        """
+        confirmation = self.confirmation
+        if len(confirmation.streams) >= UNCONFIRMED_MAX:
+            confirmation.want(peer, None, now_ns)
+            raise FrameError("streams_unconfirmed")
+        stream = self._core._add_stream(peer, topic)
+        confirmation.streams[peer.session, topic] = stream
+        if peer.joined:
+            confirmation.want(peer, topic, now_ns)
+        return stream
+
+    def refuse_jump(self, stream: Stream, frame: Frame, now_ns: int) -> None:
+        """Drop a frame so far ahead that its publisher is asked first whether that can be."""
+        self._core.invalid["ahead"] += 1
+        head = frame.sequence + frame.count
+        stream.hinted = max(stream.hinted, head)
+        self.confirmation.want(stream.peer, stream.topic, now_ns, head=head)
+
+    def receive_reply(self, peer: Peer, frame: Frame, now_ns: int) -> bool:
+        """Take what a publisher said over the recovery channel; False: it is nothing of ours."""
+        if frame.kind == Kind.HEADS:
+            self.confirmation.receive_heads(peer, frame, now_ns)
+        elif frame.kind == Kind.ADMITTED:
+            self.confirmation.receive_admitted(peer, frame, now_ns)
+        else:
+            return False
+        return True
+
+    def begin_life(self, peer: Peer) -> None:
+        """Start over with a session whose publisher was started again."""
+        self.marks.forget(peer.session)
+        self._timed.pop(peer.session, None)
+        for stream in peer.streams.values():  # what it sent before is in its log only
+            stream.history = max(stream.history, stream.receiver.head)
+
+    def greet(self, peer: Peer, welcome: "Welcome", line: int, now_ns: int) -> None:
+        """Take a session's announcement, of which there are many."""
+        peer.heard_ns = now_ns
+        if peer.feedback is not None and welcome.receivers > 0:
+            peer.feedback.group_size = welcome.receivers
+        began_ns = now_ns - int(welcome.age_ms * _MS)
+        for other in list(self._core.peers.values()):
+            if (
+                other is not peer
+                and peer.joined
+                and not other.gone
+                and other.feedback is not None
+                and other.name == peer.name
+                and other.heard_ns < min(began_ns, now_ns - SUCCESSOR_NS)
+            ):
+                if not other.joined:
+                    self._give_up(other, now_ns)
+                elif self.confirmation.is_silent(other, now_ns):
+                    self._core.desk.end_peer(other, now_ns)
+                    self.sources.pop(other.session, None)
+
+    def make_feedback(self) -> Feedback:
+        """Return what draws the waits for one publisher's streams."""
+        return Feedback(self._config.feedback, self._core._rng)
+
+    def ask(self, stream: Stream, *, now_ns: int) -> None:
+        """Ask for what is due of a stream, by UDP or over the recovery channel.
+
+        Nothing holds back what comes by UDP, so no more than fits is asked for there: what is free,
+        and what the stream itself holds, for frames that are further on make way.
+        """
+        peer, core, receiver = stream.peer, self._core, stream.receiver
+        free = core.config.receive_bytes - core.bytes_held + receiver.bytes_held
+        window = core.room.window_in(free)
+        crowded = 4 * free < core.config.receive_bytes
+        by_attempt = receiver.nacks_due_by_attempt(now_ns=now_ns, window=window, crowded=crowded)
+        if peer.gone or not by_attempt:
+            return
+        far: list[tuple[int, int]] = []
+        fits = receiver.expected + window
+        for attempt, ranges in by_attempt.items():
+            near: list[tuple[int, int]] = []
+            for start, stop in ranges:
+                if self._is_near(stream, start, stop, attempt):
+                    near.append((start, min(stop, max(fits, start + 1))))
+                else:
+                    far.append((start, stop))
+            self._nack(stream, near, attempt, now_ns)
+        if far:
+            if receiver.missing_stop > stream.confirmed:
+                self.confirmation.want(peer, stream.topic, now_ns)
+            body = control.Nack(stream.topic, list(RangeSet(far)))
+            frame = wire.control_frame(Kind.NACK, peer.session, body)
+            self._core.requests.append((peer.session, frame))
+
+    def _is_near(self, stream: Stream, start: int, stop: int, attempt: int) -> bool:
+        return (
+            attempt <= self._config.attempts_max
+            and stop - start <= self._config.history_messages
+            and start >= stream.history
+            and self._place(stream.peer) is not None
+        )
+
+    def _place(self, peer: Peer) -> tuple[int, Any] | None:
+        """Return where a publisher hears us: (line, address); None: it is not known."""
+        if peer.group is None or not peer.group.places:
+            return None
+        lines = self._core.lines
+        return max(peer.group.places.items(), key=lambda place: lines[place[0]].heard_ns)
+
+    def _nack(
+        self, stream: Stream, ranges: list[tuple[int, int]], attempt: int, now_ns: int
+    ) -> None:
+        peer, topic = stream.peer, stream.topic
+        self._note_asked(stream, ranges, attempt)
+        whole: list[tuple[int, int]] = []
+        for start, stop in ranges:
+            key = (peer.session, topic.encode(), start, int(Kind.DATA))
+            missing = self.reassembler.missing(key)
+            if missing:
+                self._send(peer, control.Nack(topic, missing[:RANGES_PER_NACK], attempt, start))
+                start += 1
+            if start < stop:
+                whole.append((start, stop))
+        for index in range(0, len(whole), RANGES_PER_NACK):
+            self._send(peer, control.Nack(topic, whole[index : index + RANGES_PER_NACK], attempt))
+        if whole and attempt == 1 and peer.session not in self._timed:
+            self._timed[peer.session] = (stream, whole[0][0], now_ns)
+
+    def _note_asked(
+        self, stream: Stream, ranges: list[tuple[int, int]], attempt: int
+    ) -> None:
+        """Time an answer no more that can be one to either of two questions, or will not come."""
+        timed = self._timed.get(stream.peer.session)
+        if timed is None:
+            return
+        asked, sequence, _ = timed
+        again = asked is stream and attempt > 1
+        if asked.receiver.has(sequence, 1) or (
+            again and any(start <= sequence < stop for start, stop in ranges)
+        ):
+            del self._timed[stream.peer.session]
+
+    def note_pause(self) -> None:
+        """Note that nothing is read for want of room, so that answers seem to take long."""
+        self._timed.clear()
+
+    def _send(self, peer: Peer, nack: control.Nack) -> None:
+        place = self._place(peer)
+        if place is None or peer.group is None:
+            return
+        line, address = place
+        nack.token = peer.group.token
+        frame = wire.control_frame(Kind.NACK, peer.session, nack)
+        self.nacks_sent += 1
+        self._put(line, address, frame)
+
+    def _put(self, line: int, address: Any, frame: bytes) -> None:
+        if len(self.outgoing) >= OUTGOING_MAX:
+            self.outgoing_dropped += 1
+            return
+        self.outgoing.append((line, address, datagram.seal(frame)))
+
+    def _receive_frame(
+        self, line: int, data: bytes, address: Any, now_ns: int, shed: bool
+    ) -> None:
+        zero = data.index(b"\0")
+        kind, flags = data[zero + 4], data[zero + 5]
+        if kind == Kind.WELCOME:
+            self._receive_welcome(line, data, address, now_ns)
+            return
+        if zero or kind != Kind.FRAGMENT:  # those are of a welcome, or an echo
+            sender = self._core.peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
+            if sender is not None and not is_from(sender, line, address):
+                raise FrameError("source")
+        if zero and not self._wants(data[:zero]):
+            core = self._core
+            core.frames_received += 1
+            core.lines[line].heard_ns = now_ns
+            peer = core.peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
+            if peer is not None:
+                peer.heard_ns = now_ns
+        elif kind == Kind.FRAGMENT:
+            self._receive_part(line, Frame(data), address, now_ns, shed)
+        elif kind == Kind.PARITY:
+            self._receive_parity(line, Frame(data), now_ns)
+        elif kind == Kind.MARK:
+            self._receive_mark(line, Frame(data), address, now_ns)
+        elif kind == Kind.ECHO:
+            self._receive_echo(line, data, address, now_ns)
+        elif kind == Kind.DATA and flags & wire.FLAG_RETRANSMISSION:
+            self._receive_repair(data, now_ns)
+        elif kind == Kind.REFUSED:
+            self._receive_hint(Frame(data))
+        else:
+            if self.parity is not None and kind == Kind.DATA:
+                frame = Frame(data)
+                self.parity.note(frame.session, frame.topic, frame.sequence, data)
+            self._core.receive_frame(line, data, now_ns=now_ns, shed=shed)
+
+    def _receive_welcome(self, line: int, data: bytes, address: Any, now_ns: int) -> None:
+        """Take an announcement; where a session is joined, another address is no sign of life."""
+        core = self._core
+        session = Frame(data).session
+        peer = core.peers.get(session)
+        if peer is None and len(self.sources) < TOPICS_MAX:
+            self.sources[session] = (line, address)
+        heard_ns, group_size = None, 1
+        if peer is not None and peer.joined and not peer.gone and not is_from(peer, line, address):
+            heard_ns = peer.heard_ns
+            group_size = 1 if peer.feedback is None else peer.feedback.group_size
+        core.receive_frame(line, data, now_ns=now_ns)
+        if session not in core.peers:
+            self.sources.pop(session, None)
+        if peer is None or heard_ns is None or peer.probe is not None:
+            return
+        peer.heard_ns = heard_ns
+        if peer.feedback is not None:
+            peer.feedback.group_size = group_size  # else all would ask at once, or late
+        if now_ns - heard_ns > SILENT_NS:  # perhaps it has another address now: its echo shows it
+            core.desk.send_probe(peer, line, now_ns)
+
+    def _receive_echo(self, line: int, data: bytes, address: Any, now_ns: int) -> None:
+        """Take an echo, which shows where the datagrams of its publisher come from.
+
+        Only it knows the probe, until it sends this.
+        """
+        core = self._core
+        probe = Frame(data).session
+        peers = [p for p in core.peers.values() if p.group and probe in (p.probe, p.group.proof)]
+        core.receive_frame(line, data, now_ns=now_ns)
+        for peer in peers:
+            state = peer.group
+            if state is None or not peer.joined:
+                continue
+            if state.proof != probe:
+                state.proof, state.places = probe, {}
+            self._known = None
+            state.places.setdefault(line, address)  # copies come over each line
+
+    def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> None:
+        core = self._core
+        core.frames_received += 1
+        peer = core.peers.get(frame.session)
+        if peer is None or not peer.joined or peer.group is None:
+            return
+        if not peer.group.sends_parity:
+            raise FrameError("parity")
+        peer.heard_ns = core.lines[line].heard_ns = now_ns
+        if self.parity is None:
+            self.parity = ParityReader()
+        wait_ns = int(self._config.parity_wait_ms * _MS)
+        for stream in peer.streams.values():
+            stream.receiver.delay_nacks(wait_ns)
+        for data in self.parity.take(frame, self._wants):
+            again = Frame(data)
+            if again.session != frame.session or again.kind != Kind.DATA:
+                raise FrameError("parity")
+            found = peer.streams.get(again.topic)
+            if found is None:
+                core.receive_frame(line, data, now_ns=now_ns)
+            elif not found.receiver.has(again.sequence, again.count):
+                before = found.receiver.repaired
+                core._take(found, again, now_ns, repaired=True)
+                # What nobody knew to be missing yet has simply come.
+                self.parity.recovered += found.receiver.repaired - before
+
+    def _wants(self, topic: bytes) -> bool:
+        wanted = self._wanted.get(topic)
+        if wanted is None:
+            try:
+                wanted = matches(topic.decode(), self._core.topics or ["*"])
+            except UnicodeDecodeError:
+                raise FrameError("topic") from None
+            if len(self._wanted) >= TOPICS_MAX:
+                self._wanted.clear()
+            self._wanted[topic] = wanted
+        return wanted
+
+    def _receive_part(
+        self, line: int, frame: Frame, address: Any, now_ns: int, shed: bool
+    ) -> None:
+        core = self._core
+        index, parts, total, part = datagram.read_part(frame)
+        peer = core.peers.get(frame.session)
+        topic = frame.topic.encode()
+        if topic and peer is None:
+            raise FrameError("session")
+        core.lines[line].heard_ns = now_ns
+        kind = int(Kind.DATA) if topic else 0
+        key = (frame.session, topic, frame.sequence, kind)
+        reassembler, rank = self.reassembler, _FAR
+        if not topic and all(one.probe != frame.session for one in core.peers.values()):
+            reassembler = self.control_parts
+        elif peer is not None and topic:
+            stream = peer.streams.get(frame.topic) or self.make_stream(peer, frame.topic, now_ns)
+            if stream.receiver.has(frame.sequence, frame.count):
+                core.frames_received += 1
+                reassembler.discard(key)
+                return
+            if stream.receiver.started:
+                rank = max(0, frame.sequence - stream.receiver.expected)
+                if frame.sequence - stream.receiver.head > stream.jump_max:
+                    self.refuse_jump(stream, frame, now_ns)
+                    return
+        else:
+            rank = 0  # an echo that is awaited
+        refused = reassembler.refused
+        whole = reassembler.add(key, index, parts, total, part, rank=rank, now_ns=now_ns)
+        if reassembler.refused > refused:
+            raise FrameError("fragment")
+        if whole is None:
+            core.frames_received += 1
+            return
+        if not whole.startswith(topic + b"\0"):
+            raise FrameError("fragment")
+        again = Frame(whole)
+        if (again.session, again.sequence) != (frame.session, frame.sequence):
+            raise FrameError("fragment")
+        if again.kind == Kind.DATA and frame.flags & wire.FLAG_RETRANSMISSION:
+            self._receive_repair(whole, now_ns)
+        elif again.kind == Kind.ECHO:
+            self._receive_echo(line, whole, address, now_ns)
+        elif again.kind == Kind.WELCOME:
+            self._receive_welcome(line, whole, address, now_ns)
+        else:
+            core.receive_frame(line, whole, now_ns=now_ns, shed=shed)
+
+    def _receive_mark(self, line: int, frame: Frame, address: Any, now_ns: int) -> None:
+        core = self._core
+        core.frames_received += 1
+        peer = core.peers.get(frame.session)
+        if peer is None or not peer.joined:
+            return
+        peer.heard_ns = core.lines[line].heard_ns = now_ns
+        room = self.rooms.get(line, 0)
+        if peer.group is None or peer.group.places.get(line) != address:
+            return  # nobody is answered whose address is not known to be the publisher's
+        if room > 0:
+            self.marks.note(peer, frame.sequence)
+            self._tell_mark(peer, line, address, room)
+
+    def _receive_hint(self, frame: Frame) -> None:
+        """Note up to where a stream is history, and to be asked for over the recovery channel."""
+        self._core.frames_received += 1
+        peer = self._core.peers.get(frame.session)
+        if peer is None:
+            raise FrameError("session")
+        body = control.read_body(frame, control.Refused)
+        if body.reason != control.HISTORY:
+            raise FrameError("reason")
+        stream = peer.streams.get(body.topic)
+        if stream is not None:
+            stop = max((stop for _, stop in body.ranges), default=0)
+            stream.history = max(stream.history, min(stop, stream.receiver.head))
+
+    def tell_completed(self) -> None:
+        """Tell publishers that what was missing before their marks is there."""
+        for session in self.marks.completed():
+            peer = self._core.peers.get(session)
+            place = None if peer is None else self._place(peer)
+            if peer is not None and place is not None:
+                self._tell_mark(peer, *place, self.rooms.get(place[0], 0))
+
+    def _tell_mark(self, peer: Peer, line: int, address: Any, room: int) -> None:
+        position, complete = self.marks.place(peer.session)
+        token = 0 if peer.group is None else peer.group.token
+        body = control.Marked(self._subscriber, complete, max(1, room), token)
+        reply = wire.control_frame(Kind.MARKED, peer.session, body, sequence=position)
+        self._put(line, address, reply)
+
+    def _receive_repair(self, data: bytes, now_ns: int) -> None:
+        core = self._core
+        core.frames_received += 1
+        frame = Frame(datagram.with_flags(data, remove=wire.FLAG_RETRANSMISSION))
+        peer = core.peers.get(frame.session)
+        if peer is None:
+            raise FrameError("session")
+        peer.heard_ns = now_ns
+        stream = peer.streams.get(frame.topic)
+        if stream is None or not stream.receiver.started:
+            return  # a repair of what came before we joined
+        timed = self._timed.get(peer.session)
+        if timed is not None and timed[0] is stream and frame.covers(timed[1]):
+            del self._timed[peer.session]
+            if peer.feedback is not None:
+                peer.feedback.answered(now_ns - timed[2])
+        if can_take(core, stream, frame, now_ns=now_ns):
+            core._take(stream, frame, now_ns, repaired=True)

@@ -1,0 +1,258 @@
+"""A multicast publisher's part of the protocol: announcements, NACKs, repairs. No I/O.
+
+::
+
+    datagram from a receiver ──▶ receive ──NACK──▶ GroupRepair ──▶ next_repair ──▶ to all, or to one
+                                         └─MARKED─▶ FlowWindow
+
+A datagram counts only with a token that its sender got over the recovery channel when it joined; so
+nobody else is answered, waited for, or makes the publisher send anything.
+
+What a NACK asks for and the replay buffer does not have is not answered here, but by a hint: its
+receiver is to ask over the recovery channel, which has the log, and a definite answer. What has not
+gone out because it is not on the disk yet is not answered at all.
+"""
+
+from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from p2pmsg import control, wire
+from p2pmsg.multicast import datagram
+from p2pmsg.multicast.config import MulticastPublisherConfig
+from p2pmsg.multicast.parity import ParityMaker, overhead_bytes, require_codec
+from p2pmsg.wire import Frame, FrameError, Kind
+from recovery import FlowWindow, GroupRepair
+
+if TYPE_CHECKING:
+    from p2pmsg.publisher.core import PublisherCore
+
+_MS = 1_000_000
+_LAG_PART = 4
+"""How far the slowest receiver may be behind: a quarter of what the replay buffer holds."""
+HINTS_MAX = 256
+"""Hints that wait to be sent; more are not needed, for who has none asks again."""
+ADDRESSES_MAX = 4096
+"""Receivers whose address is remembered, for repairs to one alone."""
+_PARTS_OF = "\0"
+"""Between a topic, which has no zero byte, and the sequence of a frame whose parts are repaired."""
+
+
+@dataclass(slots=True)
+class Repair:
+    """What answers a NACK: one frame, or several parts of one."""
+
+    requester: bytes
+    address: Any
+    """None: to all."""
+    frames: list[bytes]
+    stream: str
+    start: int
+    stop: int
+
+
+class GroupDesk:
+    """Announces the session, and answers its receivers; part of `PublisherCore`.
+
+    Attributes:
+        repair: what the group still waits for.
+        window: how far the receivers have come.
+        invalid: datagrams from receivers that were dropped, by reason.
+        nacks: NACKs that came by UDP.
+        frames_repaired, messages_repaired, bytes_repaired: what was sent again.
+        datagram_bytes: the size of a datagram.
+        frame_bytes: how much of a datagram a frame may be.
+        parity: makes parity, by choice.
+        announce_due_ns: when the session is to be announced.
+        life: random, and new at each start.
+        hints: (address, frame) for those who asked for what only the recovery channel may have.
+
+    """
+
+    def __init__(
+        self,
+        core: "PublisherCore",
+        config: MulticastPublisherConfig,
+        datagram_bytes: int,
+        *,
+        rng: Random,
+        now_ns: int,
+    ) -> None:
+        self._core = core
+        self._rng = rng
+        self.life = rng.getrandbits(64)
+        self._owners: dict[int, int] = {}
+        self._tokens: dict[int, int] = {}
+        self.config = config
+        self.datagram_bytes = datagram_bytes
+        self.frame_bytes = datagram_bytes - datagram.TRAILER_BYTES
+        self.parity: ParityMaker | None = None
+        if config.fec_data:
+            require_codec(config.fec_parity)
+            self.parity = ParityMaker(core.session, config.fec_data, config.fec_parity)
+            self.frame_bytes = max(256, self.frame_bytes - overhead_bytes(config.fec_data))
+        self.repair = GroupRepair(config.repair)
+        self.window = FlowWindow(core.config.replay.bytes_max // _LAG_PART or 1)
+        self.invalid: Counter[str] = Counter()
+        self.nacks = 0
+        self.frames_repaired = self.messages_repaired = self.bytes_repaired = 0
+        self._addresses: OrderedDict[bytes, Any] = OrderedDict()
+        self._announce_ns = int(config.announce_ms * _MS)
+        self.announce_due_ns = now_ns
+        self.hints: deque[tuple[Any, bytes]] = deque()
+        self._started_ns = now_ns
+
+    def receive(self, data: bytes, address: Any, *, now_ns: int) -> None:
+        """Take a datagram that came from a receiver; what is malformed is counted."""
+        try:
+            frame = Frame(datagram.open_datagram(data))
+            if frame.session != self._core.session:
+                raise FrameError("session")
+            if frame.kind == Kind.NACK:
+                self._receive_nack(frame, address, now_ns)
+            elif frame.kind == Kind.MARKED:
+                body = control.read_body(frame, control.Marked)
+                if self._owner(body.token) != body.subscriber:
+                    raise FrameError("token")
+                self.window.acknowledge(
+                    body.subscriber, frame.sequence, body.complete, body.room_bytes
+                )
+            else:
+                raise FrameError("kind")
+        except FrameError as error:
+            self.invalid[str(error)] += 1
+
+    def admit(self, subscriber: int) -> bytes:
+        """Listen to the datagrams of a subscriber that has joined; returns what tells it so."""
+        token = self._tokens.get(subscriber)
+        if token is None:
+            token = self._rng.getrandbits(64) or 1  # 0 stands for none
+            self._tokens[subscriber] = token
+            self._owners[token] = subscriber
+            self.window.admit(subscriber)
+        parity = self.config.fec_parity if self.parity is not None else 0
+        body = control.Admitted(token, self.life, parity)
+        return wire.control_frame(Kind.ADMITTED, self._core.session, body)
+
+    def dismiss(self, subscriber: int) -> None:
+        """Listen no more to a subscriber that has left."""
+        self._owners.pop(self._tokens.pop(subscriber, 0), None)
+        self.window.forget(subscriber)
+
+    def _owner(self, token: int) -> int:
+        owner = self._owners.get(token)
+        if owner is None:
+            raise FrameError("token")
+        return owner
+
+    def next_repair(self, *, now_ns: int) -> Repair | None:
+        """Return what to send again next, or None; say `repair_sent` when it is on its way."""
+        while (job := self.repair.next_job(now_ns=now_ns)) is not None:
+            requester, stream, start, stop = job
+            made = self._make(requester, stream, start, stop)
+            if made is not None:
+                return made
+            self.repair.drop_range(requester, stream, start, stop)
+        return None
+
+    def repair_sent(self, repair: Repair, *, now_ns: int) -> None:
+        """Note that `repair` is on its way."""
+        size = sum(map(len, repair.frames))
+        self.frames_repaired += len(repair.frames)
+        if _PARTS_OF not in repair.stream:
+            self.messages_repaired += repair.stop - repair.start
+        self.bytes_repaired += size
+        self.repair.sent(
+            repair.requester, repair.stream, repair.start, repair.stop, size, now_ns=now_ns
+        )
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Announce the session, when it is time to."""
+        if now_ns >= self.announce_due_ns and not self._core.control.is_full:
+            self.announce_due_ns = now_ns + self._announce_ns
+            self._core.control.notices.append(self.announcement(now_ns=now_ns))
+
+    def announcement(self, *, flags: int = 0, now_ns: int) -> bytes:
+        """Return the welcome, as it is now."""
+        core = self._core
+        body = control.Welcome(
+            core.name,
+            core.greeting.recovery,
+            core.greeting.stall_ms,
+            len(core.requests.subscribers),
+            (now_ns - self._started_ns) / _MS,
+        )
+        return wire.control_frame(Kind.WELCOME, core.session, body, flags=flags)
+
+    def next_repair_ns(self, *, now_ns: int) -> int | None:
+        """Return when `next_repair` may have something, or None while nothing waits."""
+        return self.repair.next_deadline_ns(now_ns=now_ns)
+
+    def with_parity(self, frame: bytes) -> list[bytes]:
+        """Return what goes into datagrams, and the parity that follows it."""
+        made = self.parts(frame)
+        if self.parity is not None and len(made) == 1:
+            for parity in self.parity.follow(frame):
+                made += self.parts(parity)
+        return made
+
+    def parts(self, frame: bytes, flags: int = 0) -> list[bytes]:
+        """Return what goes into datagrams: the frame itself, or its fragments."""
+        if len(frame) <= self.datagram_bytes - datagram.TRAILER_BYTES:
+            return [datagram.with_flags(frame, add=flags) if flags else frame]
+        return datagram.fragments(frame, self.datagram_bytes, flags)
+
+    def _receive_nack(self, frame: Frame, address: Any, now_ns: int) -> None:
+        nack = control.read_body(frame, control.Nack)
+        requester = b"%x" % self._owner(nack.token)
+        self.nacks += 1
+        if any(start >= stop for start, stop in nack.ranges):
+            raise FrameError("range")
+        self._addresses[requester] = address
+        self._addresses.move_to_end(requester)
+        if len(self._addresses) > ADDRESSES_MAX:
+            self._addresses.popitem(last=False)
+        stream, ranges = nack.topic, nack.ranges
+        high = self._core.head(nack.topic)[1]
+        earliest = self._core.replay.earliest(nack.topic)
+        kept_from = high if earliest is None else earliest
+        first = ranges[0][0] if nack.parts_of is None and ranges else nack.parts_of
+        if first is not None and first < kept_from and len(self.hints) < HINTS_MAX:
+            hint = control.Refused(nack.topic, [(0, kept_from)], control.HISTORY)
+            refusal = wire.control_frame(Kind.REFUSED, self._core.session, hint)
+            self.hints.append((address, refusal))
+        if nack.parts_of is not None:
+            if nack.parts_of >= high:
+                return
+            kept = self._core.replay.frames(nack.topic, nack.parts_of, nack.parts_of + 1, 1)
+            if not kept or kept[0].start != nack.parts_of:
+                return
+            stream = f"{nack.topic}{_PARTS_OF}{nack.parts_of}"
+            size = datagram.part_bytes(bytes(kept[0].frame), self.datagram_bytes)
+            low, high = 0, -(-len(kept[0].frame) // size)
+        else:
+            low = kept_from
+        clipped = [(max(start, low), min(stop, high)) for start, stop in ranges]
+        wanted = [(start, stop) for start, stop in clipped if start < stop]
+        self.repair.request(requester, stream, wanted, attempt=nack.attempt, now_ns=now_ns)
+
+    def _make(self, requester: bytes, stream: str, start: int, stop: int) -> Repair | None:
+        topic, _, sequence = stream.partition(_PARTS_OF)
+        first = int(sequence) if sequence else start
+        kept = self._core.replay.frames(topic, first, first + 1, 1)
+        if not kept or kept[0].start > first:
+            return None
+        flags = wire.FLAG_RETRANSMISSION
+        if sequence:
+            stop = min(stop, start + 32)
+            frame = bytes(kept[0].frame)
+            frames = datagram.fragments(frame, self.datagram_bytes, flags)[start:stop]
+        else:
+            frames = self.parts(bytes(kept[0].frame), flags)
+            stop = min(stop, kept[0].stop)
+        if not frames:
+            return None
+        lone = self.repair.is_lone(stream, start, stop, requester)
+        address = self._addresses.get(requester) if lone else None
+        return Repair(requester, address, frames, stream, start, stop)

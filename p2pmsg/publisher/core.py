@@ -1,0 +1,470 @@
+"""The publisher's state machine: messages and requests in, frames and replies out. No I/O.
+
+::
+
+    publish ──▶ open batch ──seal──▶ replay buffer + outbox ──▶ the data path
+    NACK ──▶ retransmit scheduler ──▶ next_reply ──▶ the recovery channel of one requester
+    PROBE ──▶ control queue ──▶ ECHO over the data path ──▶ JOINED: the subscriber is counted
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from p2pmsg import control, wire
+from p2pmsg.config import LINGER_MS_MIN, PublisherConfig
+from p2pmsg.errors import ConfigError, LogFailedError, MessageError
+from p2pmsg.multicast.packing import publish_datagrams
+from p2pmsg.multicast.sender import GroupDesk
+from p2pmsg.publisher.batch import (
+    PACKING_ERRORS,
+    Batch,
+    check_key,
+    check_size,
+    check_timestamp,
+    fill_fitting,
+    pack_alone,
+    packing_error,
+)
+from p2pmsg.publisher.control_queue import ControlQueue
+from p2pmsg.publisher.heartbeats import BeatDesk
+from p2pmsg.publisher.kept_batch import KeptBatch
+from p2pmsg.publisher.log import PublisherLog, next_sequence
+from p2pmsg.publisher.open_batches import BufferPool, OpenBatches
+from p2pmsg.publisher.requests import RequestDesk
+from p2pmsg.publisher.streams import PYTHON_MEMORY, FrameMemory, PublisherStream
+from p2pmsg.topics import check_topic
+from p2pmsg.wire import Kind
+from recovery import HeartbeatSchedule, PartedFrame, ReplayBuffer
+
+_MS = 1_000_000
+_SENDING_NS = _MS // 2
+"""How long sending a full frame may take, for what comes next to count as following closely."""
+_LARGE_BYTES = 32 * 1024  # from here on a frame of its own costs less than copying into a batch
+LOG_RETRY_NS = 100 * _MS
+"""How long what the log did not take waits until it is tried again by itself."""
+
+
+class PublisherCore:
+    """The state machine. Not thread-safe: the shell holds a lock around every call.
+
+    Attributes:
+        open_batches: the batch of each stream that gathers one; the shell adds to it directly.
+        outbox: frames for the data path, oldest first; the shell sends and removes them.
+        control: control frames for the data path, which no message waits for.
+        streams: what is known of each stream, by topic; none is ever removed.
+        unsynced: frames that go there once they are on the disk (`fsync="always"`).
+        replay: the replay buffer.
+        log: the local log, or None.
+        requests: who asks for what.
+        group: what a multicast needs beside; None: this is none.
+        sealed_ns: when the last frame was made.
+        greeting: what its welcome says.
+        beats: sends heartbeats and what is announced; `place` stands for `recovery` in them.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        session: int,
+        recovery: str,
+        config: PublisherConfig,
+        now_ns: int,
+        log: PublisherLog | None = None,
+        memory: FrameMemory = PYTHON_MEMORY,
+        life: int = 0,
+    ) -> None:
+        self.name = name
+        self.log = self.losses = log
+        self.session = session
+        self.config = config
+        self.open_batches = OpenBatches()
+        self.outbox: deque[bytes | memoryview] = deque()
+        self.control = ControlQueue()
+        self.streams: dict[str, PublisherStream] = {}
+        self.unsynced: deque[tuple[str, int, bytes | memoryview]] = deque()
+        self._unsynced_from: dict[str, int] = {}
+        self.replay = ReplayBuffer(config.replay, memory.free)
+        self.requests = RequestDesk(self)
+        self.beats = BeatDesk(self)
+        self.group: GroupDesk | None = None
+        self.sealed_ns = 0
+        self.memory = memory
+        self.closing = False
+        self._buffers = BufferPool(2 * config.bulk_bytes)
+        self._gather_ns = int(config.gather_us * 1000)
+        self._linger_ns = int(config.linger_ms * _MS)
+        self._look_ns = int(max(config.linger_ms, LINGER_MS_MIN) * _MS)
+        # So that the fast path need not look at the size of each message.
+        self._batch_bytes = config.full_bytes
+        stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
+        self.life = life
+        self.greeting = control.Welcome(name, recovery, stall_ms, life=life)
+        self.place = control.place_of(recovery)
+        self.welcome = wire.control_frame(Kind.WELCOME, session, self.greeting)
+        self._wall_offset_ns = 0
+        self._is_gated = log is not None and log.gated  # it waits for others' fsync anyway
+        self._began = {} if log is None else {topic: log.next(topic) for topic in log.topics()}
+        self._floor = 0 if log is None else log.floor
+        for topic in self._began:
+            self.beats.put_off(self._make_stream(topic), now_ns)
+
+    def become_group(self, datagram_bytes: int, *, rng: Random, now_ns: int) -> GroupDesk:
+        """Publish to a multicast, in datagrams of that size; called before anything else.
+
+        `rng` draws the tokens by which joined subscribers are known: nobody may guess them.
+        """
+        config = self.config.multicast
+        self.group = GroupDesk(self, config, datagram_bytes, rng=rng, now_ns=now_ns)
+        self._batch_bytes = min(self._batch_bytes, self.group.frame_bytes)
+        return self.group
+
+    @property
+    def published(self) -> int:
+        """How many messages were accepted, over all streams."""
+        return sum(self.replay.next(topic) for topic in self.streams) + self.pending
+
+    @property
+    def pending(self) -> int:
+        """How many messages are in open batches."""
+        return sum(batch.count for batch in list(self.open_batches.values()))
+
+    def heads(self) -> dict[str, tuple[int, int]]:
+        """Return (earliest kept, next) by topic, of what was sealed."""
+        return {topic: self.head(topic) for topic in list(self.streams)}
+
+    def head(self, topic: str) -> tuple[int, int]:
+        """Return (earliest kept, next) of one stream."""
+        following = self.replay.next(topic)
+        earliest = self.replay.earliest(topic) if self.log is None else self.log.earliest(topic)
+        if self.log is not None and topic not in self.streams:
+            following = self.log.next(topic)
+        if self._unsynced_from:
+            following = self._unsynced_from.get(topic, following)
+        return (following if earliest is None else min(earliest, following)), following
+
+    def began(self, topic: str) -> int:
+        """Return where a stream stood when this process began."""
+        return self._began.get(topic, self._floor)
+
+    def answered_from(self, topic: str) -> int:
+        """Return from where on an answer to a NACK says more than that it is evicted.
+
+        It is the earliest kept, or the beginning of what a crash skipped right before that.
+        """
+        earliest = self.head(topic)[0]
+        return earliest if self.log is None else self.log.reach_back(topic, earliest)
+
+    def publish(
+        self,
+        topic: str,
+        value: Any,
+        key: str | None,
+        timestamp_ns: int | None,
+        headers: dict[str, Any] | None,
+        *,
+        now_ns: int,
+        wall_ns: int,
+    ) -> int:
+        """Accept one message and return its sequence; raises `MessageError`, `LogFailedError`."""
+        self._wall_offset_ns = wall_ns - now_ns
+        batch, calm = self.open_batches.get(topic), False
+        if batch is not None and batch.full_bytes <= 0:
+            self.seal(topic, now_ns=now_ns)  # an interrupt kept it from going
+            batch = None
+        if batch is not None:
+            end, following = batch.end, batch.next
+            if self._append(batch, value, key, timestamp_ns, headers):
+                fits = self.group is None or batch.end <= batch.full_bytes
+                if fits or following == batch.first:
+                    self._seal_if_full(batch, topic, end, now_ns)
+                    return batch.next - 1
+                # It must fit a datagram, so this message begins the next one, or is one.
+                batch.end, batch.next = end, following
+            calm = batch.is_calm(now_ns, self._gather_ns)
+            self.seal(topic, now_ns=now_ns)
+        stream = self.streams.get(topic) or self._make_stream(topic)
+        sequence = next_sequence(self.replay, self.log, topic)
+        base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
+        large = type(value) is bytes and len(value) >= min(self._batch_bytes // 2, _LARGE_BYTES)
+        calm = calm or now_ns - stream.sealed_ns >= self._gather_ns
+        if not large and (not calm or self._is_gated):
+            batch = self._begin_batch(stream, sequence, wall_ns, now_ns)
+            if batch is not None:
+                end = batch.end
+                try:
+                    if self._append(batch, value, key, timestamp_ns, headers):
+                        self.open_batches[topic] = batch
+                finally:
+                    if self.open_batches.get(topic) is not batch:
+                        self._end_batch(batch)
+                if topic in self.open_batches:
+                    self._seal_if_full(batch, topic, end, now_ns)
+                    return sequence
+        limit = self.config.message_bytes_max
+        made = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
+        self._keep(stream, sequence, 1, *made, base_ns, now_ns)
+        return sequence
+
+    def _begin_batch(
+        self, stream: PublisherStream, sequence: int, wall_ns: int, now_ns: int
+    ) -> Batch | None:
+        """Begin to gather; None where a message must be written at once, since no slot is free."""
+        # The base is the time of messages that are given none, whatever that of the first one is.
+        if self.log is None or not self.log.keeps_batches:
+            return Batch(
+                stream.prefix, sequence, wall_ns, now_ns, self._batch_bytes, self._buffers.take(),
+                stream.pace,
+            )  # fmt: skip
+        slot = self.log.take_slot()
+        if slot is None:
+            return None
+        return KeptBatch(
+            slot, self.session, stream.topic_bytes, stream.prefix, sequence, wall_ns, now_ns,
+            self._batch_bytes, self._buffers.take(), stream.pace,
+        )  # fmt: skip
+
+    def _end_batch(self, batch: Batch) -> None:
+        """Forget a batch whose messages are in a frame, or that has none."""
+        if isinstance(batch, KeptBatch) and self.log is not None:
+            self.log.give_back_slot(batch.slot)
+        self._buffers.give_back(batch.buffer)
+
+    def publish_alone(
+        self,
+        topic: str,
+        value: Any,
+        key: str | None,
+        timestamp_ns: int | None,
+        headers: dict[str, Any] | None,
+        now_ns: int,
+        wall_ns: int,
+    ) -> int:
+        """Accept a message of an idle stream; -1 where `publish` is to be used instead.
+
+        It is that part of `publish` which matters for latency, and the shortest way through it: in
+        a process that was just woken each call costs ten times what it does in a loop. When the
+        frame was sent, `note_beat` is to be called.
+        """
+        stream = self.streams.get(topic)
+        if stream is None or now_ns - stream.sealed_ns < self._gather_ns:
+            return -1
+        log = self.log
+        if self.outbox or self.closing or topic in self.open_batches:
+            return -1
+        if log is not None and log.gated:
+            return -1
+        sequence = next_sequence(self.replay, self.log, topic)
+        base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
+        limit = self.config.message_bytes_max
+        frame, kept = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
+        if log is not None:
+            log.append(topic, sequence, 1, frame, base_ns, wall_ns)
+        self.replay.append(topic, sequence, 1, kept, now_ns=now_ns, timestamp_ns_max=base_ns)
+        self.outbox.append(frame)
+        stream.sealed_ns = self.sealed_ns = now_ns
+        return sequence
+
+    def note_beat(self, topic: str, *, now_ns: int) -> None:
+        """Put off the next heartbeat of a stream, behind `publish_alone`."""
+        self.beats.put_off(self.streams[topic], now_ns)
+
+    def hold(self, topic: str) -> None:
+        """Accept nothing by `publish_alone` until the stream's next frame."""
+        self.streams[topic].sealed_ns = 2**62
+
+    def _seal_if_full(self, batch: Batch, topic: str, end: int, now_ns: int) -> None:
+        """Seal the batch if its last message, from `end` on, has filled it, or it has lingered."""
+        if batch.end >= batch.limit and not batch.goes_on(now_ns - self._look_ns):
+            is_full = batch.end >= batch.full_bytes
+            try:
+                self.seal(topic, now_ns=now_ns)
+            except LogFailedError:
+                # This one is refused; those before it were accepted, and go when the log is good.
+                batch.end, batch.next = end, batch.next - 1
+                batch.repair()
+                raise
+            if is_full and not batch.is_calm(now_ns, self._gather_ns):
+                # Sending takes time, but who filled a frame so is not idle and will go on.
+                self.streams[topic].sealed_ns = now_ns + _SENDING_NS
+
+    def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> bool:
+        """Add a message; False where the batch has no room for it."""
+        try:
+            limit = batch.limit
+            end = batch.put(value)
+            has_columns = key is not None or timestamp_ns is not None or headers is not None
+            if has_columns and not batch.add_columns(key, timestamp_ns, headers):
+                batch.repair()
+                return False
+            size = end - batch.end + limit - batch.limit
+            check_size("message", size, self.config.message_bytes_max)
+            batch.end, batch.next = end, batch.next + 1  # no call in between: see Batch
+            batch.commit()
+            return True
+        except BaseException as error:
+            batch.repair()
+            if isinstance(error, PACKING_ERRORS) and not isinstance(error, MessageError):
+                raise packing_error("value", value, error) from error
+            raise
+
+    def publish_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[str | None] | None,
+        timestamps_ns: Sequence[int] | None,
+        at: int,
+        *,
+        now_ns: int,
+        wall_ns: int,
+        count: int,
+    ) -> int:
+        """Accept `values[at:at + n]`, where n is at most `count` and one frame's; returns n.
+
+        The shell calls it again until all are accepted, so that sending keeps pace.
+        """
+        self._wall_offset_ns = wall_ns - now_ns
+        stream = self.streams.get(topic) or self._make_stream(topic)
+        self.seal(topic, now_ns=now_ns)
+        if self.group is not None:
+            return publish_datagrams(
+                self, stream, values, keys, timestamps_ns, at, now_ns=now_ns, wall_ns=wall_ns
+            )
+        stop = min(len(values), at + count)
+        part = values[at:stop] if type(values) is list else list(values[at:stop])
+        part_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
+        times = None if timestamps_ns is None else [*map(check_timestamp, timestamps_ns[at:stop])]
+        sequence = next_sequence(self.replay, self.log, topic)
+        bytes_max = min(2 * self.config.bulk_bytes, self.config.message_bytes_max)
+        buffer = self._buffers.take()
+        latest, taken = fill_fitting(
+            stream.prefix, sequence, wall_ns, part, part_keys, times, buffer,
+            frame_bytes=self.config.bulk_bytes, bytes_max=bytes_max,
+        )  # fmt: skip
+        if taken == 1:
+            check_size("values", len(buffer), self.config.message_bytes_max + 512)
+        frame = self.memory.make(buffer)
+        self._keep(stream, sequence, taken, frame, frame, latest, now_ns)
+        self._buffers.give_back(buffer)
+        return taken
+
+    def seal(self, topic: str, *, now_ns: int) -> None:
+        """Make a frame of the stream's open batch, if there is one.
+
+        An interrupt anywhere in here loses nothing: the batch is forgotten last, and sealing it
+        again skips what was done; a frame that went out twice is a duplicate to its subscribers.
+        """
+        batch = self.open_batches.get(topic)
+        if batch is None:
+            return
+        batch.beyond = batch.limit = 0  # nothing more goes in, even if an interrupt leaves it here
+        if batch.count:
+            stream = self.streams[topic]
+            stream.pace = batch.pace
+            data, latest = batch.seal()
+            frame = self.memory.make(data)
+            self._keep(stream, batch.first, batch.count, frame, frame, latest, now_ns)
+        del self.open_batches[topic]
+        self._end_batch(batch)
+
+    def seal_if_possible(self, topic: str, *, now_ns: int) -> None:
+        """Seal where no caller waits: what the log does not take is tried again later."""
+        try:
+            self.seal(topic, now_ns=now_ns)
+        except LogFailedError:
+            batch = self.open_batches.get(topic)
+            if batch is not None:
+                batch.opened_ns = now_ns + LOG_RETRY_NS
+
+    def flush(self, *, now_ns: int) -> None:
+        """Seal all open batches."""
+        for topic in list(self.open_batches):
+            self.seal(topic, now_ns=now_ns)
+
+    def begin_close(self, *, now_ns: int) -> None:
+        """Flush, and tell the subscribers that what they have not got they must ask for now."""
+        for topic in list(self.open_batches):
+            self.seal_if_possible(topic, now_ns=now_ns)
+        self.closing = True
+        self.requests.forget_completions()
+        self.beats.begin_close(now_ns=now_ns)
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Flush what has lingered, send heartbeats that are due, forget what is too old."""
+        for topic in self.lingering(now_ns=now_ns):
+            self.seal_if_possible(topic, now_ns=now_ns)
+        self.replay.expire(now_ns=now_ns)
+        if self.log is not None:
+            self.log.expire(now_ns=now_ns, wall_ns=now_ns + self._wall_offset_ns)
+        self.requests.expire(now_ns=now_ns)
+        self.beats.handle_timer(self.streams.values(), now_ns=now_ns)
+
+    def lingering(self, *, now_ns: int) -> list[str]:
+        """Return the topics whose open batch has waited for long enough; needs no lock."""
+        oldest_ns = now_ns - self._linger_ns
+        batches = list(self.open_batches.items())
+        return [topic for topic, batch in batches if batch.opened_ns <= oldest_ns]
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `handle_timer` has something to do, or None."""
+        deadlines = [batch.opened_ns + self._linger_ns for batch in self.open_batches.values()]
+        others = (self.beats.next_deadline_ns(), self.replay.next_deadline_ns())
+        deadlines += [due_ns for due_ns in others if due_ns is not None]
+        return min(deadlines, default=None)
+
+    def frames_synced(self, count: int) -> None:
+        """Let the first `count` of `unsynced` go: they are on the disk."""
+        unsynced = self.unsynced
+        for _ in range(count):
+            self.outbox.append(unsynced[0][2])
+            unsynced.popleft()
+        self._unsynced_from.clear()
+        for topic, sequence, _ in unsynced:
+            self._unsynced_from.setdefault(topic, sequence)
+
+    def frames_to_send(self) -> list[bytes | memoryview]:
+        """Take out the frames for the data path. The shell uses `outbox` and `control` instead."""
+        frames = [*self.outbox, *self.control.drain()]
+        self.outbox.clear()
+        return frames
+
+    def _keep(
+        self,
+        stream: PublisherStream,
+        sequence: int,
+        count: int,
+        frame: bytes | memoryview,
+        kept: bytes | memoryview | PartedFrame,
+        latest_ns: int,
+        now_ns: int,
+    ) -> None:
+        topic, replay = stream.topic, self.replay
+        if replay.next(topic) <= sequence:
+            if self.log is not None and self.log.next(topic) <= sequence:  # else it was interrupted
+                wall_ns = now_ns + self._wall_offset_ns
+                self.log.append(topic, sequence, count, frame, latest_ns, wall_ns)
+            replay.append(topic, sequence, count, kept, now_ns=now_ns, timestamp_ns_max=latest_ns)
+        if self.log is not None and self.log.gated:
+            self.unsynced.append((topic, sequence, frame))
+            self._unsynced_from.setdefault(topic, sequence)
+        else:
+            self.outbox.append(frame)
+        stream.sealed_ns = self.sealed_ns = now_ns
+        self.beats.put_off(stream, now_ns)
+
+    def _make_stream(self, topic: str) -> PublisherStream:
+        topic_bytes = check_topic(topic)
+        # A stream of which the replay buffer knows nothing could not even be numbered.
+        limit = min(self.config.streams_max, self.config.replay.streams_max)
+        if len(self.streams) >= limit:
+            raise ConfigError("topics in use", f"at most streams_max = {limit}", topic)
+        heartbeat = HeartbeatSchedule(self.config.heartbeat)
+        stream = PublisherStream(topic, topic_bytes, self.session, heartbeat)
+        if self.log is not None and topic not in self.replay.streams():
+            self.replay.begin(topic, self.log.next(topic))
+        self.streams[topic] = stream
+        return stream

@@ -1,0 +1,191 @@
+"""Where a publisher's streams stand: makes the bodies of its answers, ECHO and HEADS.
+
+Making them takes some 3 µs a stream, and the askers may be many, or hostile. So the answer to
+the same question is used again for a while, each asker has a budget, and all together have one.
+Where that of all is used up a question waits; who has used least of his own is answered first. An
+asker that compares the heads with what it has received asks for an answer of its own
+(`Probe.newer`).
+"""
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from p2pmsg import control, wire
+from p2pmsg.publisher.topic_index import TopicIndex
+from p2pmsg.wire import Frame
+from recovery.budget import TokenBucket
+
+if TYPE_CHECKING:
+    from p2pmsg.publisher.core import PublisherCore
+    from p2pmsg.relay.session import RelayedSession
+
+CACHED_HEADS_MIN: Final = 64
+"""An answer with fewer heads is made each time."""
+CACHE_NS_PER_HEAD: Final = 10_000
+"""How long an answer is used again: three times as long as making it takes."""
+_CACHED_MAX: Final = 8
+_CACHED_PATTERNS_MAX: Final = 16
+HEADS_PER_S: Final = 200_000
+"""What one asker, and all of them, may have made, in heads and patterns: half of one processor."""
+HEADS_AT_ONCE: Final = 1_000_000
+"""The same after a pause: 15 times the heads of a publisher that has all topics it may have."""
+ALL_AT_ONCE: Final = 250_000
+"""What all of them may have at once: more keeps messages waiting for seconds."""
+_SEARCH_COST: Final = 20
+"""What a head counts for where a time is looked for: a frame is decoded, perhaps read from disk."""
+_ASKERS_MAX: Final = 4096
+_WAITING_MAX: Final = 4096
+_WAITING_BYTES_MAX: Final = 4 * 2**20
+"""What waits to be answered; beyond it, it is not, and asked again."""
+
+_Question = tuple[bool, str, int, bool, tuple[str, ...]]
+
+
+class NotNow(Exception):
+    """A question is to wait, because all who ask have used up what is made for them."""
+
+
+class HeadsMaker:
+    """Makes the bodies of ECHO and HEADS; part of `RequestDesk`.
+
+    Attributes:
+        throttled: questions that were not answered, because their asker had used up its budget, or
+            too many waited.
+
+    """
+
+    def __init__(self, core: "PublisherCore | RelayedSession") -> None:
+        self._core = core
+        self._index = TopicIndex(core.streams)
+        self._budgets: OrderedDict[bytes, TokenBucket] = OrderedDict()
+        self._cached: OrderedDict[_Question, tuple[int, list[bytes]]] = OrderedDict()
+        self.throttled = 0
+        self._all = TokenBucket(HEADS_PER_S, ALL_AT_ONCE)
+        self._waiting: dict[tuple[bytes, int], bytes] = {}  # by requester and kind
+        self._waiting_bytes = 0
+
+    def put_off(self, requester: bytes, kind: int, data: bytes) -> None:
+        """Keep the frame of a question for which `NotNow` was raised; of each kind one an asker."""
+        former = self._waiting.get((requester, kind), b"")
+        size = self._waiting_bytes + len(data) - len(former)
+        if size > _WAITING_BYTES_MAX or (not former and len(self._waiting) >= _WAITING_MAX):
+            self.throttled += 1
+            return
+        self._waiting_bytes = size
+        self._waiting[requester, kind] = data
+
+    def next_waiting(self, *, now_ns: int) -> tuple[bytes, bytes] | None:
+        """Take out (requester, frame) of a question that may be answered now, or None."""
+        if not self._waiting or self._all.available(now_ns) < 1:
+            return None
+        key = max(self._waiting, key=lambda one: self._budget(one[0]).available(now_ns))
+        data = self._waiting.pop(key)
+        self._waiting_bytes -= len(data)
+        return key[0], data
+
+    def next_deadline_ns(self, *, now_ns: int) -> int | None:
+        """Return when `next_waiting` has something."""
+        return self._all.ready_at_ns(now_ns) if self._waiting else None
+
+    def of_probe(
+        self, requester: bytes, probe: control.Probe, *, now_ns: int
+    ) -> list[bytes] | None:
+        """Return the bodies, a page each, of the echo of a probe; None: they are not made.
+
+        Raises:
+            NotNow: call `put_off`.
+
+        """
+        return self._answer(requester, probe, now_ns, is_echo=True)
+
+    def of_request(
+        self, requester: bytes, probe: control.Probe | None, *, now_ns: int
+    ) -> list[bytes] | None:
+        """Do the same for a HEADS_REQUEST; without `probe` it is about all topics."""
+        return self._answer(requester, probe, now_ns, is_echo=False)
+
+    def _answer(
+        self, requester: bytes, probe: control.Probe | None, now_ns: int, *, is_echo: bool
+    ) -> list[bytes] | None:
+        budget = self._budget(requester)
+        patterns = ["*"] if probe is None else probe.topics
+        if not budget.try_take(1 + len(patterns), now_ns):
+            self.throttled += 1
+            return None
+        newer = probe is not None and probe.newer
+        question: _Question | None = None
+        if len(patterns) <= _CACHED_PATTERNS_MAX:
+            kind, position = ("", 0) if probe is None else (probe.start, probe.position)
+            question = (is_echo, kind, position, self._core.closing, tuple(patterns))
+            until_ns, bodies = self._cached.get(question, (0, []))
+            if now_ns < until_ns and not newer:
+                return bodies
+        if self._all.available(now_ns) < 1:
+            raise NotNow
+        topics = self._index.matching(patterns)
+        is_search = probe is not None and probe.start == "time"
+        cost = len(topics) * (_SEARCH_COST if is_search else 1)
+        budget.take(cost, now_ns)
+        self._all.take(1 + len(patterns) + cost, now_ns)
+        bodies = self._pages(topics, probe, is_echo=is_echo)
+        if question is not None and len(topics) >= CACHED_HEADS_MIN:
+            self._cached[question] = now_ns + len(topics) * CACHE_NS_PER_HEAD, bodies
+            self._cached.move_to_end(question)
+            while len(self._cached) > _CACHED_MAX:
+                self._cached.popitem(last=False)
+        return bodies
+
+    def _budget(self, requester: bytes) -> TokenBucket:
+        budget = self._budgets.get(requester)
+        if budget is None:
+            budget = self._budgets[requester] = TokenBucket(HEADS_PER_S, HEADS_AT_ONCE)
+            while len(self._budgets) > _ASKERS_MAX:
+                self._budgets.popitem(last=False)
+        self._budgets.move_to_end(requester)
+        return budget
+
+    def _pages(
+        self, topics: list[str], probe: control.Probe | None, *, is_echo: bool
+    ) -> list[bytes]:
+        core = self._core
+        heads: list[control.Head] = []
+        for topic in topics:
+            earliest, following = core.head(topic)
+            start = 0 if probe is None else self._start(topic, probe, earliest, following)
+            if is_echo:
+                earliest = core.answered_from(topic)
+            began = core.began(topic) if is_echo else None
+            heads.append(control.Head(topic, earliest, following, start, began))
+        floor = core.log.floor if is_echo and core.log is not None else 0
+        life = core.life if is_echo else 0
+        pages = control.pages_of(control.Heads(core.name, heads, floor, life=life))
+        return [wire.encoder.encode(page) for page in pages]
+
+    def _start(self, topic: str, probe: control.Probe, earliest: int, following: int) -> int:
+        if probe.start == "earliest":
+            return earliest
+        if probe.start == "sequence":
+            return max(0, probe.position)
+        if probe.start == "time":
+            return self._first_at(topic, probe.position, following)
+        return following
+
+    def _first_at(self, topic: str, timestamp_ns: int, following: int) -> int:
+        core = self._core
+        kept = core.replay.first_at_or_after(topic, timestamp_ns)
+        if core.log is not None:
+            # An older frame may match that the buffer has forgotten, or was too small for.
+            before = kept and core.replay.frames(topic, kept.start - 1, kept.start, 1)
+            if not before:
+                kept = core.log.first_at_or_after(topic, timestamp_ns) or kept
+        if kept is None:
+            return following
+        frame = Frame(bytes(kept.frame))
+        timestamps = wire.decode_columns(frame)[1]
+        if timestamps is None:
+            return kept.start
+        for index, timestamp in enumerate(timestamps):
+            if timestamp >= timestamp_ns:
+                return kept.start + index
+        return kept.stop
+

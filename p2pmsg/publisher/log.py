@@ -1,0 +1,512 @@
+"""A publisher's local log, as its core uses it.
+
+A frame is appended before it goes out. What the replay buffer has forgotten is read from here, a
+megabyte ahead of what is asked for, outside the publisher's lock.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from p2pmsg.errors import (
+    ConfigError,
+    LogError,
+    LogFailedError,
+    LogFormatError,
+    LogLockedError,
+    MissingExtraError,
+    P2PError,
+)
+from p2pmsg.publisher.kept_batch import frame_of
+from p2pmsg.trouble import Trouble
+from recovery import Kept, Loss, LossReason, ReplayBuffer
+from recovery import errors as recovery_errors
+from recovery.ranges import RangeSet
+
+if TYPE_CHECKING:
+    from recovery.log import LogConfig, LogWriteError, TailContent, TailSlot
+
+_log = logging.getLogger("p2pmsg")
+_MS: Final = 1_000_000
+AHEAD_MAX: Final = 16
+"""How many readers are read ahead for, half a MiB each; who was idle for longest makes room."""
+_STEPS_MAX: Final = 4
+_NOTHING: Final[Iterator[Kept]] = iter(())
+SLOT_BYTES_MAX: Final = 256 * 1024
+"""A batch that is gathered in the tail file is not larger; see `PublisherConfig.frame_bytes`."""
+SYNC_RETRY_NS: Final = 20 * _MS
+"""How long after a sync that could not be begun it is tried again."""
+OVERDUE_NS: Final = 1000 * _MS
+"""How long that goes on before those who wait for it are told."""
+EXPIRE_NS: Final = 1000 * _MS
+"""How often retention is looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStats:
+    """What a publisher tells of its log.
+
+    Attributes:
+        directory: where it is.
+        bytes: its size on disk.
+        unsynced_bytes: what a crash of the operating system could still take away.
+        bytes_cut: the torn tail that was cut off when it was opened.
+        skipped: messages skipped when it was opened after such a crash, so that no sequence is
+            used twice.
+        failed: why nothing more is written to it (`on_error="continue"`), or None.
+        errors: how often writing failed.
+        retrying: what fails now and is tried again (forcing it to the disk, reserving sequences,
+            deleting what is too old), or None.
+
+    """
+
+    directory: str
+    bytes: int
+    unsynced_bytes: int
+    bytes_cut: int
+    skipped: int
+    failed: str | None
+    errors: int
+    retrying: str | None = None
+
+
+class PublisherLog:
+    """The log of one publisher, or relay. Only `read` may be called without the publisher's lock.
+
+    A `session` that is left out is the log's own one; a relay names those that it relays.
+
+    Args:
+        config: a `LogConfig`.
+        session: the session of a log that is new; one that exists goes on in its own.
+        wall_ns: the wall clock.
+        store: where the files are; for tests. Default: the operating system.
+        slot_bytes: how many bytes of a stream's messages are gathered at most before they are made
+            a frame: in the log's tail file, so that they outlive the process
+            (`acknowledge="written"`), or in memory. Default 0: every frame is appended at once.
+
+    Attributes:
+        session: the session of the log.
+        store: where its files are.
+        failed: see `LogStats`.
+        broken: why nothing can be brought to the disk any more (`on_error="raise"`), or None.
+        gated: whether a frame may go out only when it is on the disk (`acknowledge="synced"`).
+        keeps_batches: whether messages are gathered in the tail file.
+        recovered: how many messages were found there when it was opened.
+        cut: by stream of another session, (session, topic), the range that had been received and is
+            gone from the end of the log.
+
+    Raises:
+        ConfigError: `config` is not one, or what the log needs is not installed.
+        LogLockedError: another writer has it.
+        LogFormatError: a file of it is damaged or foreign.
+        LogFailedError: it cannot be written.
+
+    """
+
+    def __init__(
+        self,
+        config: "LogConfig",
+        *,
+        session: int,
+        wall_ns: int,
+        store: Any = None,
+        slot_bytes: int = 0,
+    ) -> None:
+        log = import_log()
+        if not isinstance(config, log.LogConfig):
+            raise ConfigError("log", "a LogConfig or None", config)
+        self.config = config
+        self.store = log.FileStore(config.directory) if store is None else store
+        with log_errors():
+            self._writer = log.LogWriter(
+                config,
+                session=session,
+                now_ns=wall_ns,
+                store=self.store,
+                # A message has a byte; the last one fills it.
+                gathered_max=slot_bytes + 1 if slot_bytes else 0,
+            )
+        self._write_error = log.LogWriteError
+        self._reader = self._writer.reader()
+        self.cut: dict[tuple[int, str], tuple[int, int]] = self._writer.cut
+        self.session: int = self._writer.session
+        self.failed: str | None = None
+        self.broken: str | None = None
+        place, on_disk = str(config.directory), "what is written is not on the disk meanwhile"
+        self._sync_trouble = Trouble(place, on_disk)
+        self._mark_trouble = Trouble(place, "messages are refused when the reserved ones are used")
+        self._expire_trouble = Trouble(place, "the log grows meanwhile")
+        self._troubles = (self._sync_trouble, self._mark_trouble, self._expire_trouble)
+        self._now_ns = 0
+        self.gated = config.is_synced
+        self.keeps_batches = config.is_written and slot_bytes > 0
+        self._interval_ns = int(config.fsync_interval_ms * _MS)
+        self._sync_due_ns: int | None = None
+        self._expire_due_ns = 0
+        self._errors = 0
+        self._ahead: OrderedDict[
+            tuple[bytes, int, str], tuple[Kept | None, Iterator[Kept]]
+        ] = OrderedDict()
+        self.recovered = 0
+        try:
+            with log_errors():
+                self._recover(wall_ns)
+                room = min(slot_bytes, SLOT_BYTES_MAX) if self.keeps_batches else 0
+                self._tail = self._writer.begin_tail(room)
+        except BaseException:
+            self._writer.release()
+            raise
+        self._warn()
+
+    def _recover(self, wall_ns: int) -> None:
+        """Append what a killed process had acknowledged, and had in no frame yet."""
+        for content in self._writer.accepted():
+            following = self.next(content.topic)
+            if content.session != self.session or content.first < following:
+                continue  # the frame was appended, or is of a log that was given up
+            made = self._frame_of(content)
+            if made is not None:
+                frame, count, latest = made
+                self._writer.append(
+                    self.session, content.topic, content.first, count, frame,
+                    timestamp_ns_max=latest, now_ns=wall_ns,
+                )  # fmt: skip
+                self.recovered += count
+        if self.gated and self.recovered:
+            self._writer.sync()
+
+    def _frame_of(self, content: "TailContent") -> tuple[bytes, int, int] | None:
+        try:
+            return frame_of(content)
+        except ValueError as error:
+            place = self.store.path("tail")
+            what = f"{error}; delete the file to go on without what it has of {content.topic!r}"
+            raise LogFormatError(place, 0, what) from None
+
+    def _warn(self) -> None:
+        opened, place = self._writer.opened, self.config.directory
+        if opened.copied:
+            _log.warning(
+                "the log %s is a copy of the directory that was written: the publisher begins a "
+                "new session, since subscribers may have later messages than the copy; "
+                "LogConfig(moved=True) goes on in the old one",
+                place,
+            )
+            if any(session != self.session for session, _ in self._writer.streams()):
+                _log.warning(
+                    "the log %s is a relay's: what it received since the copy was made is asked "
+                    "for again where its sessions go on, and else it is unknown, and not reported",
+                    place,
+                )
+        gone = sum(stop - start for start, stop in self.cut.values())
+        if gone:
+            _log.warning(
+                "the log %s ends before what was written: %d messages of %d relayed streams are "
+                "asked for again, and reported lost (crash) if nobody has them",
+                place,
+                gone,
+                len(self.cut),
+            )
+        count = sum(stop - start for _, _, start, stop in opened.skipped)
+        if count:
+            _log.warning(
+                "the log %s may have lost messages that were accepted: %d sequences of %d "
+                "streams are skipped, and reported lost (crash)",
+                place,
+                count,
+                len({(session, topic) for session, topic, _, _ in opened.skipped}),
+            )
+
+    @property
+    def put_off(self) -> str | None:
+        """Why the last sync could not be done, and is tried again; None: it could."""
+        return self._sync_trouble.what
+
+    @property
+    def overdue(self) -> str | None:
+        """The same where it has gone on for a second, so that who waits for it is told."""
+        lasted_ns = self._sync_trouble.lasted_ns(now_ns=self._now_ns)
+        return self.put_off if lasted_ns >= OVERDUE_NS else None
+
+    def take_slot(self) -> "TailSlot | None":
+        """Return room for a stream's messages in the tail file; None where there is none now."""
+        slot: TailSlot | None = self._tail.take() if self.failed is None else None
+        return slot
+
+    def give_back_slot(self, slot: "TailSlot") -> None:
+        """Free what `take_slot` returned: its messages are in a frame that was appended."""
+        self._tail.give_back(slot)
+
+    @property
+    def floor(self) -> int:
+        """The sequence that a stream begins with of which the log knows nothing."""
+        floor: int = self._writer.floor
+        return floor
+
+    def topics(self) -> list[str]:
+        """Return the topics of the log's session."""
+        return [topic for session, topic in self._writer.streams() if session == self.session]
+
+    def streams(self) -> list[tuple[int, str]]:
+        """Return (session, topic) of all streams."""
+        return list(self._writer.streams())
+
+    def next(self, topic: str, session: int | None = None) -> int:
+        """Return the sequence after the last one that is used."""
+        following: int = self._writer.next(self._or_own(session), topic)
+        return following
+
+    def earliest(self, topic: str, session: int | None = None) -> int | None:
+        """Return the first sequence kept, or None."""
+        earliest: int | None = self._writer.earliest(self._or_own(session), topic)
+        return earliest
+
+    def end_of(self, session: int, topic: str, start: int) -> memoryview | None:
+        """Return where a relay stores up to where it has a stream; see `LogWriter.end_of`."""
+        cell: memoryview | None = self._writer.end_of(session, topic, start)
+        return cell
+
+    def forget_end(self, session: int, topic: str) -> None:
+        """Note no more up to where a stream was had."""
+        self._writer.forget_end(session, topic)
+
+    def _or_own(self, session: int | None) -> int:
+        return self.session if session is None else session
+
+    def append(
+        self,
+        topic: str,
+        start: int,
+        count: int,
+        frame: bytes | memoryview,
+        latest_ns: int,
+        wall_ns: int,
+        session: int | None = None,
+    ) -> None:
+        """Write a frame, before it goes out.
+
+        Raises:
+            LogFailedError: it could not be written, and `on_error` is `"raise"`.
+
+        """
+        if self.failed is not None:
+            return
+        if self.broken is not None:
+            raise LogFailedError(self.broken)
+        try:
+            self._writer.append(
+                self._or_own(session),
+                topic,
+                start,
+                count,
+                frame,
+                timestamp_ns_max=latest_ns,
+                now_ns=wall_ns,
+            )
+        except self._write_error as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self._errors += 1
+        if self.config.on_error == "raise":
+            raise LogFailedError(str(error), error.errno) from error
+        self.failed = str(error)
+        self.keeps_batches = False
+        # What follows is in no log, so the session must not be gone on with.
+        self._writer.abandon()
+
+    def split_lost(
+        self, topic: str, start: int, stop: int
+    ) -> tuple[list[Loss], list[tuple[int, int]]]:
+        """Return the parts of `[start, stop)` that a crash skipped, and the others."""
+        ranges = self._writer.skips(self.session, topic)
+        if not ranges:
+            return [], [(start, stop)]
+        skips = RangeSet(ranges)
+        gone = [Loss(a, b, LossReason.CRASH) for a, b in skips.overlap(start, stop)]
+        return gone, skips.missing(start, stop)
+
+    def reach_back(self, topic: str, earliest: int) -> int:
+        """Return where the skipped range begins that ends at `earliest`; itself where none does."""
+        for start, stop in reversed(self._writer.skips(self.session, topic)):
+            if start < earliest <= stop:
+                earliest = start
+        return earliest
+
+    def read(
+        self, requester: bytes, topic: str, start: int, session: int | None = None
+    ) -> Kept | None:
+        """Return the frame that has `start`, or the first behind it; None where there is none.
+
+        Only the thread that answers requests calls it.
+        """
+        session = self._or_own(session)
+        key = (requester, session, topic)
+        kept, frames = self._ahead.get(key, (None, _NOTHING))
+        for _ in range(_STEPS_MAX):
+            if kept is None or kept.stop > start:
+                break
+            kept = next(frames, None)
+        if kept is None or not kept.start <= start < kept.stop:
+            frames = self._reader.follow(session, topic, start, copy=False)
+            kept = next(frames, None)
+            if kept is None:
+                self._ahead.pop(key, None)
+                return None
+        self._ahead[key] = (kept, frames)
+        self._ahead.move_to_end(key)
+        while len(self._ahead) > AHEAD_MAX:
+            self._ahead.popitem(last=False)
+        return kept
+
+    def first_at_or_after(
+        self, topic: str, timestamp_ns: int, session: int | None = None
+    ) -> Kept | None:
+        """Return the first kept frame with a message as new as that, or None."""
+        own = self._or_own(session)
+        kept: Kept | None = self._reader.first_at_or_after(own, topic, timestamp_ns)
+        return kept
+
+    def next_deadline_ns(self, *, now_ns: int) -> int | None:
+        """Return when `sync` is due, or None."""
+        self._now_ns = now_ns
+        is_over = self.failed is not None or self.broken is not None
+        if is_over or self.config.fsync == "never":
+            return None
+        waiting = self._writer.unsynced_bytes
+        if not waiting:
+            self._sync_due_ns = None
+            return None
+        if waiting >= self.config.fsync_bytes and self.put_off is None:
+            return now_ns
+        if self._sync_due_ns is None:
+            wait_ns = 0 if self.gated else self._interval_ns
+            self._sync_due_ns = now_ns + (wait_ns if self.put_off is None else SYNC_RETRY_NS)
+        return self._sync_due_ns
+
+    def sync(self, lock: AbstractContextManager[object]) -> bool:
+        """Bring what was written to the disk; the lock is held only before and after the waiting.
+
+        Where the fsync itself fails it is not tried again: the system has forgotten what it could
+        not write, and the next fsync would succeed without it. Whatever else goes wrong may pass,
+        and is tried again; see `put_off`. A second later that is `overdue`, and where frames wait
+        for the disk a log with `on_error="continue"` is gone on without.
+
+        Returns:
+            Whether what waited for the disk may go out now: it is there, or `on_error` is
+            `"continue"`.
+
+        """
+        self._sync_due_ns = None
+        if self.failed is not None or self.broken is not None:
+            return False
+        try:
+            with lock:
+                pending = self._writer.begin_sync()
+            pending.wait()
+            with lock:
+                self._writer.end_sync(pending)
+        except self._write_error as error:
+            return self._sync_failed(error)
+        self._sync_trouble.over()
+        late = self._writer.late_marks
+        if late is None:
+            self._mark_trouble.over()
+        else:
+            self._errors += 1
+            self._mark_trouble.note(str(late), now_ns=self._now_ns)
+        return True
+
+    def _sync_failed(self, error: "LogWriteError") -> bool:
+        """Give up, or note that it is to be tried again; see `sync`."""
+        is_waited_for = self.gated and self.config.on_error == "continue"
+        if not error.is_final and not (is_waited_for and self.overdue is not None):
+            self._errors += 1
+            self._sync_trouble.note(str(error), now_ns=self._now_ns)
+            return False
+        self._sync_trouble.what = None  # it is not tried again
+        try:
+            self._fail(error)
+        except LogFailedError as failure:
+            self.broken = str(failure)
+        return self.broken is None
+
+    def expire(self, *, now_ns: int, wall_ns: int) -> None:
+        """Apply retention, now and then."""
+        if now_ns >= self._expire_due_ns and self.failed is None:
+            self._expire_due_ns = now_ns + EXPIRE_NS
+            self._reader.close_idle()
+            try:
+                self._writer.expire(wall_ns)
+            except self._write_error as error:
+                self._errors += 1
+                self._expire_trouble.note(str(error), now_ns=now_ns)
+            else:
+                self._expire_trouble.over()
+
+    def close(self, wall_ns: int, *, keeps_tail: bool = False) -> None:
+        """Close the log, so that opening it again reads no segment.
+
+        Args:
+            wall_ns: the wall clock.
+            keeps_tail: whether there are messages in the tail file that could not be appended:
+                who opens the log next does it.
+
+        Raises:
+            LogFailedError: not everything could be written.
+
+        """
+        self._reader.close()
+        try:
+            self._writer.close(wall_ns, keeps_tail=keeps_tail)
+        except self._write_error as error:
+            raise LogFailedError(str(error), error.errno) from error
+
+    def stats(self) -> LogStats:
+        """Return what there is to tell."""
+        opened = self._writer.opened
+        return LogStats(
+            directory=str(self.config.directory),
+            bytes=self._writer.bytes,
+            unsynced_bytes=self._writer.unsynced_bytes,
+            bytes_cut=opened.bytes_cut,
+            skipped=sum(stop - start for _, _, start, stop in opened.skipped),
+            failed=self.failed,
+            errors=self._errors,
+            retrying=next((one.what for one in self._troubles if one.what is not None), None),
+        )
+
+
+def next_sequence(replay: ReplayBuffer, log: PublisherLog | None, topic: str) -> int:
+    """Return a stream's next; an interrupt may have struck where the log alone had a frame."""
+    following = replay.next(topic)
+    return following if log is None else max(following, log.next(topic))
+
+
+def import_log() -> Any:
+    """Return `recovery.log`, or say what is missing."""
+    try:
+        import recovery.log
+    except ImportError as error:
+        raise MissingExtraError("log", str(error.name), "log") from error
+    return recovery.log
+
+
+@contextmanager
+def log_errors() -> Iterator[None]:
+    """Raise the errors of `recovery.log` as those of p2pmsg."""
+    try:
+        yield
+    except P2PError:
+        raise
+    except recovery_errors.LogWriteError as error:
+        raise LogFailedError(str(error), error.errno) from error
+    except recovery_errors.LogLockedError as error:
+        raise LogLockedError(str(error)) from error
+    except recovery_errors.LogFormatError as error:
+        raise LogFormatError(error.path, error.offset, str(error)) from error
+    except recovery_errors.LogError as error:
+        raise LogError(str(error)) from error

@@ -1,0 +1,27 @@
+"""Reading a local log, with the errors of p2pmsg. It needs the extra `log`."""
+
+import os
+
+from p2pmsg.publisher.log import log_errors
+from recovery import log
+from recovery.log import LogStore
+
+
+class LogReader(log.LogReader):  # noqa: D101
+    __doc__ = log.LogReader.__doc__
+
+    def __init__(
+        self, directory: str | os.PathLike[str], *, store: LogStore | None = None
+    ) -> None:
+        with log_errors():
+            super().__init__(directory, store=store)
+
+    def refresh(self) -> None:
+        """See what another process has written, and deleted, since the last time.
+
+        Raises:
+            LogError: there is no log any more.
+
+        """
+        with log_errors():
+            super().refresh()

@@ -1,0 +1,331 @@
+"""What a publisher does for those who ask: probes, heads, repairs, and who is subscribed."""
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from p2pmsg import control, wire
+from p2pmsg.publisher.heads import HeadsMaker, NotNow
+from p2pmsg.wire import Frame, FrameError, Kind
+from recovery import LossReason, RetransmitScheduler
+
+if TYPE_CHECKING:
+    from p2pmsg.publisher.core import PublisherCore
+    from p2pmsg.relay.session import RelayedSession
+
+_MS = 1_000_000
+REPLIES_MAX = 4096
+"""Control replies that wait; a peer that asks faster than it reads is not answered."""
+REPLIES_BYTES_MAX = 16 * 2**20
+"""Their bytes; an answer that has more is taken where none waits."""
+SUBSCRIBERS_MAX = 65_536
+"""Subscribers that are counted; further ones are served all the same."""
+BLOCKED_NS = 2 * _MS
+"""How long a requester whose queue was full is left alone."""
+
+
+@dataclass(slots=True)
+class Reply:
+    """One frame for one requester; a repair has the range that it answers, and who had it."""
+
+    requester: bytes
+    frame: bytes | memoryview
+    topic: str = ""
+    start: int = 0
+    stop: int = 0
+    rung: str = "buffer"
+
+    @property
+    def is_in_log(self) -> bool:
+        """Whether `RequestDesk.read` is to fetch the frame."""
+        return self.rung == "log" and not self.frame
+
+
+@dataclass(slots=True)
+class KnownSubscriber:
+    """A subscriber that confirmed that the data path works."""
+
+    requester: bytes
+    name: str
+    heard_ns: int
+    complete: bool = False
+    settles: bool = False
+
+
+class RequestDesk:
+    """Takes requests and gives replies; part of `PublisherCore`, or of a session at a relay.
+
+    Attributes:
+        invalid: malformed or unexpected frames by reason.
+        replies_dropped: control replies that were dropped at the bound.
+        frames_repaired: frames that were sent again.
+        messages_repaired: messages in them that were asked for, by the rung that had them.
+        subscribers: those who confirmed, by their ids.
+        settled: by topic, the sequence below which some application has said that it is done.
+        heads: makes what probes and requests for heads are answered with.
+
+    """
+
+    def __init__(self, core: "PublisherCore | RelayedSession") -> None:
+        self._core = core
+        self.scheduler = RetransmitScheduler(core.config.retransmit)
+        self._replies: deque[Reply] = deque()
+        self._reply_bytes = 0
+        self.subscribers: dict[int, KnownSubscriber] = {}
+        self.settled: dict[str, int] = {}
+        self.invalid: Counter[str] = Counter()
+        self.heads = HeadsMaker(core)
+        self.replies_dropped = 0
+        self.frames_repaired = 0
+        self.messages_repaired = {"buffer": 0, "log": 0}
+        self._timeout_ns = int(core.config.subscriber_timeout_ms * _MS)
+        self._handlers = {
+            Kind.PROBE: self._receive_probe,
+            Kind.JOINED: self._receive_joined,
+            Kind.NACK: self._receive_nack,
+            Kind.HEADS_REQUEST: self._receive_heads_request,
+            Kind.LEAVE: self._receive_leave,
+            Kind.SETTLED: self._receive_settled,
+        }
+
+    def receive(self, requester: bytes, data: bytes, *, now_ns: int) -> None:
+        """Take a request."""
+        try:
+            frame = Frame(data)
+            handler = self._handlers.get(Kind(frame.kind))
+            if handler is None:
+                raise FrameError("kind")
+            if frame.session != self._core.session:
+                raise FrameError("session")
+            handler(requester, frame, now_ns)
+        except FrameError as error:
+            self.invalid[str(error)] += 1
+        except NotNow:
+            self.heads.put_off(requester, frame.kind, data)
+        except OSError:  # no descriptor is left to look into the log with; it asks again
+            self.replies_dropped += 1
+
+    def next_reply(self, *, now_ns: int) -> Reply | None:
+        """Return what to send next, or None.
+
+        The shell calls `read` where the frame is still in the log, tries to send it, and then
+        calls `reply_sent`, `reply_blocked` or `requester_gone`.
+        """
+        while not self._replies and (waiting := self.heads.next_waiting(now_ns=now_ns)):
+            self.receive(*waiting, now_ns=now_ns)
+        if self._replies:
+            return self._replies[0]
+        while (job := self.scheduler.next_job(now_ns=now_ns)) is not None:
+            requester, topic, start, stop = job
+            kept = self._core.replay.frames(topic, start, stop, 1)
+            kept_from = max(kept[0].start, start) if kept else stop
+            if kept_from > start and self._core.log is not None:
+                return Reply(requester, b"", topic, start, min(stop, kept_from), "log")
+            if kept_from > start:
+                self.scheduler.drop_range(requester, topic, start, kept_from)
+                self._refuse(requester, topic, [(start, kept_from)], LossReason.EVICTED)
+                return self._replies[0] if self._replies else None
+            return Reply(requester, kept[0].frame, topic, start, min(stop, kept[0].stop))
+        return None
+
+    def read(self, reply: Reply) -> bool:
+        """Fetch a reply's frame from the log; False: the log has it no more, call `refuse`.
+
+        It is called without the publisher's lock, since the disk may take its time.
+
+        Raises:
+            OSError: no descriptor is left to read with; call `reply_blocked`.
+
+        """
+        log = self._core.log
+        kept = None if log is None else log.read(reply.requester, reply.topic, reply.start)
+        if kept is None or kept.start > reply.start:
+            if kept is not None:
+                reply.stop = min(reply.stop, kept.start)
+            return False
+        reply.frame = bytes(kept.frame)
+        reply.stop = min(reply.stop, kept.stop)
+        return True
+
+    def refuse(self, reply: Reply) -> None:
+        """Say that what `reply` was to bring is not there any more."""
+        self.scheduler.drop_range(reply.requester, reply.topic, reply.start, reply.stop)
+        self._refuse(reply.requester, reply.topic, [(reply.start, reply.stop)], LossReason.EVICTED)
+
+    def reply_sent(self, reply: Reply, *, now_ns: int) -> None:
+        """Note that `reply` is on its way."""
+        if not reply.topic:
+            self._reply_left()
+            return
+        self.frames_repaired += 1
+        self.messages_repaired[reply.rung] += reply.stop - reply.start
+        self.scheduler.sent(
+            reply.requester, reply.topic, reply.start, reply.stop, len(reply.frame), now_ns=now_ns
+        )
+
+    def reply_blocked(self, reply: Reply, *, now_ns: int) -> None:
+        """Note that the requester's queue is full: repairs wait, control replies are dropped."""
+        if not reply.topic:
+            self._reply_left()
+            self.replies_dropped += 1
+        self.scheduler.block(reply.requester, now_ns + BLOCKED_NS)
+
+    def requester_gone(self, reply: Reply) -> None:
+        """Note that the requester is no longer connected."""
+        if not reply.topic:
+            self._reply_left()
+        self.scheduler.forget(reply.requester)
+
+    def next_deadline_ns(self, *, now_ns: int) -> int | None:
+        """Return when `next_reply` may have something again."""
+        if self._replies:
+            return now_ns
+        waiting_ns = self.heads.next_deadline_ns(now_ns=now_ns)
+        due_ns = self.scheduler.next_deadline_ns(now_ns=now_ns)
+        if due_ns is None or waiting_ns is None:
+            return waiting_ns if due_ns is None else due_ns
+        return min(waiting_ns, due_ns)
+
+    def expire(self, *, now_ns: int) -> None:
+        """Forget subscribers that have not been heard of."""
+        silent = [
+            subscriber
+            for subscriber, known in self.subscribers.items()
+            if now_ns - known.heard_ns > self._timeout_ns
+        ]
+        for subscriber in silent:
+            del self.subscribers[subscriber]
+            if self._core.group is not None:
+                self._core.group.dismiss(subscriber)
+
+    def forget_completions(self) -> None:
+        """Wait for every subscriber to say anew that it has everything."""
+        for known in self.subscribers.values():
+            known.complete = False
+
+    @property
+    def incomplete(self) -> int:
+        """How many subscribers have not said that they have everything."""
+        return sum(not known.complete for known in self.subscribers.values())
+
+    @property
+    def settlers(self) -> int:
+        """How many have said that all of it is processed, or kept by a relay."""
+        return sum(known.complete and known.settles for known in self.subscribers.values())
+
+    def _receive_probe(self, requester: bytes, frame: Frame, now_ns: int) -> None:
+        probe = control.read_body(frame, control.Probe)
+        queue = self._core.control
+        if queue.is_waiting(probe.probe):
+            return  # it was impatient: the answer is on its way
+        if not queue.has_room():
+            queue.dropped += 1  # they cannot leave; it will probe again
+            return
+        bodies = self.heads.of_probe(requester, probe, now_ns=now_ns)
+        if bodies is None:
+            return
+        pages = [wire.control_frame(Kind.ECHO, probe.probe, body) for body in bodies]
+        queue.answer(probe.probe, pages, now_ns=now_ns)
+
+    def _receive_joined(self, requester: bytes, frame: Frame, now_ns: int) -> None:
+        joined = control.read_body(frame, control.Joined)
+        known = self.subscribers.get(joined.subscriber)
+        if known is not None or len(self.subscribers) < SUBSCRIBERS_MAX:
+            self.subscribers[joined.subscriber] = KnownSubscriber(
+                requester, joined.name, now_ns, joined.complete, joined.settles
+            )
+            if joined.wants_token and self._core.group is not None:
+                self._reply(requester, self._core.group.admit(joined.subscriber))
+
+    def _receive_leave(self, requester: bytes, frame: Frame, now_ns: int) -> None:
+        joined = control.read_body(frame, control.Joined)
+        self.subscribers.pop(joined.subscriber, None)
+        if self._core.group is not None:
+            self._core.group.dismiss(joined.subscriber)
+        self.scheduler.forget(requester)
+
+    def _receive_settled(self, requester: bytes, frame: Frame, now_ns: int) -> None:
+        settled = control.read_body(frame, control.Settled)
+        following = self._core.head(settled.topic)[1]  # 0 of a topic that is none of ours
+        if min(settled.next, following) > self.settled.get(settled.topic, 0):
+            self.settled[settled.topic] = min(settled.next, following)
+
+    def _receive_nack(self, requester: bytes, frame: Frame, now_ns: int) -> None:
+        nack = control.read_body(frame, control.Nack)
+        earliest, following = self._core.head(nack.topic)
+        kept: list[tuple[int, int]] = []
+        evicted: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = list(nack.ranges)
+        if any(start >= stop for start, stop in ranges):
+            raise FrameError("range")
+        ranges = self._refuse_lost(requester, nack.topic, ranges)
+        for start, stop in ranges:
+            if start < earliest:
+                evicted.append((start, min(stop, earliest)))
+            if max(start, earliest) < min(stop, following):
+                kept.append((max(start, earliest), min(stop, following)))
+        if evicted:
+            self._refuse(requester, nack.topic, evicted, LossReason.EVICTED)
+        if kept:
+            refused = self.scheduler.request(requester, nack.topic, kept, now_ns=now_ns)
+            if refused:
+                self._refuse(requester, nack.topic, refused, LossReason.BUDGET)
+
+    def _refuse_lost(
+        self, requester: bytes, topic: str, ranges: list[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        """Refuse what is known to be lost, as what a crash skipped; return what may be had."""
+        book = self._core.losses
+        if book is None:
+            return ranges
+        gone: dict[LossReason, list[tuple[int, int]]] = {}
+        others: list[tuple[int, int]] = []
+        for start, stop in ranges:
+            losses, rest = book.split_lost(topic, start, stop)
+            for loss in losses:
+                gone.setdefault(loss.reason, []).append((loss.start, loss.stop))
+            others += rest
+        if ranges and not gone and not others:
+            # It is not known yet whether it can be had: another one is to be asked, or this again.
+            self._refuse(requester, topic, [], LossReason.BUDGET)
+        for reason, lost in gone.items():
+            self._refuse(requester, topic, lost, reason)
+        return others
+
+    def _receive_heads_request(self, requester: bytes, frame: Frame, now_ns: int) -> None:
+        probe = None  # it asks about all topics
+        if frame.body_at < len(frame.data):  # about some, or where a time begins
+            probe = control.read_body(frame, control.Probe)
+        bodies = self.heads.of_request(requester, probe, now_ns=now_ns)
+        session, request = self._core.session, frame.sequence
+        if bodies is None:
+            return
+        make, kind = wire.control_frame, Kind.HEADS
+        self._reply(requester, *(make(kind, session, body, sequence=request) for body in bodies))
+
+    def _refuse(
+        self, requester: bytes, topic: str, ranges: list[tuple[int, int]], reason: LossReason
+    ) -> None:
+        body = control.Refused(topic, ranges, reason.value)
+        self._reply(requester, wire.control_frame(Kind.REFUSED, self._core.session, body))
+
+    def _reply(self, requester: bytes, *frames: bytes) -> None:
+        """Let the frames of an answer wait to be sent: all of them, or none."""
+        size = self._reply_bytes + sum(map(len, frames))
+        waiting = len(self._replies)
+        if waiting and (waiting + len(frames) > REPLIES_MAX or size > REPLIES_BYTES_MAX):
+            self.replies_dropped += len(frames)
+            return
+        self._reply_bytes = size
+        self._replies.extend(Reply(requester, frame) for frame in frames)
+
+    def _reply_left(self) -> None:
+        self._reply_bytes -= len(self._replies.popleft().frame)
+
+
+def matches(topic: str, patterns: list[str]) -> bool:
+    """Whether `topic` is one of `patterns`, each a topic or a prefix with a `*` behind it."""
+    return any(
+        topic.startswith(pattern[:-1]) if pattern.endswith("*") else topic == pattern
+        for pattern in patterns
+    )

@@ -1,0 +1,94 @@
+"""Jobs on their way into the queue: packed one behind the other, while they follow one another."""
+
+import time
+from typing import Final
+
+from p2pmsg.config import LINGER_MS_MIN
+from p2pmsg.queue.config import PusherConfig
+from p2pmsg.queue.rules import JobStore, Lot
+from p2pmsg.wire import encoder
+
+_DUMMY: Final = 1
+"""Bytes ahead of the first value in the buffer: what keeps its memory when it is emptied."""
+
+
+class Gather:
+    """A buffer of jobs that have nothing but a value.
+
+    A job is in by one append to `ends`; `repair` cuts off what an interrupt left behind it.
+
+    The pusher's thread hands out what was gathered for `linger_ms`, but may have to wait for the
+    interpreter, and be it for seconds. So `push` does it, too, behind as many jobs as came within
+    that time before.
+
+    Attributes:
+        buffer: their values, packed.
+        ends: where each ends.
+        next: the next sequence. stop: where `push` has to come by and see whether there is room.
+        bytes_max: how many bytes are gathered.
+        linger_ms: for how long.
+
+    """
+
+    __slots__ = (
+        "_config",
+        "_first",
+        "_linger_ns",
+        "_opened_ns",
+        "_pace",
+        "_store",
+        "buffer",
+        "bytes_max",
+        "ends",
+        "linger_ms",
+        "next",
+        "stop",
+    )
+
+    def __init__(self, store: JobStore, config: PusherConfig, sequence: int) -> None:
+        self._store = store
+        self._config = config
+        self._first = sequence
+        self.linger_ms = max(config.linger_ms, LINGER_MS_MIN)
+        self._linger_ns = int(self.linger_ms * 1_000_000)
+        self._opened_ns = 0
+        self._pace = 1
+        self.buffer = bytearray(_DUMMY)
+        self.ends: list[int] = []
+        self.next = self.stop = sequence
+        self.bytes_max = config.frame_bytes
+
+    def open(self) -> None:
+        """Let `push` gather what comes while it lingers, up to a frame's worth and to the room."""
+        config, store = self._config, self._store
+        room = config.in_flight_max - store.in_flight
+        if store.bytes + self.bytes_max > config.in_flight_bytes_max:
+            room = 0
+        self._first = self.next
+        self._opened_ns = time.monotonic_ns()
+        self.stop = self.next + max(0, min(room, config.frame_jobs, self._pace))
+
+    def seal(self) -> None:
+        """Put what was gathered into the queue."""
+        self.repair()
+        ends = self.ends
+        self.stop = self.next
+        if not ends:
+            return
+        age_ns = max(1, time.monotonic_ns() - self._opened_ns)
+        within = len(ends) * self._linger_ns // age_ns
+        self._pace = max(1, self._pace // 2, min(within, 2 * self._pace))
+        lot = Lot(self._first, bytes(self.buffer), ends, time.time_ns(), _DUMMY)
+        self.ends = []
+        # The buffer keeps its memory: `del` would give it back.
+        encoder.encode_into(None, self.buffer, 0)
+        self._store.push_lot(lot)
+
+    def repair(self) -> None:
+        """Cut off what belongs to no accepted job."""
+        ends = self.ends
+        if ends:
+            self.next = self._first + len(ends)
+            del self.buffer[ends[-1] :]
+        else:
+            del self.buffer[_DUMMY:]

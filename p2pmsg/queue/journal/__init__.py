@@ -1,0 +1,1 @@
+"""The work queue's log."""

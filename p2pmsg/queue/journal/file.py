@@ -1,0 +1,492 @@
+"""A queue's log on disk: segments of records, of which the oldest is emptied into the newest.
+
+What is of use in the oldest one is copied behind the newest before it is deleted, so the log takes
+about twice what it has to keep, and no copy is ever long. `journal` has the records,
+`journal_reading` the files' format.
+"""
+
+import fcntl
+import logging
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from p2pmsg.config import at_least, check, whole
+from p2pmsg.errors import LogFailedError, LogInUseError
+from p2pmsg.queue.journal import records as records
+from p2pmsg.queue.journal.position import Position, PositionFile, sync_path
+from p2pmsg.queue.journal.reading import (
+    apply_segment,
+    packed,
+    read_records,
+    segment_number,
+    segment_path,
+    segments,
+)
+from p2pmsg.queue.journal.records import JournalState
+from p2pmsg.queue.journal.reservations import Marks
+from recovery.folder import make_folder
+
+_decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
+_LOCK: Final = "queue.lock"
+_log = logging.getLogger("p2pmsg")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """How a queue's log is kept. `ConfigError` for a value out of its limits."""
+
+    directory: str | os.PathLike[str]
+    """Made where it is missing; one queue each."""
+
+    fsync: Literal["interval", "always", "never"] = "interval"
+    """When what was written is forced to the disk. A killed process loses nothing with any of them;
+    this is about the operating system. With `always` it is on the disk when `push` returns, before
+    a worker gets it and before an acknowledgement is confirmed; threads that push at once share one
+    fsync. `never` leaves it to the system, but for a segment that is full."""
+
+    fsync_interval_ms: float = 100.0
+    """How much of the last pushes a crash of the operating system may cost."""
+
+    segment_bytes: int = 16 * 2**20
+    """Size of a segment. 16 MiB are copied in some 50 ms at worst."""
+
+    def __post_init__(self) -> None:
+        check("log", self.directory, bool(os.fspath(self.directory)), "a directory")
+        check("fsync", self.fsync, self.fsync in ("interval", "always", "never"),
+              'one of "interval", "always", "never"')  # fmt: skip
+        at_least("fsync_interval_ms", self.fsync_interval_ms, 0)
+        whole("segment_bytes", self.segment_bytes, 4096)
+
+
+def log_settings(log: Any) -> LogSettings | None:
+    """Return the settings that a user's `log=` means: a directory, or an object with settings."""
+    if log is None or isinstance(log, LogSettings):
+        return log
+    if isinstance(log, str | os.PathLike):
+        return LogSettings(directory=log)
+    known = {
+        name: getattr(log, name)
+        for name in ("directory", "fsync", "fsync_interval_ms", "segment_bytes")
+        if hasattr(log, name)
+    }
+    check("log", log, "directory" in known, "a directory, LogSettings or None")
+    return LogSettings(**known)
+
+
+class FileJournal:
+    """An open log; `state` gets what it has.
+
+    Args:
+        settings: how it is kept.
+        state: empty.
+        boot: tells one start of the operating system from another; empty where it is not known.
+        dedup_window_ms: how long the `message_id` of a job that is done is kept.
+
+    Raises:
+        LogInUseError: another process has it open.
+        LogCorruptError: a segment other than the last has a record that is none.
+        OSError: the operating system refuses.
+
+    Attributes:
+        is_always: whether `fsync` is `always`: who appended calls `sync`, or `begin_sync`, before
+            anybody learns of it.
+        written, synced: how many bytes were appended by this run, and how many of them are on the
+            disk for certain.
+        broken: why nothing can be brought to the disk any more; None while it can.
+
+    """
+
+    def __init__(
+        self, settings: LogSettings, state: JournalState, *, boot: str, dedup_window_ms: float
+    ) -> None:
+        self._settings = settings
+        self._dedup_window_ms = dedup_window_ms
+        self._boot = boot
+        self._folder = Path(settings.directory)
+        make_folder(self._folder)
+        self._lock_fd = _lock(self._folder)
+        self._fd = -1
+        self.is_always = settings.fsync == "always"
+        self.written = self.synced = 0
+        self.broken: str | None = None
+        self._position = PositionFile(self._folder, self._lock_fd)
+        try:
+            self._position.read()
+            self._sizes: dict[int, int] = {}
+            self._dead: set[int] = set()
+            self._live_bytes = 0
+            self._segments: list[tuple[Path, int]] = []
+            self._number = self._size = 0
+            self._must_cut = False
+            self._path = self._folder
+            self._synced_at = time.monotonic()
+            self._replay(state)
+            self._marks = Marks(state, boot)
+            self._compare(state)
+            self._tell_missing(state)
+            if state.session is None:
+                state.session = secrets.randbits(64)
+            self._session = state.session
+            self._next_sequence, self._next_delivery = state.next_sequence, state.deliveries
+            self._learn(state)
+            self._begin_segment()
+            self._renew_marks()
+            self._position.begin(
+                Position(self._number, self._size, self._next_sequence, self._next_delivery)
+            )
+        except BaseException:
+            self._let_go()
+            raise
+
+    def append(self, record: bytes) -> None:
+        """Write a record; `OSError` where that fails, and then nothing of it is left."""
+        self._check_usable()
+        if self._size >= self._settings.segment_bytes:
+            self._roll()
+        self._allow()
+        self._write(record)
+        self._note(record)
+        self._note_position()
+
+    def allow_deliveries(self, stop: int) -> None:
+        """Make sure that no later run uses a delivery number below `stop`, or `stop` itself."""
+        if stop != self._next_delivery:
+            self._next_delivery = stop
+            self._allow()
+            self._note_position()
+
+    def tick(self) -> None:
+        """Force to the disk what waits for it longer than `fsync_interval_ms`."""
+        if self.written > self.synced and self._settings.fsync == "interval":
+            waited_ms = (time.monotonic() - self._synced_at) * 1000
+            if waited_ms >= self._settings.fsync_interval_ms:
+                if self._marks.is_low(self._next_sequence, self._next_delivery):
+                    self._renew_marks()
+                self.sync()
+
+    def sync(self) -> None:
+        """Force to the disk what was written; `LogFailedError` where that fails, now or before."""
+        self._check_usable()
+        if self.written > self.synced:
+            pending = PendingSync(self._fd, self.written)
+            pending.wait()
+            self.end_sync(pending)
+
+    def begin_sync(self) -> "PendingSync":
+        """Begin to force to the disk what was written; then call its `wait`, then `end_sync`.
+
+        Only `wait` takes time, and during it other methods may be called.
+        """
+        self._check_usable()
+        try:
+            fd = os.dup(self._fd)
+        except OSError:  # no descriptor is left: it is done now, while nobody can close this one
+            pending = PendingSync(self._fd, self.written)
+            pending.wait()
+            return pending
+        return PendingSync(fd, self.written, owns=True)
+
+    def end_sync(self, pending: "PendingSync") -> None:
+        """Take the result of a sync; `LogFailedError` where it failed.
+
+        That is final: the system has forgotten what it could not write, and another fsync would
+        succeed without it.
+        """
+        if pending.error is not None:
+            self.broken = f"what was written could not be forced to the disk: {pending.error}"
+            raise LogFailedError(self.broken, pending.error.errno) from pending.error
+        self.synced = max(self.synced, pending.stop)
+        self._synced_at = time.monotonic()
+
+    def close(self) -> None:
+        """Let go of the log; it may be called again."""
+        try:
+            if self._fd >= 0 and self.broken is None:
+                self._write(records.closed_record())
+                self._note_position()
+                if self._settings.fsync != "never":
+                    self.sync()
+        finally:
+            self._let_go()
+
+    def forget(self) -> None:
+        """Close the files and nothing else, as a forked child does: the log is its parent's."""
+        for fd in (self._fd, self._lock_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._lock_fd = -1
+        self._position.close()
+
+    def _let_go(self) -> None:
+        if self._lock_fd >= 0:
+            # A child that was forked just now may not have closed its own copy yet.
+            fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
+        self.forget()
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return sum(size for _, size in self._segments) + self._size
+
+    # -------------------------------------------------------------------------------- opening
+
+    def _replay(self, state: JournalState) -> None:
+        paths = segments(self._folder)
+        for path in paths:
+            data = path.read_bytes()
+            good = apply_segment(state, path, data, is_last=path == paths[-1])
+            if good < len(data):
+                _log.warning(
+                    "%s: %d bytes that were not written to the end are cut off",
+                    path, len(data) - good,
+                )  # fmt: skip
+                os.truncate(path, good)
+            self._segments.append((path, good))
+        if paths:
+            self._number = segment_number(paths[-1])
+            sync_path(paths[-1])  # an earlier run's last records, or what is cut off now
+
+    def _compare(self, state: JournalState) -> None:
+        """Compare what is there with where earlier runs were, so that no number is used twice."""
+        start, found = state.next_sequence, self._position.found
+        if found is not None:
+            size = self._segments[-1][1] if self._segments else 0
+            is_shorter = Position(self._number, size, 0, 0).end < found.end
+            state.is_short = is_shorter and not state.has_crashed
+            state.next_sequence = max(state.next_sequence, found.sequence)
+            state.deliveries = max(state.deliveries, found.delivery)
+        elif self._segments:
+            state.is_copy = True
+            state.session = None
+        first = self._marks.skipped[0] if self._marks.skipped else start
+        self._missing = (first, state.next_sequence)
+        state.missing = state.next_sequence - first
+
+    def _tell_missing(self, state: JournalState) -> None:
+        start, stop = self._missing
+        left_out = f"sequences {start} to {stop - 1} are left out" if stop > start else (
+            "no sequence is used twice"
+        )
+        if state.is_copy:
+            _log.warning(
+                "%s: this log was restored from a copy, or is of an earlier version: what was "
+                "pushed or done since then is not in it. It goes on as a new session, so that "
+                "no job is taken for another one",
+                self._folder,
+            )
+        elif state.has_crashed:
+            _log.warning(
+                "%s: the operating system crashed, and what was pushed or done right before may be "
+                "missing: %s, so that none is used twice",
+                self._folder, left_out,
+            )  # fmt: skip
+        elif state.is_short:
+            _log.warning(
+                "%s: the log is shorter than its last process left it, and what was pushed or done "
+                "last is missing: %s. Those that were not done are lost",
+                self._folder, left_out,
+            )  # fmt: skip
+
+    def _learn(self, state: JournalState) -> None:
+        """Note what is of use, so that compaction knows; sizes are about right."""
+        for sequence, job in state.open.items():
+            self._keep(sequence, job.size)
+        for sequence, dead in state.dead.items():
+            self._keep(sequence, dead.job.size)
+            self._dead.add(sequence)
+
+    def _begin_segment(self) -> None:
+        """Go on in a new segment; where that fails, the former one stays what it is."""
+        former_fd, former_size, number = self._fd, self._size, self._number + 1
+        path = segment_path(self._folder, number)
+        # One that is there already was begun before, and could be neither written nor deleted.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        self._fd, self._size = os.open(path, flags, 0o644), 0
+        is_synced = self._settings.fsync == "always"
+        head = records.head_record(self._session, self._next_sequence, self._boot, is_synced)
+        try:
+            self._write(head)
+            self._write(records.marks_record(self._marks.sequence, self._marks.delivery))
+            sync_path(self._folder)
+        except BaseException:
+            os.close(self._fd)
+            self._fd, self._size, self._must_cut = former_fd, former_size, False
+            try:
+                path.unlink(missing_ok=True)
+            except OSError:
+                pass  # it is written over by the next try
+            raise
+        if former_fd >= 0:
+            os.close(former_fd)
+            self._segments.append((self._path, former_size))
+        self._path, self._number = path, number
+
+    # -------------------------------------------------------------------------------- writing
+
+    def _write(self, record: bytes) -> None:
+        data = packed(record)
+        if self._must_cut:
+            self._cut()
+        try:
+            written = os.write(self._fd, data)
+            while written < len(data):
+                written += os.write(self._fd, data[written:])
+        except BaseException:  # also Ctrl-C: nobody learns that this record was written
+            self._must_cut = True
+            try:
+                self._cut()
+            except OSError:
+                pass  # it is tried again before anything is written behind it
+            raise
+        self._size += len(data)
+        self.written += len(data)
+
+    def _cut(self) -> None:
+        """Remove what a write left that failed; nothing behind it would be found again."""
+        os.ftruncate(self._fd, self._size)
+        self._must_cut = False
+
+    def _note_position(self) -> None:
+        self._position.note(self._number, self._size, self._next_sequence, self._next_delivery)
+
+    def _check_usable(self) -> None:
+        if self.broken is not None:
+            raise LogFailedError(self.broken)
+
+    def _allow(self) -> None:
+        if not self._marks.allow(self._next_sequence, self._next_delivery):
+            self._renew_marks()
+
+    def _renew_marks(self) -> None:
+        """Reserve numbers, on the disk whatever `fsync` says."""
+        marks = self._marks.beyond(self._next_sequence, self._next_delivery)
+        self._write(records.marks_record(*marks))
+        self.sync()
+        self._marks.set(marks)
+
+    def _note(self, record: bytes) -> None:
+        """Keep account of what is of use."""
+        fields = _decode(record)
+        kind = fields[0]
+        if kind == records.PUSH:
+            self._keep(fields[1], len(record))
+            self._next_sequence = max(self._next_sequence, fields[1] + 1)
+        elif kind == records.DONE:
+            for sequence in range(fields[1], fields[2]):
+                self._drop(sequence)
+        elif kind == records.DEAD:
+            self._keep(fields[4], len(record))
+            self._dead.add(fields[4])
+        elif kind == records.DROPPED:
+            self._drop(fields[1])
+        elif kind == records.RETRIED:
+            self._dead.discard(fields[2])
+            self._keep(fields[2], len(record))
+
+    def _keep(self, sequence: int, size: int) -> None:
+        self._live_bytes += size - self._sizes.get(sequence, 0)
+        self._sizes[sequence] = size
+
+    def _drop(self, sequence: int) -> None:
+        self._live_bytes -= self._sizes.pop(sequence, 0)
+        self._dead.discard(sequence)
+
+    def _roll(self) -> None:
+        """Go on in a new segment, and empty old ones where too much in them is of no use."""
+        if self._must_cut:
+            self._cut()
+        self.sync()  # whatever `fsync` says: only the last segment may lack its tail
+        self._begin_segment()
+        limit = 2 * self._live_bytes + 2 * self._settings.segment_bytes
+        while self._segments and self.size > limit:
+            self._empty_oldest()
+
+    def _empty_oldest(self) -> None:
+        path, _ = self._segments[0]
+        for record, _ in read_records(path.read_bytes()):
+            for copy in self._of_use(record):
+                self._write(copy)
+        self.sync()  # whatever `fsync` says: these records were on the disk before
+        path.unlink(missing_ok=True)
+        del self._segments[0]  # whatever comes next: it would not be found again
+        sync_path(self._folder)
+
+    def _of_use(self, record: bytes) -> Iterator[bytes]:
+        """Return what of a record is still to be kept."""
+        fields = _decode(record)
+        kind = fields[0]
+        sizes, dead = self._sizes, self._dead
+        if kind == records.PUSH:
+            sequence, pushed_ns, message_id = fields[1], fields[2], fields[5]
+            if sequence in sizes and sequence not in dead:
+                yield record
+            elif message_id is not None and self._in_window(pushed_ns):
+                yield records.seen_record(message_id, sequence, pushed_ns)
+        elif kind == records.SEEN:
+            if self._in_window(fields[3]):
+                yield record
+        elif kind == records.FAILED:
+            if fields[1] in sizes and fields[1] not in dead:
+                yield record
+        elif kind == records.DEAD:
+            if fields[4] in dead:
+                yield record
+        elif kind == records.RETRIED:
+            if fields[2] in sizes and fields[2] not in dead:
+                yield record
+        elif kind == records.GIVEN:
+            open_ones = [s for s in fields[3] if s in sizes and s not in dead]
+            if open_ones:
+                process = (fields[4], fields[5], fields[6])
+                yield records.given_record(fields[1], fields[2], open_ones, process)
+
+    def _in_window(self, pushed_ns: int) -> bool:
+        return time.time_ns() - pushed_ns < self._dedup_window_ms * 1e6
+
+
+class PendingSync:
+    """A sync that is under way: `wait` does it, with no lock held.
+
+    Attributes:
+        stop: up to where it goes, as `FileJournal.written` counts.
+        error: what came of it; None where all is well.
+
+    """
+
+    __slots__ = ("_fd", "_owns", "error", "stop")
+
+    def __init__(self, fd: int, stop: int, *, owns: bool = False) -> None:
+        self._fd = fd
+        self._owns = owns
+        self.stop = stop
+        self.error: OSError | None = None
+
+    def wait(self) -> None:
+        """Wait for the disk, once."""
+        fd, self._fd = self._fd, -1
+        if fd < 0:
+            return
+        try:
+            os.fdatasync(fd)
+        except OSError as error:
+            self.error = error
+        finally:
+            if self._owns:
+                os.close(fd)
+
+
+def _lock(folder: Path) -> int:
+    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise LogInUseError(str(folder)) from error
+    return fd

@@ -1,0 +1,564 @@
+"""The work queue's state machine: which worker gets which job, and what comes of it.
+
+It knows jobs as bytes and workers as numbers. Every method takes the time; nothing here waits.
+
+Rules, in the order in which they matter:
+
+- A job that was accepted is in a lane, at a gate, in a heap, in one hand, done or dead; not twice.
+- Of the jobs of one key, one at most is out of the gate, so they cannot overtake one another.
+- A delivery number is given once, and settles one delivery: an answer to an earlier delivery, or
+  to another worker's, changes nothing and is counted.
+- Who has the least in hand, for what it may have, gets the next; what an idle worker could do is
+  asked back from the one that has the most. Workers that held jobs and did none since get what the
+  others do not take.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from p2pmsg.queue.rules.breaker import Breaker, BreakerState
+from p2pmsg.queue.rules.config import QueueConfig
+from p2pmsg.queue.rules.in_flight import Parcel, bits_of, runs_of
+from p2pmsg.queue.rules.job import Lot, QueuedJob
+from p2pmsg.queue.rules.store import Given, JobStore
+from p2pmsg.queue.rules.worker import Worker
+from recovery._checks import ms_to_ns
+
+WARNINGS_MAX = 64
+"""Warnings that wait to be taken."""
+_NEVER_NS = 2**63
+_HOLDS_MAX = 4
+"""Times `hold_ms` that jobs with keys stay with a worker that settles nothing, at most."""
+
+
+class JobQueue:
+    """Hands jobs to workers.
+
+    Args:
+        config: its settings.
+        wall_offset_ns: what the wall clock is ahead of the monotonic one.
+        first_delivery: the first delivery number. After a restart it has to be beyond those given
+            before, so that workers can settle what they have in hand.
+        records: whether `store.changes` is wanted, by a journal.
+
+    Attributes:
+        store: the jobs that no worker has, and counters.
+        workers: by id.
+        breaker: whether everything fails.
+        next_delivery: the next delivery number.
+        refused: answers to deliveries that were not the worker's, or no longer.
+        delivered: deliveries made. recalled: of those, taken back before they were begun.
+        lost: deliveries taken back from workers that died or fell silent.
+        held_back: deliveries taken back from workers that live, and held them for too long.
+        delays_capped, extends_capped: what workers asked for and did not get.
+        hold_ns: see `QueueConfig.hold_ms`; 0: for ever.
+        warnings: what a program should learn of its workers, oldest first: (worker's name, what),
+            each once for a worker. The oldest are forgotten where nobody takes them.
+
+    """
+
+    def __init__(
+        self,
+        config: QueueConfig,
+        *,
+        wall_offset_ns: int = 0,
+        first_delivery: int = 0,
+        records: bool = False,
+    ) -> None:
+        self.config = config
+        self.store = JobStore(config, wall_offset_ns=wall_offset_ns, records=records)
+        self.workers: dict[int, Worker] = {}
+        limits = config.breaker
+        self.breaker = Breaker(limits.failures_max, limits.pause_ms, limits.pause_ceiling_ms)
+        self.next_delivery = first_delivery
+        self.refused = self.delivered = self.recalled = self.lost = self.acked = 0
+        self.held_back = self.delays_capped = self.extends_capped = 0
+        self.hold_ns = ms_to_ns(config.hold_ms or 0.0)
+        self.warnings: deque[tuple[str, str]] = deque(maxlen=WARNINGS_MAX)
+        self._ack_timeout_ns = ms_to_ns(config.ack_timeout_ms)
+        self._grace_ns = ms_to_ns(config.grace_ms)
+        self._recall_ns = ms_to_ns(config.recall_ms)
+
+    # -------------------------------------------------------------------------------- workers
+
+    def join(self, worker_id: int, name: str, prefetch: int, *, now_ns: int) -> Worker | None:
+        """Take a worker on, or back after its connection broke; None where there are too many."""
+        prefetch = max(1, min(prefetch, self.config.prefetch_max))
+        worker = self.workers.get(worker_id)
+        if worker is None:
+            if len(self.workers) >= self.config.workers_max:
+                return None
+            worker = Worker(worker_id, name, prefetch, self.config, now_ns)
+            self.workers[worker_id] = worker
+        worker.prefetch = prefetch
+        worker.heard_ns = now_ns
+        worker.cut_ns = None
+        worker.recalling = False
+        worker.recalled_ns = None  # what was under way may be lost
+        return worker
+
+    def reconcile(
+        self, worker: Worker, held: Iterable[tuple[int, int]], *, now_ns: int
+    ) -> list[tuple[int, int]]:
+        """Compare what a worker says it has with what it should have.
+
+        What it never got goes to others. Returns what it has and should not.
+        """
+        ours = worker.hand.open_ranges()
+        theirs = sorted(held)
+        for start, stop in _minus(ours, theirs):
+            self._take_back(worker, worker.hand.settle(start, stop), now_ns)
+        return _minus(theirs, ours)
+
+    def adopt(self, worker: Worker, delivery: int, sequence: int, *, now_ns: int) -> bool:
+        """Let a worker keep a job that it was given before a restart; False where it cannot."""
+        if delivery >= self.next_delivery:
+            return False
+        job = self.store.claim(sequence, worker.id)
+        if job is None:
+            return False
+        job.deliveries += 1
+        job.last_ns = self.store.wall_ns(now_ns)
+        job.first_ns = job.first_ns or job.last_ns
+        worker.hand.add(Parcel(delivery, None, [job], now_ns, job.last_ns))
+        worker.most = max(worker.most, worker.hand.count)
+        return True
+
+    def heard(self, worker: Worker, *, now_ns: int) -> None:
+        """Note a sign of life; it extends all that the worker has."""
+        worker.heard_ns = now_ns
+
+    def cut(self, worker_id: int, *, now_ns: int) -> None:
+        """Note that a worker's connection broke."""
+        worker = self.workers.get(worker_id)
+        if worker is not None and worker.cut_ns is None:
+            worker.cut_ns = now_ns
+
+    def lose(self, worker_id: int, reason: str, *, now_ns: int) -> None:
+        """Give all that a worker has to others: it is dead, or silent for too long."""
+        worker = self.workers.pop(worker_id, None)
+        if worker is not None:
+            self._lose_jobs(worker, list(worker.hand.parcels()), reason, now_ns)
+        self.store.unclaimed(worker_id, now_ns=now_ns)
+
+    def leave(self, worker_id: int, *, now_ns: int) -> None:
+        """Let a worker go that has settled what it had begun; the rest was never begun."""
+        worker = self.workers.pop(worker_id, None)
+        if worker is not None:
+            for parcel in worker.hand.parcels():
+                stop = parcel.first + parcel.count
+                self._take_back(worker, worker.hand.settle(parcel.first, stop), now_ns)
+        self.store.unclaimed(worker_id, now_ns=now_ns)
+
+    # ------------------------------------------------------------------------------- dispatch
+
+    def take(self, *, now_ns: int) -> tuple[Worker, Parcel] | None:
+        """Return the next jobs to hand out, and to whom; None where there are none for now."""
+        store, breaker = self.store, self.breaker
+        waiting = store.lanes.count or store.suspects
+        if not waiting or now_ns < store.opens_ns or not breaker.allows(now_ns=now_ns):
+            return None
+        best, best_load, able = None, math.inf, 0
+        for worker in self.workers.values():
+            if worker.reserved and not store.suspects:
+                worker.reserved = False
+            credit = worker.credit(now_ns=now_ns)
+            if credit > 0:
+                able += 1
+                load = worker.rank + worker.hand.count / (worker.hand.count + credit)
+                if load < best_load:
+                    best, best_load = worker, load
+        if store.suspects:
+            found = self._take_suspect(best, now_ns)
+            if found is not None:
+                return found
+            if best is not None and best.reserved:
+                return self.take(now_ns=now_ns)
+        if best is None or not store.lanes.count:
+            return None
+        count = min(best.credit(now_ns=now_ns), -(-store.lanes.count // able))
+        count = min(count, self.config.parcel_jobs_max)
+        if not (breaker.state is best.breaker.state is BreakerState.CLOSED):
+            count = 1
+        taken = store.take(count)
+        if taken is None:
+            return None
+        if isinstance(taken, Lot):
+            return self._hand_out(best, taken, None, now_ns)
+        return self._hand_out(best, None, taken, now_ns)
+
+    def recalls(self, *, now_ns: int) -> list[tuple[Worker, int]]:
+        """Return who is to be asked to give back how many jobs that it has not begun."""
+        store = self.store
+        if store.lanes.count or store.suspects or self.breaker.state is not BreakerState.CLOSED:
+            return []
+        idle = sum(
+            not worker.hand.count and worker.credit(now_ns=now_ns) > 0
+            for worker in self.workers.values()
+        )
+        if not idle:
+            return []
+        due_ns = now_ns - self._recall_ns
+        victims = [
+            worker
+            for worker in self.workers.values()
+            if worker.hand.count > 1
+            and worker.cut_ns is None
+            and not (worker.recalling or worker.recall_is_vain)
+            and (oldest := worker.hand.oldest()) is not None
+            and oldest.sent_ns <= due_ns
+        ]
+        victims.sort(key=lambda worker: -worker.hand.count)
+        asked = [(worker, worker.hand.count // 2) for worker in victims[:idle]]
+        for worker, _ in asked:
+            worker.recalling = True
+        return asked
+
+    # ----------------------------------------------------------------------------- settlement
+
+    def ack(self, worker: Worker, start: int, stop: int, *, now_ns: int) -> None:
+        """Note that a worker did the jobs of deliveries `[start, stop)`."""
+        found = worker.hand.settle(start, stop)
+        store, count = self.store, 0
+        for parcel, bits in found:
+            count += bits.bit_count()
+            if parcel.lot is not None:
+                first = parcel.lot.sequence
+                for low, high in runs_of(bits):
+                    store.finish_run(first + low, first + high)
+                if not parcel.open:
+                    store.bytes -= parcel.size
+            else:
+                for index in bits_of(bits):
+                    store.finish(parcel.job(index), now_ns=now_ns)
+        self._refuse(stop - start - count)
+        if count:
+            self.acked += count
+            worker.settled(now_ns)
+            worker.succeeded(count)
+            self.breaker.succeeded()
+            self._settled(worker)
+
+    def reject(
+        self, worker: Worker, delivery: int, reason: str, delay_ns: int | None, *, now_ns: int
+    ) -> None:
+        """Note that a worker could not do a job; it is tried again after a delay.
+
+        A delay beyond `reject_delay_max_ms` is cut to it, and counted.
+        """
+        job = self._settle_one(worker, delivery)
+        if job is not None:
+            worker.settled(now_ns)
+            limit_ns = ms_to_ns(self.config.reject_delay_max_ms)
+            if delay_ns is not None and delay_ns > limit_ns:
+                self.delays_capped += 1
+                self._warn(
+                    worker,
+                    f"rejects a job with a delay of {delay_ns / 1e9:.6g} s; "
+                    f"reject_delay_max_ms allows {limit_ns / 1e9:.6g} s",
+                )
+                delay_ns = limit_ns
+            self.store.fail(job, worker.name, reason, delay_ns, now_ns=now_ns)
+            self._failed(worker, now_ns)
+
+    def discard(self, worker: Worker, delivery: int, reason: str, *, now_ns: int) -> None:
+        """Note that a worker says nobody can do a job; it becomes a dead letter at once.
+
+        One that says so of every job, while others do theirs, is stopped as one that rejects all.
+        """
+        job = self._settle_one(worker, delivery)
+        if job is not None:
+            worker.settled(now_ns)
+            self.store.discard(job, worker.name, reason, now_ns=now_ns)
+            self.breaker.untried()
+            self._worker_failed(worker, now_ns)
+            self._settled(worker)
+
+    def extend(self, worker: Worker, extend_ns: int, *, now_ns: int) -> None:
+        """Let a worker have what it has for so long from now on, within `extend_max_ms`."""
+        latest_ns = worker.progress_ns + self.hold_ns + ms_to_ns(self.config.extend_max_ms)
+        if now_ns + extend_ns > latest_ns and self.hold_ns:
+            self.extends_capped += 1
+            limit_s = self.config.extend_max_ms / 1000
+            self._warn(worker, f"extends a job beyond what extend_max_ms allows, {limit_s:.6g} s")
+        worker.extended_ns = max(worker.extended_ns, min(now_ns + extend_ns, latest_ns))
+
+    def release(
+        self, worker: Worker, ranges: Sequence[tuple[int, int]], *, now_ns: int, answer: bool
+    ) -> None:
+        """Take back jobs that a worker has not begun; `answer`: it was asked to.
+
+        It has none to give where it says so. An answer that was under way when its connection broke
+        is about jobs that its hello brought back before, and it may have others.
+        """
+        for start, stop in ranges:
+            found = worker.hand.settle(start, stop)
+            self._refuse(stop - start - sum(bits.bit_count() for _, bits in found))
+            self._take_back(worker, found, now_ns)
+        if answer:
+            worker.recalling = False
+            worker.recall_is_vain = not ranges
+
+    # ----------------------------------------------------------------------------------- time
+
+    def handle_timer(self, *, now_ns: int) -> list[tuple[Worker, bool]]:
+        """Do what is due: delayed jobs, silent workers, connections that did not return.
+
+        Returns workers that live and settle nothing, and whether they lost jobs: those have to be
+        told that these are not theirs any more, the others to give back all they have not begun.
+        """
+        self.store.handle_timer(now_ns=now_ns)
+        holders: list[tuple[Worker, bool]] = []
+        for worker in list(self.workers.values()):
+            if now_ns >= worker.heard_ns + self._ack_timeout_ns:
+                self.lose(worker.id, "silent for ack_timeout", now_ns=now_ns)
+            elif worker.cut_ns is not None and now_ns >= worker.cut_ns + self._grace_ns:
+                loose = [p for p in worker.hand.parcels() if not _has_key(p)]
+                if not worker.hand.count:
+                    self.lose(worker.id, "connection broken", now_ns=now_ns)
+                elif loose:
+                    self._lose_jobs(worker, loose, "connection broken", now_ns)
+            elif worker.cut_ns is None and worker.hand.count and (
+                now_ns >= self._hold_due_ns(worker)
+            ):
+                holders.append((worker, self._act_on_holder(worker, now_ns)))
+        return holders
+
+    def next_deadline_ns(self, *, now_ns: int) -> int | None:
+        """Return when `handle_timer`, `take` or `recalls` may have something to do by itself."""
+        store = self.store
+        times = []
+        if (due_ns := store.next_deadline_ns()) is not None:
+            times.append(due_ns)
+        waiting = store.lanes.count or store.suspects
+        if waiting and store.opens_ns > now_ns:
+            times.append(store.opens_ns)
+        if waiting and (due_ns := self.breaker.next_deadline_ns()) is not None:
+            times.append(due_ns)
+        for worker in self.workers.values():
+            times.append(worker.heard_ns + self._ack_timeout_ns)
+            if worker.cut_ns is not None and worker.cut_ns + self._grace_ns > now_ns:
+                times.append(worker.cut_ns + self._grace_ns)
+            if waiting and (due_ns := worker.breaker.next_deadline_ns()) is not None:
+                times.append(due_ns)
+            if waiting and worker.paused_ns > now_ns:
+                times.append(worker.paused_ns)
+            if worker.hand.count and self.hold_ns and worker.cut_ns is None:
+                times.append(self._hold_due_ns(worker))
+            oldest = worker.hand.oldest()
+            if oldest is not None and oldest.sent_ns + self._recall_ns > now_ns:
+                times.append(oldest.sent_ns + self._recall_ns)
+        return min(times) if times else None
+
+    @property
+    def in_hands(self) -> int:
+        """How many jobs workers have."""
+        return sum(worker.hand.count for worker in self.workers.values())
+
+    # -------------------------------------------------------------------------------- private
+
+    def _take_suspect(self, best: Worker | None, now_ns: int) -> tuple[Worker, Parcel] | None:
+        """Hand a suspect to a worker with an empty hand; where there is none, reserve one."""
+        empty: Worker | None = None
+        for worker in self.workers.values():
+            was, worker.reserved = worker.reserved, False
+            is_free = not worker.hand.count and worker.credit(now_ns=now_ns) > 0
+            if is_free and (empty is None or worker.rank < empty.rank):
+                empty = worker
+            worker.reserved = was
+        if empty is not None:
+            job = self.store.take_suspect()
+            assert job is not None
+            empty.reserved, empty.alone = False, True
+            return self._hand_out(empty, None, [job], now_ns)
+        if best is not None and not any(worker.reserved for worker in self.workers.values()):
+            best.reserved = True
+        return None
+
+    def _hand_out(
+        self, worker: Worker, lot: Lot | None, jobs: list[QueuedJob] | None, now_ns: int
+    ) -> tuple[Worker, Parcel]:
+        wall_ns = self.store.wall_ns(now_ns)
+        parcel = Parcel(self.next_delivery, lot, jobs, now_ns, wall_ns)
+        self.next_delivery += parcel.count
+        self.delivered += parcel.count
+        if jobs is not None:
+            for job in jobs:
+                job.deliveries += 1
+                job.last_ns = wall_ns
+                job.first_ns = job.first_ns or wall_ns
+            if self.store.records:
+                keyed = [job.sequence for job in jobs if job.key is not None]
+                if keyed:
+                    self.store.changes.append(Given(worker.id, keyed, parcel.first))
+        if not worker.hand.count:
+            worker.settled(now_ns)
+        worker.hand.add(parcel)
+        worker.most = max(worker.most, worker.hand.count)
+        worker.recall_is_vain = False
+        for breaker in (self.breaker, worker.breaker):
+            if breaker.state is not BreakerState.CLOSED:
+                breaker.tried()
+        return worker, parcel
+
+    def _settle_one(self, worker: Worker, delivery: int) -> QueuedJob | None:
+        found = worker.hand.settle(delivery, delivery + 1)
+        if not found:
+            self._refuse(1)
+            return None
+        return self._alone(*found[0])[0]
+
+    def _alone(self, parcel: Parcel, bits: int) -> list[QueuedJob]:
+        """Return the jobs of a parcel one by one; their bytes are counted so from now on."""
+        jobs = [parcel.job(index) for index in bits_of(bits)]
+        if parcel.lot is not None:
+            self.store.bytes += sum(job.size for job in jobs)
+            if not parcel.open:
+                self.store.bytes -= parcel.size
+        return jobs
+
+    def _take_back(self, worker: Worker, found: list[tuple[Parcel, int]], now_ns: int) -> None:
+        """Take back what was never begun."""
+        for parcel, bits in found:
+            for job in self._alone(parcel, bits):
+                self.recalled += 1
+                self.store.put_back(job, now_ns=now_ns)
+            self.breaker.untried()
+            worker.breaker.untried()
+        self._settled(worker)
+
+    def _lose_jobs(
+        self, worker: Worker, parcels: list[Parcel], reason: str, now_ns: int
+    ) -> None:
+        """Give to others what a worker that is lost had; one job alone is to blame for it."""
+        is_alone = worker.hand.count == 1
+        for parcel in parcels:
+            for part, bits in worker.hand.settle(parcel.first, parcel.first + parcel.count):
+                for job in self._alone(part, bits):
+                    self.lost += 1
+                    if is_alone:
+                        self.store.fail(job, worker.name, reason, 0, now_ns=now_ns)
+                        self.breaker.failed(now_ns=now_ns)
+                    else:
+                        self.store.suspect(job, worker.name, reason, now_ns=now_ns)
+        self.breaker.untried()
+        self._settled(worker)
+
+    def _hold_due_ns(self, worker: Worker) -> int:
+        """Return when something is to be done about a worker that settles nothing."""
+        if not self.hold_ns:
+            return _NEVER_NS
+        ask_ns = max(worker.progress_ns + self.hold_ns, worker.extended_ns)
+        if worker.recalled_ns is None:
+            return ask_ns
+        take_ns = ask_ns + self._ack_timeout_ns
+        if not worker.is_overdue:
+            return take_ns
+        # An honest worker has begun none since it was asked, and rejects what it had begun by then.
+        safe_ns = worker.recalled_ns + self.hold_ns
+        return max(take_ns, min(safe_ns, ask_ns + _HOLDS_MAX * self.hold_ns))
+
+    def _act_on_holder(self, worker: Worker, now_ns: int) -> bool:
+        """Do the next of three steps with a worker that settles nothing; whether it lost jobs.
+
+        It is asked to give back what it has not begun; then it loses what has no key; and last what
+        has one, since no two workers may have jobs of one key.
+        """
+        if worker.recalled_ns is None:
+            worker.recalled_ns = now_ns
+            if now_ns < self._hold_due_ns(worker):
+                return False
+        recalled_ns = now_ns if self._is_beyond_patience(worker, now_ns) else worker.recalled_ns
+        taken = [
+            parcel
+            for parcel in worker.hand.parcels()
+            if (parcel.sent_ns <= recalled_ns if worker.is_overdue else not _has_key(parcel))
+        ]
+        count, held_ns = self._take_back_held(worker, taken, now_ns), now_ns - worker.progress_ns
+        if worker.is_overdue or not worker.hand.count:
+            worker.settled(now_ns)
+        else:
+            worker.is_overdue = True
+        if count:
+            worker.held(count, pause_ns=self.hold_ns, now_ns=now_ns)
+            self._warn(
+                worker,
+                f"held {count} jobs for {held_ns / 1e9:.6g} s and settled none; they go to others, "
+                "and it gets fewer",
+            )
+        return count > 0
+
+    def _is_beyond_patience(self, worker: Worker, now_ns: int) -> bool:
+        """Whether it was asked again and again, over connections that broke, and never answered."""
+        latest_ns = max(worker.progress_ns + self.hold_ns, worker.extended_ns)
+        return now_ns >= latest_ns + _HOLDS_MAX * self.hold_ns
+
+    def _take_back_held(self, worker: Worker, parcels: list[Parcel], now_ns: int) -> int:
+        """Take jobs back from a worker that held them for too long; they are not to blame."""
+        reason = f"held for {(now_ns - worker.progress_ns) / 1e9:.6g} s without an answer"
+        before = worker.hand.count
+        for parcel in parcels:
+            for part, bits in worker.hand.settle(parcel.first, parcel.first + parcel.count):
+                for job in self._alone(part, bits):
+                    self.store.put_back_held(job, worker.name, reason, now_ns=now_ns)
+        count = before - worker.hand.count
+        self.held_back += count
+        self.breaker.untried()
+        worker.breaker.untried()
+        self._settled(worker)
+        return count
+
+    def _warn(self, worker: Worker, text: str) -> None:
+        """Have a program told of a worker, once for each kind of thing."""
+        kind = text.partition(" ")[0]
+        if kind not in worker.warned:
+            worker.warned.add(kind)
+            self.warnings.append((worker.name, text))
+
+    def _worker_failed(self, worker: Worker, now_ns: int) -> None:
+        trips = worker.breaker.trips
+        worker.job_failed(self.acked, now_ns=now_ns)
+        if worker.breaker.trips != trips:
+            self._warn(
+                worker,
+                f"failed at {worker.breaker.failures} jobs in a row while others did theirs, and "
+                "gets one at a time, with pauses",
+            )
+
+    def _failed(self, worker: Worker, now_ns: int) -> None:
+        self._worker_failed(worker, now_ns)
+        self.breaker.failed(now_ns=now_ns)
+        self._settled(worker)
+
+    def _settled(self, worker: Worker) -> None:
+        if not worker.hand.count:
+            worker.alone = False
+
+    def _refuse(self, count: int) -> None:
+        self.refused += max(0, min(count, self.config.prefetch_max))
+
+
+def _has_key(parcel: Parcel) -> bool:
+    return parcel.jobs is not None and any(job.key is not None for job in parcel.jobs)
+
+
+def _minus(
+    ranges: list[tuple[int, int]], others: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return what of sorted `ranges` is in none of the sorted `others`."""
+    left: list[tuple[int, int]] = []
+    at = 0
+    for start, stop in ranges:
+        while at < len(others) and others[at][1] <= start:
+            at += 1
+        index = at
+        while start < stop and index < len(others) and others[index][0] < stop:
+            low, high = others[index]
+            if start < low:
+                left.append((start, low))
+            start = max(start, high)
+            index += 1
+        if start < stop:
+            left.append((start, stop))
+    return left

@@ -1,0 +1,283 @@
+"""The sockets of a range reader: who publishes at an endpoint, and a channel to ask it on."""
+
+import time
+from collections.abc import Callable
+from socket import socket as UdpSocket
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
+
+import zmq
+
+import transports
+from p2pmsg import control, wire
+from p2pmsg.errors import ClosedError, EndpointError
+from p2pmsg.reader.announcements import WelcomeLine
+from p2pmsg.reader.membership import GroupMembers, Presence
+from p2pmsg.reader.relay_sessions import RelayList, SessionEntry
+from p2pmsg.sync.unanswered import Unanswered
+from p2pmsg.wire import Frame, FrameError, Kind
+
+if TYPE_CHECKING:
+    from p2pmsg.reader.fetch import RangeFetch
+
+MS: Final = 1_000_000
+SILENCE_NS: Final = 200 * MS
+"""After so long without an answer one looks whether another session is at the endpoint."""
+_QUEUE_FRAMES: Final = 64
+
+PeerSocket = zmq.Socket[bytes] | UdpSocket
+
+
+class RangeChannel:
+    """Not thread-safe.
+
+    Attributes:
+        endpoint: of the publisher.
+        publisher: who is there; None until it is known. At a relay, whose session is read.
+        relay: what the relay serves that is there; None: it is none.
+        group: who publishes to a group; None: it is no group, and one only is there.
+        wanted: the session to be read at a relay or of a group; None: the only one, or the first.
+        invalid: frames that were dropped because they were malformed.
+        fetches: those under way, by session and topic; each hands on what belongs to another.
+
+    Args:
+        endpoint: of the publisher.
+        name: of a group's publisher, where only that one is to be met.
+        timeout_ns: how long a caller waits for an answer, if it does: after a quarter of it one
+            looks who is there that gives none. Default None: after 5 s.
+
+    """
+
+    def __init__(
+        self, endpoint: transports.Endpoint, name: str = "", *, timeout_ns: int | None = None
+    ) -> None:
+        self.endpoint = endpoint
+        self._first_ns = None if timeout_ns is None else timeout_ns // 4
+        self._unanswered: Unanswered | None = None
+        self._has_answered = False
+        self.group: GroupMembers | None = None
+        if endpoint.is_datagram:
+            self.group = GroupMembers(name)
+        self.publisher: Presence | None = None
+        self.relay: RelayList | None = None
+        self.wanted: int | None = None
+        self._relay_at: transports.Endpoint | None = None
+        self._served: tuple[dict[int, SessionEntry], dict[int, Presence]] = {}, {}
+        self.invalid = 0
+        self.fetches: WeakValueDictionary[tuple[int, str], RangeFetch] = WeakValueDictionary()
+        self._line: transports.ZmqReceiver | WelcomeLine | None = None
+        self._client: transports.ZmqRecoveryClient | None = None
+        self._closed = False
+
+    def check_open(self) -> None:
+        """Raise `ClosedError` if it is closed."""
+        if self._closed:
+            raise ClosedError("the range reader")
+
+    @property
+    def found(self) -> str:
+        """What is at the endpoint, where no welcome comes from it; "" where nothing is known."""
+        return "" if self._unanswered is None else self._unanswered.found[0]
+
+    def look_for_answer(self, now_ns: int) -> None:
+        """Say who is at the endpoint that sends no welcome, when that is due."""
+        watch = self._unanswered
+        if watch is not None and now_ns >= watch.next_ns:
+            watch.look([self._has_answered], [self.invalid], now_ns)
+
+    def close(self) -> None:
+        """Close the sockets; a second call does nothing."""
+        for socket in (self._line, self._client):
+            if socket is not None:
+                socket.close()
+        self.forget()
+
+    def forget(self) -> None:
+        """Be closed, without touching sockets that belong to the parent process."""
+        self._closed = True
+        self._line = self._client = None
+
+    def address(self, text: str) -> transports.Endpoint:
+        """Return where to ask for ranges; a wildcard host stands for the publisher's host."""
+        try:
+            address = transports.parse_endpoint(text)
+            if address.is_wildcard and self.endpoint.has_port:
+                line = self._line
+                host = line.host if isinstance(line, WelcomeLine) else self.endpoint.host
+                address = address.with_host(host)
+            if address.scheme not in ("tcp", "ipc", "inproc"):
+                raise transports.EndpointError(text, "scheme", "it is not one of ZeroMQ's")
+            return address.require_connectable()
+        except transports.EndpointError as error:
+            raise EndpointError(error) from error
+
+    def meet(self, publisher: Presence) -> None:
+        """Connect to the recovery channel of `publisher`."""
+        self._connect(publisher.recovery)
+        self.publisher, self.relay = publisher, None
+
+    def _connect(self, address: transports.Endpoint) -> None:
+        former, self._client = self._client, None
+        if former is not None:
+            former.close()
+        # Where this fails nobody is asked; the next welcome leads here again.
+        self.publisher = self.relay = None
+        client = transports.ZmqRecoveryClient(
+            address, context=transports.context(), queue_frames=_QUEUE_FRAMES
+        )
+        client.connect()
+        self._client = client
+
+    def _meet_relay(self, relay: int, address: transports.Endpoint) -> None:
+        if self.relay is None or (self.relay.relay, self._relay_at) != (relay, address):
+            self._connect(address)
+            self.publisher, self.relay, self._relay_at = None, RelayList(relay), address
+
+    def choose(self, session: int) -> None:
+        """Read a session, at a relay or of a group; elsewhere nothing changes."""
+        self.wanted = session
+        self._settle()
+        if self.group is not None and (self.publisher is None or self.publisher.session != session):
+            self.publisher = None
+            self.listen()
+
+    def _settle(self) -> None:
+        """Take the session at the relay that is wanted, or the only one."""
+        relay = self.relay
+        if relay is None or self._relay_at is None:
+            return
+        wanted = self.wanted
+        if wanted is None and relay.is_complete and len(relay.sessions) == 1:
+            (wanted,) = relay.sessions
+        entry = None if wanted is None else relay.sessions.get(wanted)
+        if entry is not None:
+            self.publisher = Presence(entry.session, entry.publisher, self._relay_at)
+
+    def presences(self) -> dict[int, Presence]:
+        """Return who can be asked here, by session: all that a relay serves, or a publisher."""
+        relay = self.relay
+        if relay is None or self._relay_at is None:
+            return {} if self.publisher is None else {self.publisher.session: self.publisher}
+        if self._served[0] is not relay.sessions:
+            at = self._relay_at
+            served = {
+                entry.session: Presence(entry.session, entry.publisher, at)
+                for entry in relay.sessions.values()
+            }
+            self._served = relay.sessions, served
+        return self._served[1]
+
+    def ask_sessions(self) -> None:
+        """Ask a relay for its sessions, if that is due."""
+        request = None if self.relay is None else self.relay.request()
+        if request is not None:
+            self.send(request)
+
+    @property
+    def sockets(self) -> list[PeerSocket]:
+        """What may have something to read; for pollers."""
+        return [each.socket for each in (self._line, self._client) if each is not None]
+
+    def follow(self, prefix: bytes) -> None:
+        """Have frames that begin with `prefix` come over the data path, too; see `listen`."""
+        self.listen()
+        assert self._line is not None
+        self._line.subscribe(prefix)
+
+    def listen(self, take: Callable[[Frame], None] | None = None) -> None:
+        """Read WELCOMEs; each new connection to the endpoint gets one. `take` gets the rest."""
+        if self._line is None:
+            if self.endpoint.is_datagram:
+                self._line = WelcomeLine(self.endpoint)
+                if self.group is not None:
+                    self.group.begin(now_ns=time.monotonic_ns())
+            else:
+                self._line = transports.ZmqReceiver(
+                    self.endpoint, context=transports.context(), queue_frames=_QUEUE_FRAMES
+                )
+            self._line.subscribe(wire.control_prefix(Kind.WELCOME))
+            self._line.connect()
+            self._await_answer()
+        while (data := self._line.receive()) is not None:
+            try:
+                frame = Frame(data)
+                if take is not None and frame.kind != Kind.WELCOME:
+                    take(frame)
+                if frame.flags & wire.FLAG_CLOSING or frame.kind != Kind.WELCOME:
+                    continue
+                welcome = control.read_body(frame, control.Welcome)
+                address = self.address(welcome.recovery)
+                self._note_answer()
+                if frame.flags & wire.FLAG_RELAY:
+                    self._meet_relay(frame.session, address)
+                    continue
+                presence = Presence(frame.session, welcome.name, address)
+                if self.group is None:
+                    self._meet_anew(presence)
+                else:
+                    self.group.note(presence, welcome.age_ms, now_ns=time.monotonic_ns())
+            except (FrameError, EndpointError, transports.EndpointError):
+                self.invalid += 1
+        self._meet_member()
+        self.ask_sessions()
+
+    def _await_answer(self) -> None:
+        self._unanswered = Unanswered(
+            "publisher", [self.endpoint], now_ns=time.monotonic_ns(), first_ns=self._first_ns
+        )
+
+    def _note_answer(self) -> None:
+        if not self._has_answered and self._unanswered is not None:
+            self._has_answered = True
+            self._unanswered.answered(0)
+
+    def _meet_member(self) -> None:
+        """Take the publisher of a group that is wanted; with none, whoever is known stays."""
+        if self.group is None:
+            return
+        presence = self.group.current(self.wanted, now_ns=time.monotonic_ns())
+        if presence is not None:
+            self._meet_anew(presence)
+
+    def _meet_anew(self, presence: Presence) -> None:
+        # One that restarted on its log has the same session, and another recovery endpoint.
+        known = self.publisher
+        new = presence.session, presence.recovery
+        if known is None or (known.session, known.recovery) != new:
+            self.meet(presence)
+
+    def send(self, frame: bytes) -> None:
+        """Send a request; what has no room is dropped, and asked for again by the caller."""
+        if self._client is not None:
+            self._client.send(frame)
+
+    def receive(self) -> bytes | None:
+        """Return the next reply, or None where there is none yet."""
+        self.check_open()
+        if self._client is None:
+            return None
+        while (data := self._client.receive()) is not None and self.relay is not None:
+            try:
+                frame = Frame(data)
+                if frame.kind != Kind.SESSIONS:
+                    break
+                self.relay.take(frame)
+                self._settle()
+                self.ask_sessions()
+            except FrameError:
+                self.invalid += 1
+        return data
+
+    def poll(self, until_ns: int) -> None:
+        """Wait for a frame until that time, at least 1 ms."""
+        self.look_for_answer(time.monotonic_ns())
+        poller = zmq.Poller()
+        for each in self.sockets:
+            poller.register(each, zmq.POLLIN)
+        poller.poll(max(1, -((time.monotonic_ns() - until_ns) // MS)))
+
+    def reconnect(self) -> None:
+        """Connect anew to a publisher that is silent; ZeroMQ gives up some for good."""
+        for socket in (self._line, self._client):
+            if socket is not None:
+                socket.reconnect()

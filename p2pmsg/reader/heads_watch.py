@@ -1,0 +1,258 @@
+"""Following the heads of many publishers in one thread.
+
+::
+
+    asked   a publisher that has news: every `refresh`; one that is quiet: ever more rarely
+    told    by heartbeats of the followed topics, 10 ms after a stream falls quiet
+"""
+
+import logging
+import os
+import selectors
+import threading
+import time
+from collections.abc import Iterable
+from itertools import count
+from typing import Final
+
+import transports
+from p2pmsg.config import at_least
+from p2pmsg.errors import ClosedError
+from p2pmsg.reader.channel import MS, PeerSocket
+from p2pmsg.reader.heads_peer import HeadsPeer
+from p2pmsg.reader.reader import Heads
+from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
+from p2pmsg.sync.notifier import News
+from p2pmsg.sync.settings import check_endpoints
+from p2pmsg.topics import check_topic
+
+__all__ = ["HeadsWatch"]
+
+_ASKS_A_SECOND: Final = 1000
+"""All publishers together are asked so often at most: a tenth of a core."""
+_QUIET_ASKS_A_SECOND: Final = 200
+"""And those who have nothing new: heartbeats tell of them anyway."""
+_CEILING_NS: Final = 1000 * MS
+_AGAIN_S: Final = 0.25
+"""How long the thread rests where a socket could not be made."""
+_log: Final = logging.getLogger("p2pmsg")
+
+
+class HeadsWatch(ClosesAtOnce):
+    """Keeps the heads of the publishers at several endpoints, without receiving their messages.
+
+    Where a relay is at an endpoint, all sessions that it serves are followed. Its methods may be
+    called from any thread, and none of them waits for a publisher but `wait_until_asked`.
+
+    Args:
+        endpoints: of publishers and relays.
+        topics: which are of interest: those are asked for, and heartbeats of them come as well.
+            Default: all of a publisher's topics, without their heartbeats.
+        refresh: how old the heads of a busy publisher may be, in seconds. Default 0.05. With more
+            than 50 sessions they get older, 1 ms each.
+
+    Raises:
+        ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.
+
+    Attributes:
+        version: counts how often anything changed of what its methods return.
+
+    """
+
+    def __init__(
+        self,
+        endpoints: Iterable[str],
+        *,
+        topics: Iterable[str] | None = None,
+        refresh: float = 0.05,
+    ) -> None:
+        at_least("refresh", refresh, 0.001)
+        self._topics = None if topics is None else sorted(set(topics))
+        for topic in self._topics or ():
+            check_topic(topic)
+        self._refresh_ns = int(refresh * 1e9)
+        self._wanted = self._checked(endpoints)
+        self._peers: dict[str, HeadsPeer] = {}
+        self._news = News()
+        self._versions = count(1)  # two threads count, and none of their changes may be missed
+        self.version = 0
+        self._closed = False
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._sockets: dict[str, list[tuple[PeerSocket, int]]] = {}
+        close_in_children(self)
+        self._thread = threading.Thread(target=self._run, name="p2pmsg-heads", daemon=True)
+        self._thread.start()
+
+    def heads(self) -> dict[str, Heads | None]:
+        """Return the last known heads by endpoint.
+
+        None where nobody has answered yet, and at a relay that serves none or several sessions:
+        `sessions` has those.
+        """
+        return {
+            endpoint: found[0] if found is not None and len(found) == 1 else None
+            for endpoint, found in self.sessions().items()
+        }
+
+    def sessions(self) -> dict[str, tuple[Heads, ...] | None]:
+        """Return the last known heads of all sessions at each endpoint; of a publisher one.
+
+        None where nobody has answered yet. What has not changed is the same object as before.
+        """
+        if self._closed:
+            raise ClosedError("the heads watch")
+        peers = self._peers
+        return {
+            endpoint: tuple(peers[endpoint].heads.values())
+            if endpoint in peers and (peers[endpoint].heads or peers[endpoint].has_answered)
+            else None
+            for endpoint in self._wanted
+        }
+
+    def is_reachable(self, endpoint: str) -> bool:
+        """Whether the publisher at `endpoint` has answered lately."""
+        peer = self._peers.get(endpoint)
+        return peer is not None and peer.reachable
+
+    def is_relay(self, endpoint: str) -> bool:
+        """Whether there is a relay at `endpoint`, as far as is known."""
+        peer = self._peers.get(endpoint)
+        return peer is not None and peer.is_relay
+
+    def unanswered(self) -> dict[str, str]:
+        """Return who is found at endpoints from which no welcome has come for 5 s, in words.
+
+        By endpoint; each is logged once as a warning as well.
+        """
+        peers = self._peers.copy()
+        return {each: peer.channel.found for each, peer in peers.items() if peer.channel.found}
+
+    def wait_until_asked(self, timeout: float) -> bool:
+        """Wait until every publisher has answered once, at most `timeout` seconds."""
+        return self._news.wait_for(lambda: self._closed or self._all_answered(), timeout)
+
+    def set_endpoints(self, endpoints: Iterable[str]) -> None:
+        """Follow these from now on; those that stay are kept connected."""
+        self._wanted = self._checked(endpoints)
+        self.version = next(self._versions)
+        self._wake()
+
+    def close(self) -> None:
+        """End the thread and close the sockets; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._wake()
+        self._thread.join()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _forget(self) -> None:
+        self._closed = True
+        self._news = News()
+
+    def _checked(self, endpoints: Iterable[str]) -> tuple[str, ...]:
+        wanted = tuple(dict.fromkeys(str(endpoint) for endpoint in endpoints))
+        for endpoint in wanted:
+            check_endpoints(endpoint)
+        return wanted
+
+    def _all_answered(self) -> bool:
+        peers = self._peers
+        return all(each in peers and peers[each].has_answered for each in self._wanted)
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"x")
+        except BlockingIOError:
+            pass  # it is awake
+
+    def _run(self) -> None:
+        try:
+            while not self._closed:
+                try:
+                    self._renew_peers()
+                    self._step()
+                except transports.ClosedError:
+                    raise
+                except transports.TransportError as error:  # no descriptor was left, mostly
+                    if not self._closed:
+                        _log.warning("it is tried again: %s", error)
+                        time.sleep(_AGAIN_S)
+        except Exception:
+            if not self._closed:
+                _log.exception("the heads of publishers are no longer followed")
+        finally:
+            for peer in self._peers.values():
+                peer.channel.close()
+            self._selector.close()
+            self._news.tell()
+
+    def _renew_peers(self) -> None:
+        if self._wanted == tuple(self._peers):
+            return
+        known = self._peers
+        wanted = self._wanted
+        peers = {
+            each: known[each] if each in known else HeadsPeer(each, self._topics)
+            for each in wanted
+        }
+        for endpoint, peer in known.items():
+            if endpoint not in peers:
+                self._follow_sockets(endpoint, [])
+                peer.channel.close()
+        for endpoint, peer in peers.items():
+            self._follow_sockets(endpoint, peer.channel.sockets)
+        self._peers = peers
+
+    def _step(self) -> None:
+        """Ask those who are due, wait, and take what has come."""
+        now_ns = time.monotonic_ns()
+        peers = self._peers
+        session_count = sum(peer.session_count for peer in peers.values())
+        floor_ns = max(self._refresh_ns, session_count * 1000 * MS // _ASKS_A_SECOND)
+        quiet_ns = session_count * 1000 * MS // _QUIET_ASKS_A_SECOND
+        ceiling_ns = max(floor_ns, min(_CEILING_NS, quiet_ns))
+        readable, changed = set(), False
+        due_ns = now_ns + _CEILING_NS
+        for endpoint, peer in peers.items():
+            peer.channel.look_for_answer(now_ns)
+            if now_ns >= peer.due_ns:
+                was_reachable = peer.reachable
+                peer.ask(now_ns, floor_ns, ceiling_ns)
+                changed |= peer.reachable != was_reachable
+                # Sending takes note of what has come meanwhile, and the descriptor is silent then.
+                readable.add(endpoint)
+            elif peer.has_more:
+                readable.add(endpoint)
+            due_ns = min(due_ns, peer.due_ns)
+        wait_ns = 0 if readable else max(MS, due_ns - time.monotonic_ns())
+        for key, _ in self._selector.select(wait_ns / 1e9):
+            if key.data is None:
+                os.read(self._wake_read, 4096)
+            else:
+                readable.add(key.data)
+        now_ns = time.monotonic_ns()
+        for endpoint in readable:
+            if endpoint in peers:
+                changed |= peers[endpoint].receive(now_ns, floor_ns)
+                self._follow_sockets(endpoint, peers[endpoint].channel.sockets)
+        if changed:
+            self.version = next(self._versions)
+            self._news.tell()
+
+    def _follow_sockets(self, endpoint: str, sockets: list[PeerSocket]) -> None:
+        """Wait for the sockets that a peer has now; it makes others when it meets somebody."""
+        known = self._sockets.get(endpoint, [])
+        if len(known) == len(sockets) and all(
+            socket is each for socket, (each, _) in zip(sockets, known, strict=True)
+        ):
+            return
+        for _, descriptor in known:
+            self._selector.unregister(descriptor)
+        # With the socket itself, since the number of a closed one may come again.
+        self._sockets[endpoint] = [(socket, socket.fileno()) for socket in sockets]
+        for _, descriptor in self._sockets[endpoint]:
+            self._selector.register(descriptor, selectors.EVENT_READ, endpoint)

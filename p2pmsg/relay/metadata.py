@@ -1,0 +1,126 @@
+"""What a relay keeps beside its log: who published its sessions, and which losses it was told of.
+
+The log has frames only. Without this a relay that was restarted could serve them, but would not
+know whose they are, nor why something in between is missing. It is written anew, whole, when it
+changes.
+"""
+
+import json
+from typing import Any, Final, Protocol
+
+from p2pmsg.trouble import Trouble
+from recovery import Loss, LossReason
+
+NAME: Final = "relay.json"
+VERSION: Final = 1
+LOSSES_MAX: Final = 4096
+"""Ranges that are remembered, over all streams; the oldest are forgotten first."""
+
+WRITE_NS: Final = 200_000_000
+"""Losses come in crowds, so it is written at most so often."""
+
+
+class MemoStore(Protocol):
+    """Where it is: the methods of `recovery.log`'s stores that it needs."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file's content, or None where there is none."""
+
+    def replace(self, name: str, data: bytes, *, durable: bool) -> None:
+        """Write a file anew, whole or not at all."""
+
+    def path(self, name: str) -> str:
+        """Return what a file is called in a message."""
+
+
+class RelayMemo:
+    """The file beside a relay's log; not thread-safe.
+
+    Args:
+        store: of the log.
+
+    Attributes:
+        is_damaged: whether there was a file that could not be read; it is begun anew.
+        errors: how often it could not be written; it is tried again.
+
+    """
+
+    def __init__(self, store: MemoStore) -> None:
+        self._store = store
+        self._sessions: dict[int, tuple[str, int]] = {}
+        self._losses: list[tuple[int, str, Loss]] = []
+        self._changed = True  # even one that knows nothing says whose the log is
+        self._due_ns = 0
+        self.is_damaged = False
+        self.errors = 0
+        consequence = "a relay that is restarted meanwhile does not know all names and losses"
+        self._trouble = Trouble(store.path(NAME), consequence)
+        data = store.read(NAME)
+        if data is not None:
+            try:
+                self._load(json.loads(data))
+                self._changed = False
+            except (ValueError, TypeError, LookupError, AttributeError):
+                self.is_damaged = True
+
+    def _load(self, content: Any) -> None:
+        if content["version"] != VERSION:
+            raise ValueError(content["version"])
+        sessions = {int(key, 16): (str(a), int(b)) for key, (a, b) in content["sessions"].items()}
+        losses = [
+            (int(session, 16), str(topic), Loss(int(start), int(stop), LossReason(reason)))
+            for session, topic, start, stop, reason in content["losses"]
+        ]
+        self._sessions, self._losses = sessions, losses
+
+    def session(self, session: int) -> tuple[str, int]:
+        """Return a session's name and hops."""
+        return self._sessions.get(session, ("", 1))
+
+    def losses(self, session: int, topic: str) -> list[Loss]:
+        """Return what is known to be lost of a stream."""
+        return [loss for its, name, loss in self._losses if (its, name) == (session, topic)]
+
+    def note_session(self, session: int, name: str, hops: int) -> None:
+        """Note who published a session."""
+        if self._sessions.get(session) != (name, hops):
+            self._sessions[session] = (name, hops)
+            self._changed = True
+
+    def note_loss(self, session: int, topic: str, loss: Loss) -> None:
+        """Note that a range was lost."""
+        self._losses.append((session, topic, loss))
+        del self._losses[:-LOSSES_MAX]
+        self._changed = True
+
+    def forget_session(self, session: int) -> None:
+        """Forget a session."""
+        if self._sessions.pop(session, None) is not None:
+            self._losses = [entry for entry in self._losses if entry[0] != session]
+            self._changed = True
+
+    def write(self, *, now_ns: int | None = None) -> None:
+        """Write what has changed, if it was not just written; None: write it in any case.
+
+        An error is counted, and it is tried again.
+        """
+        if not self._changed or (now_ns is not None and now_ns < self._due_ns):
+            return
+        self._due_ns = 0 if now_ns is None else now_ns + WRITE_NS
+        content = {
+            "version": VERSION,
+            "sessions": {f"{key:016x}": list(known) for key, known in self._sessions.items()},
+            "losses": [
+                [f"{session:016x}", topic, loss.start, loss.stop, loss.reason.value]
+                for session, topic, loss in self._losses
+            ],
+        }
+        try:
+            self._store.replace(NAME, json.dumps(content).encode(), durable=True)
+        except OSError as error:
+            self.errors += 1
+            what = f"it cannot be written: {error.strerror or error}"
+            self._trouble.note(what, now_ns=self._due_ns)
+        else:
+            self._changed = False
+            self._trouble.over()

@@ -1,0 +1,198 @@
+"""From the subscriber's side of a relay to its publisher's side."""
+
+from typing import TYPE_CHECKING
+
+from p2pmsg.errors import RewoundReport
+from p2pmsg.relay.core import RelayCore, malformed
+from p2pmsg.subscriber.effects import Command
+from recovery import Delivery, Loss, LossReason, Rewound
+
+if TYPE_CHECKING:
+    from p2pmsg.relay.session import RelayedSession
+    from p2pmsg.subscriber.core import SubscriberCore
+    from p2pmsg.subscriber.sessions import Peer, Stream
+
+
+_MS = 1_000_000
+_LOOK_NS = 50 * _MS
+"""How often is looked for sessions that have nothing to say."""
+
+
+class Resumption:
+    """Says where the streams of a relay's intake begin: where they end in the relay.
+
+    It stands where a subscriber has the desk of its cursor; see `p2pmsg.subscriber.resume`.
+    """
+
+    def __init__(self, relay: RelayCore) -> None:
+        self._relay = relay
+        self.newcomers: list[Peer] = []
+
+    def contacted(self, line: int) -> bool:
+        """Return False: what an upstream had before a relay met it is not missed."""
+        return False
+
+    def start_of(self, session: int, topic: str, of_new: int) -> int | None:
+        """Return where a stream begins; None: where its upstream says."""
+        following = self._relay.next(session, topic)
+        if following is None and session in self._relay.sessions:
+            return of_new
+        return following
+
+    def note(self, peer: "Peer") -> None:
+        """Do nothing: what the relay has says it all."""
+
+    def record(self, core: "SubscriberCore") -> None:
+        """Do nothing, as `note`."""
+
+    def known(self, session: int) -> dict[str, int]:
+        """Return up to where the relay has had the streams of a session, by topic."""
+        served = self._relay.sessions.get(session)
+        streams = {} if served is None else served.streams
+        return {topic: stream.end for topic, stream in streams.items()}
+
+    def rewind(self, peer: "Peer", topic: str, following: int) -> None:
+        """Do nothing: what was served on keeps its sequences."""
+
+    def committed(self, stream: "Stream") -> int | None:
+        """Return None: a relay has no cursor."""
+        return None
+
+
+class Intake:
+    """Moves what a subscriber's core hands on into a relay's core.
+
+    Both locks are held around every call.
+
+    Args:
+        source: gets the streams.
+        relay: keeps and serves them.
+
+    """
+
+    def __init__(self, source: "SubscriberCore", relay: RelayCore) -> None:
+        self._source = source
+        self._relay = relay
+        self._look_ns = 0
+        self._give_up_ns = int(source.config.nack.deadline_ms * _MS)
+        self._cut_ns: dict[tuple[int, str], int] = {}
+
+    def note_sessions(self, *, now_ns: int) -> None:
+        """Serve the sessions that were joined, and note which have ended."""
+        relay = self._relay
+        source = self._source
+        relay.set_path(source.relays.path_beyond())
+        peers = source.peers.values()  # those met are joined soon, or what came is served at last
+        joining = any(not (one.joined or one.gone or one.given_up) for one in peers)
+        reforming = source.relays.reforming(now_ns)
+        if relay.cut:
+            self._look_for_cut(reforming, now_ns)
+        relay.settled = not joining and not reforming and not relay.cut
+        for session, peer in list(source.peers.items()):
+            if not (peer.joined or peer.gone or peer.given_up):
+                continue
+            served = relay.sessions.get(session)
+            if peer.gone or not peer.joined:
+                if served is not None:
+                    served.is_live = False
+                continue
+            hops = 1 + min((route.hops for route in peer.routes), default=0)
+            if served is None or (served.name, served.hops, served.is_live) != (
+                peer.name, hops, True,
+            ):  # fmt: skip
+                served = relay.open_session(session, peer.name, hops)
+            if served is not None:
+                self._open_streams(served, peer, now_ns)
+
+    def _look_for_cut(self, reforming: bool, now_ns: int) -> None:
+        """Ask upstreams for what the relay's log has lost, and give up what nobody has.
+
+        It is given up when no upstream has had it for as long as a gap is waited for. A publisher
+        that is there has it, or says by itself that it has not.
+        """
+        source, relay = self._source, self._relay
+        for place, stream in list(relay.cut.items()):
+            if stream.next >= stream.end:
+                del relay.cut[place]
+                self._cut_ns.pop(place, None)
+                continue
+            since_ns = self._cut_ns.setdefault(place, now_ns)
+            peer = source.peers.get(place[0])
+            theirs = None if peer is None else peer.streams.get(place[1])
+            if peer is not None and theirs is not None and theirs.receiver.started:
+                receiver = theirs.receiver
+                if not peer.direct and not peer.gone and receiver.head < stream.end:
+                    start = receiver.head
+                    receiver.observe_head(stream.end, now_ns=now_ns)
+                    receiver.blame(start, stream.end, LossReason.CRASH)
+                    source._settle(theirs)
+                if receiver.head >= stream.end:
+                    continue  # it comes, or is lost, as what is missing of any stream
+            if reforming:
+                self._cut_ns[place] = now_ns
+            elif now_ns - since_ns > self._give_up_ns:
+                del self._cut_ns[place]
+                relay.give_up(*place, now_ns=now_ns)
+
+    def _note_rewound(self, stream: "Stream", rewound: Rewound, now_ns: int) -> None:
+        """Say that a publisher has gone back: what was served on keeps its sequences here."""
+        place = stream.peer.session, stream.topic
+        cut = self._relay.cut.get(place)
+        if cut is not None:
+            self._relay.lose(
+                *place, Loss(cut.next, cut.end, LossReason.REWOUND), now_ns=now_ns
+            )
+        report = RewoundReport(
+            stream.topic, stream.peer.session, stream.peer.name, rewound
+        )
+        text = f"{report}. Those that this relay has keep them here; it drops the other ones"
+        self._source.commands.append(Command("warn", text=text))
+
+    def _open_ended(self, peer: "Peer", now_ns: int) -> None:
+        """Serve a session that ended before it was noted here, perhaps before it was joined."""
+        served = self._relay.open_session(peer.session, peer.name, 1)
+        if served is not None:
+            self._open_streams(served, peer, now_ns)
+            served.is_live = False
+
+    def _open_streams(self, served: "RelayedSession", peer: "Peer", now_ns: int) -> None:
+        if len(served.streams) < len(peer.streams):
+            for topic, stream in list(peer.streams.items()):
+                if stream.receiver.started and topic not in served.streams:
+                    start = stream.receiver.start
+                    self._relay.open_stream(peer.session, topic, start, now_ns=now_ns)
+
+    def transfer(self, *, now_ns: int, wall_ns: int, count_max: int = 256) -> int:
+        """Move at most `count_max` frames and losses; returns how many.
+
+        Raises:
+            LogFailedError: the log did not take the next one; it stays where it was.
+
+        """
+        source, relay = self._source, self._relay
+        if now_ns >= self._look_ns:
+            self._look_ns = now_ns + _LOOK_NS
+            self.note_sessions(now_ns=now_ns)
+        moved = 0
+        while moved < count_max and source.ready:
+            stream, output = source.ready[0]
+            session = stream.peer.session
+            if session not in relay.sessions:
+                self.note_sessions(now_ns=now_ns)
+                if session not in relay.sessions:
+                    self._open_ended(stream.peer, now_ns)
+            relay.open_stream(session, stream.topic, stream.receiver.start, now_ns=now_ns)
+            if isinstance(output, Delivery):
+                if not relay.take(session, output, now_ns=now_ns, wall_ns=wall_ns):
+                    sequence, count = output.sequence, output.count
+                    stream.note_malformed(sequence, count)
+                    relay.lose(session, stream.topic, malformed(output), now_ns=now_ns)
+            elif isinstance(output, Rewound):
+                self._note_rewound(stream, output, now_ns)
+            else:
+                relay.lose(session, stream.topic, output, now_ns=now_ns)
+            source.pop_ready()
+            moved += 1
+        if relay.memo is not None:
+            relay.memo.write(now_ns=now_ns)
+        return moved

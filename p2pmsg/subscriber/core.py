@@ -1,0 +1,478 @@
+"""The subscriber's state machine: frames in, messages and requests out. No I/O.
+
+What the lines say of themselves goes to the `LineDesk`; here are the messages and their gaps.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from p2pmsg import control, wire
+from p2pmsg.config import SubscriberConfig
+from p2pmsg.multicast.receiver import GroupMember
+from p2pmsg.start import Start
+from p2pmsg.subscriber.connections import Line, LineDesk
+from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.gaps import Troubled
+from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.subscriber.redundancy import LineTally
+from p2pmsg.subscriber.relays import RelayDesk
+from p2pmsg.subscriber.resume import CursorDesk
+from p2pmsg.subscriber.rewound import note_life
+from p2pmsg.subscriber.room import Room, can_take
+from p2pmsg.subscriber.routes import RouteDesk
+from p2pmsg.subscriber.sessions import Ending, Peer, Stream
+from p2pmsg.wire import Frame, FrameError, Kind
+from recovery import Delivery, LatencyHistogram, Loss, ReceiverConfig, Rewound
+
+if TYPE_CHECKING:
+    from p2pmsg.relay.transfer import Resumption
+
+_MS = 1_000_000
+CHECK_NS = 250 * _MS
+"""How often publishers are looked at: whether they are silent, and are told that we are there."""
+HURRIED_CHECK_NS = 25 * _MS
+"""The same while one is being probed, or is closing."""
+ENDINGS_MAX = 1024
+"""Sessions that are over and not reported yet; the oldest is forgotten first."""
+UNREAD_NS = 1000 * _MS
+"""How long unread datagrams put off losses: after that more comes than can be read."""
+STOPPED_NS = 500 * _MS
+"""Who is so late to look was stopped, or starved of processor time, and could not read either."""
+
+
+class SubscriberCore:
+    """The state machine. Not thread-safe: the shell holds a lock around every call.
+
+    Attributes:
+        ready: what is to be handed on, oldest first: (stream, Delivery or Loss).
+        ready_bytes: bytes of the frames in `ready`.
+        commands: what the shell is to do, oldest first.
+        requests: (whose, frame) for the recovery channel of a session's publisher, or of a relay.
+        invalid: frames that were dropped, by reason.
+        desk: who looks after the lines, relays after those to relays, routes after who is asked.
+        member: what datagram lines need beside; None: there is none.
+        tally: which line brought what; None: there is one only.
+        troubled: the streams that miss something.
+        repairs_dropped: repairs that came while there was no room, and are asked for again.
+        sessions_unjoined: sessions that ended, or fell silent for good, before they were joined.
+        streams_rewound: streams whose publisher has gone back.
+        cursor: where streams resume; None: nowhere.
+        endings: sessions that are over, until the shell has reported them.
+        lone: the stream whose last message went past `ready`, until the shell has seen that.
+        is_settled: whether the application is done with all of a closing session, asked before its
+            publisher is told that it may go; None: to have received it is enough.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: list[str],
+        lines: int,
+        start: Start,
+        subscriber: int,
+        name: str,
+        config: SubscriberConfig,
+        wait_for_repair: bool,
+        rng: Random,
+        now_ns: int,
+        cursor: "CursorDesk | Resumption | None" = None,
+        relay: int | None = None,
+        datagram_lines: Collection[int] = (),
+        policy: GapPolicy | None = None,
+    ) -> None:
+        self.config = config
+        self.topics = topics
+        self.start = start
+        self.ready: deque[tuple[Stream, Delivery[Frame] | Loss]] = deque()
+        self.ready_bytes = self._stream_count = 0
+        self.policy = policy or GapPolicy("wait")
+        self.commands: deque[Command] = deque()
+        self.requests: deque[tuple[int, bytes]] = deque()
+        self.invalid: Counter[str] = Counter()
+        self.repair_latency = LatencyHistogram()
+        self.frames_received = self.frames_shed = self.repairs_dropped = 0
+        self.cursor = cursor
+        self.lone: Stream | None = None
+        self.is_settled: Callable[[Peer], bool] | None = None
+        self.endings: deque[Ending] = deque(maxlen=ENDINGS_MAX)
+        shared = [index in datagram_lines for index in range(lines)]
+        self.lines = [Line(heard_ns=now_ns, shared=is_shared) for is_shared in shared]
+        for index, line in enumerate(self.lines):
+            line.contacted = cursor is not None and cursor.contacted(index)
+        self.peers: dict[int, Peer] = {}
+        self.forgotten: Counter[str] = Counter()
+        self.sessions_unjoined = self.streams_rewound = 0
+        self._rng = rng
+        self.receiver_config = ReceiverConfig(
+            nack=config.nack,
+            reorder_bytes_max=config.receive_bytes,
+            wait_for_repair=wait_for_repair,
+        )
+        self.troubled = Troubled(int(config.nack.deadline_ms * _MS))
+        self._last: Stream | None = None
+        self._unread_ns: int | None = None
+        self.room = Room(config, self.receiver_config)
+        self.next_check_ns = now_ns
+        self.desk = LineDesk(self, subscriber, name)
+        self.relays = RelayDesk(self, relay, now_ns)
+        self.routes = RouteDesk(self)
+        self.tally: LineTally | None = None
+        if lines > 1:
+            wait_ms, wait_max_ms = config.second_line_ms, config.second_line_max_ms
+            self.tally = LineTally(self.lines, int(wait_ms * _MS), int(wait_max_ms * _MS))
+        self.member: GroupMember | None = None
+        if datagram_lines:
+            self.member = GroupMember(self, set(datagram_lines), subscriber)
+
+    @property
+    def streams(self) -> list[Stream]:
+        """All streams, of all sessions that are remembered; those that have ended, too."""
+        peers = list(self.peers.values())
+        return [stream for peer in peers for stream in (*peer.former, *peer.streams.values())]
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of frames that wait for the application, or for a repair."""
+        return self.ready_bytes + self.troubled.bytes_held
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be read from the data path."""
+        return self.bytes_held >= self.config.receive_bytes
+
+    @property
+    def replies_full(self) -> bool:
+        """Whether nothing more should be read from the recovery channel.
+
+        It is read even while all room is taken by frames that wait for a repair: nothing else can
+        make room then.
+        """
+        return bool(self.ready) and self.is_full
+
+    def receive_frame(self, line: int, data: bytes, *, now_ns: int, shed: bool = False) -> None:
+        """Take a frame from the data path; with `shed`, only note that its messages exist."""
+        self.frames_received += 1
+        state = self.lines[line]
+        state.received += 1
+        stream = self._last
+        if stream is not None and data.startswith(stream.prefix) and not shed and not self.tally:
+            peer = stream.peer
+            following = wire.next_frame(data, stream.prefix, stream.topic, peer.session)
+            if following is not None and stream.receiver.accept(
+                following.sequence, following.count
+            ):
+                state.heard_ns = peer.heard_ns = now_ns
+                self.ready_bytes += len(data)
+                self.ready.append(
+                    (stream, Delivery(following, following.sequence, 0, following.count))
+                )
+                return
+        if state.refused_until_ns is not None:
+            return
+        try:
+            frame = Frame(data)
+            kind = frame.kind
+            if kind == Kind.DATA:
+                self._receive_data(line, frame, now_ns, shed)
+            elif kind == Kind.HEARTBEAT and state.relay is not None:
+                self.relays.receive_heartbeat(line, frame, now_ns)
+            elif kind == Kind.HEARTBEAT:
+                place = self._receive_heartbeat(frame, now_ns)
+                strange = frame.session != state.session or place not in (0, state.place)
+                if strange and not state.shared:
+                    self.desk.note_stranger(line, now_ns)
+            elif kind == Kind.WELCOME:
+                self.desk.receive_welcome(line, frame, now_ns)
+            elif kind == Kind.ECHO:
+                if not self.desk.receive_echo(frame, now_ns):
+                    return
+            else:
+                raise FrameError("kind")
+            state.heard_ns = now_ns
+        except FrameError as error:
+            self.invalid[str(error)] += 1
+            state.invalid += 1
+            if str(error) == "session" and state.relay is not None:
+                self.relays.note_unknown(line, now_ns)
+            elif str(error) == "session" and not state.shared:
+                self.desk.note_stranger(line, now_ns)
+
+    @property
+    def last_stream(self) -> Stream | None:
+        """The stream of the last frame, where it may go on."""
+        return self._last
+
+    def receive_reply(self, key: int, data: bytes, *, now_ns: int) -> None:
+        """Take a frame from the recovery channel of a session's publisher, or of a relay."""
+        try:
+            frame = Frame(data)
+            if frame.kind == Kind.SESSIONS:
+                self.relays.receive_sessions(key, frame, now_ns)
+                return
+            peer = self.peers.get(frame.session)
+            if peer is None:
+                raise FrameError("session")
+            route = self.routes.answered(peer, key, repaired=frame.kind == Kind.DATA)
+            if route is None:
+                raise FrameError("session")
+            peer.heard_ns = now_ns
+            if peer.group is not None:
+                peer.group.answered_ns = now_ns
+            if frame.kind == Kind.DATA:
+                if now_ns < peer.doubt_until_ns:
+                    return
+                stream = peer.streams.get(frame.topic)
+                if stream is None:
+                    raise FrameError("stream")
+                if not can_take(self, stream, frame, now_ns=now_ns):
+                    return
+                self.troubled.answered(stream, now_ns)
+                before = stream.receiver.repaired
+                self._take(stream, frame, now_ns, repaired=True)
+                if route.hops:
+                    stream.relayed += stream.receiver.repaired - before
+            elif frame.kind == Kind.REFUSED:
+                stream = self.routes.receive_refused(peer, route, frame, now_ns)
+                self.troubled.answered(stream, now_ns)
+                self._settle(stream)
+            elif self.member is None or not self.member.receive_reply(peer, frame, now_ns):
+                raise FrameError("kind")
+        except FrameError as error:
+            self.invalid[str(error)] += 1
+
+    def pop_ready(self) -> tuple[Stream, Delivery[Frame] | Loss] | None:
+        """Take out what is to be handed on next, or None."""
+        if not self.ready:
+            return None
+        stream, output = self.ready.popleft()
+        if isinstance(output, Delivery):
+            self.ready_bytes -= len(output.item.data)
+            if not output.late:
+                stream.given = output.sequence + output.count
+            stream.given_messages += output.count
+        elif not isinstance(output, Rewound):
+            stream.given = max(output.stop, stream.position)
+        return stream, output
+
+    def pop_ending(self) -> Ending | None:
+        """Take out a session that is over and all of which was delivered, or None."""
+        for ending in self.endings:
+            if ending.stream.position >= ending.stop:
+                self.endings.remove(ending)
+                return ending
+        return None
+
+    def handle_timer(self, *, now_ns: int, unread: bool = False) -> None:
+        """Do what is due: NACKs, losses, probes, keep-alives, silent publishers.
+
+        With `unread` more has come than was taken in yet: what nobody can be asked for, and may be
+        part of it, is not given up, for at most `UNREAD_NS` in a row.
+        """
+        if not unread:
+            self._unread_ns = None
+        elif self._unread_ns is None:
+            self._unread_ns = now_ns
+        if unread and now_ns - (self._unread_ns or now_ns) < UNREAD_NS:
+            for stream in self.troubled:
+                if stream.unasked:
+                    stream.receiver.postpone(now_ns=now_ns, delay_ns=0)
+                    self.troubled.note(stream)
+        if 0 < self.next_check_ns < now_ns - STOPPED_NS:
+            self.desk.note_stopped(now_ns - self.next_check_ns, now_ns)
+        if self.is_full:
+            self.desk.excuse_silence(now_ns)
+        if self.replies_full:
+            # What is asked for now could not be taken in; gaps must not age meanwhile.
+            self.troubled.postpone(now_ns=now_ns, delay_ns=5 * _MS)
+            if self.member is not None:
+                self.member.note_pause()
+        else:
+            self._care_for_gaps(now_ns)
+        if now_ns >= self.next_check_ns:
+            self.desk.check(now_ns=now_ns)
+            hurried = bool(self.relays.waiting) or any(
+                (p.probe or p.closing or (p.relayed and not p.joined)) and not p.gone
+                for p in self.peers.values()
+            )
+            self.next_check_ns = now_ns + (HURRIED_CHECK_NS if hurried else CHECK_NS)
+            if self.member is not None:
+                due_ns = self.member.confirmation.due_ns
+                self.next_check_ns = min(self.next_check_ns, max(due_ns, now_ns + _MS))
+
+    def next_deadline_ns(self) -> int:
+        """Return when `handle_timer` has something to do."""
+        due_ns = self.troubled.next_deadline_ns()
+        return self.next_check_ns if due_ns is None else min(due_ns, self.next_check_ns)
+
+    @property
+    def recovering(self) -> list[int]:
+        """The sessions and relays that an answer may come from."""
+        return self.relays.waiting + [
+            session
+            for session, peer in self.peers.items()
+            if not peer.gone
+            and (peer.gaps or not peer.joined or (peer.group is not None and peer.group.is_asking))
+        ]
+
+    def leave(self) -> None:
+        """Tell all publishers and relays that this subscriber goes."""
+        self.desk.leave()
+        self.relays.leave()
+
+    def _care_for_gaps(self, now_ns: int) -> None:
+        reforming = bool(self.relays.upstreams) and self.relays.reforming(now_ns)
+        for stream in self.troubled.take_due(now_ns=now_ns):
+            receiver = stream.receiver
+            if reforming and not self.routes.is_publisher_heard(stream.peer):
+                receiver.postpone(now_ns=now_ns, delay_ns=0)
+            if self.member is not None and stream.peer.feedback is not None:
+                known = None
+                if receiver.is_expiring(now_ns):
+                    known = self.member.confirmation.known(stream, now_ns)
+                receiver.handle_timer(now_ns=now_ns, known=known)
+                self.member.ask(stream, now_ns=now_ns)
+                self._settle(stream)
+                continue
+            receiver.handle_timer(now_ns=now_ns)
+            ranges = receiver.nacks_due(
+                now_ns=now_ns,
+                window=self.room.window(),
+                crowded=self.room.is_crowded(self.bytes_held),
+            )
+            if ranges and not stream.peer.gone:
+                self.routes.ask(stream, ranges, now_ns=now_ns)
+            else:
+                self.troubled.pass_on(stream)
+            self._settle(stream)
+
+    def _receive_data(self, line: int, frame: Frame, now_ns: int, shed: bool) -> None:
+        peer = self.peers.get(frame.session)
+        if peer is None:
+            raise FrameError("session")
+        peer.heard_ns = now_ns
+        if now_ns < peer.doubt_until_ns:
+            return  # the echo's heads show what was published meanwhile
+        stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
+        # Until the echo comes nothing can be handed on; it must not find the room taken.
+        is_early = not stream.receiver.started
+        if shed or (is_early and 2 * self.bytes_held >= self.config.receive_bytes):
+            self.frames_shed += 1
+            if peer.group is not None and stream.receiver.started:
+                assert self.member is not None
+                head = frame.sequence + frame.count
+                self.member.confirmation.hint_head(stream, head, 0, now_ns)
+                self._settle(stream)
+                return
+            stream.receiver.hear_of(
+                frame.sequence, frame.sequence + frame.count, now_ns=now_ns
+            )
+            self._settle(stream)
+            return
+        if self.tally is not None:
+            self.tally.note(line, stream, frame.sequence, frame.count, now_ns=now_ns)
+        if self.lines[line].relay is not None and frame.sequence < stream.receiver.expected:
+            self.relays.note_progress(stream, now_ns)
+        self._take(stream, frame, now_ns, repaired=False)
+
+    def _take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
+        receiver = stream.receiver
+        stop = frame.sequence if repaired else frame.sequence + frame.count
+        if stop > stream.jump_max + receiver.head and receiver.started:
+            assert self.member is not None
+            self.member.refuse_jump(stream, frame, now_ns)
+            return
+        self._last = stream
+        self.room.note(frame)
+        receiver.receive(
+            frame.sequence, frame.count, len(frame.data), frame, now_ns=now_ns, repaired=repaired
+        )
+        self._settle(stream)
+
+    def _settle(self, stream: Stream) -> None:
+        """Move what is in order into `ready`, and note whether gaps remain."""
+        receiver = stream.receiver
+        while (output := receiver.next_output()) is not None:
+            if isinstance(output, Delivery):
+                self.ready_bytes += len(output.item.data)
+            self.ready.append((stream, output))
+        if receiver.missing or not receiver.started:
+            if self.troubled.note(stream):
+                stream.peer.gaps += 1
+        elif self.troubled.discard(stream):
+            stream.peer.gaps -= 1
+            self.routes.settled(stream)
+        if stream.watched:
+            for age_ns in receiver.drain_repair_ages():
+                self.repair_latency.record(age_ns)
+        stream.watched = bool(receiver.missing)
+
+    def _receive_heartbeat(self, frame: Frame, now_ns: int) -> int:
+        peer = self.peers.get(frame.session)
+        if peer is None:
+            raise FrameError("session")
+        body = control.read_body(frame, control.Heartbeat)
+        peer.heard_ns = now_ns
+        if note_life(self, peer, body.life, now_ns):
+            self.desk.send_probe(peer, peer.probe_line, now_ns)
+        if now_ns < peer.doubt_until_ns:
+            return body.place
+        stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
+        if body.life and body.life == peer.life:
+            stream.published = max(stream.published, frame.sequence)
+        if self.member is not None and peer.group is not None:
+            self.member.confirmation.hint_head(stream, frame.sequence, body.earliest, now_ns)
+            self._settle(stream)
+            return body.place
+        earliest = self.routes.earliest(peer, min(body.earliest, frame.sequence), now_ns)
+        stream.receiver.observe_head(frame.sequence, now_ns=now_ns, earliest=earliest)
+        self._settle(stream)
+        return body.place
+
+    def _make_stream(self, peer: Peer, topic: str, now_ns: int) -> Stream:
+        if not topic:
+            raise FrameError("topic")
+        if self._stream_count >= self.config.streams_max:
+            raise FrameError("streams_max")
+        if self.member is not None and peer.group is not None:
+            return self.member.make_stream(peer, topic, now_ns)
+        stream = self._add_stream(peer, topic)
+        if peer.joined:
+            # It was not among the heads of the echo, so it is younger: nothing of it is too old.
+            self.begin(stream, now_ns=now_ns)
+        return stream
+
+    def begin(self, stream: Stream, otherwise: int | None = None, *, now_ns: int) -> None:
+        """Start a stream where the cursor says, or else at `otherwise`; default: as a new one."""
+        of_new = self.start.position if self.start.kind == "sequence" else 0
+        start = of_new if otherwise is None else otherwise
+        if self.cursor is not None:
+            resumed = self.cursor.start_of(stream.peer.session, stream.topic, of_new)
+            start = start if resumed is None else resumed
+        receiver = stream.receiver
+        if stream.peer.group is None:
+            receiver.start_at(start, now_ns=now_ns)
+            return
+        stream.hinted = max(stream.hinted, receiver.head_known)
+        known, missing_max = stream.confirmed, stream.jump_max
+        receiver.start_at(start, now_ns=now_ns, known=known, missing_max=missing_max)
+
+    def _add_stream(
+        self, peer: Peer, topic: str, unasked: ReceiverConfig | None = None
+    ) -> Stream:
+        """Add a stream; `unasked` is how it is received if nobody can be asked for repairs."""
+        self._stream_count += 1
+        config = unasked or self.receiver_config
+        if self.member is not None and peer.feedback is not None:
+            config = self.member.receiver_config
+        if self.policy.skips(topic):
+            config = replace(config, wait_for_repair=False)
+        stream = Stream(peer, topic, config, self._rng)
+        stream.unasked = unasked is not None
+        if peer.group is not None:
+            stream.jump_max = self.config.multicast.history_messages
+        peer.streams[topic] = stream
+        return stream

@@ -1,0 +1,162 @@
+"""The streams that miss something: what they hold, and whose turn it is to be asked for.
+
+::
+
+    missing ──▶ due ──a turn is free──▶ asked ──answer──▶ due again, or nothing is missing
+                 └────none──▶ waiting ────▲
+
+A late joiner may miss something of ten thousand streams at once, and what has no room in the queues
+to the publisher would be dropped, and count as an attempt.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from p2pmsg.subscriber.sessions import Stream
+from recovery import DeadlineHeap
+
+TURNS_MAX: Final = 256
+"""Streams of which something may be asked for and not answered. It fills 10 ms of a round trip at
+25,000 frames a second, and is a quarter of the ranges that a publisher keeps for a requester."""
+
+
+class Troubled:
+    """Streams that miss something, or of which it is not known yet where they begin.
+
+    Every call that changes what a stream's receiver misses is followed by `note` or `discard`.
+    The streams of a multicast take no turns: its back-off does that.
+
+    Args:
+        deadline_ns: without any answer for so long, what waits for its turn is given up.
+
+    Attributes:
+        bytes_held: bytes of frames that wait for what is missing before them.
+
+    """
+
+    __slots__ = (
+        "_answered_ns",
+        "_asked",
+        "_bytes",
+        "_deadline_ns",
+        "_due",
+        "_quiet_until_ns",
+        "_streams",
+        "_waiting",
+        "bytes_held",
+    )
+
+    def __init__(self, deadline_ns: int) -> None:
+        self._deadline_ns = deadline_ns
+        self._streams: dict[int, Stream] = {}
+        self._bytes: dict[int, int] = {}
+        self._due: DeadlineHeap[int] = DeadlineHeap()
+        self._asked: set[int] = set()
+        self._waiting: dict[int, int] = {}  # since when, the longest first
+        self._answered_ns = 0
+        self._quiet_until_ns = 0
+        self.bytes_held = 0
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __iter__(self) -> Iterator[Stream]:
+        return iter(list(self._streams.values()))
+
+    def note(self, stream: Stream) -> bool:
+        """Take note of what a stream holds, and when it is due; True: it was not here before."""
+        key, receiver = id(stream), stream.receiver
+        held = receiver.bytes_held
+        self.bytes_held += held - self._bytes.get(key, 0)
+        self._bytes[key] = held
+        if key not in self._waiting:
+            self._set_due(key, receiver.next_deadline_ns())
+        if key in self._streams:
+            return False
+        self._streams[key] = stream
+        return True
+
+    def discard(self, stream: Stream) -> bool:
+        """Forget a stream; False: it was not here."""
+        key = id(stream)
+        if self._streams.pop(key, None) is None:
+            return False
+        self.bytes_held -= self._bytes.pop(key)
+        self._due.discard(key)
+        self._asked.discard(key)
+        self._waiting.pop(key, None)
+        return True
+
+    def clear(self) -> None:
+        """Forget all streams."""
+        self._streams.clear()
+        self._bytes.clear()
+        self._due.clear()
+        self._asked.clear()
+        self._waiting.clear()
+        self.bytes_held = 0
+
+    def answered(self, stream: Stream, now_ns: int) -> None:
+        """Note an answer about a stream: its turn is over."""
+        self._asked.discard(id(stream))
+        self._answered_ns = now_ns
+
+    def pass_on(self, stream: Stream) -> None:
+        """Note that nothing was to be asked for in a stream's turn."""
+        self._asked.discard(id(stream))
+
+    def postpone(self, *, now_ns: int, delay_ns: int, stopped_ns: int | None = None) -> None:
+        """Ask for nothing before `now_ns + delay_ns`, and give nothing up for that."""
+        self._quiet_until_ns = now_ns + delay_ns
+        self._answered_ns = max(self._answered_ns, now_ns)
+        for key, stream in self._streams.items():
+            if key in self._waiting:
+                continue  # its time counts from its turn on
+            stream.receiver.postpone(now_ns=now_ns, delay_ns=delay_ns, stopped_ns=stopped_ns)
+            self._set_due(key, stream.receiver.next_deadline_ns())
+
+    def take_due(self, *, now_ns: int) -> list[Stream]:
+        """Return the streams that are to be looked at: something is due, and they have a turn."""
+        found: list[Stream] = []
+        while (key := self._due.pop_due(now_ns)) is not None:
+            stream = self._streams[key]
+            if stream.peer.feedback is not None or stream.peer.gone or key in self._asked:
+                found.append(stream)
+            else:
+                self._waiting[key] = now_ns
+        while self._waiting and len(self._asked) < TURNS_MAX:
+            key = next(iter(self._waiting))
+            stream, since_ns = self._streams[key], self._waiting.pop(key)
+            self._asked.add(key)
+            if since_ns < now_ns:
+                stream.receiver.postpone(
+                    now_ns=now_ns, delay_ns=0, stopped_ns=now_ns - since_ns
+                )
+            found.append(stream)
+        if self._waiting and now_ns >= self._given_up_ns():
+            self._answered_ns = now_ns
+            found += [self._streams[key] for key in self._waiting]
+            self._waiting.clear()
+        return found
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `take_due` has something, or None."""
+        if not self._streams:
+            return None
+        first = self._due.first()
+        due_ns = None if first is None else first[0]
+        if self._waiting:
+            free = len(self._asked) < TURNS_MAX
+            turn_ns = self._quiet_until_ns if free else self._given_up_ns()
+            due_ns = turn_ns if due_ns is None else min(due_ns, turn_ns)
+        return due_ns
+
+    def _given_up_ns(self) -> int:
+        since_ns = next(iter(self._waiting.values()))
+        return max(self._answered_ns, since_ns) + self._deadline_ns
+
+    def _set_due(self, key: int, due_ns: int | None) -> None:
+        if due_ns is None:
+            self._due.discard(key)
+        else:
+            self._due.set(key, due_ns)

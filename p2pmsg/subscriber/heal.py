@@ -1,0 +1,74 @@
+"""Putting a subscriber's state machine right, after an exception cut one of its methods short.
+
+The thread that waits in `receive` does the work, so Ctrl-C may strike anywhere in it. Certain then
+is what stands in `ready` or was taken from there: each is one step. What is behind it is asked for
+anew.
+"""
+
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.sessions import Stream
+from recovery import Delivery, LossReason, Rewound
+
+
+def heal(core: SubscriberCore, *, now_ns: int) -> None:
+    """Rewind every stream to what was handed on; it may be called again, should it be cut short."""
+    given: dict[int, tuple[int, int]] = {}
+    core.ready_bytes = 0
+    for stream, output in list(core.ready):
+        before, messages = given.get(id(stream), (stream.given or 0, stream.given_messages))
+        if isinstance(output, Delivery):
+            core.ready_bytes += len(output.item.data)
+            stop = output.sequence + output.count
+            given[id(stream)] = (max(stop, before), messages + output.count)
+        elif not isinstance(output, Rewound):
+            given[id(stream)] = (max(output.stop, before), messages)
+    core._last = None
+    core.troubled.clear()
+    core._stream_count = len(core.streams)
+    _heal_peers(core, now_ns)
+    core.relays.heal(now_ns)
+    for stream in core.streams:
+        stream.peer.gaps = 0
+    for stream in core.streams:
+        _rewind(stream, *given.get(id(stream), (stream.given, stream.given_messages)), now_ns)
+        if stream.receiver.started or stream.peer.gone or not stream.peer.joined:
+            pass
+        elif core.member is not None and stream.peer.group is not None:
+            confirmation = core.member.confirmation
+            confirmation.streams[stream.peer.session, stream.topic] = stream
+            confirmation.want(stream.peer, stream.topic, now_ns)
+        else:
+            # It was about to begin, as one that is younger than what the echo told of.
+            core.begin(stream, now_ns=now_ns)
+        core._settle(stream)
+
+
+def _heal_peers(core: SubscriberCore, now_ns: int) -> None:
+    in_use = {line.session for line in core.lines}
+    for session, peer in list(core.peers.items()):
+        if peer.gone:
+            continue
+        if not peer.direct and peer.relayed:
+            continue
+        if peer.probe_line < 0:  # it was about to be made
+            del core.peers[session]
+            for index, line in enumerate(core.lines):
+                if line.session == session:
+                    line.session = None
+                core.commands.append(Command("reconnect", index))
+        elif session not in in_use and peer.feedback is None:  # a group's line has several
+            core.desk.end_peer(peer, now_ns)
+        else:
+            core.commands.append(Command("connect", peer.probe_line, session, peer.recovery))
+            if peer.probe is not None:
+                core.desk.send_probe(peer, peer.probe_line, now_ns)
+
+
+def _rewind(stream: Stream, expected: int | None, handed: int, now_ns: int) -> None:
+    receiver = stream.receiver
+    receiver.rewind(receiver.start if expected is None else expected, handed, now_ns=now_ns)
+    if stream.retired:
+        receiver.abandon(LossReason.REWOUND, now_ns=now_ns)
+    elif stream.peer.gone:
+        receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)

@@ -1,0 +1,470 @@
+"""A subscriber's lines to relays: which sessions each serves, and a route to every one of them.
+
+::
+
+    WELCOME, with the relay's flag ──▶ SESSIONS_REQUEST (over recovery) ──▶ SESSIONS
+        for each session: PROBE (over recovery) ──▶ ECHO (over data: heads) ──▶ JOINED
+
+The list is asked for again every second, when the relay says that it has changed, and when frames
+of an unknown session come.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from p2pmsg import control, wire
+from p2pmsg.start import Start
+from p2pmsg.subscriber.connections import probe_wait_ns
+from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.routes import Route
+from p2pmsg.subscriber.sessions import Peer, Stream
+from p2pmsg.subscriber.upstream import (
+    HOLD_NS,
+    QUIET_NS,
+    REFORM_NS,
+    SETTLE_NS,
+    Upstream,
+    merge_heads,
+)
+from p2pmsg.wire import Frame, FrameError, Kind
+
+if TYPE_CHECKING:
+    from p2pmsg.subscriber.core import SubscriberCore
+
+_MS = 1_000_000
+ASK_NS: Final = 1000 * _MS
+RETRY_NS: Final = 100 * _MS
+"""How long an answer is waited for, and how soon is asked again because of unknown frames."""
+PROGRESS_NS: Final = 250 * _MS
+"""How often a relay's progress is noted, for each stream."""
+REFUSED_NS: Final = 5000 * _MS
+"""How long a line in a loop is left alone, at least; up to twice as long, so that not all relays of
+a ring come back at once."""
+
+
+class RelayDesk:
+    """Keeps routes by relays; part of `SubscriberCore`.
+
+    Attributes:
+        own: the id of the relay that this subscriber is the intake of, or None.
+        upstreams: the relays at the other ends, by their ids.
+        loops_refused: how often a line was refused because it leads back to `own`.
+
+    """
+
+    def __init__(self, core: "SubscriberCore", own: int | None, now_ns: int) -> None:
+        self._core = core
+        self.own = own
+        self.upstreams: dict[int, Upstream] = {}
+        self.loops_refused = 0
+        self._born_ns = now_ns
+        self._timeout_ns = int(core.config.publisher_timeout_ms * _MS)
+        self._keep_alive_ns = int(core.config.keep_alive_ms * _MS)
+
+    def unsettled(self, now_ns: int) -> bool:
+        """Whether another line may yet turn out to be a route to a session that is known.
+
+        For a moment after the start a line may not have said who is there, and a relay has its
+        list to send; a publisher that is away is not waited for.
+        """
+        lines = self._core.lines
+        if len(lines) < 2:
+            return False
+        if now_ns - self._born_ns > SETTLE_NS:
+            return any(
+                not up.complete and up.met_ns > now_ns - SETTLE_NS for up in self.upstreams.values()
+            )
+        return any(line.key is None for line in lines) or any(
+            not up.complete for up in self.upstreams.values()
+        )
+
+    def reforming(self, now_ns: int) -> bool:
+        """Whether a relay that may have what is missing is away, or does not know it yet.
+
+        Nothing is given up then: it is asked on. It is away for a bounded time, and so is each that
+        it gets its streams from.
+        """
+        lines = self._core.lines
+        new = now_ns - self._born_ns < REFORM_NS
+        for line in lines:
+            away_ns = now_ns - line.was_heard_ns
+            if line.relay is not None and QUIET_NS < away_ns < REFORM_NS:
+                return True
+            if new and line.key is None and (self.own is not None or self.upstreams):
+                return True
+        return any(not (up.settled and up.complete) for up in self._answering(now_ns))
+
+    def _answering(self, now_ns: int) -> Iterator[Upstream]:
+        for up in self.upstreams.values():
+            if now_ns - max(up.met_ns, up.answered_ns) < REFORM_NS:
+                yield up
+
+    def note_progress(self, stream: Stream, now_ns: int) -> None:
+        """Note that a relay has got further with what we have already: it will have the rest."""
+        if stream.receiver.missing and now_ns >= stream.progress_ns:
+            stream.progress_ns = now_ns + PROGRESS_NS
+            stream.receiver.postpone(now_ns=now_ns, delay_ns=0)
+
+    def hold(self, peer: Peer, key: int, heads: control.Heads, now_ns: int) -> control.Heads | None:
+        """Return where to begin a session whose first echoes these are; None: wait for more.
+
+        Who starts at `earliest`, or at a time, begins where the route does that reaches back
+        farthest; so all routes are heard, for a moment. The probe is repeated meanwhile.
+        """
+        core = self._core
+        if peer.joined or len(core.lines) < 2 or core.start.kind not in ("earliest", "time"):
+            return heads
+        if not peer.held:
+            peer.held_ns = now_ns
+        peer.held[key] = heads
+        waits = self.unsettled(now_ns) or any(r.key not in peer.held for r in peer.routes)
+        if waits and now_ns - peer.held_ns < HOLD_NS:
+            return None
+        merged = merge_heads(list(peer.held.values()))
+        peer.held = {}
+        return merged
+
+    @property
+    def waiting(self) -> list[int]:
+        """The relays that an answer may come from."""
+        return [relay for relay, up in self.upstreams.items() if up.asked_ns is not None]
+
+    def path_beyond(self) -> list[int]:
+        """Return all relays from which anything comes."""
+        return [relay for up in self.upstreams.values() for relay in (up.id, *up.path)]
+
+    def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
+        """Take what a new connection to a relay begins with, or what a closing relay sends."""
+        core = self._core
+        welcome = control.read_body(frame, control.Welcome)
+        state = core.lines[line]
+        if frame.flags & wire.FLAG_CLOSING:
+            self._note_closing(frame.session, line, now_ns)
+            return
+        relay = frame.session
+        state.strange_ns = None
+        state.contacted, state.doubted = True, False
+        state.place = control.place_of(welcome.recovery)
+        if state.session is not None:
+            former, state.session = state.session, None
+            if all(other.session != former for other in core.lines) and former in core.peers:
+                core.desk.end_peer(core.peers[former], now_ns)
+        up = self.upstreams.get(relay)
+        if up is None:
+            up = self.upstreams[relay] = Upstream(relay, welcome, now_ns)
+            core.commands.append(Command("connect", line, relay, welcome.recovery))
+        elif up.recovery != welcome.recovery:
+            core.commands.append(Command("disconnect", session=relay))
+            core.commands.append(Command("connect", line, relay, welcome.recovery))
+        up.name, up.recovery, up.stall_ms = welcome.name, welcome.recovery, welcome.stall_ms
+        former_relay, state.relay = state.relay, relay
+        if former_relay is not None and former_relay != relay:
+            self._move(line, former_relay, relay)
+        if line not in up.lines:
+            up.lines.append(line)
+            prefix = wire.control_prefix(Kind.HEARTBEAT, relay)
+            core.commands.append(Command("subscribe", line, prefix=prefix))
+        for peer, route in self._routes(line):
+            self._send_probe(peer, route, now_ns)
+        if relay == self.own:
+            self._refuse(up, now_ns)
+            return
+        up.page = 0
+        self._ask(up, now_ns)
+        core.next_check_ns = now_ns
+
+    def _move(self, line: int, former: int, relay: int) -> None:
+        """Let routes over a line be another relay's: it was restarted without its log."""
+        for _, route in self._routes(line):
+            route.key, route.joined, route.refused = relay, False, {}
+        self._part(line, former)
+
+    def _part(self, line: int, relay: int) -> None:
+        up = self.upstreams.get(relay)
+        if up is None or line not in up.lines:
+            return
+        up.lines.remove(line)
+        prefix = wire.control_prefix(Kind.HEARTBEAT, relay)
+        self._core.commands.append(Command("unsubscribe", line, prefix=prefix))
+        if not up.lines:
+            del self.upstreams[relay]
+            self._core.commands.append(Command("disconnect", session=relay))
+
+    def leave_line(self, line: int, now_ns: int) -> None:
+        """Give up the routes over a line: there is no relay at its end any more."""
+        state = self._core.lines[line]
+        relay, state.relay = state.relay, None
+        if relay is not None:
+            self._part(line, relay)
+        for peer, route in list(self._routes(line)):
+            self._drop(peer, route, now_ns)
+
+    def _routes(self, line: int) -> Iterator[tuple[Peer, Route]]:
+        for peer in list(self._core.peers.values()):
+            for route in peer.relayed:
+                if route.line == line:
+                    yield peer, route
+
+    def _drop(self, peer: Peer, route: Route, now_ns: int) -> None:
+        self._forget_probe(route)
+        peer.relayed.remove(route)
+        if peer.current is route:
+            peer.current = None
+        if not peer.relayed and not peer.direct and not peer.gone:
+            self._core.desk.end_peer(peer, now_ns)
+
+    def receive_heartbeat(self, line: int, frame: Frame, now_ns: int) -> None:
+        """Take a heartbeat over a relay's line: of a stream, or the relay's own."""
+        core = self._core
+        state = core.lines[line]
+        if not frame.topic and frame.session == state.relay:
+            body = control.read_body(frame, control.Heartbeat)
+            place = body.place
+            up = self.upstreams[frame.session]
+            if up.version != frame.sequence:
+                up.version = frame.sequence
+                self._ask_soon(up, now_ns)
+        else:
+            place = core._receive_heartbeat(frame, now_ns)
+            peer = core.peers[frame.session]
+            self._note_head(peer, line, frame, now_ns)
+            if not any(route.line == line for route in peer.relayed):
+                self.note_unknown(line, now_ns)
+        if place not in (0, state.place):
+            core.desk.note_stranger(line, now_ns)
+
+    def _note_head(self, peer: Peer, line: int, frame: Frame, now_ns: int) -> None:
+        """Note how far a relay is with a stream."""
+        stream = peer.streams[frame.topic]
+        known = stream.relay_heads.get(line, 0)
+        stream.relay_heads[line] = frame.sequence
+        if known < frame.sequence:
+            self.note_progress(stream, now_ns)
+
+    def note_unknown(self, line: int, now_ns: int) -> None:
+        """Note that frames of a session came that the relay has not announced."""
+        up = self.upstreams.get(self._core.lines[line].relay or -1)
+        if up is not None:
+            self._ask_soon(up, now_ns)
+
+    def _ask_soon(self, up: Upstream, now_ns: int) -> None:
+        last_ns = up.answered_ns if up.asked_ns is None else up.asked_ns
+        up.due_ns = min(up.due_ns, max(now_ns, last_ns + RETRY_NS))
+        self._core.next_check_ns = min(self._core.next_check_ns, up.due_ns)
+
+    def _ask(self, up: Upstream, now_ns: int) -> None:
+        up.asked_ns, up.due_ns = now_ns, now_ns + RETRY_NS
+        frame = wire.control_frame(Kind.SESSIONS_REQUEST, up.id, sequence=up.page)
+        self._core.requests.append((up.id, frame))
+
+    def receive_sessions(self, relay: int, frame: Frame, now_ns: int) -> None:
+        """Take a page of the sessions that a relay serves."""
+        body = control.read_body(frame, control.Sessions)
+        up = self.upstreams.get(relay)
+        if up is None or frame.session != relay:
+            raise FrameError("session")
+        if up.asked_ns is None or frame.sequence != up.page:
+            return  # it was asked for twice
+        up.asked_ns, up.answered_ns = None, now_ns
+        up.path, up.settled = list(body.path), body.settled
+        if self.own is not None and self.own in up.path:
+            self._refuse(up, now_ns)
+            return
+        for line in up.lines:
+            self._core.lines[line].refused_until_ns = None
+        for entry in body.sessions:
+            self._announce(up, entry, now_ns)
+        up.page = body.following
+        if not up.page:
+            up.complete, up.listed_ns = True, now_ns
+        up.due_ns = now_ns if up.page else now_ns + ASK_NS
+        if up.page:
+            self._ask(up, now_ns)
+
+    def _announce(self, up: Upstream, entry: control.SessionEntry, now_ns: int) -> None:
+        core = self._core
+        peer = core.peers.get(entry.session)
+        if peer is None:
+            core.desk._forget_peers()
+            welcome = control.Welcome(entry.name, "", up.stall_ms)
+            peer = core.peers[entry.session] = Peer(
+                entry.session, welcome, returning=False, now_ns=now_ns
+            )
+            peer.late = up.complete
+        peer.gone, peer.ending_ns = False, None
+        if not peer.direct:
+            peer.name = entry.name or peer.name
+            peer.stall_ms = up.stall_ms
+        for line in up.lines:
+            route = next((r for r in peer.relayed if r.line == line), None)
+            if route is None:
+                route = Route(up.id, line, entry.hops, now_ns=now_ns)
+                peer.relayed.append(route)
+                self._send_probe(peer, route, now_ns)
+            elif not route.joined and route.probe is None:
+                self._send_probe(peer, route, now_ns)
+            route.hops, route.announced_ns = entry.hops, now_ns
+
+    def may_have(self, peer: Peer, now_ns: int) -> bool:
+        """Whether a relay may yet say that it has a session that has lost its last route."""
+        # Frames come over these, but not their welcome yet: they may be relays'.
+        unmet = any(line.key is None and line.strange_ns is not None for line in self._core.lines)
+        if not self.upstreams and not unmet:
+            peer.ending_ns = None
+            return False
+        if peer.ending_ns is None:
+            peer.ending_ns = now_ns
+            for up in self.upstreams.values():
+                self._ask_soon(up, now_ns)
+        elif not self.reforming(now_ns) and (
+            now_ns - peer.ending_ns > self._timeout_ns
+            or (not unmet and all(up.listed_ns > peer.ending_ns for up in self.upstreams.values()))
+        ):
+            peer.ending_ns = None
+            return False
+        return True
+
+    def _refuse(self, up: Upstream, now_ns: int) -> None:
+        """Refuse a relay that gets from us what it would give to us."""
+        core = self._core
+        self.loops_refused += 1
+        up.path, up.asked_ns = [], None
+        for line in list(up.lines):
+            state = core.lines[line]
+            state.refused_until_ns = now_ns + int(REFUSED_NS * (1 + core._rng.random()))
+            core.commands.append(Command("leave", line))
+            self.leave_line(line, now_ns)
+
+    def _send_probe(self, peer: Peer, route: Route, now_ns: int) -> None:
+        self._forget_probe(route)
+        route.probe = self._core._rng.getrandbits(64)
+        route.probe_tries = 0
+        prefix = wire.control_prefix(Kind.ECHO, route.probe)
+        self._core.commands.append(Command("subscribe", route.line, prefix=prefix))
+        self._core.next_check_ns = min(self._core.next_check_ns, now_ns + probe_wait_ns(0))
+        self._request_probe(peer, route, now_ns)
+
+    def _forget_probe(self, route: Route) -> None:
+        if route.probe is not None:
+            prefix = wire.control_prefix(Kind.ECHO, route.probe)
+            self._core.commands.append(Command("unsubscribe", route.line, prefix=prefix))
+            route.probe = None
+
+    def _request_probe(self, peer: Peer, route: Route, now_ns: int) -> None:
+        core = self._core
+        assert route.probe is not None
+        route.probe_due_ns = now_ns + probe_wait_ns(route.probe_tries)
+        # Of a session that began since we came, all that the relay has is ours.
+        late = peer.late and core.start.kind == "latest"
+        start = Start("earliest") if late else core.start
+        body = control.Probe(route.probe, core.topics or ["*"], start.kind, start.position)
+        frame = wire.control_frame(Kind.PROBE, peer.session, body)
+        core.requests.append((route.key, frame))
+
+    def route_of_probe(self, probe: int) -> tuple[Peer, Route] | None:
+        """Return whose echo that is, or None where it is not ours."""
+        for peer in self._core.peers.values():
+            for route in peer.relayed:
+                if route.probe == probe:
+                    return peer, route
+        return None
+
+    def receive_echo(self, peer: Peer, route: Route, heads: control.Heads, now_ns: int) -> None:
+        """Take an echo over a relay's line."""
+        held = self.hold(peer, route.key, heads, now_ns)
+        if held is None:
+            route.probe_tries = 0  # it is answered, and to be repeated
+            return
+        self._core.desk.take_heads(peer, held, now_ns)
+        self._forget_probe(route)
+        route.joined = peer.joined = True
+        peer.given_up = False
+        route.keep_alive_ns = now_ns
+        self._core.next_check_ns = now_ns
+
+    def _note_closing(self, session: int, line: int, now_ns: int) -> None:
+        peer = self._core.peers.get(session)
+        for route in [] if peer is None else peer.relayed:
+            assert peer is not None
+            if route.line == line and not route.closing:
+                route.closing, route.told_complete = True, False
+                self._core.next_check_ns = now_ns
+                self._send_probe(peer, route, now_ns)
+
+    def check(self, *, now_ns: int) -> None:
+        """Ask for lists that are due, repeat probes, send keep-alives, give up routes."""
+        core = self._core
+        for up in self.upstreams.values():
+            if now_ns >= up.due_ns:
+                self._ask(up, now_ns)
+        for peer in list(core.peers.values()):
+            if peer.direct:
+                peer.ending_ns = None
+            elif peer.ending_ns is not None:
+                core.desk.end_peer(peer, now_ns)
+            for route in list(peer.relayed):
+                up_ = self.upstreams.get(route.key)
+                answered_ns = 0 if up_ is None else up_.answered_ns
+                if answered_ns - route.announced_ns > self._timeout_ns:
+                    self._drop(peer, route, now_ns)
+                    continue
+                self._check_route(peer, route, now_ns)
+        for index, line in enumerate(core.lines):
+            if line.refused_until_ns is not None and now_ns >= line.refused_until_ns:
+                line.refused_until_ns = None
+                core.commands.append(Command("reconnect", index))
+
+    def _check_route(self, peer: Peer, route: Route, now_ns: int) -> None:
+        if not peer.gaps:
+            route.asked_ns = None
+        if route.probe is not None and now_ns >= route.probe_due_ns:
+            route.probe_tries += 1
+            self._request_probe(peer, route, now_ns)
+        if not route.joined:
+            return
+        is_settled = self._core.is_settled
+        complete = route.closing and route.probe is None and not peer.missing
+        complete = complete and (is_settled is None or is_settled(peer))
+        untold = complete and not route.told_complete
+        if not (untold or now_ns >= route.keep_alive_ns):
+            return
+        cursor = self._core.cursor
+        if cursor is not None and peer in cursor.newcomers:
+            return  # it has joined once the cursor says so
+        route.told_complete = complete
+        route.keep_alive_ns = now_ns + self._keep_alive_ns
+        self._tell(peer, route, Kind.JOINED, complete=complete)
+
+    def leave(self) -> None:
+        """Tell all relays that this subscriber goes."""
+        for peer in self._core.peers.values():
+            for route in peer.relayed:
+                if route.joined:
+                    self._tell(peer, route, Kind.LEAVE)
+
+    def _tell(self, peer: Peer, route: Route, kind: Kind, *, complete: bool = False) -> None:
+        desk = self._core.desk
+        body = control.Joined(desk.subscriber, desk.name, complete)
+        frame = wire.control_frame(kind, peer.session, body)
+        self._core.requests.append((route.key, frame))
+
+    def asked_ns(self, line: int) -> int | None:
+        """Return since when a NACK over this line's relay is without an answer, or None."""
+        asked = [route.asked_ns for _, route in self._routes(line) if route.asked_ns is not None]
+        return min(asked, default=None)
+
+    def forget_asked(self, line: int) -> None:
+        """Begin anew with that."""
+        for _, route in self._routes(line):
+            route.asked_ns = None
+
+    def heal(self, now_ns: int) -> None:
+        """Ask for everything anew, after an exception cut something short."""
+        for up in self.upstreams.values():
+            for line in up.lines[:1]:
+                command = Command("connect", line, up.id, up.recovery)
+                self._core.commands.append(command)
+            up.page, up.asked_ns, up.due_ns = 0, None, now_ns
+        for peer in self._core.peers.values():
+            for route in peer.relayed:
+                self._send_probe(peer, route, now_ns)

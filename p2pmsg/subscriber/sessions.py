@@ -1,0 +1,280 @@
+"""What a subscriber knows of a publisher's session, and of each of its streams."""
+
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from p2pmsg.control import Heads, Welcome
+from p2pmsg.errors import LossReport
+from p2pmsg.message import Origin
+from p2pmsg.stats import StreamLedger
+from p2pmsg.subscriber.routes import Route
+from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, lone_struct, stream_prefix
+from recovery import Feedback, Loss, LossReason, ReceiverConfig, StreamReceiver
+
+if TYPE_CHECKING:
+    from p2pmsg.multicast.confirmation import GroupPeer
+
+MALFORMED_MAX = 1024
+"""Ranges of malformed messages that are told apart."""
+
+
+class Peer:
+    """A publisher's session.
+
+    Attributes:
+        began_ns: in a multicast, when its publisher started, as its last announcement has it.
+        returning: another session was at its place before, so that nothing of it is too old.
+        probe: the id that an echo is awaited for, or None.
+        probe_tries: how often the probe was repeated.
+        joined: an echo came.
+        closing: the publisher says that it is closing.
+        feedback: how to ask in a multicast; None: it is none.
+        gone: another session has taken its place.
+        former: streams that ended because the publisher has gone back, the oldest first.
+        given_up: it fell silent before it was joined, and what came of it was delivered.
+        group: in a multicast, what its publisher said over the recovery channel; None: it is none.
+        own: the route to the publisher itself, and `direct` whether there is one now.
+        relayed: the routes over relays.
+        current: the route that is asked for what is missing; `tried_ns` since when it was without
+            an answer.
+        ending_ns: since when no route leads to it, while relays are asked whether they have it.
+        held: first echoes, by route, until the others have come; `held_ns` since when.
+        late: its relay announced it when the others had been joined.
+        blamed: what is missing will be lost as `publisher_gone`, for it is silent.
+        gaps: how many of its streams miss something.
+        life: which life of its publisher the last echo was of; 0: not known. `next_life` another
+            one that was heard of, and `doubt_until_ns` until when nothing of the session is taken,
+            unless its echo comes.
+        origin: what its messages say of where they come from.
+
+    """
+
+    __slots__ = (
+        "began_ns",
+        "blamed",
+        "closing",
+        "current",
+        "direct",
+        "doubt_until_ns",
+        "ending_ns",
+        "feedback",
+        "former",
+        "gaps",
+        "given_up",
+        "gone",
+        "group",
+        "heard_ns",
+        "held",
+        "held_ns",
+        "joined",
+        "keep_alive_ns",
+        "late",
+        "life",
+        "next_life",
+        "origin",
+        "own",
+        "probe",
+        "probe_due_ns",
+        "probe_line",
+        "probe_tries",
+        "recovery",
+        "relayed",
+        "returning",
+        "session",
+        "stall_ms",
+        "streams",
+        "told_complete",
+        "tried_ns",
+    )
+
+    def __init__(self, session: int, welcome: Welcome, *, returning: bool, now_ns: int) -> None:
+        self.session = session
+        self.origin = Origin(session, welcome.name)
+        self.recovery = welcome.recovery
+        self.stall_ms = welcome.stall_ms
+        self.returning = returning
+        self.heard_ns = now_ns
+        self.began_ns = now_ns - int(welcome.age_ms * 1e6)
+        self.streams: dict[str, Stream] = {}
+        self.probe: int | None = None
+        self.probe_line = -1
+        self.probe_due_ns = self.probe_tries = 0
+        self.keep_alive_ns = 0
+        self.own = Route(session, -1, 0, now_ns=now_ns)
+        self.relayed: list[Route] = []
+        self.current: Route | None = None
+        self.tried_ns: int | None = None
+        self.ending_ns: int | None = None
+        self.held: dict[int, Heads] = {}
+        self.held_ns = 0
+        self.direct = self.late = False
+        self.joined = self.closing = self.gone = self.told_complete = self.blamed = False
+        self.given_up = False
+        self.former: list[Stream] = []
+        self.gaps = self.life = self.next_life = self.doubt_until_ns = 0
+        self.feedback: Feedback | None = None
+        self.group: GroupPeer | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name; it may come to be known later, and change where it restarts on its log."""
+        return self.origin.publisher
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self.origin = Origin(self.session, name)
+
+    @property
+    def routes(self) -> list[Route]:
+        """All routes to it, its publisher first."""
+        return [self.own, *self.relayed] if self.direct else list(self.relayed)
+
+    @property
+    def missing(self) -> bool:
+        """Whether anything of it is missing."""
+        return any(stream.receiver.missing for stream in self.streams.values())
+
+
+class Stream:
+    """One stream at this subscriber.
+
+    Attributes:
+        conflated: messages in whose place newer ones of the same key were given.
+        given: up to where it was taken from the core, a message or a loss; None: from the start.
+        given_messages: how many messages were.
+        history: in a multicast, where it stood when it was joined.
+        relayed: messages that were missing and came from a relay.
+        malformed: messages whose frame turned out to be malformed; they count as lost.
+        progress_ns: when a relay's progress is noted again at the soonest; `relay_heads` how far
+            relays were by their last heartbeats, by line.
+        probed: its head when the session was last probed; in a multicast, up to where messages had
+            come or were confirmed, or `probed_early` where frames ended that came before it began.
+        published: up to where its publisher's life that is known was, as it said itself.
+        retired: it has ended, and another one has its place: the publisher has gone back.
+        prefix: how its frames begin; `plain_prefix` those that have values only.
+        lone: reads `prefix`, the header behind it, and four bytes of the body.
+        watched: whether repair ages may be waiting.
+        unasked: there is nobody to ask for what is missing, so that it is given up soon.
+        jump_max: by how many messages a frame may be ahead of what is known of, to be believed.
+        confirmed: in a multicast, up to where the publisher said itself that it has published.
+        doubted: whether datagrams told of messages of it that never were.
+        hinted: in a multicast, up to where datagrams told of messages that nobody has confirmed,
+            where that is too far to be believed; 0: nothing such.
+        doubt_ns: since when a loss waits for the publisher to say so; -1: none does.
+
+    """
+
+    __slots__ = (
+        "confirmed",
+        "conflated",
+        "doubt_ns",
+        "doubted",
+        "given",
+        "given_messages",
+        "hinted",
+        "history",
+        "jump_max",
+        "lone",
+        "malformed",
+        "malformed_between",
+        "peer",
+        "plain_prefix",
+        "prefix",
+        "probed",
+        "probed_early",
+        "progress_ns",
+        "published",
+        "receiver",
+        "relay_heads",
+        "relayed",
+        "retired",
+        "topic",
+        "unasked",
+        "watched",
+    )
+
+    def __init__(self, peer: Peer, topic: str, config: ReceiverConfig, rng: Random) -> None:
+        self.peer = peer
+        self.topic = topic
+        self.prefix = stream_prefix(topic, peer.session)
+        self.plain_prefix = stream_prefix(topic, peer.session, FLAG_PLAIN)
+        self.lone = lone_struct(len(self.prefix))
+        self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng, peer.feedback)
+        self.history = self.probed = self.progress_ns = self.published = 0
+        self.probed_early: tuple[int, ...] = ()
+        self.relay_heads: dict[int, int] = {}
+        self.retired = False
+        self.conflated = 0
+        self.given: int | None = None
+        self.given_messages = self.relayed = 0
+        self.malformed: list[Loss] = []
+        self.malformed_between = 0
+        self.watched = self.unasked = self.doubted = False
+        self.jump_max = SEQUENCE_MAX
+        self.confirmed, self.hinted, self.doubt_ns = 0, 0, -1
+
+    def note_malformed(self, start: int, count: int) -> Loss:
+        """Count messages that were received but cannot be read."""
+        loss = Loss(start, start + count, LossReason.MALFORMED)
+        self.malformed.append(loss)
+        if len(self.malformed) > MALFORMED_MAX:
+            first, second, *rest = self.malformed
+            merged = Loss(first.start, second.stop, LossReason.MALFORMED)
+            self.malformed_between += second.start - first.stop
+            self.malformed = [merged, *rest]
+        return loss
+
+    @property
+    def position(self) -> int:
+        """The sequence behind what was taken from the core."""
+        return self.receiver.start if self.given is None else self.given
+
+    def ledger(self, waiting: int, committed: int | None = None) -> StreamLedger:
+        """Return the ledger, where `waiting` of the messages handed on are not delivered yet."""
+        receiver = self.receiver
+        malformed = sum(loss.count for loss in self.malformed) - self.malformed_between
+        return StreamLedger(
+            topic=self.topic,
+            session=self.peer.session,
+            publisher=self.peer.name,
+            start=receiver.start,
+            head=receiver.head,
+            delivered=receiver.handed - waiting - malformed - self.conflated,
+            outstanding=receiver.missing + receiver.buffered + waiting,
+            lost=receiver.lost + malformed,
+            committed=committed,
+            conflated=self.conflated,
+        )
+
+    def losses(self) -> list[LossReport]:
+        """Return what was lost."""
+        peer = self.peer
+        return [
+            LossReport(self.topic, peer.session, peer.name, loss)
+            for loss in [*self.receiver.lost_ranges, *self.malformed]
+        ]
+
+    def totals(self) -> dict[str, int]:
+        """Return the counters, to be kept when the stream is forgotten."""
+        receiver = self.receiver
+        return {
+            "handed": receiver.handed,
+            "lost": receiver.lost,
+            "repaired": receiver.repaired - self.relayed,
+            "relayed": self.relayed,
+            "duplicates": receiver.duplicates,
+            "late": receiver.late,
+            "nacks": receiver.nacks_sent,
+            "conflated": self.conflated,
+        }
+
+
+class Ending(NamedTuple):
+    """A session that is over, once everything before `stop` was delivered.
+
+    `announced`: it said so; otherwise another one took its place.
+    """
+
+    stream: Stream
+    stop: int
+    announced: bool

@@ -1,0 +1,132 @@
+"""How peers end: with their `with` block, when the interpreter exits, and in a forked child.
+
+What is still open at exit is closed, so that what was accepted can leave. From Python 3.12 on no
+thread can be started then, so the exiting thread does it; the peers' own threads were started when
+they were made. A forked child inherits neither sockets nor threads: its copies of peers are closed.
+"""
+
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, ClassVar, Final, Protocol, Self
+
+import transports
+from p2pmsg.errors import ClosedError
+
+EXIT_S: Final = 1.0
+"""How long that may take in all, in seconds: as long as what a closed peer sent may linger."""
+_log = logging.getLogger("p2pmsg")
+_context: Final = transports.context  # its handler, registered first, runs after this one
+_open: dict[int, tuple[Any, Callable[[Any, float], object]]] = {}
+
+
+class ClosesAtOnce(ABC):
+    """Closes at the end of its `with` block, which takes no time to speak of."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class ClosesItself(ABC):
+    """Closes at the end of its `with` block.
+
+    Who presses Ctrl-C wants to go: what is gathered is sent, but nothing else is waited for.
+    """
+
+    _patience_s: ClassVar[float | None] = 5.0
+    """How long closing may take; None: as long as it takes."""
+    _hurried_s: ClassVar[float] = 0.2
+    """The same after Ctrl-C."""
+
+    @abstractmethod
+    def close(self, timeout: Any) -> None:
+        """Close within so many seconds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        hurried = isinstance(error, KeyboardInterrupt)
+        self.close(timeout=self._hurried_s if hurried else self._patience_s)
+
+
+class Forgetful(Protocol):
+    """A peer that can forget what belongs to the parent process."""
+
+    def _forget(self) -> None: ...
+
+
+_peers: "weakref.WeakSet[Forgetful]" = weakref.WeakSet()
+
+
+def close_in_children(peer: Forgetful) -> None:
+    """Close the copy of `peer` in every child that is forked from now on."""
+    _peers.add(peer)
+
+
+def _forget_all() -> None:
+    for peer in list(_peers):
+        peer._forget()
+
+
+def close_at_exit(peer: Any, close: Callable[[Any, float], object]) -> None:
+    """Call `close` with `peer` and how many seconds are left, unless it is closed before."""
+    _open[id(peer)] = peer, close
+
+
+def was_closed(peer: Any) -> None:
+    """Forget a peer, which was closed."""
+    _open.pop(id(peer), None)
+
+
+def _close_all() -> None:
+    if not _open:
+        return
+    threading.excepthook = _quietly(threading.excepthook)
+    deadline = time.monotonic() + EXIT_S
+    while _open:
+        _, (peer, close) = _open.popitem()  # the last one first
+        try:
+            close(peer, max(0.0, deadline - time.monotonic()))
+        except Exception:
+            _log.exception("%r could not be closed at exit", peer)
+
+
+def _quietly(
+    hook: Callable[[threading.ExceptHookArgs], Any],
+) -> Callable[[threading.ExceptHookArgs], Any]:
+    """Say nothing of daemon threads that find their peer closed, since the process ends."""
+
+    def tell(args: threading.ExceptHookArgs) -> None:
+        if not issubclass(args.exc_type, ClosedError):
+            hook(args)
+
+    return tell
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_open.clear)
+os.register_at_fork(after_in_child=_forget_all)

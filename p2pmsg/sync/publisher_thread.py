@@ -1,0 +1,382 @@
+"""The publisher's background thread: answers requests, sends heartbeats, flushes."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import zmq
+
+import transports
+from p2pmsg.errors import LogFailedError
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.publisher.log import PublisherLog
+from p2pmsg.relay.core import RelayCore
+from p2pmsg.sync.acknowledge import Acknowledgements
+from p2pmsg.sync.datagram_sender import DatagramSender
+from p2pmsg.sync.lock import ExclusiveLock
+from p2pmsg.sync.notifier import News
+from p2pmsg.sync.sending import Outgoing
+
+_MS = 1_000_000
+_IDLE_ROUNDS = 3
+"""Rounds without an open batch after which the thread sleeps until something happens."""
+_OFTEN_NS = 5 * _MS
+"""Batches that are begun so soon after one another are ticked for; others wake the thread each."""
+_ROUND_NS = 10 * _MS
+"""While it ticks, how often it does more than to look for batches that have waited."""
+_REPLIES_PER_ROUND = 64
+_LOGGED_BESIDE = 16
+"""Answers from the log a round while messages are published all the time, which comes first."""
+_BESIDE_NS = _MS
+"""How long after a frame that counts as so."""
+_REST_NS_MAX = 10 * _MS
+"""How long it rests from answering at most."""
+_REQUESTS_PER_ROUND = 256
+_SUBSCRIPTION_CALLS = 8
+"""Times 2 ms that are spent on subscriptions a round, before requests are answered."""
+_RETRY_NS = 2 * _MS
+_BUSY_NS = 20 * _MS
+"""How long after a frame the publisher counts as busy, and at most how long news then wait."""
+_OUTBOX_MAX = 64
+"""While so many frames cannot leave, no heartbeats are added to them."""
+_log = logging.getLogger("p2pmsg")
+
+
+class PublisherDriver:
+    """The thread.
+
+    It sleeps until a request comes, a deadline is due, or it is woken because a batch was begun. As
+    long as batches are begun often it ticks once a `linger_ms`, so that waking it costs nothing.
+
+    Attributes:
+        ticking: whether it looks at the batches by itself; set and read under the lock.
+        acknowledgements: who waits until something is on the disk.
+
+    """
+
+    def __init__(
+        self,
+        core: PublisherCore | RelayCore,
+        sender: transports.ZmqSender | DatagramSender,
+        server: transports.ZmqRecoveryServer,
+        lock: ExclusiveLock,
+        outgoing: Outgoing,
+    ) -> None:
+        self._core = core
+        self._sender = sender
+        self._server = server
+        self._lock = lock
+        self._outgoing = outgoing
+        self.ticking = False
+        self.acknowledgements = Acknowledgements()
+        self._round_due_ns = 0
+        self._owes_round = False
+        self._begun_ns = 0
+        self._often = False
+        self._idle_rounds = 0
+        self._tick_ms = max(1, round(core.config.linger_ms))
+        self._stopping = False
+        self._ears, self._mouth = socket.socketpair()
+        self._ears.setblocking(False)
+        self._mouth.setblocking(False)
+        self._changed = News()
+        core.control.awaits_subscriptions = isinstance(sender, transports.ZmqSender)
+        if isinstance(core, PublisherCore):
+            core.beats.sooner = self._wake_sleeper
+        self._thread = threading.Thread(target=self._run, name="p2pmsg-publisher", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait for it."""
+        self._stopping = True
+        self._wake()
+        self._thread.join(5.0)
+        self._ears.close()
+        self._mouth.close()
+        self._changed.tell()
+
+    def is_over(self) -> bool:
+        """Whether the thread has ended, or is about to."""
+        return self._stopping
+
+    def wake(self) -> None:
+        """Let the thread look at what is due now."""
+        self._wake()
+
+    def tick(self) -> None:
+        """Look after the open batches from now on; called under the lock."""
+        now_ns = time.monotonic_ns()
+        self._often = now_ns - self._begun_ns < _OFTEN_NS
+        self._begun_ns = now_ns
+        self.ticking = True
+        self._wake()
+
+    def wait_for_subscribers(self, count: int, timeout: float | None) -> bool:
+        """Wait until so many have confirmed; False when the time is up or the thread ended."""
+        subscribers = self._core.requests.subscribers
+        self._changed.wait_for(
+            lambda: len(subscribers) >= count or self._stopping or self._core.closing, timeout
+        )
+        return len(subscribers) >= count
+
+    def wait_for_completion(
+        self, timeout: float, enough: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """Wait until everything has left, every subscriber says that it has it, and `enough()`.
+
+        `enough` is called without the lock, whenever something has happened.
+        """
+        self._wake()
+        core = self._core
+        return self._changed.wait_for(
+            lambda: (
+                (
+                    not (core.requests.incomplete or core.outbox or core.unsynced or core.control)
+                    and enough()
+                )
+                or self._stopping
+            ),
+            timeout,
+        )
+
+    def _wake_sleeper(self) -> None:
+        if not self.ticking:
+            self._wake()
+
+    def _wake(self) -> None:
+        try:
+            self._mouth.send(b"\0")
+        except OSError:  # full: it is awake; closed: it has ended
+            pass
+
+    def _run(self) -> None:
+        # The data socket belongs to whoever holds the lock, so it is not polled as a socket; the
+        # descriptor that ZeroMQ signals news on may be.
+        poller = zmq.Poller()
+        poller.register(self._server.socket, zmq.POLLIN)
+        datagrams = isinstance(self._sender, DatagramSender)
+        news, ears = self._sender.fileno(), self._ears.fileno()
+        poller.register(ears, zmq.POLLIN)
+        poller.register(self._server.connections.fd, zmq.POLLIN)
+        if isinstance(self._sender, transports.ZmqSender):
+            poller.register(self._sender.connections.fd, zmq.POLLIN)
+        polled = False
+        while not self._stopping:
+            try:
+                wait_ms = self._wait_ms()
+                # While messages are sent, sending looks at the news by itself, and the news are
+                # mostly of no use to us: room in queues.
+                busy = time.monotonic_ns() - self._core.sealed_ns < _BUSY_NS and not datagrams
+                if polled == busy:
+                    polled = not busy
+                    if polled:
+                        poller.register(news, zmq.POLLIN)
+                    else:
+                        poller.unregister(news)
+                happened = poller.poll(min(wait_ms, _BUSY_NS // _MS) if busy else wait_ms)
+                now_ns = time.monotonic_ns()
+                due = now_ns >= self._round_due_ns or self._has_more_subscriptions
+                if self.acknowledgements.is_wanted and not due:
+                    self._commit()  # many wait for it, and it waits for nothing
+                elif happened or due or not self.ticking:
+                    self._round_due_ns = now_ns + _ROUND_NS
+                    self._owes_round = False
+                    self._round(woken=any(source == ears for source, _ in happened))
+                elif self._core.lingering(now_ns=now_ns):
+                    self._flush()
+            except (transports.ClosedError, zmq.ContextTerminated):
+                return
+            except Exception:  # the thread must go on: without it nothing is repaired
+                _log.exception("the publisher's background thread failed; it goes on")
+                time.sleep(0.05)
+
+    def _flush(self) -> None:
+        with self._lock:
+            now_ns = time.monotonic_ns()
+            for topic in self._core.lingering(now_ns=now_ns):
+                self._core.seal_if_possible(topic, now_ns=now_ns)
+            if not (self._often or self._core.open_batches):
+                self.ticking = False
+            self._outgoing.send_now()
+
+    def _wait_ms(self) -> int:
+        if self._has_more_subscriptions or self.acknowledgements.is_wanted:
+            return 0
+        if self._owes_round:
+            return max(0, -((time.monotonic_ns() - self._round_due_ns) // _MS))
+        if self.ticking:
+            return self._tick_ms
+        if len(self._core.outbox) >= _OUTBOX_MAX or self._core.control.is_full:
+            return _RETRY_NS // _MS  # deadlines pass unheeded until there is room
+        with self._lock:
+            now_ns = time.monotonic_ns()
+            deadline_ns = now_ns + 1000 * _MS
+            log, group = self._core.log, self._core.group
+            for due_ns in (
+                self._core.next_deadline_ns(),
+                self._core.requests.next_deadline_ns(now_ns=now_ns),
+                None if log is None else log.next_deadline_ns(now_ns=now_ns),
+                None if group is None else group.next_repair_ns(now_ns=now_ns),
+            ):
+                if due_ns is not None:
+                    deadline_ns = min(deadline_ns, due_ns)
+            if self._core.outbox or self._core.control:
+                deadline_ns = min(deadline_ns, now_ns + _RETRY_NS)
+        return max(0, -((now_ns - deadline_ns) // _MS))
+
+    @property
+    def _has_more_subscriptions(self) -> bool:
+        sender = self._sender
+        return isinstance(sender, transports.ZmqSender) and sender.has_more
+
+    def _hear(self) -> None:
+        try:
+            while self._ears.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _commit(self) -> None:
+        """Bring the log to the disk for those who wait; all else is seen to a little later."""
+        self._hear()
+        self._owes_round = True
+        if self._core.log is not None:
+            self._sync(self._core.log)
+        if self._core.outbox:
+            with self._lock:
+                self._outgoing.send_now()
+
+    def _round(self, *, woken: bool) -> None:
+        if woken:
+            self._hear()
+        self._server.connections.update()
+        for _ in range(_SUBSCRIPTION_CALLS):  # a probe's echo needs its own, which came just now
+            with self._lock:
+                for note in self._sender.receive_subscriptions():
+                    self._core.control.note_subscription(note, now_ns=time.monotonic_ns())
+            if not self._has_more_subscriptions:
+                break
+        with self._lock:
+            if len(self._core.outbox) < _OUTBOX_MAX:
+                self._core.handle_timer(now_ns=time.monotonic_ns())
+            if self._core.open_batches:
+                self._idle_rounds = 0
+            elif self.ticking:
+                self._idle_rounds += 1
+                if self._idle_rounds > _IDLE_ROUNDS or not self._often:
+                    self.ticking = False
+                    self._idle_rounds = 0
+        if self._is_publishing():
+            self._serve_beside()
+        else:
+            self._serve(_REPLIES_PER_ROUND)
+        if self._core.log is not None:
+            self._sync(self._core.log)
+        if self._core.outbox:
+            with self._lock:
+                self._outgoing.send_now()
+        if self._core.control:
+            with self._lock:
+                self._outgoing.send_control()
+        if self._core.closing or self._joined_changed():
+            self._changed.tell()
+
+    def _sync(self, log: PublisherLog) -> None:
+        """Bring the log to the disk where that is due; one fsync for all frames that wait."""
+        now_ns, failure = time.monotonic_ns(), None
+        with self._lock:
+            is_awaited = self.acknowledgements.begin()
+            if is_awaited:
+                failure = self._seal_all(now_ns)
+            due_ns = log.next_deadline_ns(now_ns=now_ns)
+            count = len(self._core.unsynced)
+            if due_ns is None and log.broken is None:
+                self._core.frames_synced(count)
+        is_put_off = due_ns is not None and due_ns > now_ns and log.put_off is not None
+        try:
+            if due_ns is not None and due_ns <= now_ns:
+                is_put_off = not self._sync_now(log, count)
+        finally:
+            if is_awaited and not (is_put_off and log.overdue is None):
+                self.acknowledgements.end(log.broken or failure or log.overdue)
+
+    def _sync_now(self, log: PublisherLog, count: int) -> bool:
+        """Bring the log to the disk; False where that could not be begun, and is tried again."""
+        if log.sync(self._lock):
+            with self._lock:
+                self._core.frames_synced(count)
+            return True
+        return log.put_off is None
+
+    def _seal_all(self, now_ns: int) -> str | None:
+        """Append all that was accepted; return why that failed, or None."""
+        if isinstance(self._core, RelayCore):
+            return None  # whatever it takes in is a frame
+        try:
+            self._core.flush(now_ns=now_ns)
+        except LogFailedError as error:
+            return str(error)
+        return None
+
+    _joined = 0
+
+    def _joined_changed(self) -> bool:
+        before, self._joined = self._joined, len(self._core.requests.subscribers)
+        return before != self._joined
+
+    def _is_publishing(self) -> bool:
+        return time.monotonic_ns() - self._core.sealed_ns < _BESIDE_NS
+
+    def _serve_beside(self) -> None:
+        """Serve, and leave the interpreter to publishing for twice as long as the log took."""
+        begun_ns = time.monotonic_ns()
+        if self._serve(_LOGGED_BESIDE) and self._is_publishing():
+            time.sleep(min(2 * (time.monotonic_ns() - begun_ns), _REST_NS_MAX) / 1e9)
+
+    def _serve(self, logged_max: int) -> bool:
+        """Take requests and answer them; returns whether it stopped because of the log's part."""
+        requests = self._core.requests
+        logged = 0
+        for _ in range(_REQUESTS_PER_ROUND):
+            request = self._server.receive()
+            if request is None:
+                break
+            with self._lock:
+                requests.receive(*request, now_ns=time.monotonic_ns())
+        if self._server.malformed:
+            requests.invalid["parts"] = self._server.malformed
+        for _ in range(_REPLIES_PER_ROUND):
+            with self._lock:
+                reply = requests.next_reply(now_ns=time.monotonic_ns())
+            if reply is None:
+                return False
+            logged += reply.is_in_log
+            try:
+                found = not reply.is_in_log or requests.read(reply)
+            except OSError:  # no descriptor is left to read with: it is there all the same
+                with self._lock:
+                    requests.reply_blocked(reply, now_ns=time.monotonic_ns())
+                continue
+            if not found:
+                with self._lock:
+                    requests.refuse(reply)
+                continue
+            try:
+                sent = self._server.reply(reply.requester, reply.frame)
+            except transports.PeerUnreachableError:
+                with self._lock:
+                    requests.requester_gone(reply)
+                continue
+            with self._lock:
+                if sent:
+                    requests.reply_sent(reply, now_ns=time.monotonic_ns())
+                else:
+                    requests.reply_blocked(reply, now_ns=time.monotonic_ns())
+            if logged >= logged_max:
+                return True
+        return False

@@ -1,0 +1,108 @@
+"""The publisher's way out: from the core's outbox into the subscribers' queues, or not."""
+
+import time
+
+import transports
+from p2pmsg.errors import QueueFullError
+from p2pmsg.publisher.control_queue import send_some
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.relay.core import RelayCore
+from recovery import StallConfig, StallGuard
+
+_MS = 1_000_000
+UNSYNCED_MAX = 64
+"""So many frames may wait for the disk before `publish` waits, too."""
+_SLICE_MS = 5
+"""A publisher that waits for room lets others have the lock this often."""
+
+
+class Outgoing:
+    """Sends what is in the outbox, by the rule of `on_full`; every call is made under the lock.
+
+    Attributes:
+        guard: how long full queues may hold the publisher up.
+
+    """
+
+    def __init__(self, core: PublisherCore | RelayCore, sender: transports.ZmqSender) -> None:
+        self._core = core
+        self._outbox = core.outbox
+        self._sender = sender
+        self._on_full = core.config.on_full
+        self._held_up = False
+        self.guard = StallGuard(StallConfig(stall_ms=core.config.stall_ms))
+        self._control_guard = StallGuard(StallConfig(stall_ms=core.config.stall_ms))
+
+    def make_room(self) -> None:
+        """Before something is accepted: with `raise`, refuse it while frames cannot leave."""
+        if self._outbox and self._on_full == "raise" and not self.send_now():
+            raise QueueFullError(f"{len(self._outbox)} frames wait for a slow subscriber")
+
+    def send_now(self) -> bool:
+        """Send what there is room for, or shed it; False where frames remain. It never waits."""
+        outbox = self._outbox
+        while outbox:
+            if self._sender.send(outbox[0]):
+                self._flows()
+            elif self._must_stay():
+                return False
+            else:
+                self._sender.send_shedding(outbox[0])
+            outbox.popleft()
+        return True
+
+    def send(self) -> bool:
+        """Send all; with `block`, wait for room, a little at a time.
+
+        False: it is to be called again, after the lock was left for a moment. The driver needs it
+        then: it answers the others' NACKs.
+        """
+        outbox, sender = self._outbox, self._sender
+        while outbox:
+            frame = outbox[0]
+            if sender.send(frame):
+                outbox.popleft()
+                if self._held_up:
+                    self._flows()
+            elif self._on_full != "block":
+                self.send_now()
+                return True
+            elif self._wait_for_room(frame):
+                outbox.popleft()
+            else:
+                return False
+        return len(self._core.unsynced) < UNSYNCED_MAX
+
+    def send_control(self) -> None:
+        """Send control frames that there is room for; it never waits. See `send_some`."""
+        self._core.control.connections = len(self._sender.connections)
+        send_some(
+            self._core.control,
+            self._sender,
+            self._control_guard,
+            data_waits=bool(self._outbox),
+            now_ns=time.monotonic_ns(),
+        )
+
+    def _must_stay(self) -> bool:
+        """Whether a frame without room waits in the outbox."""
+        if self._on_full == "block":
+            return self.guard.blocked(now_ns=time.monotonic_ns()) > 0
+        return self._on_full == "raise"
+
+    def _wait_for_room(self, frame: bytes | memoryview) -> bool:
+        """Wait a little for room; True when the frame has been sent, or shed."""
+        self._held_up = True
+        wait_ns = self.guard.blocked(now_ns=time.monotonic_ns())
+        if wait_ns <= 0:
+            self._sender.send_shedding(frame)
+            return True
+        if self._sender.send(frame, wait_ms=max(1, min(_SLICE_MS, wait_ns // _MS))):
+            self._flows()
+            return True
+        self.guard.waited(now_ns=time.monotonic_ns())
+        return False
+
+    def _flows(self) -> None:
+        self._held_up = False
+        self.guard.succeeded(now_ns=time.monotonic_ns())

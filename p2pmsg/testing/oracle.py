@@ -1,0 +1,272 @@
+"""Who watches a simulation: what was accepted, what was handed on, and what must hold."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from p2pmsg import wire
+from p2pmsg.subscriber.sessions import Stream
+from p2pmsg.wire import Frame, FrameError
+from recovery import Delivery, Loss, LossReason, RangeSet, Rewound
+
+VIOLATIONS_MAX = 10
+
+
+class InvariantError(AssertionError):
+    """A simulation broke a promise.
+
+    Attributes:
+        seed: of the simulation; with the same options it breaks the promise again.
+        violations: what went wrong, the first thing first.
+
+    """
+
+    def __init__(self, seed: int, violations: list[str]) -> None:
+        super().__init__(f"seed {seed}: " + "; ".join(violations))
+        self.seed = seed
+        self.violations = violations
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A message as the application gave it to its publisher, and when."""
+
+    value: Any
+    key: str | None
+    timestamp_ns: int | None
+    headers: dict[str, Any] | None
+    at_ns: int
+
+
+class Book:
+    """What publishers accepted, by (session, topic), and what went wrong.
+
+    Attributes:
+        published: the messages, by stream; None for a sequence that a crash skipped.
+        ended: sessions whose publisher died.
+        kept: (earliest, next) of each stream when its publisher last died.
+        former: what streams had before their publishers' logs were rewound.
+        went_back: to which sequence, the last time.
+        violations: what went wrong.
+        has_forged: whether a stranger tells of messages that never were; a head may then be false
+            until the publisher was asked, as long as it can be taken back.
+
+    """
+
+    has_forged = False
+
+    def __init__(self) -> None:
+        self.went_back: dict[tuple[int, str], int] = {}
+        self.former: dict[tuple[int, str], list[list[Accepted | None]]] = {}
+        self.published: dict[tuple[int, str], list[Accepted | None]] = {}
+        self.ended: set[int] = set()
+        self.kept: dict[tuple[int, str], tuple[int, int]] = {}
+        self.violations: list[str] = []
+
+    def accept(self, session: int, topic: str, sequence: int, message: Accepted) -> None:
+        """Enter a message that a publisher accepted."""
+        messages = self.published.setdefault((session, topic), [])
+        if sequence != len(messages):
+            self.complain(f"{topic!r} got sequence {sequence} for message {len(messages)}")
+        messages.append(message)
+
+    def go_on(
+        self,
+        session: int,
+        topic: str,
+        following: int,
+        *,
+        acknowledged: int | None = None,
+        rewound: bool = False,
+    ) -> None:
+        """Note where a publisher goes on after a crash; what it skips is lost.
+
+        Args:
+            session: of the stream.
+            topic: of the stream.
+            following: its next sequence.
+            acknowledged: how many messages it may not give the sequences of to others. Default
+                None: all that were accepted.
+            rewound: whether its log was restored from a copy, so that it does that all the same.
+
+        """
+        messages = self.published.setdefault((session, topic), [])
+        kept = len(messages) if acknowledged is None else acknowledged
+        if following < kept and not rewound:
+            self.complain(f"{topic!r} goes on at {following}, and {kept} were acknowledged")
+        if rewound and following < len(messages):
+            self.former.setdefault((session, topic), []).append(list(messages))
+            self.went_back[session, topic] = following
+        del messages[following:]
+        messages += [None] * (following - len(messages))
+
+    def complain(self, what: str) -> None:
+        """Note that something went wrong."""
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(what)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the application saw of one stream; since its publisher went back, where it did.
+
+    Attributes:
+        next: the sequence after that.
+        delivered, lost, reasons: how many, and for which reasons.
+        gone: what was reported lost.
+        messages: what was delivered, by sequence, where the publisher has gone back.
+
+    """
+
+    next: int = -1
+    delivered: int = 0
+    lost: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    messages: "dict[int, Accepted | None]" = field(default_factory=dict)
+    gone: RangeSet = field(default_factory=RangeSet)
+
+
+class Witness:
+    """Watches what one subscriber hands to its application.
+
+    Attributes:
+        seen: what the application saw, by (session, topic).
+        rewound: how often it was told that a publisher has gone back.
+
+    """
+
+    def __init__(self, name: str, book: Book, deadline_ns: int) -> None:
+        self.name = name
+        self.book = book
+        self.deadline_ns = deadline_ns
+        self.seen: dict[tuple[int, str], Seen] = {}
+        self.rewound = 0
+
+    def take(self, stream: Stream, output: "Delivery[Frame] | Loss", *, now_ns: int) -> None:
+        """Look at what the application gets next."""
+        if isinstance(output, Rewound):
+            self._take_rewound(stream, output)
+            return
+        seen = self._seen(stream)
+        if not isinstance(output, Loss) and output.late:
+            # What was skipped comes after all: it is lost no more.
+            seen.delivered += output.count
+            seen.lost -= output.count
+            seen.reasons["skipped"] -= output.count
+            if seen.reasons["skipped"] < 0:
+                self._complain(stream, f"delivered {output.sequence} late, and had not skipped it")
+            self._check_content(stream, output)
+            return
+        start = output.start if isinstance(output, Loss) else output.sequence
+        if start != seen.next:
+            self._complain(stream, f"went on at {start} instead of {seen.next}")
+        seen.next = start + output.count
+        if isinstance(output, Loss):
+            seen.lost += output.count
+            seen.reasons[output.reason.value] += output.count
+            seen.gone.add(output.start, output.stop)
+            self._check_loss(stream, output, now_ns)
+        else:
+            seen.delivered += output.count
+            self._check_content(stream, output)
+
+    def check_stream(self, stream: Stream, waiting: int) -> None:
+        """Compare a stream's ledger with what the application saw."""
+        receiver = stream.receiver
+        if not receiver.started:
+            return
+        ledger = stream.ledger(waiting)
+        if (stream.peer.session, stream.topic) in self.book.former:
+            if not ledger.balanced:
+                self._complain(stream, f"has a ledger that does not balance: {ledger}")
+            return  # it may be one of several of that name
+        if not ledger.balanced:
+            self._complain(stream, f"has a ledger that does not balance: {ledger}")
+        seen = self._seen(stream)
+        if ledger.delivered != seen.delivered:
+            self._complain(stream, f"claims {ledger.delivered} of {seen.delivered} deliveries")
+        if ledger.lost < seen.lost:
+            self._complain(stream, f"claims {ledger.lost} of {seen.lost} losses")
+        known = len(self.book.published.get((stream.peer.session, stream.topic), ()))
+        if self.book.has_forged:
+            known += stream.jump_max
+        if receiver.head > max(known, receiver.start):
+            self._complain(stream, f"has head {receiver.head} where {known} were published")
+
+    def _take_rewound(self, stream: Stream, rewound: Rewound) -> None:
+        key = (stream.peer.session, stream.topic)
+        if key not in self.book.former:
+            self._complain(stream, f"is said to have gone back, which it has not: {rewound}")
+        self.rewound += 1
+        self.seen[key] = Seen()
+
+    def _seen(self, stream: Stream) -> Seen:
+        key = (stream.peer.session, stream.topic)
+        seen = self.seen.get(key)
+        if seen is None:
+            seen = self.seen[key] = Seen()
+        if seen.next < 0 and stream.receiver.started:
+            seen.next = stream.receiver.start
+        return seen
+
+    def _check_content(self, stream: Stream, delivery: "Delivery[Frame]") -> None:
+        key = (stream.peer.session, stream.topic)
+        messages = self.book.published.get(key, [])
+        former = self.book.former.get(key, [])
+        frame = delivery.item
+        try:
+            values, timestamps, keys, headers = wire.decode_columns(frame)
+        except FrameError as error:
+            self._complain(stream, f"delivered what cannot be read: {error}")
+            return
+        for at in range(delivery.count):
+            sequence, index = delivery.sequence + at, delivery.skip + at
+            got = Accepted(
+                values[index],
+                keys[index] if keys else None,
+                timestamps[index] if timestamps else frame.base_timestamp_ns,
+                headers[index] if headers else None,
+                0,
+            )
+            if former:
+                found = next((m for m in (messages, *former) if _has(m, sequence, got)), None)
+                if found is None:
+                    self._complain(stream, f"delivered {sequence} with no content that it had")
+                else:
+                    self._seen(stream).messages[sequence] = found[sequence]
+            elif sequence >= len(messages) or frame.sequence + index != sequence:
+                self._complain(stream, f"delivered {sequence}, which was never published")
+                return
+            elif not _has(messages, sequence, got):
+                self._complain(stream, f"delivered {sequence} with another content")
+
+    def _check_loss(self, stream: Stream, loss: Loss, now_ns: int) -> None:
+        session = stream.peer.session
+        reason = loss.reason
+        if reason is LossReason.PUBLISHER_GONE and session not in self.book.ended:
+            self._complain(stream, f"lost {loss} of a publisher that lives")
+        if reason is LossReason.MALFORMED:
+            self._complain(stream, f"lost {loss}")
+        if reason in (LossReason.TIMEOUT, LossReason.BUDGET, LossReason.OVERFLOW):
+            messages = self.book.published.get((session, stream.topic), [])
+            if loss.stop > len(messages):
+                self._complain(stream, f"lost {loss}, which was never published")
+            elif now_ns - _accepted_ns(messages[loss.start]) < self.deadline_ns:
+                self._complain(stream, f"lost {loss} before its deadline")
+
+    def _complain(self, stream: Stream, what: str) -> None:
+        self.book.complain(f"{self.name}: {stream.topic!r} of {stream.peer.name} {what}")
+
+
+def _has(messages: "list[Accepted | None]", sequence: int, got: Accepted) -> bool:
+    """Whether a stream has at `sequence` what was received."""
+    want = messages[sequence] if sequence < len(messages) else None
+    return (
+        want is not None
+        and (got.value, got.key, got.headers) == (want.value, want.key, want.headers)
+        and want.timestamp_ns in (None, got.timestamp_ns)
+    )
+
+
+def _accepted_ns(message: Accepted | None) -> int:
+    return 0 if message is None else message.at_ns

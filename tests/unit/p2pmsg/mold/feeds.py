@@ -1,0 +1,114 @@
+"""Feeds of a subscriber's core, whose packets are played by hand."""
+
+from random import Random
+
+from p2pmsg import control
+from p2pmsg.config import SubscriberConfig
+from p2pmsg.mold import codec
+from p2pmsg.mold.feed import MoldFeed
+from p2pmsg.mold.sessions import MoldSessions
+from p2pmsg.start import parse_start
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.sync.subscriber_parts import read
+from p2pmsg.wire import Frame, Kind
+from recovery import Delivery, NackConfig
+
+MS = 1_000_000
+NAME = b"S1".ljust(10)
+
+
+class Cursor:
+    """A cursor that knows where sessions go on."""
+
+    def __init__(self, positions):
+        self.positions = positions
+        self.newcomers = []
+
+    def contacted(self, line):
+        return True
+
+    def start_of(self, session, topic, of_new):
+        return self.positions.get(session)
+
+    def note(self, peer):
+        pass
+
+    def committed(self, stream):
+        return None
+
+
+class Feeds:
+    """One feed over several lines."""
+
+    def __init__(self, *, lines=1, can_ask=True, start="latest", cursor=None, **options):
+        options.setdefault("nack", NackConfig(jitter=0.0))
+        self.now_ns = 10**12
+        self.core = SubscriberCore(
+            topics=[],
+            lines=lines,
+            start=parse_start(start),
+            subscriber=1,
+            name="",
+            config=SubscriberConfig(**options),
+            wait_for_repair=True,
+            rng=Random(1),
+            now_ns=self.now_ns,
+            cursor=cursor,
+            datagram_lines=range(lines),
+        )
+        self.sessions = MoldSessions(can_ask=can_ask)
+        self.feeds = [MoldFeed(self.core, line, "mold", self.sessions) for line in range(lines)]
+
+    def hear(self, data, *, line=0):
+        self.feeds[line].receive(data, now_ns=self.now_ns, wall_ns=1, shed=False)
+
+    def messages(self, start, stop, *, line=0, name=NAME, life=b""):
+        """Hear messages whose values are their sequences."""
+        values = [life + b"%d" % number for number in range(start, stop)]
+        self.hear(codec.packet(name, start, values), line=line)
+
+    def heartbeat(self, following, *, line=0, name=NAME):
+        self.hear(codec.heartbeat(name, following), line=line)
+
+    def end(self, following, *, line=0, name=NAME):
+        self.hear(codec.end_of_session(name, following), line=line)
+
+    def pass_ms(self, ms, *, unread=False):
+        end_ns = self.now_ns + int(ms * MS)
+        while (due_ns := self.core.next_deadline_ns()) <= end_ns:
+            self.now_ns = max(self.now_ns, due_ns)
+            self.core.handle_timer(now_ns=self.now_ns, unread=unread)
+            if self.core.next_deadline_ns() <= self.now_ns:
+                self.now_ns += 1
+        self.now_ns = end_ns
+
+    def asked(self):
+        """Take out the ranges that were asked for."""
+        found = []
+        while self.core.requests:
+            _, data = self.core.requests.popleft()
+            frame = Frame(data)
+            if frame.kind == Kind.NACK:
+                found += control.read_body(frame, control.Nack).ranges
+        return found
+
+    def taken(self):
+        """Take out what is handed on: values, and losses as (start, stop, reason)."""
+        found = []
+        while (ready := self.core.pop_ready()) is not None:
+            stream, output = ready
+            if isinstance(output, Delivery):
+                found += read(stream, output).values
+            else:
+                found.append((output.start, output.stop, output.reason.value))
+        return found
+
+    def endings(self):
+        found = []
+        while (ending := self.core.pop_ending()) is not None:
+            found.append((ending.stream.peer.name, ending.stop, ending.announced))
+        return found
+
+    @property
+    def stream(self):
+        return self.core.streams[-1]

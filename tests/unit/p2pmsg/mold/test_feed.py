@@ -1,0 +1,396 @@
+"""A feed's gaps that nobody can be asked for, its end, and a session that begins again."""
+
+import pytest
+
+from p2pmsg.config import SubscriberConfig
+from p2pmsg.mold import codec
+from p2pmsg.mold import sessions as rules
+from p2pmsg.mold.sessions import NAMES_MAX, session_id
+from p2pmsg.multicast.config import MulticastSubscriberConfig
+from tests.unit.p2pmsg.mold.feeds import MS, NAME, Cursor, Feeds
+
+DOUBT_MS = rules.DOUBT_NS // MS
+
+
+def test_what_nobody_can_be_asked_for_is_reported_after_a_short_wait():
+    feeds = Feeds(can_ask=False)
+    feeds.messages(1, 3)
+    feeds.messages(5, 6)
+    feeds.pass_ms(19)
+    assert feeds.taken() == [b"1", b"2"]
+    feeds.pass_ms(1)
+    assert feeds.taken() == [(3, 5, "timeout"), b"5"]
+    assert feeds.asked() == []
+    assert feeds.stream.receiver.nacks_sent == 0
+
+
+def test_a_datagram_out_of_order_is_waited_for_where_nobody_can_be_asked():
+    feeds = Feeds(can_ask=False)
+    feeds.messages(1, 3)
+    feeds.messages(5, 6)
+    feeds.pass_ms(15)
+    feeds.messages(3, 5)
+    assert feeds.taken() == [b"1", b"2", b"3", b"4", b"5"]
+    feeds.pass_ms(1000)
+    assert feeds.stream.receiver.lost == 0
+
+
+def test_the_wait_is_a_setting_and_the_repair_timeout_bounds_it():
+    feeds = Feeds(can_ask=False, multicast=MulticastSubscriberConfig(unasked_ms=300))
+    feeds.messages(1, 3)
+    feeds.heartbeat(4)
+    feeds.pass_ms(299)
+    assert feeds.taken() == [b"1", b"2"]
+    feeds.pass_ms(1)
+    assert feeds.taken() == [(3, 4, "timeout")]
+
+
+def test_nothing_is_given_up_while_what_came_is_unread_but_not_without_end():
+    feeds = Feeds(can_ask=False)
+    feeds.messages(1, 3)
+    feeds.messages(5, 6)
+    feeds.pass_ms(900, unread=True)
+    assert feeds.taken() == [b"1", b"2"]
+    feeds.pass_ms(200, unread=True)
+    assert feeds.taken() == [(3, 5, "timeout"), b"5"]
+
+
+def test_a_second_line_is_waited_for_where_nobody_can_be_asked():
+    feeds = Feeds(can_ask=False, lines=2)
+    feeds.messages(1, 3)
+    feeds.messages(5, 6)
+    feeds.pass_ms(90)  # line B may bring what line A lost, and how late it is is not known yet
+    feeds.messages(1, 6, line=1)
+    assert feeds.taken() == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_with_a_request_server_a_gap_is_asked_for_at_once_and_waited_for():
+    feeds = Feeds()
+    feeds.messages(1, 3)
+    feeds.messages(5, 6)
+    feeds.pass_ms(1)
+    assert feeds.asked() == [(3, 5)]
+    feeds.pass_ms(9000)
+    assert feeds.taken() == [b"1", b"2"]
+
+
+def test_the_end_is_told_once_everything_was_handed_on():
+    feeds = Feeds()
+    feeds.messages(1, 4)
+    feeds.end(6)
+    assert feeds.endings() == []
+    assert feeds.taken() == [b"1", b"2", b"3"]
+    assert feeds.endings() == []
+    feeds.messages(4, 6)
+    assert feeds.taken() == [b"4", b"5"]
+    assert feeds.endings() == [("S1", 6, True)]
+    feeds.end(6)
+    assert feeds.endings() == []
+
+
+def test_the_end_comes_behind_what_is_reported_lost():
+    feeds = Feeds(can_ask=False)
+    feeds.messages(1, 4)
+    feeds.end(6)
+    feeds.pass_ms(20)
+    assert feeds.endings() == []
+    assert feeds.taken() == [b"1", b"2", b"3", (4, 6, "timeout")]
+    assert feeds.endings() == [("S1", 6, True)]
+
+
+def test_two_lines_tell_of_one_end():
+    feeds = Feeds(lines=2)
+    for line in (0, 1):
+        feeds.messages(1, 4, line=line)
+        feeds.end(4, line=line)
+    feeds.taken()
+    assert feeds.endings() == [("S1", 4, True)]
+
+
+def test_an_end_that_lies_or_was_none_is_counted_and_taken_back():
+    feeds = Feeds(lines=2)
+    feeds.messages(1, 10)
+    feeds.end(4, line=1)
+    assert feeds.core.invalid["end"] == 1
+    feeds.end(10)
+    feeds.messages(10, 12)  # it goes on all the same
+    feeds.taken()
+    assert feeds.endings() == []
+    feeds.end(12)
+    assert feeds.endings() == [("S1", 12, True)]
+
+
+def test_another_session_in_the_place_of_one_ends_it():
+    feeds = Feeds()
+    feeds.messages(1, 4)
+    feeds.pass_ms(DOUBT_MS)
+    feeds.messages(1, 3, name=b"S2".ljust(10))
+    assert feeds.taken() == [b"1", b"2", b"3", b"1", b"2"]
+    assert feeds.endings() == [("S1", 4, False)]
+
+
+def play_again(feeds, ms, *, line=0, life=b"b", start=1):
+    """Play a second life: a message every 100 ms, for so long; returns the next sequence."""
+    for number in range(start, start + ms // 100):
+        feeds.messages(number, number + 1, line=line, life=life)
+        feeds.pass_ms(100)
+    return start + ms // 100
+
+
+def test_a_session_that_begins_again_under_its_name_is_a_new_one():
+    feeds = Feeds()
+    feeds.messages(1, 101)
+    feeds.taken()
+    following = play_again(feeds, DOUBT_MS)
+    assert feeds.taken() == []
+    feeds.messages(following, following + 1, life=b"b")
+    assert feeds.taken() == [b"b%d" % number for number in range(1, following + 1)]
+    assert feeds.endings() == [("S1", 101, False)]
+    assert list(feeds.sessions.restarts) == [("S1", 101, 1)]
+    first, second = feeds.core.streams
+    assert (first.peer.session, second.peer.session) == (
+        session_id(NAME), session_id(NAME, 1),
+    )  # fmt: skip
+    assert (first.peer.name, second.peer.name) == ("S1", "S1")
+    assert (second.receiver.start, second.receiver.missing, second.receiver.lost) == (1, 0, 0)
+    assert first.receiver.lost == 0
+
+
+def test_after_its_end_a_session_that_begins_again_is_believed_sooner():
+    feeds = Feeds()
+    feeds.messages(1, 101)
+    feeds.end(101)
+    feeds.taken()
+    following = play_again(feeds, rules.DOUBT_ENDED_NS // MS)
+    feeds.messages(following, following + 1, life=b"b")
+    assert len(feeds.taken()) == following
+    assert feeds.endings() == [("S1", 101, True)]
+
+
+def test_a_session_that_begins_again_may_have_lost_its_first_packets():
+    feeds = Feeds()
+    feeds.messages(1, 101)
+    feeds.taken()
+    play_again(feeds, DOUBT_MS + 100, start=5)
+    assert feeds.taken() == []
+    feeds.pass_ms(100)
+    assert set(feeds.asked()) == {(1, 5)}
+
+
+def test_heartbeats_alone_show_that_a_session_began_again():
+    feeds = Feeds()
+    feeds.messages(1, 101)
+    for _ in range(4):
+        feeds.pass_ms(1000)
+        feeds.heartbeat(1)
+    assert list(feeds.sessions.restarts) == [("S1", 101, 1)]
+    feeds.messages(1, 2, life=b"b")
+    assert feeds.taken()[-1] == b"b1"
+
+
+@pytest.mark.parametrize("old", [(1, 2), (1, 101), (50, 60)], ids=str)
+def test_old_packets_again_are_no_new_session(old):
+    """For ten seconds, while the feed says where it stands once a second."""
+    feeds = Feeds()
+    feeds.messages(1, 101)
+    for number in range(100):
+        feeds.messages(*old)
+        feeds.pass_ms(100)
+        if number % 10 == 5:
+            feeds.heartbeat(101)
+    assert not feeds.sessions.restarts
+    assert feeds.taken() == [b"%d" % number for number in range(1, 101)]
+    assert feeds.stream.receiver.duplicates >= 100 * (old[1] - old[0])
+
+
+def test_one_old_packet_is_no_new_session_however_long_the_feed_is_silent():
+    feeds = Feeds()
+    feeds.messages(1, 101)
+    feeds.pass_ms(10_000)
+    feeds.messages(1, 2)
+    feeds.pass_ms(10_000)
+    feeds.messages(101, 102)
+    assert not feeds.sessions.restarts
+    assert feeds.taken()[-1] == b"101"
+
+
+def test_a_line_that_is_seconds_behind_is_no_new_session():
+    feeds = Feeds(lines=2)
+    for number in range(1, 101):
+        feeds.messages(number, number + 1)
+    for number in range(1, 101):  # 10 s, while the first line is dead
+        feeds.messages(number, number + 1, line=1)
+        feeds.pass_ms(100)
+    assert not feeds.sessions.restarts
+    assert len(feeds.core.peers) == 1
+
+
+def test_a_line_that_loops_old_packets_is_no_new_session_while_the_other_goes_on():
+    feeds = Feeds(lines=2)
+    for line in (0, 1):
+        feeds.messages(1, 101, line=line)
+    for number in range(100):
+        feeds.messages(1 + number % 50, 2 + number % 50, line=1)
+        feeds.pass_ms(100)
+        if number % 10 == 5:
+            feeds.heartbeat(101)
+    assert not feeds.sessions.restarts
+
+
+def test_both_lines_come_to_the_same_new_session():
+    feeds = Feeds(lines=2)
+    for line in (0, 1):
+        feeds.messages(1, 101, line=line)
+    feeds.taken()
+    for number in range(1, 42):
+        feeds.messages(number, number + 1, life=b"b")
+        feeds.pass_ms(50)
+        feeds.messages(number, number + 1, life=b"b", line=1)
+        feeds.pass_ms(50)
+    assert feeds.taken() == [b"b%d" % number for number in range(1, 42)]
+    assert len(feeds.core.peers) == 2
+    assert feeds.core.peers[session_id(NAME)].gone
+    assert feeds.endings() == [("S1", 101, False)]
+
+
+def test_a_line_that_was_away_while_the_name_began_again_joins_the_others():
+    feeds = Feeds(lines=2)
+    for line in (0, 1):
+        feeds.messages(1, 101, line=line)
+    following = play_again(feeds, 3000)
+    feeds.messages(following - 1, following + 1, line=1, life=b"b")
+    assert feeds.taken()[-1] == b"b%d" % following
+    assert len(feeds.core.peers) == 2
+
+
+def test_what_seems_to_fill_a_gap_in_doubt_is_not_taken_for_the_former_session():
+    """The new session's packet 50 has other messages than the former one's, which is missing."""
+    feeds = Feeds()
+    feeds.messages(1, 50)
+    feeds.messages(60, 101)
+    feeds.taken()
+    play_again(feeds, DOUBT_MS + 100, start=45)
+    found = feeds.taken()
+    assert found[0] == (50, 60, "publisher_gone")
+    assert found[1:42] == [b"%d" % number for number in range(60, 101)]
+    assert feeds.core.streams[0].receiver.reordered == 0
+
+
+def test_a_late_packet_that_fills_a_gap_is_taken_when_the_doubt_is_over():
+    feeds = Feeds()
+    feeds.messages(1, 50)
+    feeds.messages(60, 101)
+    feeds.messages(10, 20)  # again: doubt
+    feeds.messages(50, 60)  # late, or a new session's
+    assert feeds.taken() == [b"%d" % number for number in range(1, 50)]
+    feeds.messages(101, 102)
+    assert feeds.taken() == [b"%d" % number for number in range(50, 102)]
+
+
+def test_what_is_kept_in_doubt_is_bounded_and_the_rest_is_asked_for(monkeypatch):
+    monkeypatch.setattr(rules, "HELD_BYTES", 1000)
+    feeds = Feeds()
+    feeds.messages(1, 101)
+    feeds.taken()
+    play_again(feeds, DOUBT_MS + 200)
+    assert feeds.core.invalid["unheld"] > 0
+    feeds.pass_ms(200)
+    (gap,) = set(feeds.asked())
+    assert gap == (len(feeds.taken()) + 1, 22)
+
+
+def test_nothing_is_asked_for_in_doubt():
+    feeds = Feeds()
+    feeds.messages(1, 101)
+    assert not feeds.feeds[0].in_doubt(session_id(NAME))
+    feeds.messages(1, 2)
+    assert feeds.feeds[0].in_doubt(session_id(NAME))
+    feeds.messages(101, 102)
+    assert not feeds.feeds[0].in_doubt(session_id(NAME))
+
+
+def test_a_cursor_beyond_the_feed_is_a_session_that_began_again():
+    feeds = Feeds(cursor=Cursor({session_id(NAME): 12_013}))
+    play_again(feeds, DOUBT_MS + 100, life=b"")
+    assert feeds.taken() == [b"%d" % number for number in range(1, 22)]
+    assert list(feeds.sessions.restarts) == [("S1", 12_013, 1)]
+
+
+def test_a_cursor_knows_the_second_life_of_a_name():
+    feeds = Feeds(cursor=Cursor({session_id(NAME): 12_013, session_id(NAME, 1): 15}))
+    play_again(feeds, DOUBT_MS + 100, life=b"", start=10)
+    assert feeds.taken() == [b"%d" % number for number in range(15, 31)]
+
+
+def play_quickly(feeds, count, *, life=b"", lost=()):
+    """Play messages from the first on, one a packet, within 10 ms."""
+    for number in range(1, count + 1):
+        if number not in lost:
+            feeds.messages(number, number + 1, life=life)
+        feeds.pass_ms(10 / count)
+
+
+@pytest.mark.parametrize("lost", [(), {1, 2, 30, 31, 100}], ids=["whole", "with losses"])
+@pytest.mark.parametrize("life", [b"", b"b"], ids=["the same", "others"])
+def test_a_session_that_begins_again_and_is_at_its_head_at_once(life, lost):
+    """It is there before anybody could tell that the former one has gone."""
+    feeds = Feeds()
+    play_quickly(feeds, 100)
+    feeds.taken()
+    feeds.pass_ms(rules.AGAIN_NS // MS)
+    play_quickly(feeds, 100, life=life, lost=lost)
+    feeds.heartbeat(101)
+    feeds.pass_ms(100)
+    for number in lost:
+        feeds.messages(number, number + 1, life=life)
+    assert feeds.taken() == [life + b"%d" % number for number in range(1, 101)]
+    assert feeds.endings() == [("S1", 101, False)]
+
+
+@pytest.mark.parametrize(
+    ("count", "pause_ms", "reported"),
+    [(20, 5000, []), (100, 100, [("S1", 99)])],
+    ids=["too few packets", "too early"],
+)
+def test_packets_that_say_the_same_again_are_repetitions(count, pause_ms, reported):
+    feeds = Feeds()
+    play_quickly(feeds, count)
+    feeds.pass_ms(pause_ms)
+    play_quickly(feeds, count)
+    feeds.messages(count + 1, count + 2)
+    assert not feeds.sessions.restarts
+    assert feeds.stream.receiver.duplicates == count
+    assert list(feeds.sessions.repeated) == reported
+
+
+def test_a_few_packets_that_say_something_else_are_a_new_session():
+    feeds = Feeds()
+    play_quickly(feeds, 20)
+    feeds.pass_ms(5000)
+    feeds.taken()
+    play_quickly(feeds, 20, life=b"b")
+    assert feeds.taken() == [b"b%d" % number for number in range(1, 21)]
+
+
+def test_the_settings_are_checked():
+    with pytest.raises(ValueError, match="unasked_ms"):
+        MulticastSubscriberConfig(unasked_ms=0)
+    with pytest.raises(ValueError, match="second_line_max_ms"):
+        SubscriberConfig(second_line_max_ms=-1)
+
+
+def test_forged_names_take_no_place_of_the_session_that_goes_on():
+    feeds = Feeds()
+    feeds.messages(1, 11)
+    feeds.taken()
+    for number in range(NAMES_MAX + 1):
+        feeds.messages(1, 2, name=b"%010d" % number)
+    feeds.messages(11, 12)
+    assert feeds.taken() == [b"11"]
+    assert feeds.core.invalid["session"] == NAMES_MAX + 1
+    session = session_id(NAME)
+    answer = codec.read_packet(codec.packet(NAME, 12, [b"12"]))
+    feeds.core.receive_reply(
+        session, feeds.feeds[0].answer(session, answer, wall_ns=1), now_ns=feeds.now_ns
+    )
+    assert feeds.taken() == [b"12"]

@@ -1,0 +1,246 @@
+"""What a subscriber believes of datagrams, and what it asks its publisher first."""
+
+from p2pmsg import control, wire
+from p2pmsg.control import Admitted, Head, Heads, Heartbeat
+from p2pmsg.multicast import datagram
+from p2pmsg.wire import Frame, Kind
+from recovery import Delivery
+from tests.unit.p2pmsg import frames
+from tests.unit.p2pmsg.multicast.test_room import MS, SESSION, Member
+
+
+def heartbeat(topic, following, earliest=0):
+    body = Heartbeat(earliest)
+    return wire.control_frame(
+        Kind.HEARTBEAT, SESSION, body, sequence=following, topic=topic.encode()
+    )
+
+
+def questions(member):
+    """Return the requests for heads that wait: (id, topics)."""
+    found = [Frame(data) for _, data in member.core.requests]
+    member.core.requests.clear()
+    return [
+        (frame.sequence, control.read_body(frame, control.Probe).topics)
+        for frame in found
+        if frame.kind == Kind.HEADS_REQUEST
+    ]
+
+
+def answer(member, request, *heads):
+    frame = wire.control_frame(Kind.HEADS, SESSION, Heads("p", list(heads)), sequence=request)
+    member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
+
+
+def admit(member, token, life=1):
+    frame = wire.control_frame(Kind.ADMITTED, SESSION, Admitted(token, life))
+    member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
+
+
+def test_a_head_beyond_what_can_be_is_asked_for_and_changes_nothing():
+    member = Member()
+    member.message(0)
+    member.give(heartbeat("t", 2**62, 2**62))
+    assert (member.stream.receiver.head, member.stream.receiver.lost) == (1, 0)
+    ((request, topics),) = questions(member)
+    assert topics == ["t"]
+    answer(member, request, Head("t", 0, 1))
+    assert member.core.invalid["forged"] == 1
+    member.message(1)
+    assert member.stream.receiver.expected == 2
+
+
+def test_an_answer_that_takes_a_second_counts_in_the_end():
+    member = Member()
+    member.message(0)
+    member.give(heartbeat("t", 50))
+    asked = []  # (when, request)
+    for _ in range(400):
+        asked += [(member.now_ns, request) for request, _ in questions(member)]
+        for when_ns, request in asked:
+            if when_ns + 1000 * MS <= member.now_ns:
+                answer(member, request, Head("t", 0, 1))
+        member.now_ns += 10 * MS
+        member.core.handle_timer(now_ns=member.now_ns)
+    assert member.core.invalid["forged"] == 1
+    assert len({request for _, request in asked}) <= 2
+
+
+def test_the_earliest_of_a_datagram_loses_nothing():
+    member = Member()
+    member.message(0)
+    member.give(heartbeat("t", 50, 50))
+    assert (member.stream.receiver.lost, member.stream.receiver.missing) == (0, 49)
+
+
+def test_nothing_is_lost_before_the_publisher_said_that_it_was_published():
+    member = Member()
+    member.message(0)
+    member.give(heartbeat("t", 10))
+    asked = []
+    while not asked and member.now_ns < 5000 * MS:
+        member.now_ns += 50 * MS
+        member.core.handle_timer(now_ns=member.now_ns)
+        asked = questions(member)
+    assert (member.stream.receiver.lost, member.stream.receiver.missing) == (0, 9)
+    ((request, _),) = asked
+    answer(member, request, Head("t", 0, 1))
+    assert (member.stream.receiver.head, member.stream.receiver.missing) == (1, 0)
+    assert member.core.member.confirmation.retracted == 9
+    member.give(heartbeat("t", 10))  # this stream's heartbeats are believed no more
+    assert member.stream.receiver.head == 1
+
+
+def test_what_nobody_denies_for_two_seconds_is_given_up_all_the_same():
+    member = Member()
+    member.message(0)
+    member.give(heartbeat("t", 10))
+    for _ in range(200):
+        member.now_ns += 100 * MS
+        member.core.handle_timer(now_ns=member.now_ns)
+        member.core.requests.clear()
+    assert (member.stream.receiver.lost, member.stream.receiver.missing) == (9, 0)
+
+
+def test_a_stream_begins_when_its_publisher_knows_it_and_is_forgotten_when_not():
+    member = Member()
+    member.message(0)
+    for topic in ("real", "forged"):
+        member.give(heartbeat(topic, 3))
+    peer = member.core.peers[SESSION]
+    assert not peer.streams["real"].receiver.started
+    for _ in range(3):
+        for request, topics in questions(member):
+            answer(member, request, *[Head("real", 0, 3)] * ("real" in topics))
+        member.now_ns += 300 * MS
+        member.core.handle_timer(now_ns=member.now_ns)
+    assert set(peer.streams) == {"t", "real"}
+    assert peer.streams["real"].receiver.missing == 3
+
+
+def test_only_the_address_of_the_echo_counts():
+    member = Member()
+    member.message(0)
+    forged = memoryview(datagram.seal(heartbeat("t", 10)))
+    member.core.member.receive(0, forged, len(forged), ("10.6.6.6", 9), now_ns=member.now_ns)
+    assert member.stream.receiver.head == 1
+    assert dict(member.core.invalid) == {"source": 1}
+
+
+def test_nacks_bear_the_token():
+    member = Member()
+    admit(member, 4711)
+    member.message(0)
+    member.message(5)
+    member.now_ns = max(member.now_ns + 1, member.core.next_deadline_ns())
+    member.core.handle_timer(now_ns=member.now_ns)
+    frames = [Frame(datagram.open_datagram(data)) for _, _, data in member.core.member.outgoing]
+    assert {control.read_body(frame, control.Nack).token for frame in frames} == {4711}
+
+
+def probed_anew(member):
+    """Have the session probed again; returns its peer."""
+    peer = member.core.peers[SESSION]
+    member.core.desk.send_probe(peer, 0, member.now_ns)
+    return peer
+
+
+def echo(member, peer, *heads):
+    member.give(wire.control_frame(Kind.ECHO, peer.probe, Heads("p", list(heads))))
+
+
+def outputs(member, topic):
+    found = iter(member.core.pop_ready, None)
+    return [
+        (out.sequence, out.count) if isinstance(out, Delivery)
+        else (out.start, out.stop, out.reason.value)
+        for stream, out in found if stream.topic == topic
+    ]  # fmt: skip
+
+
+def test_a_head_that_was_only_heard_of_is_no_publisher_that_went_back():
+    member = Member()
+    member.message(0)
+    member.give(heartbeat("t", 10))
+    echo(member, probed_anew(member), Head("t", 0, 1))
+    assert member.core.streams_rewound == 0
+    assert outputs(member, "t") == [(0, 1)]
+
+
+def test_messages_that_came_are_of_a_publisher_that_went_back():
+    member = Member()
+    for sequence in (0, 1, 5):
+        member.message(sequence)
+    echo(member, probed_anew(member), Head("t", 0, 4, 4, 3))
+    assert member.core.streams_rewound == 1
+    assert outputs(member, "t") == [(0, 1), (1, 1), (2, 5, "rewound"), (5, 1), (3, 6, "rewound")]
+
+
+def test_so_are_messages_that_it_confirmed_and_took_back_itself():
+    member = Member()
+    member.message(0)
+    for head in (9, 5):
+        peer = member.core.peers[SESSION]
+        member.core.member.confirmation.want(peer, "t", member.now_ns)
+        ((request, _),) = questions(member)
+        answer(member, request, Head("t", 0, head))
+        member.now_ns += 300 * MS
+    assert member.stream.receiver.head == 5
+    echo(member, probed_anew(member), Head("t", 0, 5, 5, 4))
+    assert outputs(member, "t") == [(0, 1), (1, 9, "rewound"), (4, 9, "rewound")]
+
+
+def new(member, *sequences):
+    for sequence in sequences:
+        member.give(frames.data(["x"], topic="new", session=SESSION, sequence=sequence))
+
+
+def test_forged_messages_from_far_ahead_do_not_hide_that_a_publisher_went_back():
+    """Nor do they show it: the stream has not begun, so nothing said where its messages can be."""
+    for near, rewound in (([0, 1], 0), ([0, 1, 7], 1)):
+        member = Member()
+        new(member, *near, 2**62)
+        echo(member, probed_anew(member), Head("t", 0, 0), Head("new", 0, 5, 5, 4))
+        assert member.core.streams_rewound == rewound
+        assert member.core.peers[SESSION].streams["new"].receiver.head == 5
+        delivered = [out for out in outputs(member, "new") if out[0] > 7]
+        assert not delivered
+
+
+def test_a_stream_that_was_confirmed_after_the_probe_has_gone_back_all_the_same():
+    member = Member()
+    new(member, 0, 7)
+    peer = probed_anew(member)
+    ((request, topics),) = questions(member)
+    assert topics == ["new"]
+    answer(member, request, Head("new", 0, 5))
+    assert peer.streams["new"].receiver.started
+    echo(member, peer, Head("t", 0, 0), Head("new", 0, 5, 5, 4))
+    assert member.core.streams_rewound == 1
+
+
+def test_a_topic_that_an_echo_does_not_know_is_asked_for_and_not_handed_on():
+    member = Member()
+    new(member, 3)
+    echo(member, probed_anew(member), Head("t", 0, 0))
+    assert member.core.streams_rewound == 0
+    assert outputs(member, "new") == []
+    assert not member.core.peers[SESSION].streams["new"].receiver.started
+
+
+def test_what_came_unconfirmed_is_handed_on_when_another_session_takes_the_place():
+    member = Member()
+    new(member, 0, 2)
+    peer = member.core.peers[SESSION]
+    member.core.desk.end_peer(peer, member.now_ns)
+    assert outputs(member, "new") == [(0, 1), (1, 2, "publisher_gone"), (2, 1)]
+
+
+def test_what_came_unconfirmed_is_handed_on_when_nobody_answers_for_good():
+    member = Member()
+    new(member, 0)
+    for _ in range(400):
+        member.now_ns += 100 * MS
+        member.core.handle_timer(now_ns=member.now_ns)
+        member.core.requests.clear()
+    assert outputs(member, "new") == [(0, 1)]

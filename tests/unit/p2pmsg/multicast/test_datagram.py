@@ -1,0 +1,198 @@
+"""Frames in datagrams, and trains of them."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pmsg import wire
+from p2pmsg.config import SubscriberConfig
+from p2pmsg.control import Head, Heads, Nack, Welcome
+from p2pmsg.multicast import datagram
+from p2pmsg.multicast.packing import pack_plain
+from p2pmsg.start import Start
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.wire import Frame, FrameError, Kind
+from recovery import Delivery, Loss
+
+SESSION = 77
+PLAIN = wire.stream_prefix("t", SESSION, wire.FLAG_PLAIN)
+values_lists = st.lists(
+    st.binary(max_size=60)
+    | st.integers().filter(lambda n: -(2**63) <= n < 2**64)
+    | st.none()
+    | st.text(max_size=9),
+    min_size=1,
+    max_size=60,
+)
+
+
+def frames_of(values, frame_bytes=300, sequence=0):
+    made, at = [], 0
+    while at < len(values):
+        packed = pack_plain(PLAIN, sequence + at, 5, values, at, 4, frame_bytes, bytearray())
+        made += [frame for _, _, frame, _ in packed]
+        at = packed[-1][0] + packed[-1][1] - sequence
+    return made
+
+
+def member(start="latest"):
+    """Return a subscriber's core that has joined a group's session, at sequence 0."""
+    core = SubscriberCore(
+        topics=[], lines=1, start=Start(start), subscriber=1, name="", config=SubscriberConfig(),
+        wait_for_repair=True, rng=Random(1), now_ns=0, datagram_lines=[0],
+    )  # fmt: skip
+    give(core, [wire.control_frame(Kind.WELCOME, SESSION, Welcome("p", "tcp://h:1", 1.0, 1))])
+    probe = core.peers[SESSION].probe
+    heads = Heads("p", [Head("t", 0, 0)])
+    give(core, [wire.control_frame(Kind.ECHO, probe, heads)])
+    return core
+
+
+def give(core, frames, size=0):
+    sealed = [datagram.seal(frame, size) for frame in frames]
+    data = memoryview(bytearray(b"".join(sealed)))
+    core.member.receive(0, data, len(sealed[0]), ("10.0.0.1", 9), now_ns=1)
+
+
+def delivered(core):
+    values = []
+    while (ready := core.pop_ready()) is not None:
+        output = ready[1]
+        assert isinstance(output, Delivery), output
+        column = wire.decode_columns(output.item)[0]
+        values += column[output.skip : output.skip + output.count]
+    return values
+
+
+@given(st.binary(max_size=200), st.integers(0, 400))
+def test_a_sealed_frame_is_opened_again(body, size):
+    frame = wire.control_frame(Kind.HEARTBEAT, 5, body, topic=b"topic")
+    sealed = datagram.seal(frame, size)
+    assert len(sealed) == max(size, len(frame) + 4)
+    assert datagram.open_datagram(memoryview(sealed)) == frame
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_refused(data):
+    with pytest.raises(FrameError):
+        datagram.open_datagram(data)
+
+
+def test_any_flipped_bit_is_noticed():
+    sealed = datagram.seal(wire.control_frame(Kind.HEARTBEAT, 5, None, topic=b"t"), 60)
+    for bit in range(8 * len(sealed)):
+        damaged = bytearray(sealed)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(FrameError, match="crc"):
+            datagram.open_datagram(bytes(damaged))
+
+
+@given(st.integers(300, 5000), st.integers(120, 600))
+def test_a_large_frame_goes_in_parts_that_fit(size, datagram_bytes):
+    frame = frames_of([bytes(size)])[0]
+    parts = datagram.fragments(frame, datagram_bytes)
+    assert all(len(part) + 4 <= max(datagram_bytes, 130) for part in parts)
+    found = [datagram.read_part(Frame(part)) for part in parts]
+    assert b"".join(part for _, _, _, part in found) == frame
+    assert [index for index, _, _, _ in found] == list(range(len(parts)))
+
+
+@given(values_lists, st.integers(120, 1500))
+def test_many_values_go_in_frames_that_fit_and_lose_nothing(values, frame_bytes):
+    frames = [Frame(data) for data in frames_of(values, frame_bytes)]
+    assert [v for frame in frames for v in wire.decode_columns(frame)[0]] == values
+    assert all(len(frame.data) <= frame_bytes or frame.count == 1 for frame in frames)
+    following = 0
+    for frame in frames:
+        assert frame.sequence == following
+        following += frame.count
+
+
+@given(values_lists, st.integers(120, 500))
+def test_a_train_is_delivered_as_its_datagrams_would_be(values, frame_bytes):
+    frames = frames_of(values, frame_bytes)
+    size = max(map(len, frames)) + 4
+    train, singly = member(), member()
+    give(train, frames[:1])
+    give(train, frames[1:] or frames[:1], size)
+    for frame in frames:
+        give(singly, [frame])
+    assert delivered(train) == delivered(singly) == values
+
+
+@given(values_lists, st.data())
+def test_a_train_with_holes_is_filled_in_by_repairs(values, data):
+    frames = frames_of(values, 150)
+    size = max(map(len, frames)) + 4
+    kept = data.draw(st.lists(st.booleans(), min_size=len(frames), max_size=len(frames)))
+    core = member()
+    some = [frame for frame, keep in zip(frames, kept, strict=True) if keep]
+    if some:
+        give(core, some, size)
+    for frame, keep in zip(frames, kept, strict=True):
+        if not keep:
+            give(core, [datagram.with_flags(frame, add=wire.FLAG_RETRANSMISSION)])
+    assert delivered(core) == values
+    assert not core.invalid
+
+
+def test_one_damaged_datagram_of_a_train_costs_itself_only():
+    frames = frames_of([b"%03d" % n for n in range(90)], 120)
+    size = max(map(len, frames)) + 4
+    sealed = [bytearray(datagram.seal(frame, size)) for frame in frames]
+    sealed[3][60] ^= 1
+    core = member()
+    data = memoryview(bytearray(b"".join(sealed)))
+    core.member.receive(0, data, size, ("10.0.0.1", 9), now_ns=1)
+    assert core.invalid == {"crc": 1}
+    (gap,) = core.streams[0].receiver.missing_ranges
+    assert gap == (Frame(frames[3]).sequence, Frame(frames[4]).sequence)
+
+
+def test_a_gap_is_asked_for_at_the_source_and_then_over_the_recovery_channel():
+    core = member()
+    core.requests.clear()
+    frames = frames_of([b"%03d" % n for n in range(90)], 120)
+    give(core, [frames[0]])
+    give(core, [frames[2]])
+    lost = (Frame(frames[1]).sequence, Frame(frames[2]).sequence)
+    asked, now_ns = [], 1
+    for _ in range(20):
+        now_ns = max(now_ns + 1, core.next_deadline_ns())
+        core.handle_timer(now_ns=now_ns)
+        while core.member.outgoing:
+            line, address, data = core.member.outgoing.popleft()
+            assert (line, address) == (0, ("10.0.0.1", 9))
+            frame = Frame(datagram.open_datagram(data))
+            body = wire.msgspec.msgpack.decode(frame.data[frame.body_at :], type=Nack)
+            asked.append((body.ranges, body.attempt))
+        if any(Frame(data).kind == Kind.NACK for _, data in core.requests):
+            break
+    assert asked == [([lost], attempt) for attempt in (1, 2, 3, 4)]
+
+
+def test_large_frames_come_together_and_their_parts_are_asked_for():
+    core = member()
+    frame = frames_of([bytes(2000)])[0]
+    parts = datagram.fragments(frame, 400)
+    give(core, parts[:2])
+    give(core, parts[3:4])
+    beat = wire.control_frame(
+        Kind.HEARTBEAT, SESSION, wire.msgspec.Raw(b"\x91\x00"), sequence=1, topic=b"t"
+    )
+    give(core, [beat])
+    core.handle_timer(now_ns=10**6)
+    bodies = []
+    while core.member.outgoing:
+        sent = Frame(datagram.open_datagram(core.member.outgoing.popleft()[2]))
+        bodies.append(wire.msgspec.msgpack.decode(sent.data[sent.body_at :], type=Nack))
+    assert [(body.parts_of, body.ranges) for body in bodies] == [(0, [(2, 3), (4, len(parts))])]
+    for part in (parts[2], *parts[4:]):
+        give(core, [datagram.with_flags(part, add=wire.FLAG_RETRANSMISSION)])
+    assert delivered(core) == [bytes(2000)]
+
+
+def test_losses_are_not_deliveries():
+    assert not isinstance(Loss(0, 1, "evicted"), Delivery)

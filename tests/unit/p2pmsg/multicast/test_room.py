@@ -1,0 +1,213 @@
+"""What a receiver asks a group for: what fits, and history over the recovery channel."""
+
+from random import Random
+
+import pytest
+
+from p2pmsg import control, wire
+from p2pmsg.config import PublisherConfig, SubscriberConfig
+from p2pmsg.control import Head, Heads, Nack, Refused, Welcome
+from p2pmsg.multicast import datagram
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.start import Start
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.wire import Frame, Kind
+from recovery import ReplayConfig
+from tests.unit.p2pmsg import frames
+
+MS = 1_000_000
+SESSION = 77
+SIZE = 1000
+ROOM = 64 * 1024
+SOURCE = ("10.0.0.1", 9)
+
+
+class Member:
+    """A receiver with little room that has joined a group's session, at sequence 0."""
+
+    def __init__(self, receive_bytes=ROOM):
+        self.now_ns = 1
+        config = SubscriberConfig(receive_bytes=receive_bytes)
+        self.core = SubscriberCore(
+            topics=[], lines=1, start=Start("earliest"), subscriber=1, name="", config=config,
+            wait_for_repair=True, rng=Random(1), now_ns=0, datagram_lines=[0],
+        )  # fmt: skip
+        self.give(wire.control_frame(Kind.WELCOME, SESSION, Welcome("p", "tcp://h:1", 1.0, 1)))
+        probe = self.core.peers[SESSION].probe
+        self.give(wire.control_frame(Kind.ECHO, probe, Heads("p", [Head("t", 0, 0)])))
+        self.core.requests.clear()
+
+    @property
+    def stream(self):
+        (stream,) = self.core.streams
+        return stream
+
+    def give(self, *made):
+        for frame in made:
+            sealed = memoryview(datagram.seal(frame))
+            self.core.member.receive(0, sealed, len(sealed), SOURCE, now_ns=self.now_ns)
+
+    def message(self, sequence, *, repair=False):
+        values = [b"x" * SIZE]
+        made = frames.data(values, topic="t", session=SESSION, sequence=sequence)
+        if repair:
+            made = datagram.with_flags(made, add=wire.FLAG_RETRANSMISSION)
+        self.give(made)
+
+    def asked(self):
+        """Let the next deadline come; returns what was asked for by UDP, and over recovery."""
+        self.now_ns = max(self.now_ns + 1, self.core.next_deadline_ns())
+        self.core.handle_timer(now_ns=self.now_ns)
+        near = [Frame(datagram.open_datagram(data)) for _, _, data in self.core.member.outgoing]
+        far = [Frame(data) for _, data in self.core.requests]
+        self.core.member.outgoing.clear()
+        self.core.requests.clear()
+        return tuple(
+            [
+                pair
+                for frame in found
+                if frame.kind == Kind.NACK
+                for pair in control.read_body(frame, Nack).ranges
+            ]
+            for found in (near, far)
+        )
+
+    def read(self):
+        while self.core.pop_ready() is not None:
+            pass
+
+
+def test_no_more_is_asked_for_than_fits():
+    member = Member()
+    member.message(0)
+    member.read()
+    member.message(5000)
+    near, far = member.asked()
+
+    ((start, stop),) = near
+    assert (start, far) == (1, [])
+    assert stop - start <= ROOM // SIZE
+
+
+def test_a_room_full_of_what_is_far_ahead_is_used_for_what_comes_first():
+    member = Member()
+    for sequence in range(0, 20_000, 200):
+        member.message(sequence)
+    member.read()
+    assert member.stream.receiver.bytes_held > ROOM - 2 * SIZE
+    near, _ = member.asked()
+    wanted = [sequence for start, stop in near for sequence in range(start, stop)]
+    assert len(wanted) > ROOM // SIZE // 2
+    for sequence in reversed(wanted):
+        member.message(sequence, repair=True)
+    member.read()
+
+    assert member.stream.receiver.expected == wanted[-1] + 1
+    assert member.core.bytes_held <= ROOM
+
+
+def test_answers_are_timed_again_after_a_question_was_repeated():
+    member = Member()
+    for sequence in (0, 2, 4):
+        member.message(sequence)
+    member.read()
+    member.asked()
+    member.asked()  # both for the second time: an answer could be one to either
+    feedback = member.core.peers[SESSION].feedback
+    member.message(3, repair=True)
+    assert feedback._rtt is None
+    member.now_ns = member.core.next_deadline_ns() - MS // 10
+    member.message(6)
+    assert member.asked()[0] == [(5, 6)]
+    assert member.asked()[0] == [(1, 2)]  # which is no reason not to time the other one
+    assert feedback._rtt is None
+    member.message(5, repair=True)
+
+    assert feedback._rtt is not None
+
+
+def test_a_pause_without_room_is_not_taken_for_a_slow_answer():
+    member = Member()
+    for sequence in (0, 2):
+        member.message(sequence)
+    member.asked()
+    feedback = member.core.peers[SESSION].feedback
+    before = feedback._retry_ns
+    for sequence in range(3, 3 + ROOM // SIZE):
+        member.message(sequence)
+    assert member.core.replies_full
+    member.core.handle_timer(now_ns=member.now_ns + 100 * MS)
+    member.now_ns += 200 * MS
+    member.read()
+    member.message(1, repair=True)
+
+    assert feedback._retry_ns == before
+
+
+def publisher():
+    config = PublisherConfig(replay=ReplayConfig(bytes_max=10_000), frame_bytes=1100)
+    core = PublisherCore(
+        name="p", session=SESSION, recovery="tcp://h:1", config=config, now_ns=0
+    )
+    core.become_group(1400, rng=Random(1), now_ns=0)
+    for _ in range(100):
+        core.publish("t", b"x" * SIZE, None, None, None, now_ns=0, wall_ns=0)
+        list(core.frames_to_send())
+    return core
+
+
+@pytest.mark.parametrize(
+    ("ranges", "is_hinted"), [([(0, 3)], True), ([(50, 100)], True), ([(99, 100)], False)]
+)
+def test_who_asks_for_what_the_buffer_has_forgotten_gets_a_hint(ranges, is_hinted):
+    core = publisher()
+    token = control.read_body(Frame(core.group.admit(7)), control.Admitted).token
+    nack = wire.control_frame(Kind.NACK, SESSION, Nack("t", ranges, 1, token=token))
+    core.group.receive(datagram.seal(nack), SOURCE, now_ns=0)
+
+    hints = [(address, Frame(data)) for address, data in core.group.hints]
+    assert len(hints) == is_hinted
+    for address, frame in hints:
+        body = control.read_body(frame, Refused)
+        assert address == SOURCE
+        assert (body.topic, body.reason) == ("t", "history")
+        assert body.ranges == [(0, core.replay.earliest("t"))]
+
+
+def test_a_hint_sends_the_next_question_over_the_recovery_channel():
+    member = Member()
+    member.message(0)
+    member.message(40)
+    member.read()
+    assert member.asked() == ([(1, 40)], [])
+    hint = Refused("t", [(0, 30)], control.HISTORY)
+    member.give(wire.control_frame(Kind.REFUSED, SESSION, hint))
+
+    assert member.asked() == ([], [(1, 40)])
+    assert member.stream.receiver.lost == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "session", "counted"),
+    [("evicted", SESSION, "reason"), ("history", 5, "session")],
+)
+def test_a_hint_that_is_none_is_counted(reason, session, counted):
+    member = Member()
+    member.message(0)
+    member.message(40)
+    refused = Refused("t", [(0, 30)], reason)
+    member.give(wire.control_frame(Kind.REFUSED, session, refused))
+
+    assert dict(member.core.invalid) == {counted: 1}
+    assert member.stream.receiver.lost == 0
+
+
+def test_a_hint_reaches_no_further_than_what_is_known():
+    member = Member()
+    member.message(0)
+    hint = Refused("t", [(0, 2**62)], control.HISTORY)
+    member.give(wire.control_frame(Kind.REFUSED, SESSION, hint))
+    member.message(40)
+    member.read()
+
+    assert member.asked() == ([(1, 40)], [])

@@ -1,0 +1,235 @@
+"""Control frames: bounded, apart from the messages, and never in their way."""
+
+import pytest
+
+from p2pmsg import wire
+from p2pmsg.publisher import control_queue
+from p2pmsg.publisher.control_queue import (
+    ANSWER_AGE_NS,
+    BROAD_FRAMES_AT_ONCE,
+    BROAD_FRAMES_PER_S,
+    HELD_NS,
+    SUBSCRIBED_MAX,
+    ControlQueue,
+    send_some,
+)
+from recovery import StallConfig, StallGuard
+
+MS = 1_000_000
+
+
+class Sender:
+    """Takes frames, but for those in `full`."""
+
+    def __init__(self, full=()):
+        self.full, self.sent, self.shed = set(full), [], []
+
+    def send(self, frame, *, wait_ms=0):
+        assert wait_ms == 0
+        if frame in self.full:
+            return False
+        self.sent.append(frame)
+        return True
+
+    def send_shedding(self, frame):
+        self.shed.append(frame)
+
+
+def drive(queue, sender, guard=None, *, data_waits=False, now_ns=0):
+    guard = guard or StallGuard(StallConfig(stall_ms=100))
+    send_some(queue, sender, guard, data_waits=data_waits, now_ns=now_ns)
+
+
+def test_answers_and_notices_take_turns():
+    queue, sender = ControlQueue(), Sender()
+    for number in range(3):
+        assert queue.answer(number, [b"answer %d" % number], now_ns=0)
+        queue.notices.append(b"notice %d" % number)
+    drive(queue, sender)
+    assert sender.sent == [
+        b"notice 0", b"answer 0", b"notice 1", b"answer 1", b"notice 2", b"answer 2"
+    ]  # fmt: skip
+    assert (len(queue), queue.sent, queue.dropped) == (0, 6, 0)
+
+
+def test_notices_do_not_overtake_messages_and_answers_do():
+    queue, sender = ControlQueue(), Sender()
+    queue.notices.append(b"heartbeat")
+    queue.answer(7, [b"echo"], now_ns=0)
+    drive(queue, sender, data_waits=True)
+    assert sender.sent == [b"echo"]
+    drive(queue, sender)
+    assert sender.sent == [b"echo", b"heartbeat"]
+
+
+def test_pages_of_an_answer_stay_together():
+    queue, sender = ControlQueue(), Sender(full=[b"a0"])
+    queue.answer(1, [b"a0", b"a1"], now_ns=0)
+    queue.answer(2, [b"b0", b"b1"], now_ns=0)
+    drive(queue, sender)
+    assert sender.sent == [b"b0", b"b1"]
+    sender.full.clear()
+    drive(queue, sender)
+    assert sender.sent == [b"b0", b"b1", b"a0", b"a1"]
+
+
+def test_one_without_room_does_not_hold_up_the_others():
+    queue, sender = ControlQueue(), Sender(full=[b"0"])
+    for number in range(10):
+        queue.answer(number, [b"%d" % number], now_ns=0)
+    drive(queue, sender)
+    assert sender.sent == [b"%d" % number for number in range(1, 10)]
+    assert queue.is_waiting(0)
+    drive(queue, sender, now_ns=ANSWER_AGE_NS + 1)
+    assert (len(queue), queue.dropped) == (0, 1)
+
+
+def test_where_nothing_has_room_it_is_shed_after_stall_ms():
+    queue, guard = ControlQueue(), StallGuard(StallConfig(stall_ms=100))
+    frames = [b"%d" % number for number in range(20)]
+    sender = Sender(full=frames)
+    for number, frame in enumerate(frames):
+        queue.answer(number, [frame], now_ns=0)
+    for now_ns in range(0, 100 * MS, 10 * MS):
+        drive(queue, sender, guard, now_ns=now_ns)
+    assert (sender.sent, sender.shed, len(queue)) == ([], [], 20)
+    drive(queue, sender, guard, now_ns=101 * MS)
+    assert sender.shed
+
+
+@pytest.mark.parametrize("bound", ["ANSWERS_MAX", "ANSWERS_BYTES_MAX"])
+def test_what_is_beyond_a_bound_is_dropped_and_counted(bound, monkeypatch):
+    monkeypatch.setattr(control_queue, bound, 5)
+    queue = ControlQueue()
+    taken = [queue.answer(number, [b"x"], now_ns=0) for number in range(20)]
+    assert (taken.count(True), len(queue), queue.dropped) == (5, 5, 15)
+    assert not queue.has_room()
+    drive(queue, Sender())
+    assert queue.answer(3, [b"x" * 50], now_ns=0), "one that is larger is taken where none waits"
+
+
+def test_it_can_be_drained():
+    queue = ControlQueue()
+    queue.answer(1, [b"a", b"b"], now_ns=0)
+    queue.notices.append(b"n")
+    assert queue.drain() == [b"a", b"b", b"n"]
+    assert (len(queue), queue.is_waiting(1), queue.has_room()) == (0, False, True)
+
+
+def wanted(probe, mark=b"\1"):
+    return mark + wire.control_prefix(wire.Kind.ECHO, probe)
+
+
+def on_zmq():
+    queue = ControlQueue()
+    queue.awaits_subscriptions = True
+    return queue
+
+
+def test_an_answer_waits_for_the_subscription_to_it():
+    """Sent before, it reached nobody, and was asked for again after 10, 20, 40 ms."""
+    queue, sender = on_zmq(), Sender()
+    queue.answer(7, [b"seven 0", b"seven 1"], now_ns=0)
+    queue.answer(8, [b"eight"], now_ns=0)
+    drive(queue, sender)
+    assert sender.sent == []
+    assert (len(queue), queue.is_waiting(7)) == (3, True)
+    queue.note_subscription(wanted(8), now_ns=1)
+    drive(queue, sender, now_ns=1)
+    assert sender.sent == [b"eight"]
+    queue.note_subscription(wanted(7), now_ns=2)
+    drive(queue, sender, now_ns=2)
+    assert sender.sent == [b"eight", b"seven 0", b"seven 1"]
+    assert len(queue) == 0
+
+
+def test_a_probe_that_comes_after_the_subscription_is_answered_at_once_each_time():
+    queue, sender = on_zmq(), Sender()
+    queue.note_subscription(wanted(7), now_ns=0)
+    for _ in range(2):
+        queue.answer(7, [b"seven"], now_ns=0)
+        drive(queue, sender)
+    assert sender.sent == [b"seven", b"seven"]
+    queue.note_subscription(wanted(7, b"\0"), now_ns=0)
+    assert queue.answer(7, [b"seven"], now_ns=0)  # it has had its answer, and has gone on
+    drive(queue, sender, now_ns=HELD_NS)
+    assert (len(sender.sent), len(queue), queue.is_waiting(7)) == (2, 0, False)
+    queue.note_subscription(wanted(7), now_ns=0)  # the same over a new connection
+    queue.answer(7, [b"seven"], now_ns=0)
+    drive(queue, sender)
+    assert len(sender.sent) == 3
+
+
+def test_an_answer_without_a_subscription_leaves_in_the_end():
+    queue, sender = on_zmq(), Sender()
+    queue.answer(7, [b"seven"], now_ns=0)
+    drive(queue, sender, now_ns=HELD_NS - 1)
+    assert sender.sent == []
+    drive(queue, sender, now_ns=HELD_NS)
+    assert sender.sent == [b"seven"]
+
+
+def test_held_answers_count_for_the_bounds_and_so_do_subscriptions(monkeypatch):
+    monkeypatch.setattr(control_queue, "ANSWERS_MAX", 3)
+    queue = on_zmq()
+    assert [queue.answer(number, [b"x"], now_ns=0) for number in range(4)] == [
+        True, True, True, False
+    ]  # fmt: skip
+    assert queue.dropped == 1
+    for number in range(SUBSCRIBED_MAX + 10):
+        queue.note_subscription(wanted(10 + number), now_ns=0)
+    assert len(queue._subscribed) == SUBSCRIBED_MAX
+    assert queue.drain() == [b"x"] * 3
+    assert len(queue) == 0
+
+
+@pytest.mark.parametrize("prefix", [b"", b"\0", wire.control_prefix(wire.Kind.ECHO)])
+def test_answers_that_reach_everybody_are_rationed(prefix):
+    """1,000 subscribers of a former release: 1,000 frames for each answer."""
+    queue, sender = on_zmq(), Sender()
+    queue.connections = 1000
+    queue.note_subscription(b"\1" + prefix, now_ns=0)
+    for number in range(1000):
+        queue.note_subscription(wanted(number), now_ns=0)
+        queue.answer(number, [b"%d" % number], now_ns=0)
+    for _ in range(100):
+        drive(queue, sender)
+    at_once = len(sender.sent)
+    assert at_once == BROAD_FRAMES_AT_ONCE // 1000
+    assert queue.rationed
+    queue.notices.append(b"heartbeat")
+    drive(queue, sender)
+    assert sender.sent[-1] == b"heartbeat"
+    for round_ in range(1, 11):
+        for _ in range(100):
+            drive(queue, sender, now_ns=round_ * 100 * MS)
+    assert at_once + 1 + BROAD_FRAMES_PER_S // 1000 == len(sender.sent)
+    queue.note_subscription(b"\0" + prefix, now_ns=0)  # the last of them has gone
+    for _ in range(20):
+        drive(queue, sender, now_ns=1000 * MS)
+    assert len(queue) == 0
+
+
+@pytest.mark.parametrize(
+    "note", [b"", b"\1", b"\7xyz", b"\1\0p2", b"\0", b"\1" + wanted(1)[1:9], b"\0" * 400]
+)
+def test_any_note_is_taken(note):
+    queue = on_zmq()
+    queue.note_subscription(note, now_ns=0)
+    queue.note_subscription(b"\0" + note[1:], now_ns=0)
+    assert not queue._broad
+    assert not queue._subscribed
+
+
+def test_few_frames_that_go_to_thousands_are_sent_before_the_lock_is_left():
+    queue, sender = on_zmq(), Sender()
+    queue.connections = 3000
+    queue.notices.extend(b"notice %d" % number for number in range(10))
+    drive(queue, sender)
+    assert len(sender.sent) == 3
+    for number in range(64):
+        queue.note_subscription(wanted(number), now_ns=0)
+        queue.answer(number, [b"answer %d" % number], now_ns=0)
+    queue.notices.clear()
+    drive(queue, sender)
+    assert len(sender.sent) == 3 + 64  # these go to one each

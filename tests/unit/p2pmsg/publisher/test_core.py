@@ -1,0 +1,314 @@
+from random import Random
+
+import pytest
+
+from p2pmsg import control
+from p2pmsg.config import PublisherConfig
+from p2pmsg.errors import ConfigError, MessageError
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.wire import FLAG_CLOSING, Frame, Kind, decode_columns, encoder
+from recovery import HeartbeatConfig, ReplayConfig
+
+MS = 1_000_000
+WALL_NS = 1_700_000_000 * 10**9
+
+
+def core(**options):
+    return PublisherCore(
+        name="feed",
+        session=9,
+        recovery="memory://r",
+        config=PublisherConfig(**options),
+        now_ns=0,
+    )
+
+
+def publish(publisher, *values, topic="t", now_ns=0):
+    for value in values:
+        sequence = publisher.publish(topic, value, None, None, None, now_ns=now_ns, wall_ns=WALL_NS)
+    return sequence
+
+
+def sent(publisher):
+    """(kind, sequence, count) of what goes out on the data path."""
+    frames = [Frame(data) for data in publisher.frames_to_send()]
+    return [(Kind(frame.kind).name, frame.sequence, frame.count) for frame in frames]
+
+
+def test_a_message_of_an_idle_stream_goes_out_at_once():
+    publisher = core()
+    assert publish(publisher, "a", now_ns=MS) == 0
+
+    (data,) = publisher.frames_to_send()
+    frame = Frame(data)
+    assert (frame.topic, frame.session, frame.sequence, frame.count) == ("t", 9, 0, 1)
+    assert decode_columns(frame)[0] == ["a"]
+    assert frame.base_timestamp_ns == WALL_NS
+    assert not publisher.open_batches
+
+
+def test_messages_of_a_busy_stream_share_a_frame_until_they_have_lingered():
+    publisher = core(linger_ms=2.0)
+    publish(publisher, "a", "b", "c", now_ns=MS)
+    assert sent(publisher) == [("DATA", 0, 1)]
+    assert publisher.next_deadline_ns() == 3 * MS
+
+    publisher.handle_timer(now_ns=3 * MS - 1)
+    assert sent(publisher) == []
+    publisher.handle_timer(now_ns=3 * MS)
+    assert sent(publisher) == [("DATA", 1, 2)]
+
+
+def test_a_stream_is_idle_again_after_gather_us():
+    publisher = core(gather_us=50.0)
+    publish(publisher, "a", now_ns=MS)
+    publish(publisher, "b", now_ns=MS + 50_000)
+    assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1)]
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["frames", "datagrams"])
+@pytest.mark.parametrize("gap_us", [10, 30, 100, 400])
+def test_a_burst_does_not_make_a_calm_stream_gather_for_good(grouped, gap_us):
+    """What fills a datagram may be ten messages of 100 µs each."""
+    publisher = core(frame_bytes=1400, linger_ms=5.0)
+    if grouped:
+        publisher.become_group(1400, rng=Random(1), now_ns=0)
+    publish(publisher, *[b"v" * 100] * 30, now_ns=MS)
+    publisher.frames_to_send()
+    for number in range(200):
+        publish(publisher, b"v" * 100, now_ns=2 * MS + number * gap_us * 1000)
+    counts = [count for _, _, count in sent(publisher)]
+    if gap_us < 20:  # gather_us
+        assert min(counts[2:]) > 5
+    else:
+        assert counts[0] > 1
+        assert set(counts[2:]) == {1}
+
+
+@pytest.mark.parametrize("linger_ms", [0.5, 1.0, 5.0])
+@pytest.mark.parametrize("gap_us", [5, 100, 400])
+@pytest.mark.parametrize("value", [1, b"v" * 1000], ids=["small", "large"])
+def test_messages_go_in_time_where_the_timer_is_never_handled(linger_ms, gap_us, value):
+    """A program that keeps the interpreter to itself starves the thread that handles it."""
+    publisher = core(linger_ms=linger_ms)
+    waited_us = []
+    published_us = {}
+    for number in range(0, 2000, 2):
+        now_us = 1000 + number * gap_us
+        for one in range(number, number + 2):  # the second one is gathered
+            published_us[one] = now_us
+            publish(publisher, value, now_ns=now_us * 1000)
+        for _, start, count in sent(publisher):
+            waited_us += [now_us - published_us[one] for one in range(start, start + count)]
+    waited_us += [now_us - published_us[one] for one in range(len(waited_us), 2000)]
+    assert max(waited_us) <= 2 * linger_ms * 1000 + 8 * gap_us
+
+
+@pytest.mark.parametrize("key", [None, "BTCUSDT"])
+@pytest.mark.parametrize("size", [100, 3000])
+def test_frames_are_full_where_messages_follow_one_another_quickly(key, size):
+    publisher, value = core(), b"v" * size
+    for number in range(5 * 131_072 // size):
+        now_ns = 1000 + number * 250
+        publisher.publish("t", value, key, None, None, now_ns=now_ns, wall_ns=WALL_NS)
+        publisher.handle_timer(now_ns=now_ns)
+    alone, *full = [len(data) for data in publisher.frames_to_send()]
+    assert alone < 2 * size + 100
+    assert len(full) >= 4
+    assert min(full) > (0.9 if key is None else 0.7) * 131_072  # room for keys is set aside
+
+
+@pytest.mark.parametrize("frame_bytes", [1400, 131_072])
+@pytest.mark.parametrize(
+    ("value", "key", "headers"),
+    [
+        (b"v" * 10, None, {"h": "x" * 100}),
+        (b"v" * 10, None, {"h": "x" * 500}),
+        (1, "1234567890", None),
+        (b"v" * 100, None, None),
+    ],
+)
+def test_what_is_beside_the_values_makes_neither_looks_nor_small_frames(
+    frame_bytes, value, key, headers
+):
+    publisher = core(frame_bytes=frame_bytes)
+    looks, columns = 0, 0
+    for number in range(4000):
+        now_ns = 1000 + number
+        batch = publisher.open_batches.get("t")
+        if batch is not None:  # what Publisher.publish does
+            encoder.encode_into(value, batch.buffer, -1)
+            before = batch.limit
+            if key is not None or headers is not None:
+                batch.add_columns(key, None, headers)
+            columns = max(columns, before - batch.limit)
+            if len(batch.buffer) < batch.limit:
+                batch.end, batch.next = len(batch.buffer), batch.next + 1
+                continue
+            batch.repair()
+            looks += 1
+        publisher.publish("t", value, key, None, headers, now_ns=now_ns, wall_ns=WALL_NS)
+    frames = sent(publisher)
+    fits = frame_bytes // (len(encoder.encode(value)) + columns)
+    counts = [count for _, _, count in frames[1:]]
+    assert not counts or min(counts) >= min(0.9 * fits, fits - 8)
+    assert looks <= len(frames) + 20
+
+
+def test_one_busy_stream_does_not_hold_up_another():
+    publisher = core()
+    publish(publisher, "a", "b", now_ns=MS)
+    publish(publisher, "x", topic="u", now_ns=MS)
+    assert sent(publisher) == [("DATA", 0, 1), ("DATA", 0, 1)]
+
+
+def test_flush_sends_what_is_gathered():
+    publisher = core()
+    publish(publisher, "a", "b", "c")
+    publisher.flush(now_ns=0)
+    assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 2)]
+    assert publisher.pending == 0
+
+
+def test_many_at_once_come_behind_what_was_gathered():
+    publisher = core()
+    publish(publisher, "a", "b")
+    taken = publisher.publish_many(
+        "t", [1, 2, 3], None, None, 0, now_ns=0, wall_ns=WALL_NS, count=10
+    )
+    assert taken == 3
+    assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1), ("DATA", 2, 3)]
+    assert publisher.published == 5
+
+
+def test_heartbeats_come_ever_more_rarely_after_the_last_data():
+    publisher = core()
+    publish(publisher, "a")
+    publisher.frames_to_send()
+    times = []
+    for _ in range(10):
+        now_ns = publisher.next_deadline_ns()
+        publisher.handle_timer(now_ns=now_ns)
+        assert sent(publisher) == [("HEARTBEAT", 1, 0)]
+        times.append(now_ns // MS)
+
+    waits = [after - before for before, after in zip([0, *times], times, strict=False)]
+    assert waits == [10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]
+    assert publisher.beats.sent == 10
+
+
+def test_data_puts_the_heartbeat_off_and_starts_it_over():
+    publisher = core()
+    publish(publisher, "a")
+    publisher.handle_timer(now_ns=10 * MS)
+    publish(publisher, "b", now_ns=25 * MS)
+    publisher.frames_to_send()
+    publisher.handle_timer(now_ns=34 * MS)
+    assert sent(publisher) == []
+    publisher.handle_timer(now_ns=35 * MS)
+    assert sent(publisher) == [("HEARTBEAT", 2, 0)]
+
+
+def test_data_that_ends_a_silence_says_that_a_heartbeat_is_due_sooner():
+    publisher, woken = core(), []
+    publisher.beats.sooner = lambda: woken.append(publisher.next_deadline_ns() // MS)
+    publish(publisher, "a", now_ns=MS)
+    publish(publisher, "b", now_ns=2 * MS)  # whoever waits for the first one's, waits no longer
+    assert woken == [11]
+    for _ in range(4):
+        publisher.handle_timer(now_ns=publisher.next_deadline_ns())
+    publish(publisher, "c", now_ns=100 * MS)
+    assert woken == [11, 110]
+
+
+def test_every_stream_has_heartbeats_of_its_own():
+    publisher = core(heartbeat=HeartbeatConfig(initial_ms=10, ceiling_ms=10))
+    for index in range(5):
+        publish(publisher, "a", topic=f"t{index}", now_ns=index * MS)
+    publisher.frames_to_send()
+    publisher.handle_timer(now_ns=20 * MS)
+    topics = [Frame(data).topic for data in publisher.frames_to_send()]
+    assert topics == ["t0", "t1", "t2", "t3", "t4"]
+
+
+def test_a_heartbeat_tells_what_is_kept():
+    publisher = core(replay=ReplayConfig(frames_max=2))
+    for index in range(5):
+        publish(publisher, "a", now_ns=index * MS)
+    publisher.frames_to_send()
+    publisher.handle_timer(now_ns=20 * MS)
+
+    (data,) = publisher.frames_to_send()
+    frame = Frame(data)
+    assert frame.sequence == 5
+    assert control.read_body(frame, control.Heartbeat).earliest == 3
+
+
+def test_closing_flushes_and_says_so_again_and_again():
+    publisher = core()
+    publish(publisher, "a", "b")
+    publisher.frames_to_send()
+    publisher.begin_close(now_ns=0)
+    publisher.handle_timer(now_ns=0)
+    frames = [Frame(data) for data in publisher.frames_to_send()]
+    assert [frame.kind for frame in frames] == [Kind.DATA, Kind.HEARTBEAT, Kind.WELCOME]
+    assert frames[-1].flags & FLAG_CLOSING
+    assert frames[1].sequence == 2
+
+    publisher.handle_timer(now_ns=publisher.next_deadline_ns())
+    kinds = [Frame(data).kind for data in publisher.frames_to_send()]
+    assert kinds.count(Kind.WELCOME) <= 1
+
+
+def test_old_frames_are_forgotten_by_the_timer():
+    publisher = core(replay=ReplayConfig(age_ms_max=100))
+    publish(publisher, "a")
+    assert publisher.head("t") == (0, 1)
+    publisher.handle_timer(now_ns=100 * MS)
+    assert publisher.head("t") == (1, 1)
+
+
+TOPICS = {
+    "not a str": 5,
+    "none": None,
+    "empty": "",
+    "too long": "é" * 128,
+    "with a zero byte": "a\0b",
+    "like a prefix": "a*",
+    "not UTF-8": "\ud800",
+}
+
+
+@pytest.mark.parametrize("topic", TOPICS.values(), ids=TOPICS)
+def test_a_topic_that_is_none_is_refused(topic):
+    publisher = core()
+    with pytest.raises(MessageError, match="topic"):
+        publish(publisher, "a", topic=topic)
+    assert publisher.published == 0
+    assert publisher.heads() == {}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"streams_max": 2}, {"replay": ReplayConfig(streams_max=2)}],
+    ids=["its own bound", "the replay buffer's bound"],
+)
+def test_a_topic_too_many_is_refused_and_the_others_go_on(options):
+    publisher = core(**options)
+    publish(publisher, 0, topic="a")
+    publish(publisher, 0, topic="b")
+    with pytest.raises(ConfigError, match="streams_max"):
+        publish(publisher, 0, topic="c")
+
+    assert publish(publisher, 1, topic="a", now_ns=MS) == 1
+    assert publisher.published == 3
+
+
+def test_a_frame_that_the_replay_buffer_cannot_keep_is_sent_all_the_same():
+    publisher = core(replay=ReplayConfig(bytes_max=1000))
+    publish(publisher, "a")
+    publish(publisher, bytes(5000), now_ns=MS)
+    publish(publisher, "b", now_ns=2 * MS)
+    assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1), ("DATA", 2, 1)]
+    assert publisher.head("t") == (0, 3)
+    assert publisher.replay.frames_refused == 1

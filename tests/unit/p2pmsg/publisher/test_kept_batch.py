@@ -1,0 +1,257 @@
+"""What a kept batch has accepted can be put together from its slot at any moment."""
+
+import mmap
+import struct
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2pmsg import wire
+from p2pmsg.errors import MessageError
+from p2pmsg.frames import decode_frame
+from p2pmsg.publisher.kept_batch import KeptBatch, _ends_of_values, frame_of
+
+pytest.importorskip("recovery.log")
+
+from recovery.log import MemoryStore, Tail, TailContent, TailSlot
+
+TOPIC, SESSION = "é/t", 2**63 + 5
+PREFIX = wire.stream_prefix(TOPIC, SESSION)
+SLOT = 8192
+
+
+def slot_of(slot_bytes=SLOT):
+    return Tail(MemoryStore(), slot_bytes).take()
+
+
+def batch_of(slot, first=7, base_ns=10**18):
+    return KeptBatch(slot, SESSION, TOPIC.encode(), PREFIX, first, base_ns, 0, SLOT, bytearray())
+
+
+def add(batch, value, key=None, timestamp_ns=None, headers=None):
+    """Accept a message, as the core does; False where there is no room."""
+    end = batch.put(value)
+    columns = (key, timestamp_ns, headers)
+    if any(column is not None for column in columns) and not batch.add_columns(*columns):
+        batch.repair()
+        return False
+    batch.end, batch.next = end, batch.next + 1
+    batch.commit()
+    return True
+
+
+def left_by_a_kill(slot):
+    """Return the messages that the next process finds, from a copy of the memory as it is."""
+    copy = mmap.mmap(-1, len(slot.memory))
+    copy[:] = slot.memory[:]
+    content = TailContent(TailSlot(slot.number, copy))
+    made = frame_of(content)
+    if made is None:
+        return content, [], None
+    frame, count, latest = made
+    messages = list(decode_frame(frame))
+    assert len(messages) == count
+    return content, messages, latest
+
+
+def test_a_slot_says_whose_messages_it_has():
+    batch = batch_of(slot := slot_of())
+    add(batch, "a")
+    content, (message,), latest = left_by_a_kill(slot)
+
+    assert (content.session, content.topic, content.first) == (SESSION, TOPIC, 7)
+    assert (message.value, message.sequence, message.timestamp_ns) == ("a", 7, 10**18)
+    assert latest == 10**18
+
+
+def test_what_is_not_committed_is_no_message():
+    batch = batch_of(slot := slot_of())
+    add(batch, "a")
+    batch.put("b")
+
+    assert [message.value for message in left_by_a_kill(slot)[1]] == ["a"]
+
+
+def test_columns_of_a_message_that_was_refused_are_not_given_to_the_next():
+    batch = batch_of(slot := slot_of())
+    add(batch, 1)
+    batch.put(2)
+    batch.add_columns("key", None, None)
+    batch.repair()
+    add(batch, 3)
+
+    assert [(m.value, m.key) for m in left_by_a_kill(slot)[1]] == [(1, None), (3, None)]
+
+
+def test_a_message_that_is_taken_back_is_no_message():
+    batch = batch_of(slot := slot_of())
+    add(batch, 1)
+    end = batch.end
+    add(batch, 2, key="k")
+    batch.seal()
+    batch.end, batch.next = end, batch.next - 1
+    batch.repair()
+
+    assert [(m.value, m.key) for m in left_by_a_kill(slot)[1]] == [(1, None)]
+
+
+def test_columns_beyond_the_slot_are_refused():
+    batch = batch_of(slot := slot_of())
+    assert add(batch, 1, headers={"h": bytes(SLOT - 100)})
+    assert not add(batch, 2, headers={"h": bytes(100)})
+
+    assert [message.value for message in left_by_a_kill(slot)[1]] == [1]
+
+
+def test_a_value_beyond_the_slot_is_in_the_frame():
+    batch = batch_of(slot := slot_of())
+    add(batch, 1)
+    add(batch, bytes(2 * SLOT))
+
+    assert batch.end >= batch.full_bytes  # so that it is sealed before the call returns
+    frame, _ = batch.seal()
+    assert [message.value for message in decode_frame(bytes(frame))] == [1, bytes(2 * SLOT)]
+    assert [message.value for message in left_by_a_kill(slot)[1]] == [1]
+
+
+def test_a_refused_value_beyond_the_slot_takes_none_along():
+    batch = batch_of(slot := slot_of())
+    add(batch, 1, key="k")
+    for number in (2, 3):
+        batch.put(bytes(2 * SLOT))  # which is larger than a message may be
+        batch.repair()
+        # As `Publisher.publish` does, which looks at neither buffer nor slot.
+        packed = msgpack.packb(number)
+        batch.memory[batch.end : batch.end + len(packed)] = packed
+        batch.end, batch.next = batch.end + len(packed), batch.next + 1
+        batch.header[0] = batch.end
+
+    assert [message.value for message in left_by_a_kill(slot)[1]] == [1, 2, 3]
+    for _ in range(2):  # the log may not take the frame at once
+        assert [m.value for m in decode_frame(bytes(batch.seal()[0]))] == [1, 2, 3]
+
+
+def test_a_batch_is_sealed_again_where_it_could_not_be_written():
+    batch = batch_of(slot_of())
+    add(batch, 1, key="k")
+    first, _ = batch.seal()
+    first = bytes(first)
+
+    assert bytes(batch.seal()[0]) == first
+
+
+def test_a_refused_column_leaves_the_batch_as_it_was():
+    batch = batch_of(slot := slot_of())
+    add(batch, 1)
+    refused = [(5, None, None), ("k", 2**80, None), (None, None, {1: 2}), (None, -(2**62), None)]
+    for columns in refused:
+        batch.put(2)
+        with pytest.raises(MessageError):
+            batch.add_columns(*columns)
+        batch.repair()
+    add(batch, 3)
+
+    assert [(m.value, m.key, m.headers) for m in left_by_a_kill(slot)[1]] == [
+        (1, None, None),
+        (3, None, None),
+    ]
+
+
+def test_a_free_slot_has_no_messages():
+    store = MemoryStore()
+    tail = Tail(store, SLOT)
+    batch = batch_of(slot := tail.take())
+    add(batch, 1)
+    tail.give_back(slot)
+    assert tail.take() is slot
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False)
+    | st.text(max_size=40) | st.binary(max_size=300),
+    lambda inner: st.lists(inner, max_size=20)
+    | st.dictionaries(st.text(max_size=5), inner, max_size=20),
+    max_leaves=20,
+)  # fmt: skip
+TIMES = st.none() | st.integers(10**18 - 10**9, 10**18 + 10**9)
+KEYS = st.none() | st.text(max_size=10)
+HEADERS = st.none() | st.dictionaries(st.text(max_size=5), st.integers(0, 9), max_size=3)
+MESSAGES = st.tuples(VALUES, KEYS, TIMES, HEADERS)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(MESSAGES, st.booleans()), max_size=20))
+def test_at_any_moment_what_was_accepted_is_left(steps):
+    batch = batch_of(slot := slot_of(64 * 1024))
+    wanted = []
+    for (value, key, timestamp_ns, headers), is_repaired in steps:
+        if is_repaired:  # Ctrl-C came before it was accepted
+            batch.put(value)
+            batch.add_columns(key, timestamp_ns, headers)
+            batch.repair()
+        assert add(batch, value, key, timestamp_ns, headers)
+        wanted.append((value, key, 10**18 if timestamp_ns is None else timestamp_ns, headers))
+
+        _, messages, latest = left_by_a_kill(slot)
+        assert [(m.value, m.key, m.timestamp_ns, m.headers) for m in messages] == wanted
+        assert latest >= max(time_ns for _, _, time_ns, _ in wanted)
+    if steps:
+        messages = decode_frame(bytes(batch.seal()[0]))
+        assert [(m.value, m.key, m.timestamp_ns, m.headers) for m in messages] == wanted
+
+
+@given(st.lists(VALUES, max_size=10))
+def test_the_ends_of_values_are_where_another_library_put_them(values):
+    ends, data = [], b""
+    for value in values:
+        data += msgpack.packb(value)
+        ends.append(len(data))
+
+    assert _ends_of_values(data) == ends
+
+
+SIZES = (1, 2, 4, 8, 16, 3, 300, 70_000)
+EXTENSIONS = [msgpack.packb(msgpack.ExtType(5, bytes(size))) for size in SIZES]
+
+
+def test_extensions_have_ends_too():
+    data = b"".join(EXTENSIONS)
+
+    assert len(_ends_of_values(data)) == len(EXTENSIONS)
+
+
+@given(st.binary(min_size=1, max_size=60))
+def test_no_bytes_at_all_do_anything_but_raise(data):
+    try:
+        ends = _ends_of_values(data)
+    except ValueError:
+        return
+    assert ends[-1] == len(data)
+    assert ends == sorted(ends)
+
+
+@pytest.mark.parametrize("record", [1, None, [1, 2], ["k", 1, 2, 3], [0, 5, None, None]], ids=str)
+def test_columns_that_are_none_are_told(record):
+    batch = batch_of(slot := slot_of())
+    add(batch, 1, key="k")
+    data = msgpack.packb(record)
+    slot.memory[slot.bytes_max : slot.bytes_max + len(data)] = data
+    slot.header[1] = len(data)
+
+    with pytest.raises(ValueError, match="columns"):
+        left_by_a_kill(slot)
+
+
+@pytest.mark.parametrize("at", range(7))
+@pytest.mark.parametrize("number", [0, 2**64 - 1, 2**40])
+def test_a_damaged_slot_is_told_and_read_by_nobody(at, number):
+    batch = batch_of(slot := slot_of())
+    add(batch, 1, key="k")
+    struct.pack_into("=Q", slot.memory, len(slot.memory) - 4096 + 8 * at, number)
+    try:
+        content = TailContent(TailSlot(0, slot.memory))
+        frame_of(content)
+    except ValueError as error:
+        assert "damaged" in str(error) or "message" in str(error) or "values" in str(error)

@@ -1,0 +1,414 @@
+"""When a publisher's log is to be forced to the disk."""
+
+import errno
+import struct
+from contextlib import nullcontext
+from random import Random
+
+import pytest
+
+from p2pmsg import LogConfig, LogFailedError, LogFormatError, PublisherConfig
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.publisher.log import PublisherLog
+from recovery import ReplayBuffer
+from recovery.log import LogWriter, MemoryStore, memory_store, truncate, verify
+
+MS = 1_000_000
+INTERVAL_NS = 100 * MS
+FRAME = bytes(1000)
+FULL_BYTES = 128 * 1024
+
+
+def log_of(store=None, **options):
+    config = LogConfig("log", **options)
+    return PublisherLog(config, session=1, wall_ns=0, store=store or MemoryStore())
+
+
+def append(log, count=1):
+    for _ in range(count):
+        log.append("t", log.next("t"), 1, FRAME, 0, 0)
+
+
+def is_settled(log, now_ns=0):
+    """Bring to the disk what opening the log has written."""
+    log.sync(nullcontext())
+    return log.next_deadline_ns(now_ns=now_ns) is None
+
+
+def test_it_is_due_an_interval_after_the_first_frame():
+    log = log_of()
+    assert is_settled(log)
+    append(log)
+    assert log.next_deadline_ns(now_ns=5 * MS) == 5 * MS + INTERVAL_NS
+    append(log)
+    assert log.next_deadline_ns(now_ns=50 * MS) == 5 * MS + INTERVAL_NS
+    log.sync(nullcontext())
+    assert log.next_deadline_ns(now_ns=50 * MS) is None
+
+
+def test_it_is_due_at_once_when_so_many_bytes_wait():
+    log = log_of(fsync_bytes=10 * len(FRAME))
+    assert is_settled(log)
+    append(log, 9)
+    assert log.next_deadline_ns(now_ns=5 * MS) == 5 * MS + INTERVAL_NS
+    append(log)
+    assert log.next_deadline_ns(now_ns=6 * MS) == 6 * MS
+    log.sync(nullcontext())
+    assert log.next_deadline_ns(now_ns=7 * MS) is None
+
+
+@pytest.mark.parametrize("fsync", ["interval", "always"])
+def test_one_sync_is_for_all_that_waits(fsync, monkeypatch):
+    log, synced = log_of(fsync=fsync), []
+    assert is_settled(log)
+    sync = memory_store._File.sync
+    monkeypatch.setattr(memory_store._File, "sync", lambda file: (synced.append(file), sync(file)))
+    for _ in range(5):
+        synced.clear()
+        append(log, 200)
+        assert not synced
+        log.sync(nullcontext())
+        assert len(synced) == 1
+
+
+def test_with_never_nothing_is_due_however_much_waits():
+    log = log_of(fsync="never", fsync_bytes=1)
+    append(log, 20)
+    assert log.next_deadline_ns(now_ns=0) is None
+
+
+@pytest.mark.parametrize("on_error", ["raise", "continue"])
+@pytest.mark.parametrize("fsync", ["interval", "always"])
+def test_nothing_is_due_any_more_when_it_has_failed_once(fsync, on_error):
+    store = MemoryStore()
+    log = log_of(store, fsync=fsync, on_error=on_error, fsync_bytes=1)
+    assert is_settled(log)
+    append(log)
+    assert log.next_deadline_ns(now_ns=3) == 3
+    store.failing = {"sync": OSError(errno.EIO, "Input/output error")}
+    log.sync(nullcontext())
+    assert (log.broken or log.failed).endswith("Input/output error")
+    # Or else the publisher's thread would never sleep again.
+    assert log.next_deadline_ns(now_ns=4) is None
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("how", ["publish", "publish_alone", "publish_many"])
+def test_a_stream_goes_on_where_an_interrupt_struck_between_log_and_buffer(how, size, monkeypatch):
+    log = log_of()
+    core = PublisherCore(
+        name="p", session=log.session, recovery="memory://r", config=PublisherConfig(), now_ns=0,
+        log=log,
+    )  # fmt: skip
+    values = [bytes([number]) * size for number in range(20)]
+
+    def publish(number, now_ns):
+        if how == "publish_many":
+            times = {"now_ns": now_ns, "wall_ns": 1}
+            core.publish_many("t", [values[number]], None, None, 0, **times, count=1)
+            return
+        nothing = (None, None, None)
+        if how == "publish" or core.publish_alone("t", values[number], *nothing, now_ns, 1) < 0:
+            core.publish("t", values[number], *nothing, now_ns=now_ns, wall_ns=1)
+
+    append, strikes = ReplayBuffer.append, iter([False, True, True, *[False] * 50])
+
+    def strike(*arguments, **options):
+        if next(strikes):
+            raise KeyboardInterrupt
+        append(*arguments, **options)
+
+    monkeypatch.setattr(ReplayBuffer, "append", strike)
+    interrupted = 0
+    for number in range(20):
+        try:
+            publish(number, number * 10**9)
+            core.flush(now_ns=number * 10**9)
+        except KeyboardInterrupt:
+            interrupted += 1
+    core.flush(now_ns=20 * 10**9)
+    assert interrupted == 2
+    assert log.next("t") == core.replay.next("t") >= 18
+    # What was struck is in the log, and nothing else suffers.
+    ends = [(kept.start, kept.stop) for kept in log._reader.frames(log.session, "t", 0, 99, 2**30)]
+    assert [start for start, _ in ends] == [0, *(stop for _, stop in ends[:-1])]
+    assert ends[-1][1] == log.next("t")
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("how", ["publish", "publish_alone", "publish_many"])
+def test_a_frame_is_in_the_log_before_it_may_go_out(how, size):
+    log = log_of()
+    core = PublisherCore(
+        name="p", session=log.session, recovery="memory://r", config=PublisherConfig(), now_ns=0,
+        log=log,
+    )  # fmt: skip
+    append, logged = log.append, []
+
+    def append_first(topic, start, count, frame, *rest):
+        append(topic, start, count, frame, *rest)
+        assert not core.outbox
+        logged.append(bytes(frame))
+
+    log.append = append_first
+    nothing = (None, None, None)
+    core.publish("t", b"first", *nothing, now_ns=0, wall_ns=1)
+    core.flush(now_ns=0)
+    for number in range(1, 20):
+        assert list(map(bytes, core.outbox)) == logged[-1:]
+        core.outbox.clear()
+        now_ns, value = number * 10**9, bytes([number]) * size
+        if how == "publish_many":
+            core.publish_many("t", [value] * 3, None, None, 0, now_ns=now_ns, wall_ns=1, count=3)
+        elif how == "publish":
+            core.publish("t", value, *nothing, now_ns=now_ns, wall_ns=1)
+        else:
+            assert core.publish_alone("t", value, *nothing, now_ns, 1) == number
+        core.flush(now_ns=now_ns)
+    assert len(logged) == 20
+    kept = log._reader.frames(log.session, "t", 0, 99, 2**30)
+    assert [one.frame for one in kept] == logged  # byte for byte as it is sent
+
+
+def test_what_the_log_does_not_take_does_not_go_out():
+    store = MemoryStore()
+    log = log_of(store, on_error="raise")
+    core = PublisherCore(
+        name="p", session=log.session, recovery="memory://r", config=PublisherConfig(), now_ns=0,
+        log=log,
+    )  # fmt: skip
+    nothing = (None, None, None)
+    core.publish("t", b"first", *nothing, now_ns=0, wall_ns=1)
+    core.outbox.clear()
+    store.failing = {"write": OSError(errno.EROFS, "Read-only file system")}
+    for publish in (
+        lambda: core.publish_alone("t", b"second", *nothing, 10**9, 1),
+        lambda: core.publish("t", b"second", *nothing, now_ns=2 * 10**9, wall_ns=1),
+        lambda: core.publish_many(
+            "t", [b"second"], None, None, 0, now_ns=3 * 10**9, wall_ns=1, count=1
+        ),
+    ):
+        with pytest.raises(LogFailedError, match="Read-only file system"):
+            publish()
+        assert not core.outbox
+        assert core.replay.next("t") == 1
+
+
+def core_of(store, **options):
+    """Return the core of a publisher on a log that gathers messages in its tail file."""
+    config = LogConfig("log", **options)
+    log = PublisherLog(config, session=1, wall_ns=0, store=store, slot_bytes=FULL_BYTES)
+    return PublisherCore(
+        name="p", session=log.session, recovery="memory://r", config=PublisherConfig(), now_ns=0,
+        log=log,
+    )  # fmt: skip
+
+
+def publish(core, count):
+    """Publish messages that follow one another closely; return the last sequence."""
+    for _ in range(count):
+        last = core.publish("t", 1, None, None, None, now_ns=1, wall_ns=1)
+    assert core.pending
+    return last
+
+
+def reported(core, start, stop):
+    """Return what of a range is reported as lost by a crash."""
+    return [(loss.start, loss.stop) for loss in core.log.split_lost("t", start, stop)[0]]
+
+
+@pytest.mark.parametrize("acknowledge", ["written", "gathered"])
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_crash_of_the_system_gives_no_returned_sequence_again(acknowledge, before):
+    store, options = MemoryStore(), {"reserve": 5, "acknowledge": acknowledge}
+    core = core_of(store, **options)
+    if before:
+        publish(core, before)
+        core.flush(now_ns=1)
+        core.log.sync(nullcontext())
+    last = publish(core, 1000)  # more than are reserved, and in no frame yet
+    store.crash()
+
+    core = core_of(store, **options)
+    following = core.log.next("t")
+    assert following > last
+    assert reported(core, 0, following) == [(before, following)]
+
+
+def test_what_waits_beside_a_log_that_was_cut_is_reported():
+    store = MemoryStore()
+    core = core_of(store, reserve=5)
+    publish(core, 3)
+    core.flush(now_ns=1)
+    last = publish(core, 1000)
+    store.kill()
+    (name,) = [name for name in store.names() if name.endswith(".log")]
+    store.write(name, store.read(name)[:-1])
+
+    core = core_of(store, reserve=5)
+    following = core.log.next("t")
+    assert following > last
+    assert reported(core, 0, following) == [(1, following)]
+
+
+@pytest.mark.parametrize("is_truncated", [True, False])
+@pytest.mark.parametrize("is_rebooted", [True, False])
+def test_what_a_closed_log_could_not_take_is_sent_by_the_next_or_reported(
+    is_truncated, is_rebooted
+):
+    store = MemoryStore()
+    core = core_of(store)
+    publish(core, 3)
+    core.flush(now_ns=1)
+    last = publish(core, 10)
+    if is_truncated:  # by hand, after its publisher was killed
+        store.kill()
+        truncate("log", bytes_max=1, store=store)
+    else:
+        core.log.close(0, keeps_tail=True)
+    if is_rebooted:
+        store.crash()
+
+    core = core_of(store)
+    following = core.log.next("t")
+    if is_rebooted:
+        assert following > last
+        ((start, stop),) = reported(core, 0, following)
+        assert start <= 3
+        assert stop == following
+    else:
+        assert following == last + 1
+        assert core.log.recovered == 10
+
+
+def test_a_disk_that_was_full_when_sequences_were_to_be_reserved_is_over_with():
+    store = MemoryStore()
+    core = core_of(store, reserve=100)
+    publish(core, 60)
+    core.flush(now_ns=1)
+    store.failing = {"replace": OSError(errno.ENOSPC, "No space left on device")}
+    assert core.log.sync(nullcontext())  # the frames have their place, and their sequences
+    publish(core, 60)
+    with pytest.raises(LogFailedError, match="No space left"):
+        core.flush(now_ns=1)
+    store.failing = {}
+
+    assert core.log.broken is None
+    core.flush(now_ns=1)
+    assert core.log.next("t") == 120
+    store.crash()
+    assert core_of(store, reserve=100).log.next("t") >= 120
+
+
+def lost(store):
+    """Kill a publisher that had 3 messages in a frame and 10 in the tail file; return the core."""
+    core = core_of(store, reserve=5)
+    publish(core, 3)
+    core.flush(now_ns=1)
+    publish(core, 10)
+    store.kill()
+    return core
+
+
+TAILS = {
+    "zeros": lambda data: bytes(len(data)),
+    "noise": lambda data: Random(5).randbytes(len(data)),
+    "half": lambda data: data[: len(data) // 2],
+    "page 0": lambda data: data[:4096],
+    "empty": lambda data: b"",
+    "deleted": lambda data: None,
+    "slot": lambda data: data[:-4096] + bytes((5,)) + data[-4095:],
+    "no slots": lambda data: data[:16] + struct.pack("=Q", 8195) + data[24:],
+}
+
+
+@pytest.mark.parametrize("how", TAILS)
+def test_what_was_in_a_tail_file_that_is_damaged_is_reported(how):
+    store = MemoryStore()
+    lost(store)
+    data = store.read("tail")
+    store.remove("tail")
+    damaged = TAILS[how](data)
+    if damaged is not None:
+        store.write("tail", damaged)
+
+    assert bool([*verify("log", store=store)]) == (damaged is not None)
+    core = core_of(store, reserve=5)
+    following = core.log.next("t")
+    assert following >= 13
+    assert reported(core, 0, following) == [(3, following)]
+    store.kill()
+    again = core_of(store, reserve=5)
+    assert again.log.next("t") == following  # it is skipped once
+
+
+def test_a_tail_file_with_values_that_are_none_is_told_and_may_be_deleted():
+    store = MemoryStore()
+    core = lost(store)
+    memory = core.open_batches["t"].slot.memory
+    memory[core.open_batches["t"].end - 1] = 0xC1  # no value begins with it
+    with pytest.raises(LogFormatError, match="delete the file"):
+        core_of(store, reserve=5)
+    store.kill()
+    store.remove("tail")
+
+    assert core_of(store, reserve=5).log.next("t") >= 13
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_tail_file_that_a_crash_of_the_system_has_torn_is_forgotten(is_closed):
+    store = MemoryStore()
+    core = lost(store)
+    data = store.read("tail")
+    if is_closed:  # and its deletion was not on the disk
+        store.kill()
+        core = core_of(store, reserve=5)
+        core.log.close(0)
+    store.crash()
+    store.write("tail", bytes(len(data)))
+    following = core_of(store, reserve=5).log.next("t")
+    store.kill()
+
+    assert core_of(store, reserve=5).log.next("t") == following
+
+
+def test_a_publisher_that_is_killed_again_and_again_while_it_opens_skips_nothing(monkeypatch):
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    store = MemoryStore()
+    for method in ("begin_tail", "accepted", "begin_tail", "expire"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(LogWriter, method, killed)
+            core_of(store)
+        store.kill()
+    core = core_of(store)
+    assert core.log.next("t") == 0
+    publish(core, 10)
+    store.kill()
+    for method in ("accepted", "begin_tail"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(LogWriter, method, killed)
+            core_of(store)
+        store.kill()
+
+    core = core_of(store)
+    assert (core.log.next("t"), reported(core, 0, 10)) == (10, [])
+
+
+def test_a_log_that_was_given_up_is_not_gone_on_with_after_a_crash_of_the_system():
+    store = MemoryStore()
+    core = core_of(store, on_error="continue", reserve=5)
+    publish(core, 3)
+    core.flush(now_ns=1)
+    core.log.sync(nullcontext())
+    store.failing = {"write": OSError(errno.ENOSPC, "No space left on device")}
+    for _ in range(3):  # in no log, and far beyond what was reserved
+        publish(core, 100)
+        core.flush(now_ns=1)
+    assert core.log.failed
+    store.failing = {}
+    store.crash()
+
+    config = LogConfig("log")
+    assert PublisherLog(config, session=77, wall_ns=0, store=store).session == 77  # a new one

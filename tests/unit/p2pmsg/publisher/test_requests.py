@@ -1,0 +1,420 @@
+"""What the publisher's core does for those who ask: probes, NACKs, heads; and for those who lie."""
+
+import pytest
+
+from p2pmsg import control, wire
+from p2pmsg.config import PublisherConfig
+from p2pmsg.publisher import control_queue, heads, requests
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.publisher.requests import matches
+from p2pmsg.wire import Frame, Kind, decode_columns
+from recovery import ReplayConfig, RetransmitConfig
+from tests.unit.p2pmsg.frames import header, heartbeat, joined, nack, probe
+
+MS = 1_000_000
+SESSION = 9
+WALL_NS = 1_700_000_000 * 10**9
+ALICE, BOB = b"alice", b"bob"
+
+
+def core(count=10, **options):
+    """A publisher of `count` messages in as many frames of the topic `t`."""
+    config = PublisherConfig(**options)
+    publisher = PublisherCore(
+        name="feed", session=SESSION, recovery="memory://r", config=config, now_ns=0
+    )
+    for number in range(count):
+        publisher.publish(
+            "t", number, None, WALL_NS + number, None, now_ns=number * MS, wall_ns=WALL_NS
+        )
+    publisher.frames_to_send()
+    return publisher
+
+
+def replies(publisher, *, now_ns=0, count_max=100):
+    """What goes out over the recovery channel: (requester, kind, what)."""
+    found = []
+    desk = publisher.requests
+    while len(found) < count_max and (reply := desk.next_reply(now_ns=now_ns)) is not None:
+        desk.reply_sent(reply, now_ns=now_ns)
+        frame = Frame(reply.frame)
+        if frame.kind == Kind.DATA:
+            found.append((reply.requester, "DATA", (frame.sequence, decode_columns(frame)[0])))
+        elif frame.kind == Kind.REFUSED:
+            body = control.read_body(frame, control.Refused)
+            found.append((reply.requester, "REFUSED", (body.ranges, body.reason)))
+        else:
+            found.append((reply.requester, Kind(frame.kind).name, frame))
+    return found
+
+
+def ask(publisher, data, *, requester=ALICE, now_ns=0):
+    publisher.requests.receive(requester, data, now_ns=now_ns)
+
+
+def test_a_nack_is_answered_with_the_frames_themselves():
+    publisher = core()
+    ask(publisher, nack((2, 4), (7, 8), session=SESSION))
+
+    assert replies(publisher) == [
+        (ALICE, "DATA", (2, [2])),
+        (ALICE, "DATA", (3, [3])),
+        (ALICE, "DATA", (7, [7])),
+    ]
+    assert publisher.requests.messages_repaired == {"buffer": 3, "log": 0}
+    assert publisher.requests.frames_repaired == 3
+
+
+def test_requesters_take_turns():
+    publisher = core()
+    ask(publisher, nack((0, 2), session=SESSION))
+    ask(publisher, nack((5, 7), session=SESSION), requester=BOB)
+    assert [reply[0] for reply in replies(publisher)] == [ALICE, BOB, ALICE, BOB]
+
+
+def test_a_nack_that_is_repeated_at_once_is_not_answered_again():
+    publisher = core()
+    for _ in range(3):
+        ask(publisher, nack((2, 3), session=SESSION))
+        answered = replies(publisher)
+    assert answered == []
+    ask(publisher, nack((2, 3), session=SESSION), now_ns=20 * MS)
+    assert replies(publisher, now_ns=20 * MS) == [(ALICE, "DATA", (2, [2]))]
+
+
+HEAD = 10
+NACKS = {
+    "evicted": ([(0, 3)], [("REFUSED", ([(0, 3)], "evicted"))]),
+    "evicted in part": (
+        [(5, 7)],
+        [("REFUSED", ([(5, 6)], "evicted")), ("DATA", (6, [6]))],
+    ),
+    "future": ([(HEAD, HEAD + 5)], []),
+    "future in part": ([(9, 2**63 - 1)], [("DATA", (9, [9]))]),
+    "everything there is": (
+        [(0, 2**63 - 1)],
+        [("REFUSED", ([(0, 6)], "evicted")), *[("DATA", (n, [n])) for n in range(6, HEAD)]],
+    ),
+    "the same twice": ([(8, 9), (8, 9)], [("DATA", (8, [8]))]),
+    "overlapping": ([(7, 9), (8, 10)], [("DATA", (n, [n])) for n in (7, 8, 9)]),
+    "far in the future": ([(2**62, 2**62 + 1)], []),
+    "no ranges": ([], []),
+}
+
+
+@pytest.mark.parametrize(("ranges", "answers"), NACKS.values(), ids=NACKS)
+def test_a_nack_is_answered_as_far_as_can_be(ranges, answers):
+    publisher = core(replay=ReplayConfig(frames_max=4))
+    ask(publisher, nack(*ranges, session=SESSION))
+
+    assert [reply[1:] for reply in replies(publisher)] == answers
+    assert publisher.requests.invalid == {}
+
+
+def test_what_is_evicted_between_nack_and_answer_is_refused():
+    publisher = core(4, replay=ReplayConfig(frames_max=4))
+    ask(publisher, nack((0, 4), session=SESSION))
+    for number in range(3):
+        now_ns = (10 + number) * MS
+        publisher.publish("t", number, None, None, None, now_ns=now_ns, wall_ns=1)
+
+    assert [reply[1:] for reply in replies(publisher)] == [
+        ("REFUSED", ([(0, 3)], "evicted")),
+        ("DATA", (3, [3])),
+    ]
+
+
+def test_a_frame_that_was_never_kept_is_refused_and_its_neighbours_are_not():
+    publisher = core(2, replay=ReplayConfig(bytes_max=1000))
+    for value in (bytes(5000), 3):
+        publisher.publish("t", value, None, None, None, now_ns=10**9, wall_ns=1)
+        publisher.flush(now_ns=10**9)
+    ask(publisher, nack((0, 4), session=SESSION))
+    assert [reply[1:] for reply in replies(publisher)] == [
+        ("DATA", (0, [0])),
+        ("DATA", (1, [1])),
+        ("REFUSED", ([(2, 3)], "evicted")),
+        ("DATA", (3, [3])),
+    ]
+
+
+def test_ranges_beyond_the_bound_are_refused_for_budget():
+    publisher = core(retransmit=RetransmitConfig(ranges_max=2))
+    ask(publisher, nack((0, 1), (2, 3), (4, 5), session=SESSION))
+    assert ("REFUSED", ([(4, 5)], "budget")) in [reply[1:] for reply in replies(publisher)]
+
+
+def test_a_requester_beyond_its_budget_waits_and_holds_up_nobody():
+    publisher = core(retransmit=RetransmitConfig(budget_bytes_s=1, budget_burst_bytes=60))
+    ask(publisher, nack((0, 10), session=SESSION))
+    ask(publisher, nack((0, 1), session=SESSION), requester=BOB)
+    answered = replies(publisher)
+    assert [reply[0] for reply in answered].count(BOB) == 1
+    assert [reply[0] for reply in answered].count(ALICE) < 10
+    stats = publisher.requests.scheduler.requester_stats()
+    assert stats[ALICE].throttled > 0
+    assert publisher.requests.next_deadline_ns(now_ns=0) > 0
+
+
+def test_a_full_requester_is_left_alone_for_a_while():
+    publisher = core()
+    ask(publisher, nack((0, 2), session=SESSION))
+    reply = publisher.requests.next_reply(now_ns=0)
+    publisher.requests.reply_blocked(reply, now_ns=0)
+    assert publisher.requests.next_reply(now_ns=0) is None
+    later_ns = publisher.requests.next_deadline_ns(now_ns=0)
+    assert 0 < later_ns < 10 * MS
+    assert len(replies(publisher, now_ns=later_ns)) == 2
+
+
+def test_a_requester_that_is_gone_is_forgotten():
+    publisher = core()
+    ask(publisher, nack((0, 10), session=SESSION))
+    publisher.requests.requester_gone(publisher.requests.next_reply(now_ns=0))
+    assert publisher.requests.next_reply(now_ns=0) is None
+    assert len(publisher.requests.scheduler) == 0
+
+
+PROBES = {
+    "latest": (("latest", 0), 10),
+    "earliest": (("earliest", 0), 6),
+    "a sequence": (("sequence", 8), 8),
+    "a sequence that is evicted": (("sequence", 2), 2),
+    "a sequence to come": (("sequence", 50), 50),
+    "a sequence below 0": (("sequence", -5), 0),
+    "a time": (("time", WALL_NS + 8), 8),
+    "a time before all": (("time", 0), 6),
+    "a time to come": (("time", 2 * WALL_NS), 10),
+    "something unknown": (("yesterday", 5), 10),
+}
+
+
+@pytest.mark.parametrize(("start", "expected"), PROBES.values(), ids=PROBES)
+def test_a_probe_is_echoed_over_the_data_path(start, expected):
+    publisher = core(replay=ReplayConfig(frames_max=4))
+    ask(publisher, probe(77, ["t"], *start, session=SESSION))
+
+    (data,) = publisher.frames_to_send()
+    assert data.startswith(wire.control_prefix(Kind.ECHO, 77))
+    body = control.read_body(Frame(data), control.Heads)
+    assert body == control.Heads("feed", [control.Head("t", 6, 10, expected, 0)])
+
+
+def test_a_time_within_a_frame_starts_at_its_message():
+    publisher = core(0)
+    times = [WALL_NS + number * 10 for number in range(10)]
+    publisher.publish_many("t", list(range(10)), None, times, 0, now_ns=0, wall_ns=1, count=10)
+    publisher.frames_to_send()
+    ask(publisher, probe(7, ["t"], "time", WALL_NS + 41, session=SESSION))
+    (data,) = publisher.frames_to_send()
+    assert control.read_body(Frame(data), control.Heads).streams[0].start == 5
+
+
+FILTERS = {
+    "all": (["*"], ["a", "ab", "b"]),
+    "one": (["a"], ["a"]),
+    "a prefix": (["a*"], ["a", "ab"]),
+    "several": (["b", "ab"], ["ab", "b"]),
+    "none": ([], []),
+    "another": (["c"], []),
+}
+
+
+@pytest.mark.parametrize(("patterns", "expected"), FILTERS.values(), ids=FILTERS)
+def test_an_echo_has_the_streams_that_were_asked_for(patterns, expected):
+    publisher = core(0)
+    for topic in ("a", "ab", "b"):
+        publisher.publish(topic, 1, None, None, None, now_ns=0, wall_ns=1)
+    publisher.frames_to_send()
+    ask(publisher, probe(7, patterns, session=SESSION))
+    (data,) = publisher.frames_to_send()
+    topics = [head.topic for head in control.read_body(Frame(data), control.Heads).streams]
+    assert topics == expected
+    assert [topic for topic in ("a", "ab", "b") if matches(topic, patterns)] == expected
+
+
+def test_who_probes_without_end_while_nothing_can_leave_is_not_echoed(monkeypatch):
+    monkeypatch.setattr(control_queue, "ANSWERS_MAX", 5)
+    publisher = core()
+    for number in range(20):
+        ask(publisher, probe(number, session=SESSION))
+    assert len(publisher.frames_to_send()) == 5
+    assert publisher.control.dropped == 15
+    assert publisher.requests.replies_dropped == 0, "they would be counted twice"
+
+
+def test_who_asks_for_heads_without_end_is_not_answered(monkeypatch):
+    monkeypatch.setattr(requests, "REPLIES_MAX", 5)
+    publisher = core()
+    for _ in range(20):
+        ask(publisher, wire.control_frame(Kind.HEADS_REQUEST, SESSION))
+    assert len(replies(publisher)) == 5
+    assert publisher.requests.replies_dropped == 15
+
+
+def test_a_request_for_heads_is_answered_with_its_number():
+    publisher = core(replay=ReplayConfig(frames_max=4))
+    ask(publisher, wire.control_frame(Kind.HEADS_REQUEST, SESSION, sequence=33))
+    ((requester, kind, frame),) = replies(publisher)
+    assert (requester, kind, frame.sequence) == (ALICE, "HEADS", 33)
+    assert control.read_body(frame, control.Heads).streams == [control.Head("t", 6, 10)]
+
+
+def test_subscribers_are_counted_until_they_leave_or_fall_silent():
+    publisher = core(subscriber_timeout_ms=1000)
+    ask(publisher, joined(1, "one", session=SESSION))
+    ask(publisher, joined(2, "two", session=SESSION), requester=BOB)
+    ask(publisher, joined(1, "one", session=SESSION), now_ns=800 * MS)
+    assert {known.name for known in publisher.requests.subscribers.values()} == {"one", "two"}
+
+    publisher.handle_timer(now_ns=1100 * MS)
+    assert set(publisher.requests.subscribers) == {1}
+    leave = wire.control_frame(Kind.LEAVE, SESSION, control.Joined(1, "one"))
+    ask(publisher, leave, now_ns=1100 * MS)
+    assert publisher.requests.subscribers == {}
+
+
+def test_closing_waits_for_every_subscriber_to_say_anew_that_it_has_everything():
+    publisher = core()
+    ask(publisher, joined(1, complete=True, session=SESSION))
+    publisher.begin_close(now_ns=0)
+    assert publisher.requests.incomplete == 1
+    ask(publisher, joined(1, complete=True, session=SESSION))
+    assert publisher.requests.incomplete == 0
+
+
+def test_what_applications_are_done_with_only_grows_and_never_beyond_the_head():
+    publisher = core()  # the head of "t" is 10
+
+    def settle(topic, following):
+        body = control.Settled(topic, following)
+        ask(publisher, wire.control_frame(Kind.SETTLED, SESSION, body))
+        return publisher.requests.settled
+
+    assert settle("t", 7) == {"t": 7}
+    assert settle("t", 3) == {"t": 7}
+    assert settle("t", 2**62) == {"t": 10}
+    assert settle("another", 5) == {"t": 10}
+
+
+HUGE = b"\xdd\xff\xff\xff\xff"
+HOSTILE = {
+    "nothing": (b"", "no topic"),
+    "random bytes": (bytes(range(256)), "magic"),
+    "another session": (nack((0, 1), session=SESSION + 1), "session"),
+    "a kind for subscribers": (heartbeat(5, session=SESSION), "kind"),
+    "data": (header(session=SESSION), "kind"),
+    "a range without messages": (nack((3, 3), session=SESSION), "range"),
+    "a range backwards": (nack((0, 2), (4, 3), session=SESSION), "range"),
+    "a range below 0": (nack((-1, 3), session=SESSION), "body"),
+    "a range beyond all": (nack((0, 2**63), session=SESSION), "body"),
+    "too many ranges": (nack(*[(0, 1)] * 1025, session=SESSION), "body"),
+    "a NACK without body": (wire.control_frame(Kind.NACK, SESSION), "body"),
+    "a NACK that claims to be huge": (
+        header(topic=b"", kind=20, session=SESSION, count=0, body=b"\x92\xa1t" + HUGE),
+        "body",
+    ),
+    "a probe of another shape": (
+        wire.control_frame(Kind.PROBE, SESSION, control.Heartbeat(1)),
+        "body",
+    ),
+    "a probe with a topic too long": (probe(7, ["x" * 300], session=SESSION), "body"),
+    "joined with a name too long": (joined(1, "x" * 256, session=SESSION), "body"),
+    "leave without body": (wire.control_frame(Kind.LEAVE, SESSION), "body"),
+    "settled below 0": (
+        wire.control_frame(Kind.SETTLED, SESSION, control.Settled("t", -1)),
+        "body",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "reason"), HOSTILE.values(), ids=HOSTILE)
+def test_what_is_hostile_is_counted_and_nothing_else(data, reason):
+    publisher = core()
+    for _ in range(3):
+        ask(publisher, data)
+
+    assert publisher.requests.invalid == {reason: 3}
+    assert replies(publisher) == []
+    assert publisher.frames_to_send() == []
+    assert publisher.requests.subscribers == {}
+
+
+def test_a_nack_for_an_unknown_topic_is_not_answered():
+    publisher = core()
+    ask(publisher, nack((0, 5), topic="nothing", session=SESSION))
+    assert replies(publisher) == []
+    assert publisher.heads() == {"t": (0, 10)}
+
+
+def test_who_is_impatient_gets_one_echo_and_another_when_that_has_left():
+    publisher = core()
+    for _ in range(5):
+        ask(publisher, probe(77, ["t"], "latest", 0, session=SESSION))
+        ask(publisher, probe(78, ["t"], "latest", 0, session=SESSION))
+    assert len(publisher.frames_to_send()) == 2
+    ask(publisher, probe(77, ["t"], "latest", 0, session=SESSION))
+    assert len(publisher.frames_to_send()) == 1
+
+
+class TestManyAskers:
+    """Each of whom has a budget of his own."""
+
+    @pytest.fixture
+    def publisher(self, monkeypatch):
+        monkeypatch.setattr(heads, "ALL_AT_ONCE", 250)
+        monkeypatch.setattr(heads, "HEADS_PER_S", 1000)
+        publisher = core(0)
+        for number in range(100):
+            publisher.publish(f"t{number}", 1, None, None, None, now_ns=0, wall_ns=1)
+        publisher.frames_to_send()
+        return publisher
+
+    def question(self, number):
+        body = control.Probe(number, ["*"], "sequence", number)
+        return wire.control_frame(Kind.HEADS_REQUEST, SESSION, body, sequence=number)
+
+    def test_all_together_get_no_more_than_their_budget(self, publisher):
+        for number in range(50):
+            ask(publisher, self.question(number), requester=b"%d" % number)
+        assert len(replies(publisher)) == 3
+        assert publisher.requests.next_deadline_ns(now_ns=0) > 0
+        assert len(replies(publisher, now_ns=1000 * MS)) == 3
+
+    def test_who_had_most_waits_longest(self, publisher):
+        for number in range(20):
+            ask(publisher, self.question(number), requester=BOB)
+            now_ns = publisher.requests.next_deadline_ns(now_ns=0)
+            replies(publisher)
+        ask(publisher, self.question(50), requester=ALICE)
+        now_ns = publisher.requests.next_deadline_ns(now_ns=0)
+        assert [reply[0] for reply in replies(publisher, now_ns=now_ns)] == [ALICE]
+
+    def test_questions_that_wait_are_bounded(self, publisher, monkeypatch):
+        monkeypatch.setattr(heads, "_WAITING_MAX", 5)
+        for number in range(20):
+            ask(publisher, self.question(number), requester=b"%d" % number)
+        assert publisher.requests.heads.throttled == 20 - 3 - 5
+        answered = sum(len(replies(publisher, now_ns=s * 10**9)) for s in range(5))
+        assert answered == 3 + 5
+        assert publisher.requests.next_deadline_ns(now_ns=10**10) is None
+
+    def test_waiting_questions_are_bounded_in_bytes(self, publisher, monkeypatch):
+        monkeypatch.setattr(heads, "_WAITING_BYTES_MAX", 300)
+        for number in range(20):
+            ask(publisher, self.question(number), requester=b"%d" % number)
+        assert 0 < len(publisher.requests.heads._waiting) < 7
+        assert publisher.requests.heads.throttled
+
+
+def test_answers_that_wait_are_bounded_in_bytes(monkeypatch):
+    monkeypatch.setattr(requests, "REPLIES_BYTES_MAX", 1000)
+    publisher = core()
+    for number in range(100):
+        ask(publisher, wire.control_frame(Kind.HEADS_REQUEST, SESSION, sequence=number))
+    desk = publisher.requests
+    answered = replies(publisher)
+    assert 0 < sum(len(reply[2].data) for reply in answered) <= 1000
+    assert len(answered) + desk.replies_dropped == 100
+    ask(publisher, wire.control_frame(Kind.HEADS_REQUEST, SESSION, sequence=1))
+    assert len(replies(publisher)) == 1

@@ -1,0 +1,237 @@
+"""A puller's line and a pusher's core, without a wire between them."""
+
+import pytest
+
+from p2pmsg.queue.frames import Hello
+from p2pmsg.queue.journal.records import JournalState
+from p2pmsg.queue.puller_core import Process, PullerLine
+from p2pmsg.queue.pusher_core import PusherCore
+from p2pmsg.queue.pusher_input import restore
+from p2pmsg.queue.rules import DeadJob, JobQueue, Lot, QueueConfig, QueuedJob
+from p2pmsg.wire import Kind, control_frame
+
+MS = 1_000_000
+KNOCK = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], []))
+"""A hello without a token: whoever sends it is asked who it is."""
+
+
+def make_pusher() -> PusherCore:
+    queue = JobQueue(QueueConfig(), wall_offset_ns=0, first_delivery=1, records=False)
+    return PusherCore(queue, name="jobs", session=7, incarnation=1)
+
+
+def up(line: PullerLine, pusher: PusherCore, connection: bytes = b"a") -> None:
+    while line.outbox:
+        pusher.receive(connection, line.outbox.popleft(), now_ns=0)
+
+
+def down(pusher: PusherCore, line: PullerLine) -> None:
+    while pusher.outbox:
+        line.receive(pusher.outbox.popleft()[1], now_ns=0)
+
+
+def joined(pusher: PusherCore) -> PullerLine:
+    """Return a worker that the pusher took on, over the connection `a`."""
+    line = PullerLine(1, "worker", 4, Process(), now_ns=0)
+    line.handle_timer(now_ns=0)
+    for _ in range(2):
+        up(line, pusher)
+        down(pusher, line)
+    assert line.joined
+    return line
+
+
+def test_what_was_acknowledged_is_told_even_if_the_pusher_asks_again_who_this_is():
+    pusher = make_pusher()
+    pusher.queue.store.push_lot(Lot(0, b"\xc0", [1], 0))
+    line = PullerLine(1, "worker", 4, Process(), now_ns=0)
+
+    def tell() -> None:
+        up(line, pusher)
+        pusher.handle_timer(now_ns=0)
+
+    line.handle_timer(now_ns=0)
+    hello = line.outbox[0]
+    tell()
+    line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    tell()
+    # A hello of before, that had waited for the connection: it is asked who it is once more.
+    down(pusher, line)
+    job = line.take(now_ns=0)
+    pusher.receive(b"a", hello, now_ns=0)
+    down(pusher, line)
+    assert not line.joined
+    assert line.ack(job)
+
+    # This is what `Puller.close` goes by: a puller that left now would take the answer with it.
+    assert line.unsettled
+    for _ in range(4):
+        line.flush(now_ns=0)
+        tell()
+        down(pusher, line)
+    assert not line.unsettled
+    assert pusher.queue.store.in_flight == 0
+    assert pusher.queue.store.done == 1
+
+
+@pytest.mark.parametrize("connection", [b"a", b"b"], ids=["the same", "a new one"])
+def test_a_worker_that_leaves_while_it_is_asked_who_it_is_is_gone(connection):
+    pusher = make_pusher()
+    line = joined(pusher)
+    pusher.queue.store.push_lot(Lot(0, b"\xc0", [1], 0))
+    pusher.handle_timer(now_ns=0)
+    if connection != b"a":
+        pusher.unreachable(b"a", now_ns=0)
+    pusher.receive(connection, KNOCK, now_ns=0)
+    down(pusher, line)
+    assert not line.joined
+    line.leave(now_ns=0)
+    up(line, pusher, connection)
+
+    assert not pusher.queue.workers
+    assert pusher.queue.store.lanes.count == 1
+    assert pusher.queue.lost == 0
+
+
+def test_who_is_asked_again_says_so_once_and_does_not_knock_as_well():
+    """A knock behind the hello would be asked about again, and so on without an end."""
+    pusher = make_pusher()
+    line = joined(pusher)
+    pusher.receive(b"a", KNOCK, now_ns=0)
+    for turn in range(3):
+        down(pusher, line)
+        line.handle_timer(now_ns=0)
+        up(line, pusher)
+        assert pusher.queue.workers[1].cut_ns is None, turn
+    down(pusher, line)
+    assert line.joined
+
+
+def test_who_hears_nothing_more_knocks_again_after_a_beat():
+    pusher = make_pusher()
+    line = joined(pusher)
+    pusher.receive(b"a", KNOCK, now_ns=0)
+    line.receive(pusher.outbox.popleft()[1], now_ns=0)
+    line.outbox.clear()  # the connection took it along
+    line.handle_timer(now_ns=99 * MS)
+    assert not line.outbox
+    line.handle_timer(now_ns=100 * MS)
+    assert len(line.outbox) == 1
+
+
+def test_a_stranger_cannot_send_a_worker_away():
+    pusher = make_pusher()
+    joined(pusher)
+    pusher.receive(b"stranger", control_frame(Kind.QUEUE_LEAVE, 1, None), now_ns=0)
+
+    assert 1 in pusher.queue.workers
+
+
+def test_a_frame_that_is_sent_twice_is_taken_once():
+    """A pusher may send one again that Ctrl-C interrupted right behind the sending."""
+    pusher = make_pusher()
+    line = joined(pusher)
+    pusher.queue.store.push_lot(Lot(0, b"\xc0\xc0", [1, 2], 0))
+    pusher.handle_timer(now_ns=0)
+    ((_, frame),) = pusher.outbox
+    line.receive(frame, now_ns=0)
+    line.receive(frame, now_ns=0)
+
+    assert [job.sequence for job in line.ready] == [0, 1]
+    assert line.received == 2
+    assert line.invalid == {"delivery": 1}
+
+
+def test_message_ids_and_dead_letters_are_taken_over_by_their_age():
+    """In a log, copies come late; what is forgotten first must be the oldest all the same."""
+    state = JournalState()
+    state.seen = {"young": (2, 90 * MS), "old": (1, 10 * MS)}
+    state.dead = {n: DeadJob(QueuedJob(n, b"", 1), "discarded", at) for n, at in ((0, 9), (1, 3))}
+    pusher = make_pusher()
+    restore(pusher, state, now_ns=100 * MS)
+    store = pusher.queue.store
+
+    assert [name for name, _, _ in store.dedup.items()] == ["old", "young"]
+    assert [dead.job.sequence for dead in store.dead.list()] == [1, 0]
+
+
+def test_a_lease_ends_also_while_the_pusher_asks_who_this_is():
+    """Or the thread went round without a pause, and the job was never said to be gone."""
+    pusher = make_pusher()
+    pusher.queue.store.push_lot(Lot(0, b"\xc0\xc0", [1, 2], 0))
+    line = joined(pusher)
+    pusher.handle_timer(now_ns=0)
+    down(pusher, line)
+    job = line.take(now_ns=0)
+    pusher.receive(b"a", KNOCK, now_ns=0)  # a hello of before, that came late
+    down(pusher, line)
+    assert not line.joined
+    later = line.next_deadline_ns() + 40_000 * MS
+
+    line.handle_timer(now_ns=later)
+    assert line.next_deadline_ns() > later
+    assert (job.state, len(line.ready), len(line.open)) == ("gone", 0, 0)
+    assert not line.ack(job)
+
+
+def test_an_extension_is_told_to_the_pusher():
+    pusher = make_pusher()
+    pusher.queue.hold_ns = 1000 * MS
+    pusher.queue.store.push_lot(Lot(0, b"\xc0", [1], 0))
+    line = joined(pusher)
+    pusher.handle_timer(now_ns=0)
+    down(pusher, line)
+    job = line.take(now_ns=0)
+    assert line.extend(job, 5.0)
+    assert line.unsent
+    line.flush(now_ns=0)
+    up(line, pusher)
+    pusher.handle_timer(now_ns=0)
+    down(pusher, line)
+
+    assert pusher.queue.workers[1].extended_ns == 5000 * MS
+    assert not line.unsent
+
+
+@pytest.mark.parametrize("extend_ms", [float("nan"), -1.0, float("inf"), 1e300])
+def test_what_is_no_time_is_counted(extend_ms):
+    pusher = make_pusher()
+    line = joined(pusher)
+    line._extended[7] = extend_ms
+    line.flush(now_ns=0)
+    up(line, pusher)
+    assert pusher.invalid == {"extend": 1}
+    assert pusher.queue.workers[1].extended_ns == 0
+
+
+def test_a_worker_that_settles_nothing_is_asked_for_its_jobs_and_then_loses_them():
+    pusher = make_pusher()
+    queue = pusher.queue
+    queue.hold_ns = 1000 * MS
+    queue.store.push_lot(Lot(0, b"\xc0\xc0\xc0", [1, 2, 3], 0))
+    line = joined(pusher)
+    pusher.handle_timer(now_ns=0)
+    down(pusher, line)
+    job = line.take(now_ns=0)
+    assert len(line.ready) == 2
+    worker = queue.workers[1]
+    queue.heard(worker, now_ns=1000 * MS)
+    pusher.handle_timer(now_ns=1000 * MS)
+    # An honest one gives back what it has not begun.
+    worker.paused_ns = 2**62
+    down(pusher, line)
+    line.flush(now_ns=1000 * MS)
+    while line.outbox:
+        pusher.receive(b"a", line.outbox.popleft(), now_ns=1000 * MS)
+    assert (len(line.ready), worker.hand.count, queue.recalled) == (0, 1, 2)
+
+    later = 1000 * MS + queue._ack_timeout_ns
+    queue.heard(worker, now_ns=later)
+    pusher.handle_timer(now_ns=later)
+    assert (worker.hand.count, queue.held_back) == (0, 1)
+    down(pusher, line)  # it is asked what it has
+    while line.outbox:
+        pusher.receive(b"a", line.outbox.popleft(), now_ns=later)
+    down(pusher, line)
+    assert job.state == "gone"
+    assert line.joined

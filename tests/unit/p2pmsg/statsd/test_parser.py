@@ -1,0 +1,215 @@
+"""The default dialect, line by line; Python's own traps; what nobody should be able to do."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import p2pmsg
+from p2pmsg.statsd.dialect import DIALECTS, STRICT, Dialect, find_dialect
+from p2pmsg.statsd.keys import make_key, split_key
+from p2pmsg.statsd.metric import REASONS, BadLine, Event, Kind, Metric, ServiceCheck
+from p2pmsg.statsd.parser import LINE_BYTES_MAX, parse_line
+from tests.unit.p2pmsg.statsd.cases import as_bytes, load_cases
+
+C, G, MS, S = Kind.COUNTER, Kind.GAUGE, Kind.TIMER, Kind.SET
+
+GOOD = {
+    b"a:1|c": Metric(C, "a", (1.0,)),
+    b"a:-2.5|c|@0.1": Metric(C, "a", (-2.5,), rate=0.1),
+    b"a:1:2|c": Metric(C, "a", (1.0, 2.0)),
+    b"a:.5|ms": Metric(MS, "a", (0.5,)),
+    b"a:1e3|h": Metric(Kind.HISTOGRAM, "a", (1000.0,)),
+    b"a:5.|d": Metric(Kind.DISTRIBUTION, "a", (5.0,)),
+    b"a:3|m": Metric(Kind.METER, "a", (3.0,)),
+    b"a:+3|g": Metric(G, "a", (3.0,), relative=(True,)),
+    b"a:3:-1|g": Metric(G, "a", (3.0, -1.0), relative=(False, True)),
+    b"a:b:c|s": Metric(S, "a", ("b:c",)),
+    b"a:1|c\r": Metric(C, "a", (1.0,)),
+    b"a:1|c|#x:y,z,": Metric(C, "a", (1.0,), tags=("x:y", "z")),
+    b"a:1|c|T12": Metric(C, "a", (1.0,), timestamp_s=12),
+    b"a:1|g|#t|c:id|T12": Metric(
+        G, "a", (1.0,), ("t",), relative=(False,), timestamp_s=12, container="id"
+    ),
+    b"a:1|c|e:it-false,cn-x|card:low": Metric(C, "a", (1.0,)),
+    b"a:1|c|c:ci-1|card:low": Metric(C, "a", (1.0,), container="ci-1"),
+    b"a:1|c|card:low|c:in-7": Metric(C, "a", (1.0,), container="in-7"),
+    b"a:1|c|@0.5|#t:1|c:id|T9|e:x|card:none": Metric(
+        C, "a", (1.0,), ("t:1",), rate=0.5, timestamp_s=9, container="id"
+    ),
+    "ä€ b:1|c".encode(): Metric(C, "ä€ b", (1.0,)),
+    b"_e{1,4}:t|a\\nb": Event("t", "a\nb"),
+    "_e{2,1}:ä|b|#x".encode(): Event("ä", "b", tags=("x",)),
+    b"_sc|n|2|m:a|b": ServiceCheck("n", 2, message="a|b"),
+}
+
+BAD = {
+    b"a": "no_value",
+    b"a:": "no_value",
+    b"a:|c": "no_value",
+    b"a:1": "no_type",
+    b"a:1|": "no_type",
+    b":1|c": "empty_name",
+    b"a\x01:1|c": "bad_name",
+    b"\xff:1|c": "not_utf8",
+    b"a:x|c": "bad_number",
+    b"a:1_000|c": "bad_number",
+    b"a:nan|g": "bad_number",
+    b"a:inf|g": "bad_number",
+    b"a:Infinity|c": "bad_number",
+    b"a: 1|c": "bad_number",
+    b"a:0x10|c": "bad_number",
+    b"a:1e999|c": "not_finite",
+    b"a:" + b"9" * 5000 + b"|c": "not_finite",
+    "a:٣|c".encode(): "bad_number",
+    b"a:1|x": "unknown_type",
+    b"a:1|c|@0": "bad_rate",
+    b"a:1|c|@2": "bad_rate",
+    b"a:1|c|@-1": "bad_rate",
+    b"a:1|c|@nan": "bad_rate",
+    b"a:1|c|@1e-320": "bad_rate",
+    b"a:1|c|@0.5|@0.5": "repeated_section",
+    b"a:1|c|x:y": "unknown_section",
+    b"a:1|c|cx": "unknown_section",
+    b"a:1|c|": "unknown_section",
+    b"a:1|c|c:a|c:b": "repeated_section",
+    b"a:1|c|card:low|card:high": "repeated_section",
+    b"a:1|c|e:a|c:b|e:c": "repeated_section",
+    b"a:1|c|#a|#b": "repeated_section",
+    b"a:1|c|c:": "bad_container",
+    b"a:1|ms|T12": "bad_timestamp",
+    b"a:1|c|T-12": "bad_timestamp",
+    b"a:1::2|c": "no_value",
+    b"_e{9,9}:a|b": "bad_event",
+    b"_e{1,1}:a|bc": "bad_event",
+    b"_sc|a|7": "bad_service_check",
+    b"a" * (LINE_BYTES_MAX + 1): "too_long",
+}
+
+
+@pytest.mark.parametrize(("line", "item"), GOOD.items(), ids=repr)
+def test_a_good_line_is(line, item):
+    assert parse_line(line, STRICT) == [item]
+
+
+@pytest.mark.parametrize(("line", "reason"), BAD.items(), ids=lambda value: repr(value)[:40])
+def test_a_bad_line_is_bad_because_of(line, reason):
+    (item,) = parse_line(line, STRICT)
+
+    assert isinstance(item, BadLine)
+    assert item.reason == reason
+
+
+STYLES = {
+    "influx": b"n,a=b,c=d:1|c",
+    "librato": b"n#a=b,c=d:1|c",
+    "graphite": b"n;a=b;c=d:1|c",
+    "signalfx": b"n[a=b,c=d]:1|c",
+    "dogstatsd": b"n:1|c|#a:b,c:d",
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_tags_are_read_in_the_style_that_was_chosen_and_no_other(style):
+    chosen = replace(STRICT, tag_styles=frozenset({style}))
+    for other, line in STYLES.items():
+        (item,) = parse_line(line, chosen)
+        assert (item.tags == ("a:b", "c:d")) == (other == style)
+
+
+def test_a_comma_in_a_tag_of_graphites_style_makes_no_second_tag():
+    """Only there may a value have one; a key of name and tags sets them apart by commas."""
+    (item,) = parse_line(b"n;a=x,y;b=z:1|c", replace(STRICT, tag_styles=frozenset({"graphite"})))
+    assert item.tags == ("a:x_y", "b:z")
+    assert split_key(make_key(item.name, item.tags)) == ("n", item.tags)
+
+
+TELEGRAF = {
+    b"cpu,host=a,zone=b:1|c": ("cpu", ("host:a", "zone:b")),
+    b"cpu:1|c|#host:a": ("cpu", ("host:a",)),
+    b"cpu,host=a:1|c|#zone:b": ("cpu", ("host:a", "zone:b")),
+    b"cpu,host=a:1|c|@0.5|#zone:b": ("cpu", ("host:a", "zone:b")),
+    b"cpu:1|c": ("cpu", ()),
+}
+
+
+@pytest.mark.parametrize("line", TELEGRAF)
+def test_telegraf_reads_tags_in_the_name_and_after_it(line):
+    (item,) = parse_line(line, DIALECTS["telegraf"])
+    assert (item.name, item.tags, item.values) == (*TELEGRAF[line], (1.0,))
+
+
+SECTIONS = ["@0.5", "#a:b", "c:id", "T5", "e:it-false", "card:low"]
+
+
+@given(st.permutations(SECTIONS), st.integers(0, len(SECTIONS)))
+def test_sections_may_come_in_any_order_and_each_is_read(sections, count):
+    chosen = sections[:count]
+    (item,) = parse_line("|".join(["a:1|c", *chosen]).encode(), STRICT)
+    assert isinstance(item, Metric)
+    assert (item.rate == 0.5) is ("@0.5" in chosen)
+    assert (item.tags == ("a:b",)) is ("#a:b" in chosen)
+    assert (item.container == "id") is ("c:id" in chosen)
+    assert (item.timestamp_s == 5) is ("T5" in chosen)
+
+
+def test_statsd_itself_would_crash_on_this():
+    for rate in (b"@+0.5", b"@ 0.1"):
+        (item,) = parse_line(b"a:1|c|" + rate, DIALECTS["etsy"])
+        assert item.reason == "crashes_statsd"
+
+
+def test_a_dialect_is_found_by_name_or_is_its_own():
+    assert find_dialect("etsy") is DIALECTS["etsy"]
+    assert find_dialect(STRICT) is STRICT
+    with pytest.raises(p2pmsg.ConfigError, match="dialect must be one of strict, etsy"):
+        find_dialect("esty")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("unknown_type", "maybe"), ("rate_max", 0.0), ("tag_styles", frozenset({"xml"}))],
+)
+def test_a_setting_out_of_its_limits_is_refused_by_name(field, value):
+    with pytest.raises(p2pmsg.ConfigError, match=field):
+        Dialect(**{field: value})
+
+
+SEEDS = [
+    line.encode("latin-1")
+    for case in load_cases()["parse_cases"]
+    for line in case.get("lines", [case.get("line")])
+] or list(GOOD)
+
+INSERTS = [b":", b"|", b"#", b"@", b"T1", b"\xff", b"-", b"_"]
+
+
+@st.composite
+def mutated(draw):
+    line = bytearray(draw(st.sampled_from(SEEDS)))
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.integers(0, len(line)))
+        how = draw(st.integers(0, 2))
+        if how == 0:
+            line[at:at] = draw(st.sampled_from(INSERTS))
+        elif how == 1:
+            del line[at : at + draw(st.integers(1, 3))]
+        elif line:
+            line[at % len(line)] = draw(st.integers(0, 255))
+    return bytes(line)
+
+
+@given(st.one_of(st.binary(max_size=80), mutated()), st.sampled_from(list(DIALECTS.values())))
+def test_nothing_makes_it_raise_and_every_number_is_finite(line, dialect):
+    for item in parse_line(line, dialect):
+        if isinstance(item, BadLine):
+            assert item.reason in REASONS
+        elif isinstance(item, Metric):
+            assert item.rate > 0
+            if item.kind is not S:
+                assert all(value - value == 0 for value in item.values)
+
+
+def test_the_cases_are_bytes_coded_as_latin_1():
+    assert as_bytes("Ã©") == "é".encode()

@@ -1,0 +1,229 @@
+import pytest
+
+from p2pmsg.wire import Kind
+from recovery import NackConfig
+from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, nack, probe, refused, welcome
+from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
+
+
+def test_a_welcome_is_answered_with_a_probe_after_its_prefix_was_subscribed_to():
+    talk = Talk(topics=["t", "u*"], start="earliest")
+    talk.hear(welcome(recovery="tcp://127.0.0.1:5"))
+
+    connect, subscribe = talk.core.commands
+    assert (connect.what, connect.endpoint) == ("connect", "tcp://127.0.0.1:5")
+    body = talk.probe()
+    assert subscribe.what == "subscribe"
+    assert echo(body.probe).startswith(subscribe.prefix)
+    assert (body.topics, body.start) == (["t", "u*"], "earliest")
+
+
+def test_a_probe_is_repeated_until_its_echo_comes():
+    talk = Talk()
+    talk.hear(welcome())
+    number = talk.probe().probe
+    talk.pass_ms(350)
+    again = talk.asked(Kind.PROBE)
+    assert len(again) == 5  # after 10, 30, 70, 150 and 250 ms
+    assert {body.probe for _, body, _ in again} == {number}
+
+    talk.hear(echo(number))
+    talk.pass_ms(350)
+    assert [kind for kind, _, _ in talk.asked()] == ["JOINED"]
+
+
+def test_every_welcome_is_probed_anew_and_shows_what_was_missed():
+    talk = Talk().join(head(5))
+    talk.hear(welcome())
+    talk.hear(echo(talk.probe().probe, head(8)))
+    talk.pass_ms(1)
+
+    ((_, body, session),) = talk.asked(Kind.NACK)
+    assert (body.topic, body.ranges, session) == ("t", [(5, 8)], SESSION)
+
+
+def test_an_echo_that_is_not_for_us_means_nothing():
+    talk = Talk().join(head(5))
+    talk.hear(echo(12345, head(99)))
+    talk.pass_ms(1)
+    assert talk.asked(Kind.NACK) == []
+    assert talk.core.invalid == {}
+
+
+STARTS = {
+    "latest": ("latest", 5, [("t", 5, 2)]),
+    "earliest": ("earliest", 2, [("t", 5, 2)]),
+    "a sequence to come": (6, 6, [("t", 6, 1)]),
+}
+
+
+@pytest.mark.parametrize(("start", "begin", "first"), STARTS.values(), ids=STARTS)
+def test_frames_that_came_before_the_echo_are_put_in_their_place(start, begin, first):
+    talk = Talk(start=start)
+    talk.hear(welcome())
+    number = talk.probe().probe
+    talk.hear(data(5, 2))
+    assert talk.read() == []
+    talk.hear(echo(number, head(7, start=begin)))
+    if begin < 5:
+        assert talk.read() == []
+        talk.reply(data(2, 3))
+        first = [("t", 2, 3), *first]
+    assert talk.read() == first
+
+
+def test_a_gap_is_asked_for_at_once_and_repaired():
+    talk = Talk().join(head(0))
+    talk.hear(data(0))
+    talk.hear(data(3))
+    talk.pass_ms(0)
+    ((_, body, _),) = talk.asked(Kind.NACK)
+    assert body.ranges == [(1, 3)]
+    assert talk.read() == [("t", 0, 1)]
+
+    talk.now_ns += 1_000_000
+    talk.reply(data(1, 2))
+    assert talk.read() == [("t", 1, 2), ("t", 3, 1)]
+    assert talk.core.repair_latency.count == 1
+    assert talk.core.recovering == []
+
+
+def test_a_lost_tail_is_shown_by_a_heartbeat():
+    talk = Talk().join(head(0))
+    talk.hear(heartbeat(4))
+    talk.pass_ms(0)
+    assert talk.asked(Kind.NACK)[0][1].ranges == [(0, 4)]
+
+
+def test_what_is_evicted_is_reported_lost_at_once():
+    talk = Talk().join(head(0))
+    talk.hear(data(9))
+    talk.hear(heartbeat(10, earliest=4))
+    assert talk.read() == [("t", 0, 4, "evicted")]
+    talk.reply(refused((4, 6)))
+    assert talk.read() == [("t", 4, 6, "evicted")]
+    talk.reply(data(6, 3))
+    assert talk.read() == [("t", 6, 3), ("t", 9, 1)]
+
+
+def test_a_gap_is_lost_after_its_deadline():
+    talk = Talk(nack=NackConfig(deadline_ms=500)).join(head(0))
+    talk.hear(data(1))
+    talk.pass_ms(499)
+    assert talk.read() == []
+    talk.pass_ms(2)
+    assert talk.read() == [("t", 0, 1, "timeout"), ("t", 1, 1)]
+
+
+def test_a_gap_that_the_publisher_refused_for_budget_is_lost_for_that():
+    talk = Talk(nack=NackConfig(deadline_ms=500)).join(head(0))
+    talk.hear(data(1))
+    talk.reply(refused((0, 1), reason="budget"))
+    assert talk.read() == []
+    talk.pass_ms(501)
+    assert talk.read() == [("t", 0, 1, "budget"), ("t", 1, 1)]
+
+
+def test_a_gap_of_a_silent_publisher_is_lost_because_it_is_gone():
+    talk = Talk(nack=NackConfig(deadline_ms=3000), publisher_timeout_ms=1000).join(head(0))
+    talk.hear(data(1))
+    talk.pass_ms(3001)
+    assert talk.read() == [("t", 0, 1, "publisher_gone"), ("t", 1, 1)]
+
+
+def test_who_does_not_wait_skips():
+    talk = Talk(wait_for_repair=False).join(head(0))
+    talk.hear(data(2))
+    assert talk.read() == [("t", 0, 2, "skipped"), ("t", 2, 1)]
+    talk.pass_ms(100)
+    assert talk.asked(Kind.NACK) == []
+
+
+FORGED = {
+    "data of an unknown session": data(0, session=7),
+    "a heartbeat of an unknown session": heartbeat(5, session=7),
+}
+
+
+@pytest.mark.parametrize("frame", FORGED.values(), ids=FORGED)
+def test_a_forged_session_is_counted_and_dropped(frame):
+    talk = Talk().join(head(0))
+    for _ in range(3):
+        talk.hear(frame)
+    assert talk.core.invalid == {"session": 3}
+    assert set(talk.core.peers) == {SESSION}
+    assert talk.read() == []
+
+
+def test_a_line_on_which_no_welcome_comes_is_connected_anew():
+    talk = Talk()
+    for _ in range(14):
+        talk.hear(data(0))
+        talk.pass_ms(100)
+        talk.hear(heartbeat(1))
+    assert ("reconnect", 0, 0) in talk.commanded()
+
+    talk.join(head(1))
+    talk.pass_ms(3000)
+    assert ("reconnect", 0, 0) not in talk.commanded()
+
+
+REPLIES = {
+    "another session": (data(0, session=7), "session"),
+    "an unknown stream": (data(0, topic="u"), "stream"),
+    "a refusal for an unknown stream": (refused((0, 1), topic="u"), "stream"),
+    "a refusal of nothing": (refused((1, 1)), "range"),
+    "a refusal of another shape": (nack((0, 1)), "kind"),
+    "a heartbeat": (heartbeat(5), "kind"),
+    "a welcome": (welcome(), "kind"),
+    "rubbish": (b"rubbish", "no topic"),
+}
+
+
+@pytest.mark.parametrize(("reply", "reason"), REPLIES.values(), ids=REPLIES)
+def test_a_reply_that_does_not_fit_is_counted_and_dropped(reply, reason):
+    talk = Talk().join(head(0))
+    talk.reply(reply)
+    assert talk.core.invalid == {reason: 1}
+    assert talk.read() == []
+
+
+HOSTILE = {
+    "rubbish": (b"\0" * 50, "magic"),
+    "a kind for publishers": (nack((0, 1)), "kind"),
+    "a probe": (probe(), "kind"),
+    "a heartbeat without topic": (heartbeat(3, topic=""), "topic"),
+    "cut short": (data(0)[:-1], "length"),
+}
+
+
+@pytest.mark.parametrize(("frame", "reason"), HOSTILE.values(), ids=HOSTILE)
+def test_what_is_hostile_on_the_data_path_is_counted_and_dropped(frame, reason):
+    talk = Talk().join(head(0))
+    talk.hear(frame)
+    assert talk.core.invalid == {reason: 1}
+    talk.hear(data(0))
+    assert talk.read() == [("t", 0, 1)]
+
+
+def test_a_head_beyond_all_reason_costs_one_gap():
+    talk = Talk(nack=NackConfig(deadline_ms=200)).join(head(0))
+    talk.hear(heartbeat(2**63 - 1))
+    talk.pass_ms(100)
+    (stream,) = talk.core.streams
+    assert stream.receiver.missing == 2**63 - 1
+    talk.pass_ms(200)
+    assert talk.read() == [("t", 0, 2**63 - 1, "timeout")]
+    assert stream.ledger(0).balanced
+
+
+def test_streams_beyond_the_bound_are_counted_and_dropped():
+    talk = Talk(streams_max=2).join(head(0, topic="a"))
+    for topic in "abcd":
+        talk.hear(data(0, topic=topic))
+    talk.hear(heartbeat(5, topic="e"))
+    talk.hear(welcome())
+    talk.hear(echo(talk.probe().probe, *(head(1, topic=topic) for topic in "abc")))
+    assert talk.read() == [("a", 0, 1), ("b", 0, 1)]
+    assert talk.core.invalid == {"streams_max": 4}
+    assert len(talk.core.streams) == 2

@@ -1,0 +1,192 @@
+"""A subscriber's core with a cursor: where streams begin, and what must be noted before."""
+
+import pytest
+
+from p2pmsg.subscriber.resume import CursorDesk
+from p2pmsg.wire import Kind
+from recovery import CursorConfig, CursorFile, MemoryCursorStore
+from tests.unit.p2pmsg.frames import SESSION, echo, welcome
+from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
+
+NEXT = SESSION + 1
+CONFIG = CursorConfig("a.cursor")
+
+
+class Lives:
+    """A subscriber that dies and comes back, on one cursor."""
+
+    def __init__(self):
+        self.store = MemoryCursorStore()
+
+    def begin(self, *heads, start="latest", topics=(), lines=1, session=SESSION):
+        """Return a new life; with `heads` it has joined and noted that."""
+        self.store.kill()
+        places = [f"tcp://h:{port}" for port in range(1, lines + 1)]
+        self.desk = CursorDesk(CursorFile(self.store, CONFIG), places, list(topics))
+        talk = Talk(start=start, topics=topics, lines=lines, cursor=self.desk)
+        if heads:
+            talk.join(*heads, session=session)
+            self.desk.record(talk.core)
+        return talk
+
+    def commit(self, talk, topic, following):
+        (stream,) = (stream for stream in talk.core.streams if stream.topic == topic)
+        return self.desk.commit([(stream, following)], durable=True)
+
+
+@pytest.fixture
+def lives():
+    return Lives()
+
+
+def starts(talk):
+    return {stream.topic: stream.receiver.start for stream in talk.core.streams}
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest", 2])
+def test_a_stream_resumes_behind_its_last_commit_whatever_start_says(lives, start):
+    talk = lives.begin(head(3))
+    talk.hear(data(3, 10))
+    talk.read()
+    assert lives.commit(talk, "t", 8) == 1
+
+    talk = lives.begin(head(20), start=start)
+    assert starts(talk) == {"t": 8}
+    talk.pass_ms(1)
+    assert talk.asked(Kind.NACK)[0][1].ranges == [(8, 20)]
+
+
+def test_without_a_commit_it_resumes_where_the_first_life_began(lives):
+    lives.begin(head(3))
+    assert starts(lives.begin(head(20))) == {"t": 3}
+
+
+def test_the_first_life_begins_where_start_says(lives):
+    assert starts(lives.begin(head(9, earliest=2, start=2), start="earliest")) == {"t": 2}
+    lives = Lives()
+    assert starts(lives.begin(head(9, start=5), start=5)) == {"t": 5}
+
+
+def test_a_cursor_older_than_what_is_kept_reports_the_exact_loss(lives):
+    lives.commit(lives.begin(head(3)), "t", 8)
+    talk = lives.begin(head(20, earliest=15))
+    assert talk.read() == [("t", 8, 15, "evicted")]
+    talk.pass_ms(1)
+    assert talk.asked(Kind.NACK)[0][1].ranges == [(15, 20)]
+    (stream,) = talk.core.streams
+    assert stream.ledger(0).balanced
+
+
+def test_a_topic_opened_while_nobody_was_there_is_taken_from_its_beginning(lives):
+    lives.begin(head(3))
+    talk = lives.begin(head(3), head(9, topic="u", earliest=4))
+    assert starts(talk) == {"t": 3, "u": 0}
+    assert talk.read() == [("u", 0, 4, "evicted")]
+
+
+def test_a_topic_that_was_not_asked_for_before_begins_where_start_says(lives):
+    lives.begin(head(3), topics=["t"])
+    talk = lives.begin(head(3), head(9, topic="u"), topics=["t", "u"])
+    assert starts(talk) == {"t": 3, "u": 9}
+    # From then on it is known.
+    talk = lives.begin(head(3), head(99, topic="u"), topics=["u"])
+    assert starts(talk)["u"] == 9
+
+
+def test_a_topic_of_a_prefix_that_was_asked_for_is_known(lives):
+    lives.begin(head(3, topic="a1"), topics=["a*"])
+    assert starts(lives.begin(head(9, topic="a2"), topics=["a2"])) == {"a2": 0}
+
+
+def test_a_publisher_that_began_anew_while_nobody_was_there_is_taken_whole(lives):
+    lives.begin(head(3))
+    talk = lives.begin()
+    talk.hear(welcome(NEXT))
+    body = talk.probe()
+    assert (body.start, body.position) == ("sequence", 0)
+    talk.hear(echo(body.probe, head(6, start=0)))
+    assert starts(talk) == {"t": 0}
+
+
+def test_a_publisher_at_another_place_begins_where_start_says(lives):
+    lives.begin(head(3))
+    talk = lives.begin(lines=2)
+    talk.hear(welcome(NEXT), line=1)
+    assert talk.probe().start == "latest"
+
+
+def test_nothing_is_noted_before_it_is_certain_and_joining_waits_for_the_note(lives):
+    talk = lives.begin()
+    talk.hear(welcome())
+    probe = talk.probe().probe
+    assert lives.desk.newcomers == []
+    talk.hear(data(4))  # early: it is not known yet whether it is wanted
+    talk.hear(echo(probe, head(4)))
+    (peer,) = lives.desk.newcomers
+    assert peer.session == SESSION
+    talk.pass_ms(20_000)
+    assert talk.asked(Kind.JOINED) == []  # so the publisher does not count it
+
+    lives.desk.record(talk.core)
+    assert lives.desk.newcomers == []
+    assert lives.desk.file.cursor.sessions[SESSION].streams == {"t": 4}
+    assert lives.desk.file.cursor.places == ("tcp://h:1",)
+    talk.pass_ms(20)
+    assert [kind for kind, *_ in talk.asked(Kind.JOINED)] == ["JOINED"]
+
+
+def test_a_note_that_fails_is_made_again(lives):
+    talk = lives.begin()
+    talk.join(head(4))
+    lives.store.failing["sync_new"] = OSError("no room")
+    for _ in range(2):
+        with pytest.raises(OSError, match="no room"):
+            lives.desk.record(talk.core)
+        assert len(lives.desk.newcomers) == 1
+    lives.store.failing.clear()
+    lives.desk.record(talk.core)
+    assert starts(lives.begin(head(9))) == {"t": 4}
+
+
+def test_only_the_place_of_who_was_noted_is_known(lives):
+    talk = lives.begin(lines=2)
+    talk.hear(welcome(NEXT), line=1)
+    talk.asked()
+    talk.join(head(3), session=SESSION)
+    lives.desk.record(talk.core)
+    talk = lives.begin(lines=2)
+    talk.hear(welcome(NEXT), line=1)
+    assert talk.probe().start == "latest"
+
+
+def test_who_ended_before_it_was_joined_is_noted_too(lives):
+    talk = lives.begin(head(3))
+    talk.hear(welcome(NEXT))
+    talk.hear(data(0, session=NEXT))
+    talk.hear(welcome(NEXT + 1))
+    lives.desk.record(talk.core)
+    assert NEXT in lives.desk.file.cursor.sessions
+    assert lives.desk.committed(talk.core.peers[NEXT].streams["t"]) is None  # 0
+
+
+def test_a_session_that_comes_back_goes_on(lives):
+    """As a publisher that restarts on its log."""
+    talk = lives.begin(head(3))
+    talk.hear(data(3, 2))
+    assert talk.read() == [("t", 3, 2)]
+    lives.commit(talk, "t", 5)
+    talk.hear(welcome())
+    talk.hear(echo(talk.probe().probe, head(9)))
+    assert lives.desk.newcomers == []
+    assert starts(talk) == {"t": 3}
+    talk.pass_ms(1)
+    assert talk.asked(Kind.NACK)[0][1].ranges == [(5, 9)]
+
+
+def test_what_was_forgotten_comes_again_rather_than_not_at_all(lives):
+    lives.commit(lives.begin(head(3)), "t", 8)
+    del lives.desk.file.cursor.sessions[SESSION]
+    lives.desk.file.join(NEXT, ("*",), {}, [])
+    talk = lives.begin()
+    talk.hear(welcome())
+    assert (talk.probe().start, talk.core.lines[0].contacted) == ("sequence", True)

@@ -1,0 +1,282 @@
+"""A subscriber's core whose publisher has gone back: its log came back shorter."""
+
+from p2pmsg import control
+from p2pmsg.config import PublisherConfig
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.publisher.heads import CACHED_HEADS_MIN
+from p2pmsg.subscriber.resume import CursorDesk
+from p2pmsg.wire import Kind
+from recovery import CursorConfig, CursorFile, MemoryCursorStore, Rewound
+from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
+from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
+
+
+def began(at, following, *, topic="t", start=None):
+    return control.Head(topic, 0, following, following if start is None else start, at)
+
+
+def received(count):
+    talk = Talk(start="earliest").join(head(0))
+    talk.hear(data(0, count))
+    assert talk.read() == [("t", 0, count)]
+    return talk
+
+
+def reconnected(talk, *heads):
+    talk.hear(welcome())
+    talk.hear(echo(talk.probe().probe, *heads))
+
+
+def test_a_stream_begins_again_where_the_publishers_life_began():
+    talk = received(10)
+    reconnected(talk, began(4, 6))
+    assert talk.read() == [("t", 4, 10, "rewound")]
+    talk.pass_ms(1)
+    assert [body.ranges for _, body, _ in talk.asked(Kind.NACK)] == [[(4, 6)]]
+    talk.reply(data(4, 2))
+    talk.hear(data(6))
+    assert talk.read() == [("t", 4, 2), ("t", 6, 1)]
+    assert talk.core.streams_rewound == 1
+    former, now = talk.core.streams
+    assert (former.ledger(0).delivered, former.ledger(0).lost) == (10, 0)
+    assert (now.ledger(0).start, now.ledger(0).delivered) == (4, 3)
+    assert all(stream.ledger(0).balanced for stream in (former, now))
+
+
+def test_a_publisher_that_does_not_say_where_it_began_is_followed_from_its_head():
+    talk = received(10)
+    reconnected(talk, head(6))
+    talk.hear(data(6))
+    assert talk.read() == [("t", 6, 10, "rewound"), ("t", 6, 1)]
+
+
+def test_what_was_still_missing_is_lost_before_the_new_messages_come():
+    talk = received(3)
+    talk.hear(data(8, 2))
+    reconnected(talk, began(5, 5))
+    talk.hear(data(5))
+    assert talk.read() == [
+        ("t", 3, 8, "rewound"), ("t", 8, 2), ("t", 5, 10, "rewound"), ("t", 5, 1),
+    ]  # fmt: skip
+    assert [stream.ledger(0).lost for stream in talk.core.streams] == [5, 0]
+
+
+def test_a_topic_that_the_publisher_does_not_know_any_more_has_gone_back_to_its_beginning():
+    talk = received(10)
+    reconnected(talk)
+    talk.hear(data(0, 2))
+    assert talk.read() == [("t", 0, 10, "rewound"), ("t", 0, 2)]
+
+
+def test_an_echo_that_data_has_overtaken_is_no_publisher_that_went_back():
+    talk = received(3)
+    talk.hear(welcome())
+    number = talk.probe().probe
+    talk.hear(data(3, 4))
+    talk.hear(echo(number, began(0, 5)))
+    assert talk.read() == [("t", 3, 4)]
+    assert talk.core.streams_rewound == 0
+
+
+def test_a_stream_that_was_opened_after_the_probe_is_no_publisher_that_went_back():
+    talk = received(3)
+    talk.hear(welcome())
+    number = talk.probe().probe
+    talk.hear(data(0, 2, topic="u"))
+    talk.hear(echo(number, began(0, 3)))
+    assert talk.read() == [("u", 0, 2)]
+    assert talk.core.streams_rewound == 0
+
+
+def test_an_answer_that_others_got_before_is_no_publisher_that_went_back():
+    """A publisher of many topics gives one answer to many; this one was made before the probe."""
+    publisher = PublisherCore(
+        name="feed", session=SESSION, recovery="memory://r", config=PublisherConfig(), now_ns=0
+    )
+    talk = Talk(start="earliest")
+
+    def publish(topic):
+        publisher.publish(topic, 1, None, None, None, now_ns=talk.now_ns, wall_ns=1)
+        publisher.flush(now_ns=talk.now_ns)
+
+    def join():
+        talk.hear(publisher.welcome)
+        _, request = talk.core.requests.pop()
+        publisher.requests.receive(b"s", request, now_ns=talk.now_ns)
+        for frame in publisher.frames_to_send():
+            talk.hear(bytes(frame))
+
+    for number in range(CACHED_HEADS_MIN):
+        publish(f"t{number}")
+    join()
+    assert len(talk.read()) == CACHED_HEADS_MIN
+    publish("t0")
+    publish("new")
+    for frame in publisher.frames_to_send():
+        talk.hear(bytes(frame))
+    assert talk.read() == [("t0", 1, 1), ("new", 0, 1)]
+    join()  # as a second line does
+    assert talk.read() == []
+    assert talk.core.streams_rewound == 0
+
+
+def test_a_subscriber_that_joins_first_may_be_told_what_others_were_told():
+    """Many that join a busy publisher at the same time need one answer, asked twice or not."""
+    talk = Talk()
+    talk.hear(welcome())
+    assert not talk.probe().newer
+    talk.hear(data(0, 3))
+    talk.pass_ms(100)
+    assert not talk.probe().newer
+    talk = received(3)
+    talk.hear(welcome())
+    assert talk.probe().newer
+    talk.pass_ms(100)
+    assert talk.probe().newer
+
+
+def test_who_starts_at_a_sequence_that_is_yet_to_come_says_nothing():
+    talk = Talk(start=50).join(head(3, start=50))
+    reconnected(talk, began(0, 4, start=50))
+    assert talk.read() == []
+    assert talk.core.streams_rewound == 0
+
+
+def lived(talk, life, *heads):
+    """Let the publisher say hello, and answer the probe, in one of its lives."""
+    talk.hear(welcome(life=life))
+    talk.hear(echo(talk.probe().probe, *heads, life=life))
+
+
+def followed(count):
+    """Return a subscriber that had `count` messages of a first life, which said so."""
+    talk = Talk(start="earliest")
+    lived(talk, 1, began(0, 0))
+    talk.hear(data(0, count))
+    talk.hear(heartbeat(count, life=1))
+    assert talk.read() == [("t", 0, count)]
+    return talk
+
+
+def test_a_publisher_that_went_back_and_passed_the_position_again_is_known_by_its_life():
+    talk = followed(10)
+    lived(talk, 2, began(4, 30))
+    assert talk.read() == [("t", 4, 10, "rewound")]
+    talk.pass_ms(1)
+    assert [body.ranges for _, body, _ in talk.asked(Kind.NACK)] == [[(4, 30)]]
+    talk.reply(data(4, 26))
+    talk.hear(data(30))
+    assert talk.read() == [("t", 4, 26), ("t", 30, 1)]
+    assert talk.core.streams_rewound == 1
+
+
+def test_a_publisher_that_went_on_where_it_was_has_not_gone_back():
+    talk = followed(10)
+    lived(talk, 2, began(10, 30))
+    talk.reply(data(10, 20))
+    lived(talk, 3, began(35, 40))
+    talk.reply(data(30, 10))
+    assert talk.read() == [("t", 10, 20), ("t", 30, 10)]
+    assert talk.core.streams_rewound == 0
+
+
+def test_the_same_life_that_is_met_again_has_not_gone_back():
+    talk = followed(10)
+    lived(talk, 1, began(0, 30))
+    talk.reply(data(10, 20))
+    assert talk.read() == [("t", 10, 20)]
+    assert talk.core.streams_rewound == 0
+
+
+def test_what_a_life_did_not_tell_of_proves_nothing():
+    talk = Talk(start="earliest")
+    lived(talk, 1, began(0, 0))
+    talk.hear(data(0, 15))  # of the next life perhaps, whose welcome was lost
+    lived(talk, 2, began(10, 15))
+    assert talk.read() == [("t", 0, 15)]
+    assert talk.core.streams_rewound == 0
+
+
+def test_nothing_of_another_life_is_taken_before_its_echo():
+    talk = followed(10)
+    talk.hear(welcome(life=2))
+    number = talk.probe().probe
+    talk.hear(data(30))
+    talk.hear(heartbeat(31, life=2))
+    talk.reply(data(10, 20))
+    assert talk.read() == []
+    talk.hear(echo(number, began(4, 31), life=2))
+    talk.hear(data(4, 27))
+    assert talk.read() == [("t", 4, 10, "rewound"), ("t", 4, 27)]
+
+
+def test_another_life_is_waited_for_so_long_only():
+    talk = followed(10)
+    talk.hear(welcome(life=2))
+    talk.pass_ms(1001)
+    talk.hear(data(10, 5))
+    assert talk.read() == [("t", 10, 5)]
+
+
+def test_a_heartbeat_of_another_life_is_answered_with_a_probe():
+    talk = followed(10)
+    talk.asked()
+    talk.hear(heartbeat(30, life=2))
+    talk.hear(data(30))
+    talk.hear(echo(talk.probe().probe, began(4, 31), life=2))
+    talk.hear(data(4, 27))
+    assert talk.read() == [("t", 4, 10, "rewound"), ("t", 4, 27)]
+
+
+def test_a_topic_that_the_new_life_began_anew_is_known_for_it():
+    talk = followed(10)
+    lived(talk, 2, began(0, 30))
+    assert talk.read() == [("t", 0, 10, "rewound")]
+
+
+def cursor(store):
+    return CursorDesk(CursorFile(store, CursorConfig("c")), ["memory://p"], [])
+
+
+def received_with_cursor(store, count):
+    """Return a cursor's desk, the talk, and the stream, of which `count` messages have come."""
+    desk = cursor(store)
+    talk = Talk(start="earliest", cursor=desk).join(head(0))
+    desk.record(talk.core)
+    talk.hear(data(0, count))
+    (stream,) = talk.core.streams
+    return desk, talk, stream
+
+
+def test_a_cursor_beyond_the_head_is_set_back_and_the_new_messages_come():
+    store = MemoryCursorStore("c")
+    desk, talk, stream = received_with_cursor(store, 10)
+    talk.read()
+    desk.commit([(stream, 10)], durable=True)
+    store.kill()
+
+    desk = cursor(store)
+    talk = Talk(start="earliest", cursor=desk)
+    reconnected(talk, began(4, 6, start=0))
+    desk.record(talk.core)
+    assert talk.read() == [("t", 4, 10, "rewound")]
+    talk.hear(data(4, 2))
+    assert talk.read() == [("t", 4, 2)]
+    (stream,) = talk.core.streams
+    desk.commit([(stream, 6)], durable=True)
+    store.kill()
+    assert cursor(store).known(SESSION) == {"t": 6}
+
+
+def test_the_commits_of_a_stream_that_has_ended_do_not_pass_the_new_messages():
+    store = MemoryCursorStore("c")
+    desk, talk, stream = received_with_cursor(store, 10)
+    reconnected(talk, began(4, 4))
+    desk.record(talk.core)
+    desk.commit([(stream, 10)], durable=True)
+    store.kill()
+    assert cursor(store).known(SESSION).get("t", 0) <= 4
+
+
+def test_being_rewound_counts_no_loss():
+    assert Rewound(4, 10, "rewound").count == 0

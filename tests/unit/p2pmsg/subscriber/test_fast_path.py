@@ -1,0 +1,142 @@
+"""The short ways give what the long way gives, or leave the frame to it, untouched."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from p2pmsg.message import Message
+from p2pmsg.subscriber.fast_path import take_lone, take_whole
+from p2pmsg.wire import Frame, decode_columns
+from tests.unit.p2pmsg import frames
+from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
+
+COUNT_MAX = 3
+
+
+def lone(core, stream, frame):
+    return take_lone(core, stream, frame, 7)
+
+
+def whole(core, stream, frame):
+    return take_whole(core, stream, frame, 7, COUNT_MAX)
+
+
+def joined(**options):
+    """A subscriber that has read message 4."""
+    talk = Talk(**options).join(head(4))
+    talk.hear(data(4))
+    assert talk.read() == [("t", 4, 1)]
+    return talk, talk.core.last_stream
+
+
+def ledger(stream):
+    return stream.ledger(0), stream.given, stream.given_messages
+
+
+@pytest.mark.parametrize(("take", "count"), [(lone, 1), (whole, 1), (whole, COUNT_MAX)])
+def test_the_next_frame_is_taken_and_counted_as_the_long_way_does(take, count):
+    short, stream = joined()
+    long, other = joined()
+    taken = take(short.core, stream, data(5, count))
+    long.hear(data(5, count))
+
+    assert long.read() == [("t", 5, count)]
+    messages = [taken] if isinstance(taken, Message) else list(taken)
+    assert [message.sequence for message in messages] == [*range(5, 5 + count)]
+    assert {(m.topic, m.value, m.publisher, m.timestamp_ns) for m in messages} == {
+        ("t", b"x", "feed", 1000)
+    }
+    assert ledger(stream) == ledger(other)
+    assert short.core.frames_received == long.core.frames_received
+    assert short.core.lines[0].heard_ns == 7
+    assert not short.core.ready
+    assert short.core.ready_bytes == 0
+
+
+def test_all_columns_of_a_whole_frame_come_along():
+    talk, stream = joined()
+    columns = ([1, 2], ["a", None], [None, {"h": 1}])
+    batch = take_whole(
+        talk.core, stream, frames.data([1, {"k": 2}], sequence=5, columns=columns), 7, COUNT_MAX
+    )
+    first, second = batch
+    assert (first.value, first.key, first.headers, first.timestamp_ns) == (1, "a", None, 1001)
+    assert (second.value, second.key, second.headers) == ({"k": 2}, None, {"h": 1})
+
+
+REFUSED = {
+    "a gap before it": data(6),
+    "a duplicate": data(4),
+    "another stream": data(5, topic="u"),
+    "another session": data(5, session=9),
+    "another kind": frames.header(kind=2, sequence=5),
+    "a sequence out of bounds": data(2**63 - 1),
+    "a body that is not msgpack": frames.header(sequence=5, body=b"\x94\x91\xc1\xc0\xc0\xc0"),
+    "a column too short": frames.header(sequence=5, body=b"\x94\x91\x01\xc0\x90\xc0"),
+    "a wrong count": frames.header(sequence=5, count=2),
+    "a wrong length": data(5)[:-1],
+    "the prefix alone": data(5)[:20],
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("take", [lone, whole])
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_not_the_next_frame_is_left_to_the_long_way(take, what):
+    talk, stream = joined()
+    before = ledger(stream), talk.core.frames_received
+    assert take(talk.core, stream, REFUSED[what]) is None
+    assert (ledger(stream), talk.core.frames_received) == before
+
+
+@pytest.mark.parametrize(("take", "count"), [(lone, 2), (whole, COUNT_MAX + 1)])
+def test_more_messages_than_are_wanted_are_left_to_the_long_way(take, count):
+    talk, stream = joined()
+    assert take(talk.core, stream, data(5, count)) is None
+    talk.hear(data(5, count))
+    assert talk.read() == [("t", 5, count)]
+
+
+bodies = st.one_of(
+    st.builds(
+        lambda lead, value, end: lead + value + end,
+        st.sampled_from([b"\x94\x91\xc4", b"\x94\x91\xc5\x00", b"\x94\x91", b"\x94\x92\xc4"]),
+        st.integers(0, 300).flatmap(lambda size: st.just(bytes([size % 256]) + b"v" * size)),
+        st.sampled_from([b"\xc0\xc0\xc0", b"\xc0\xc0", b"\xc0\xc0\xc0\xc0", b"\xc0\x90\xc0"]),
+    ),
+    st.binary(max_size=12).map(lambda body: b"\x94\x91" + body + b"\xc0\xc0\xc0"),
+)
+
+
+@given(bodies)
+@example(b"\x94\x91\xc5\x00\xff" + b"v" * 255 + b"\xc0\xc0\xc0")  # longer than it need be
+@example(b"\x94\x91\xc4\x00\xc0\xc0\xc0")
+@example(b"\x94\x91\xc4\x00\xc0\xc0")
+def test_a_lone_message_is_read_as_the_long_way_reads_it_or_not_at_all(body):
+    talk, stream = joined()
+    frame = frames.header(sequence=5, body=body)
+    message = lone(talk.core, stream, frame)
+    if message is not None:
+        (value,), *others = decode_columns(Frame(frame))
+        assert (message.value, others) == (value, [None, None, None])
+        assert type(message.value) is type(value)
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5), st.booleans()), max_size=12))
+def test_mixed_with_the_long_way_each_message_comes_once_and_in_order(arrivals):
+    """Frames in any order, some of them offered to the short way first, as the shell does."""
+    short, stream = joined()
+    long, other = joined()
+    got, due = [], []
+    for at, count, hurried in arrivals:
+        frame = data(5 + at, count)
+        taken = whole(short.core, stream, frame) if hurried and not short.core.ready else None
+        if taken is None:
+            short.hear(frame)
+            got += short.read()
+        else:
+            got.append(("t", taken.sequence, len(taken)))
+        long.hear(frame)
+        due += long.read()
+    assert got == due
+    assert ledger(stream) == ledger(other)

@@ -1,0 +1,156 @@
+"""Many streams miss something: they take turns, and who waits for one is not given up."""
+
+from random import Random
+
+import pytest
+
+from p2pmsg import control
+from p2pmsg.subscriber.gaps import TURNS_MAX, Troubled
+from p2pmsg.subscriber.sessions import Peer, Stream
+from p2pmsg.wire import Kind
+from recovery import NackConfig, ReceiverConfig
+from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
+
+DEADLINE_NS = 1000 * MS
+
+
+def make_streams(count, now_ns=0):
+    """Streams of which the first message is missing."""
+    welcome = control.Welcome("feed", "tcp://127.0.0.1:1", -1.0)
+    peer = Peer(7, welcome, returning=False, now_ns=0)
+    config = ReceiverConfig(nack=NackConfig(jitter=0.0, deadline_ms=1000))
+    streams = [Stream(peer, f"t{n}", config, Random(n)) for n in range(count)]
+    for stream in streams:
+        stream.receiver.start_at(0, now_ns=now_ns)
+        stream.receiver.observe_head(1, now_ns=now_ns)
+    return streams
+
+
+def ask(troubled, now_ns):
+    """Ask for what is due, as the core does; return the streams."""
+    asked = []
+    for stream in troubled.take_due(now_ns=now_ns):
+        stream.receiver.handle_timer(now_ns=now_ns)
+        if stream.receiver.nacks_due(now_ns=now_ns):
+            asked.append(stream)
+        else:
+            troubled.pass_on(stream)
+        if stream.receiver.missing:
+            troubled.note(stream)
+        else:
+            troubled.discard(stream)
+    return asked
+
+
+def answer(troubled, stream, now_ns):
+    troubled.answered(stream, now_ns)
+    stream.receiver.receive(0, 1, 10, "frame", now_ns=now_ns, repaired=True)
+    troubled.discard(stream)
+
+
+@pytest.fixture
+def many():
+    troubled, streams = Troubled(DEADLINE_NS), make_streams(TURNS_MAX + 100)
+    assert all(troubled.note(stream) for stream in streams)
+    assert not any(troubled.note(stream) for stream in streams)
+    return troubled, streams
+
+
+def test_as_many_as_have_a_turn_are_asked_for_and_the_others_when_one_is_answered(many):
+    troubled, streams = many
+    assert troubled.next_deadline_ns() == 0
+    assert ask(troubled, 0) == streams[:TURNS_MAX]
+    assert troubled.next_deadline_ns() == 20 * MS  # when the first ones are asked for again
+    assert ask(troubled, 5 * MS) == []
+    answer(troubled, streams[3], 6 * MS)
+    assert troubled.next_deadline_ns() <= 6 * MS
+    assert ask(troubled, 6 * MS) == [streams[TURNS_MAX]]
+
+
+def test_who_has_a_turn_keeps_it_for_its_next_attempts(many):
+    troubled, streams = many
+    ask(troubled, 0)
+    assert ask(troubled, 20 * MS) == streams[:TURNS_MAX]
+
+
+def test_an_answer_ends_a_turn_though_more_is_missing(many):
+    troubled, streams = many
+    first = streams[0]
+    first.receiver.observe_head(9, now_ns=0)
+    ask(troubled, 0)
+    troubled.answered(first, 1 * MS)
+    first.receiver.receive(0, 1, 10, "frame", now_ns=1 * MS, repaired=True)
+    troubled.note(first)
+    assert ask(troubled, 1 * MS) == [streams[TURNS_MAX]]
+    assert first not in ask(troubled, 25 * MS)  # it is due, and behind those that wait
+    for stream in streams[1:TURNS_MAX]:
+        answer(troubled, stream, 26 * MS)
+    assert ask(troubled, 26 * MS) == [*streams[TURNS_MAX + 1 :], first]
+
+
+def test_what_waits_for_its_turn_is_not_given_up_while_there_are_answers(many):
+    troubled, streams = many
+    ask(troubled, 0)
+    for turn in range(100):
+        now_ns = (turn + 1) * 9 * MS
+        answer(troubled, streams[turn], now_ns)
+        assert streams[TURNS_MAX + turn] in ask(troubled, now_ns)
+    last = streams[-1]
+    ask(troubled, now_ns + DEADLINE_NS - 1)
+    assert last.receiver.missing  # it had all of its time from its turn on
+    ask(troubled, now_ns + DEADLINE_NS)
+    assert last.receiver.lost == 1
+
+
+def test_without_any_answer_all_is_given_up_at_the_deadline(many):
+    troubled, streams = many
+    ask(troubled, 0)
+    while (due_ns := troubled.next_deadline_ns()) is not None and due_ns <= DEADLINE_NS:
+        now_ns = due_ns
+        ask(troubled, now_ns)
+    assert now_ns == DEADLINE_NS
+    assert [stream.receiver.lost for stream in streams] == [1] * len(streams)
+    assert not len(troubled)
+
+
+def test_being_stopped_takes_no_time_from_anybody(many):
+    troubled, streams = many
+    ask(troubled, 0)
+    stopped_ns = 5 * DEADLINE_NS
+    troubled.postpone(now_ns=stopped_ns, delay_ns=5 * MS, stopped_ns=stopped_ns)
+    assert troubled.next_deadline_ns() >= stopped_ns + 5 * MS
+    ask(troubled, stopped_ns + 5 * MS)
+    assert not any(stream.receiver.lost for stream in streams)
+
+
+def test_what_the_streams_hold_is_summed_up():
+    troubled, streams = Troubled(DEADLINE_NS), make_streams(3)
+    for n, stream in enumerate(streams):
+        stream.receiver.receive(2, 1, 10 + n, "frame", now_ns=0)
+        troubled.note(stream)
+    assert troubled.bytes_held == 33
+    streams[0].receiver.receive(3, 1, 100, "frame", now_ns=0)
+    troubled.note(streams[0])
+    assert troubled.bytes_held == 133
+    assert troubled.discard(streams[1])
+    assert not troubled.discard(streams[1])
+    assert troubled.bytes_held == 122
+    assert list(troubled) == [streams[0], streams[2]]
+    troubled.clear()
+    assert (troubled.bytes_held, len(troubled), troubled.next_deadline_ns()) == (0, 0, None)
+
+
+def test_a_late_joiner_of_thousands_of_streams_asks_for_all_of_them_in_turns():
+    count = 5000
+    talk = Talk(start="earliest").join(*(head(1, topic=f"t{n}", start=0) for n in range(count)))
+    asked = {}
+    while len(asked) < count:
+        talk.pass_ms(1)
+        nacks = [body.topic for _, body, _ in talk.asked(Kind.NACK)]
+        assert 0 < len(nacks) <= TURNS_MAX
+        for topic in nacks:
+            asked[topic] = asked.get(topic, 0) + 1
+            talk.reply(data(0, topic=topic))
+    assert set(asked.values()) == {1}
+    assert len(talk.read()) == count
+    assert not talk.core.troubled

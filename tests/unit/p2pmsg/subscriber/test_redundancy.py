@@ -1,0 +1,88 @@
+"""Two lines of one stream: how long a gap waits for the later one before it is asked for."""
+
+import pytest
+
+from tests.unit.p2pmsg.mold.feeds import MS, Feeds
+
+
+def play(feeds, count, *, lag_ms, lost_on_a=(), lost_on_b=(), start=1, every_ms=1):
+    """Play messages over line A, and over line B so much later; returns what was asked for."""
+    asked = []
+    for number in range(start, start + count + lag_ms // every_ms):
+        if number < start + count and number not in lost_on_a:
+            feeds.messages(number, number + 1)
+        late = number - lag_ms // every_ms
+        if late >= start and late not in lost_on_b:
+            feeds.messages(late, late + 1, line=1)
+        feeds.pass_ms(every_ms)
+        asked += feeds.asked()
+    return asked
+
+
+def pass_over(feeds, number, *, line=0):
+    """Let a line bring the messages before and after one, but not that one."""
+    feeds.messages(number - 1, number, line=line)
+    feeds.messages(number + 1, number + 2, line=line)
+
+
+def play_alone(feeds, start, stop):
+    """Play over line A only, ten messages a second, and pass over `stop`; return what is asked."""
+    for number in range(start, stop):
+        feeds.messages(number, number + 1)
+        feeds.pass_ms(100)
+    feeds.asked()
+    feeds.messages(stop + 1, stop + 2)
+    feeds.pass_ms(0.1)
+    return feeds.asked()
+
+
+@pytest.mark.parametrize("lag_ms", [1, 10, 40, 90])
+def test_what_the_later_line_brings_is_not_asked_for(lag_ms):
+    feeds = Feeds(lines=2)
+    lost = set(range(3, 1000, 7))
+    assert play(feeds, 1000, lag_ms=lag_ms, lost_on_a=lost) == []
+    assert feeds.taken() == [b"%d" % number for number in range(1, 1001)]
+    assert feeds.core.tally.counts[1].lag_ns == pytest.approx(lag_ms * MS, rel=0.2)
+
+
+def test_what_both_lost_is_asked_for_as_soon_as_both_are_past_it():
+    feeds = Feeds(lines=2)
+    play(feeds, 500, lag_ms=10)
+    asked = play(feeds, 8, lag_ms=10, start=501, lost_on_a={505}, lost_on_b={505})
+    assert asked[0] == (505, 506)
+    # Line B is past 505 with 506, 10 ms after line A was.
+    feeds = Feeds(lines=2)
+    play(feeds, 500, lag_ms=10)
+    pass_over(feeds, 502)
+    feeds.pass_ms(10)
+    feeds.messages(501, 502, line=1)
+    assert feeds.asked() == []
+    feeds.messages(503, 504, line=1)
+    feeds.pass_ms(0.1)
+    assert feeds.asked() == [(502, 503)]
+
+
+def test_the_wait_is_bounded():
+    feeds = Feeds(lines=2, second_line_max_ms=50)
+    play(feeds, 500, lag_ms=400)
+    pass_over(feeds, 502)
+    feeds.pass_ms(49)
+    assert feeds.asked() == []
+    feeds.pass_ms(1)
+    assert feeds.asked() == [(502, 503)]
+
+
+def test_a_line_that_has_gone_silent_is_not_waited_for():
+    feeds = Feeds(lines=2)
+    play(feeds, 500, lag_ms=10)
+    assert play_alone(feeds, 501, 530) == [(530, 531)]
+
+
+def test_a_line_that_never_brings_anything_is_waited_for_no_longer_than_a_second():
+    feeds = Feeds(lines=2)
+    pass_over(feeds, 2)
+    feeds.pass_ms(99)
+    assert feeds.asked() == []
+    feeds.pass_ms(1)
+    assert feeds.asked() == [(2, 3)]
+    assert play_alone(feeds, 4, 20) == [(20, 21)]

@@ -1,0 +1,114 @@
+"""A subscriber's core with a publisher played by hand."""
+
+from random import Random
+
+from p2pmsg import control
+from p2pmsg.config import SubscriberConfig
+from p2pmsg.start import parse_start
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.wire import Frame, Kind
+from recovery import Delivery, NackConfig
+from tests.unit.p2pmsg import frames
+from tests.unit.p2pmsg.frames import SESSION
+
+MS = 1_000_000
+
+
+class Talk:
+    """Plays publisher and application to a core."""
+
+    def __init__(
+        self,
+        *,
+        start="latest",
+        topics=(),
+        lines=1,
+        wait_for_repair=True,
+        cursor=None,
+        **options,
+    ):
+        options.setdefault("nack", NackConfig(jitter=0.0))
+        self.now_ns = 0
+        self.core = SubscriberCore(
+            topics=list(topics),
+            lines=lines,
+            start=parse_start(start),
+            subscriber=42,
+            name="s",
+            config=SubscriberConfig(**options),
+            wait_for_repair=wait_for_repair,
+            rng=Random(1),
+            now_ns=0,
+            cursor=cursor,
+        )
+
+    def hear(self, data, *, line=0, shed=False):
+        self.core.receive_frame(line, data, now_ns=self.now_ns, shed=shed)
+
+    def reply(self, data, *, session=SESSION):
+        self.core.receive_reply(session, data, now_ns=self.now_ns)
+
+    def pass_ms(self, ms):
+        """Let time pass, doing what is due when it is due."""
+        end_ns = self.now_ns + int(ms * MS)
+        while (due_ns := self.core.next_deadline_ns()) <= end_ns:
+            self.now_ns = max(self.now_ns, due_ns)
+            self.core.handle_timer(now_ns=self.now_ns)
+            if self.core.next_deadline_ns() <= self.now_ns:
+                self.now_ns += 1
+        self.now_ns = end_ns
+
+    def asked(self, kind=None):
+        """Take out the requests: (kind, body, session)."""
+        found = []
+        bodies = {
+            Kind.PROBE: control.Probe,
+            Kind.JOINED: control.Joined,
+            Kind.LEAVE: control.Joined,
+            Kind.NACK: control.Nack,
+        }
+        while self.core.requests:
+            session, data = self.core.requests.popleft()
+            frame = Frame(data)
+            body = control.read_body(frame, bodies[Kind(frame.kind)])
+            if kind is None or frame.kind == kind:
+                found.append((Kind(frame.kind).name, body, session))
+        return found
+
+    def commanded(self):
+        """Take out the commands: (what, line, session)."""
+        found = [(c.what, c.line, c.session) for c in self.core.commands]
+        self.core.commands.clear()
+        return found
+
+    def probe(self):
+        """Return the newest probe that was sent, taking out all requests."""
+        return self.asked(Kind.PROBE)[-1][1]
+
+    def join(self, *heads, session=SESSION, line=0, name="feed"):
+        """Be welcomed, and echo the probe with these heads."""
+        self.hear(frames.welcome(session, name=name), line=line)
+        self.hear(frames.echo(self.probe().probe, *heads), line=line)
+        assert self.core.peers[session].joined
+        self.core.commands.clear()
+        return self
+
+    def read(self):
+        """Take out what is ready: (topic, sequence, count), or a loss."""
+        found = []
+        while (ready := self.core.pop_ready()) is not None:
+            stream, output = ready
+            if isinstance(output, Delivery):
+                found.append((stream.topic, output.sequence, output.count))
+            else:
+                found.append((stream.topic, output.start, output.stop, output.reason.value))
+        return found
+
+
+def head(following, *, topic="t", earliest=0, start=None):
+    return control.Head(topic, earliest, following, following if start is None else start)
+
+
+def data(sequence, count=1, *, topic="t", session=SESSION, size=1):
+    values = [b"x" * size] * count
+    return frames.data(values, topic=topic, session=session, sequence=sequence)
