@@ -5,14 +5,14 @@ from typing import Final
 
 from p2pmsg.config import LINGER_MS_MIN
 from p2pmsg.queue.config import PusherConfig
-from p2pmsg.queue.rules import JobStore, Lot
+from p2pmsg.queue.rules import JobRun, JobStore
 from p2pmsg.wire import encoder
 
 _DUMMY: Final = 1
 """Bytes ahead of the first value in the buffer: what keeps its memory when it is emptied."""
 
 
-class Gather:
+class PushBatch:
     """A buffer of jobs that have nothing but a value.
 
     A job is in by one append to `ends`; `repair` cuts off what an interrupt left behind it.
@@ -78,11 +78,11 @@ class Gather:
         age_ns = max(1, time.monotonic_ns() - self._opened_ns)
         within = len(ends) * self._linger_ns // age_ns
         self._pace = max(1, self._pace // 2, min(within, 2 * self._pace))
-        lot = Lot(self._first, bytes(self.buffer), ends, time.time_ns(), _DUMMY)
+        run = JobRun(self._first, bytes(self.buffer), ends, time.time_ns(), _DUMMY)
         self.ends = []
         # The buffer keeps its memory: `del` would give it back.
         encoder.encode_into(None, self.buffer, 0)
-        self._store.push_lot(lot)
+        self._store.push_run(run)
 
     def repair(self) -> None:
         """Cut off what belongs to no accepted job."""

@@ -73,7 +73,7 @@ class PullerConfig:
     """How a puller works. `ConfigError` for a value out of its limits."""
 
     prefetch: int = 16
-    """How many jobs it may have in hand, those at work included. 16 keep it busy while
+    """How many jobs it may have in flight, those at work included. 16 keep it busy while
     acknowledgements travel; what it has not begun is given back when another worker is idle, so
     more does no harm. Thousands where jobs take microseconds; 1 for the strictest order."""
 

@@ -6,7 +6,7 @@ connection was made anew; a pusher's carry the queue's session.
 ===============  ============  ====================================================================
 kind             from          what it says
 ===============  ============  ====================================================================
-QUEUE_HELLO      puller        I am here, may have so many jobs, and have these in hand
+QUEUE_HELLO      puller        I am here, may have so many jobs, and have these in flight
 QUEUE_WELCOME    pusher        you are taken on; of what you have, these are no longer yours
 QUEUE_WHO        pusher        I do not know this connection: say hello
 JOBS             pusher        do these; the header's sequence is the first delivery number
@@ -29,7 +29,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from p2pmsg.control import Id, Name, Range, Sequence
-from p2pmsg.queue.rules import Parcel, QueuedJob
+from p2pmsg.queue.rules import DeliveryBatch, QueuedJob
 from p2pmsg.wire import HEADER, MAGIC, VERSION, Frame, FrameError, Kind, encoder, values_header
 
 RANGES_MAX: Final = 65_536
@@ -179,24 +179,24 @@ def _check_ranges(ranges: list[tuple[int, int]]) -> None:
             raise FrameError("range")
 
 
-def jobs_frame(session: int, parcel: Parcel, confirmed: int) -> bytes:
-    """Return the frame that takes a parcel to a puller."""
+def jobs_frame(session: int, batch: DeliveryBatch, confirmed: int) -> bytes:
+    """Return the frame that takes a batch to a puller."""
     details = None
-    if parcel.lot is not None:
-        lot = parcel.lot
-        values, pushed_ns = lot.values(), lot.pushed_ns
-        sequences = encoder.encode(lot.sequence)
+    if batch.run is not None:
+        run = batch.run
+        values, pushed_ns = run.values(), run.pushed_ns
+        sequences = encoder.encode(run.sequence)
     else:
-        assert parcel.jobs is not None
-        values = b"".join([job.payload for job in parcel.jobs])
-        sequences = encoder.encode([job.sequence for job in parcel.jobs])
-        details = [_detail(job) for job in parcel.jobs]
-        pushed_ns = parcel.jobs[0].pushed_ns
-    count_lead = b"\x95" + values_header(parcel.count)[1:]
-    rest = (encoder.encode(details), encoder.encode(confirmed), encoder.encode(parcel.at_ns))
+        assert batch.jobs is not None
+        values = b"".join([job.payload for job in batch.jobs])
+        sequences = encoder.encode([job.sequence for job in batch.jobs])
+        details = [_detail(job) for job in batch.jobs]
+        pushed_ns = batch.jobs[0].pushed_ns
+    count_lead = b"\x95" + values_header(batch.count)[1:]
+    rest = (encoder.encode(details), encoder.encode(confirmed), encoder.encode(batch.at_ns))
     length = len(count_lead) + len(values) + len(sequences) + sum(map(len, rest))
     header = HEADER.pack(
-        MAGIC, VERSION, Kind.JOBS, 0, 0, session, parcel.first, parcel.count, length, pushed_ns
+        MAGIC, VERSION, Kind.JOBS, 0, 0, session, batch.first, batch.count, length, pushed_ns
     )
     return b"".join((b"\0", header, count_lead, values, sequences, *rest))
 

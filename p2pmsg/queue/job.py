@@ -41,7 +41,7 @@ class Origin(msgspec.Struct, gc=False):
 
 
 class Job(msgspec.Struct, gc=False):
-    """A job that this worker has in hand, until it is acknowledged, rejected or discarded.
+    """A job that this worker has in flight, until it is acknowledged, rejected or discarded.
 
     Used as a context manager it is acknowledged at the end of the block, or rejected if that
     raises; the exception goes on. What was settled inside the block stays so.

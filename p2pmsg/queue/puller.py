@@ -40,11 +40,11 @@ class Puller(ClosesAtOnce):
                 logging.exception("job %d failed", job.sequence)
 
     It connects; pushers bind, and come and go as they like. A background thread keeps what it has
-    in hand alive, for as long as the process lives. Several threads may take jobs from one puller.
+    in flight alive, for as long as the process lives. Several threads may take jobs from it.
 
     Args:
         endpoints: one, or several, of pushers.
-        prefetch: how many jobs it may have in hand at each pusher. Default 16; see `PullerConfig`.
+        prefetch: how many jobs it may have in flight at each pusher. Default 16.
         name: who works, for people. Default: host and process id.
         config: all settings; the arguments above go before it.
 

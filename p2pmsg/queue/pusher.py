@@ -11,7 +11,7 @@ from p2pmsg.config import at_least
 from p2pmsg.errors import ClosedError, LogFailedError, P2PError
 from p2pmsg.publisher.batch import PACKING_ERRORS, packing_error
 from p2pmsg.queue import process_id
-from p2pmsg.queue.batching import Gather
+from p2pmsg.queue.batching import PushBatch
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.dead_letters import DeadLetters, letter_of
 from p2pmsg.queue.driver import Driver
@@ -136,7 +136,7 @@ class Pusher(ClosesItself):
         if self._journal is not None and self._journal.is_always:
             self._group = GroupCommit(self._lock, self._journal, self._hand_out)
         self._store = queue.store
-        self._gather = Gather(self._store, self._config, state.next_sequence)
+        self._gather = PushBatch(self._store, self._config, state.next_sequence)
         self._gathering = False
         self._idle_rounds = 0
         self._pushed_ns = 0

@@ -22,7 +22,7 @@ LETTERS_MAX: Final = 100
 """How many dead letters go into one answer."""
 ANSWER_BYTES: Final = 2**20
 REPORT_ENTRIES_MIN: Final = 1024
-"""A report may have so many entries, and four for each job that its worker has had in hand at once:
+"""A report may have so many entries, and four for each job that its worker had in flight at once:
 an honest one names each once, or twice where jobs were taken back and came again."""
 _ENTRY_BYTES: Final = 32
 _REASON_BYTES: Final = 4 * frames.REASON_CHARACTERS_MAX
@@ -137,7 +137,7 @@ class PusherCore:
             self._look_after_the_dead(now_ns)
 
     def expect(self, holders: dict[int, tuple[str, int, int]]) -> None:
-        """Note who had jobs in hand before a restart, and may come back for them."""
+        """Note who had jobs in flight before a restart, and may come back for them."""
         self._absent.update(holders)
 
     def process_of(self, worker_id: int) -> tuple[str, int, int]:
@@ -148,7 +148,7 @@ class PusherCore:
         """Say something to every worker that has jobs, for what the connection makes of it."""
         for worker_id, peer in self._by_worker.items():
             worker = self.queue.workers.get(worker_id)
-            if worker is not None and peer.welcomed and worker.hand.count:
+            if worker is not None and peer.welcomed and worker.assigned.count:
                 serial = self._serials[worker_id]
                 self._send(
                     peer, Kind.QUEUE_CONFIRM, None, sequence=serial, timestamp_ns=peer.echo_ns
@@ -307,9 +307,9 @@ class PusherCore:
         """Hand out what can be handed out, ask back what should be, confirm what came in."""
         queue, outbox, session = self.queue, self.outbox, self.session
         while (found := queue.take(now_ns=now_ns)) is not None:
-            worker, parcel = found
+            worker, batch = found
             peer = self._by_worker[worker.id]
-            frame = frames.jobs_frame(session, parcel, self._serials[worker.id])
+            frame = frames.jobs_frame(session, batch, self._serials[worker.id])
             outbox.append((peer.identity, frame))
         for worker, count in queue.recalls(now_ns=now_ns):
             self._send(self._by_worker[worker.id], Kind.QUEUE_RECALL, frames.Recall(count))

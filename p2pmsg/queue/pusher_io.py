@@ -9,7 +9,7 @@ import transports
 from p2pmsg.errors import LogFailedError
 from p2pmsg.queue.journal.records import Journal, change_record
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.rules import BreakerState, Given, Lot, QueuedJob
+from p2pmsg.queue.rules import BreakerState, Given, JobRun, QueuedJob
 from p2pmsg.trouble import Refusals
 
 _MS: Final = 1_000_000
@@ -90,7 +90,7 @@ class PusherIO:
         store = self.core.queue.store
         plain = job.key is None and job.message_id is None and job.headers is None
         if plain and not job.due_ns and not job.priority:
-            store.push_lot(Lot(job.sequence, job.payload, [len(job.payload)], job.pushed_ns))
+            store.push_run(JobRun(job.sequence, job.payload, [len(job.payload)], job.pushed_ns))
         else:
             store.push(job, now_ns=now_ns)
 

@@ -30,9 +30,9 @@ def pusher_stats(
         done=store.done,
         dead=store.died,
         in_flight=store.in_flight + waiting,
-        in_hands=queue.in_hands,
+        in_hands=queue.assigned_count,
         delayed=store.delayed,
-        waiting_for_key=store.gates.waiting,
+        waiting_for_key=store.key_order.waiting,
         delivered=queue.delivered,
         failed=store.failed,
         recalled=queue.recalled,
@@ -50,7 +50,7 @@ def pusher_stats(
         log_missing=missing,
         workers=tuple(
             WorkerStats(
-                worker.name, worker.hand.count, worker.acked, worker.failed,
+                worker.name, worker.assigned.count, worker.acked, worker.failed,
                 worker.cut_ns is None, worker.breaker.state.value,
                 min(worker.prefetch, worker.allowance), worker.held_back,
             )

@@ -197,7 +197,7 @@ def sends_garbage(one, endpoint):
 
 
 def comes_again_and_again(one, endpoint):
-    """Over a new connection with the same ROUTING_ID, with jobs in hand."""
+    """Over a new connection with the same ROUTING_ID, with jobs in flight."""
     if one.jobs:
         one.jobs.clear()
         one.socket.disconnect(endpoint)

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 
 class History:
-    """Pushes, and for each job each time that a worker had it in hand."""
+    """Pushes, and for each job each time that a worker had it in flight."""
 
     def __init__(self):
         self.keys = {}

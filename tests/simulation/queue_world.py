@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from p2pmsg.queue.journal.records import JournalState, change_record, push_record
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.pusher_input import restore
-from p2pmsg.queue.rules import BreakerConfig, Given, JobQueue, Lot, QueueConfig, QueuedJob
+from p2pmsg.queue.rules import BreakerConfig, Given, JobQueue, JobRun, QueueConfig, QueuedJob
 from tests.simulation.queue_disk import Disk
 from tests.simulation.queue_history import History
 from tests.simulation.queue_hostile import HostileNode
@@ -87,7 +87,7 @@ class World:
             time_ns, _, call, arguments = heapq.heappop(self._events)
             self.now = time_ns
             call(*arguments)
-            if self.pusher.finished and not self.pusher.queue.in_hands:
+            if self.pusher.finished and not self.pusher.queue.assigned_count:
                 break
             assert self.now < limit_s * 10**9, f"not done after {limit_s} s: {self.pusher.state()}"
         for node in self.workers:
@@ -142,9 +142,11 @@ class Pusher:
     def state(self):
         store = self.queue.store
         return {
-            "in_flight": store.in_flight, "lanes": store.lanes.count, "delayed": store.delayed,
-            "gates": store.gates.waiting, "suspects": store.suspects, "hands": self.queue.in_hands,
-            "workers": [(w.id, w.hand.count, w.cut_ns) for w in self.queue.workers.values()],
+            "in_flight": store.in_flight, "waiting": store.priorities.count,
+            "delayed": store.delayed,
+            "waiting for their key": store.key_order.waiting,
+            "quarantined": store.quarantined, "assigned": self.queue.assigned_count,
+            "workers": [(w.id, w.assigned.count, w.cut_ns) for w in self.queue.workers.values()],
         }  # fmt: skip
 
     def _start(self):
@@ -192,7 +194,7 @@ class Pusher:
                 job = QueuedJob(sequence + n, payload, pushed_ns)
                 self.disk.append(push_record(job), sequence + n)
                 world.history.pushed(sequence + n, None)
-            store.push_lot(Lot(sequence, b"".join(payloads), ends, pushed_ns))
+            store.push_run(JobRun(sequence, b"".join(payloads), ends, pushed_ns))
             self.sequence += count
         else:
             message_id = None
@@ -292,8 +294,8 @@ class Pusher:
         assert store.in_flight == 0
         assert not state.open
         assert store.bytes == 0, store.bytes
-        assert not len(store.gates)
-        assert not store.gates.waiting
+        assert not len(store.key_order)
+        assert not store.key_order.waiting
         assert state.dead.keys() == {dead.job.sequence for dead in store.dead.list()}
         self.world.history.check(set(state.dead))
 

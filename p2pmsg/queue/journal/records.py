@@ -137,7 +137,7 @@ def _fate(job: QueuedJob) -> tuple[Any, ...]:
     history = [tuple(failure) for failure in job.history]
     return (
         job.sequence, job.deliveries, job.blamed, job.first_ns, job.last_ns, job.due_ns,
-        job.suspect, history,
+        job.quarantined, history,
     )  # fmt: skip
 
 
@@ -194,7 +194,7 @@ class JournalState:
             raise ValueError(f"not a record of a queue: {error}") from error
 
     def jobs(self) -> Iterator[tuple[QueuedJob, int | None]]:
-        """Return the open jobs in order, each with who may have it in hand."""
+        """Return the open jobs in order, each with who may have it in flight."""
         for sequence in sorted(self.open):
             holder = self.holders.get(sequence)
             yield self.open[sequence], holder[0] if holder is not None else None
@@ -285,11 +285,11 @@ class JournalState:
 
 def _set_fate(
     job: QueuedJob, deliveries: int, blamed: int, first_ns: int, last_ns: int, due_ns: int,
-    suspect: bool, history: list[list[Any]],
+    quarantined: bool, history: list[list[Any]],
 ) -> None:  # fmt: skip
     job.deliveries, job.blamed = deliveries, blamed
     job.first_ns, job.last_ns, job.due_ns = first_ns, last_ns, due_ns
-    job.suspect = suspect
+    job.quarantined = quarantined
     job.history = [Failure(*failure) for failure in history]
 
 

@@ -5,9 +5,9 @@ from p2pmsg.queue.rules.config import PRIORITY_MAX, BreakerConfig, QueueConfig
 from p2pmsg.queue.rules.dead import DeadJob, DeadJobs
 from p2pmsg.queue.rules.dedup import DedupWindow
 from p2pmsg.queue.rules.dispatch import JobQueue
-from p2pmsg.queue.rules.in_flight import Hand, Parcel, bits_of, runs_of
-from p2pmsg.queue.rules.job import Failure, Lot, QueuedJob
-from p2pmsg.queue.rules.priorities import KeyGates, Lanes
+from p2pmsg.queue.rules.in_flight import Deliveries, DeliveryBatch, bits_of, runs_of
+from p2pmsg.queue.rules.job import Failure, JobRun, QueuedJob
+from p2pmsg.queue.rules.priorities import KeyOrder, PriorityQueues
 from p2pmsg.queue.rules.store import (
     Change,
     Died,
@@ -29,19 +29,19 @@ __all__ = [
     "DeadJob",
     "DeadJobs",
     "DedupWindow",
+    "Deliveries",
+    "DeliveryBatch",
     "Died",
     "Done",
     "Dropped",
     "Failed",
     "Failure",
     "Given",
-    "Hand",
     "JobQueue",
+    "JobRun",
     "JobStore",
-    "KeyGates",
-    "Lanes",
-    "Lot",
-    "Parcel",
+    "KeyOrder",
+    "PriorityQueues",
     "QueueConfig",
     "QueuedJob",
     "Retried",

@@ -59,22 +59,22 @@ class QueueConfig:
     """How old a worker's oldest job must be before those behind it are asked back for an idle
     worker. 2 ms: at full rate a worker runs dry for a moment now and then, and is fed at once."""
 
-    parcel_jobs_max: int = 1024
+    batch_jobs_max: int = 1024
     """How many jobs go out in one frame at most."""
 
-    parcel_bytes: int = 256 * 1024
+    batch_bytes: int = 256 * 1024
     """A frame with so many bytes gets no further job."""
 
     prefetch_max: int = 65_536
-    """What a worker may have in hand at most, whatever it asks for."""
+    """What a worker may have in flight at most, whatever it asks for."""
 
     unproven_max: int = 4
-    """What a worker may have in hand before it has done a job. Each job that it does lets it have
+    """What a worker may have in flight before it has done a job. Each job that it does lets it have
     one more, up to its `prefetch`, so an honest one has them after some round trips. 4: enough for
     a few threads, and little for a stranger that takes jobs and does none."""
 
     hold_ms: float | None = None
-    """How long a worker may have jobs in hand and settle none of them, although it lives. Then it
+    """How long a worker may have jobs in flight and settle none of them, although it lives. Then it
     is asked to give back what it has not begun; `ack_timeout_ms` later what is left goes to others,
     jobs with keys `hold_ms` later. None: as long as the pusher's `job_timeout` and a minute, since
     an honest worker rejects by then what takes longer. 0: without end."""
@@ -121,7 +121,7 @@ class QueueConfig:
         at_least("retry_delay_ms", self.retry_delay_ms, 0)
         at_least("retry_ceiling_ms", self.retry_ceiling_ms, self.retry_delay_ms)
         at_least("recall_ms", self.recall_ms, 0)
-        for name in ("parcel_jobs_max", "parcel_bytes", "prefetch_max", "workers_max",
+        for name in ("batch_jobs_max", "batch_bytes", "prefetch_max", "workers_max",
                      "unproven_max"):  # fmt: skip
             at_least(name, getattr(self, name), 1)
         for name in ("extend_max_ms", "reject_delay_max_ms", "history_characters_max"):

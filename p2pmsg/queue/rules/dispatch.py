@@ -4,11 +4,12 @@ It knows jobs as bytes and workers as numbers. Every method takes the time; noth
 
 Rules, in the order in which they matter:
 
-- A job that was accepted is in a lane, at a gate, in a heap, in one hand, done or dead; not twice.
-- Of the jobs of one key, one at most is out of the gate, so they cannot overtake one another.
+- A job that was accepted is in a priority queue, waiting for its key, in a heap, assigned to one
+  worker, done or dead; not twice.
+- Of the jobs of one key, one at most is released, so they cannot overtake one another.
 - A delivery number is given once, and settles one delivery: an answer to an earlier delivery, or
   to another worker's, changes nothing and is counted.
-- Who has the least in hand, for what it may have, gets the next; what an idle worker could do is
+- Who has the least in flight, for what it may have, gets the next; what an idle worker could do is
   asked back from the one that has the most. Workers that held jobs and did none since get what the
   others do not take.
 """
@@ -19,8 +20,8 @@ from collections.abc import Iterable, Sequence
 
 from p2pmsg.queue.rules.breaker import Breaker, BreakerState
 from p2pmsg.queue.rules.config import QueueConfig
-from p2pmsg.queue.rules.in_flight import Parcel, bits_of, runs_of
-from p2pmsg.queue.rules.job import Lot, QueuedJob
+from p2pmsg.queue.rules.in_flight import DeliveryBatch, bits_of, runs_of
+from p2pmsg.queue.rules.job import JobRun, QueuedJob
 from p2pmsg.queue.rules.store import Given, JobStore
 from p2pmsg.queue.rules.worker import Worker
 from recovery._checks import ms_to_ns
@@ -39,7 +40,7 @@ class JobQueue:
         config: its settings.
         wall_offset_ns: what the wall clock is ahead of the monotonic one.
         first_delivery: the first delivery number. After a restart it has to be beyond those given
-            before, so that workers can settle what they have in hand.
+            before, so that workers can settle what they have in flight.
         records: whether `store.changes` is wanted, by a journal.
 
     Attributes:
@@ -105,10 +106,10 @@ class JobQueue:
 
         What it never got goes to others. Returns what it has and should not.
         """
-        ours = worker.hand.open_ranges()
+        ours = worker.assigned.open_ranges()
         theirs = sorted(held)
         for start, stop in _minus(ours, theirs):
-            self._take_back(worker, worker.hand.settle(start, stop), now_ns)
+            self._take_back(worker, worker.assigned.settle(start, stop), now_ns)
         return _minus(theirs, ours)
 
     def adopt(self, worker: Worker, delivery: int, sequence: int, *, now_ns: int) -> bool:
@@ -121,8 +122,8 @@ class JobQueue:
         job.deliveries += 1
         job.last_ns = self.store.wall_ns(now_ns)
         job.first_ns = job.first_ns or job.last_ns
-        worker.hand.add(Parcel(delivery, None, [job], now_ns, job.last_ns))
-        worker.most = max(worker.most, worker.hand.count)
+        worker.assigned.add(DeliveryBatch(delivery, None, [job], now_ns, job.last_ns))
+        worker.most = max(worker.most, worker.assigned.count)
         return True
 
     def heard(self, worker: Worker, *, now_ns: int) -> None:
@@ -139,62 +140,63 @@ class JobQueue:
         """Give all that a worker has to others: it is dead, or silent for too long."""
         worker = self.workers.pop(worker_id, None)
         if worker is not None:
-            self._lose_jobs(worker, list(worker.hand.parcels()), reason, now_ns)
+            self._lose_jobs(worker, list(worker.assigned.batches()), reason, now_ns)
         self.store.unclaimed(worker_id, now_ns=now_ns)
 
     def leave(self, worker_id: int, *, now_ns: int) -> None:
         """Let a worker go that has settled what it had begun; the rest was never begun."""
         worker = self.workers.pop(worker_id, None)
         if worker is not None:
-            for parcel in worker.hand.parcels():
-                stop = parcel.first + parcel.count
-                self._take_back(worker, worker.hand.settle(parcel.first, stop), now_ns)
+            for batch in worker.assigned.batches():
+                stop = batch.first + batch.count
+                self._take_back(worker, worker.assigned.settle(batch.first, stop), now_ns)
         self.store.unclaimed(worker_id, now_ns=now_ns)
 
     # ------------------------------------------------------------------------------- dispatch
 
-    def take(self, *, now_ns: int) -> tuple[Worker, Parcel] | None:
+    def take(self, *, now_ns: int) -> tuple[Worker, DeliveryBatch] | None:
         """Return the next jobs to hand out, and to whom; None where there are none for now."""
         store, breaker = self.store, self.breaker
-        waiting = store.lanes.count or store.suspects
+        waiting = store.priorities.count or store.quarantined
         if not waiting or now_ns < store.opens_ns or not breaker.allows(now_ns=now_ns):
             return None
         best, best_load, able = None, math.inf, 0
         for worker in self.workers.values():
-            if worker.reserved and not store.suspects:
+            if worker.reserved and not store.quarantined:
                 worker.reserved = False
             credit = worker.credit(now_ns=now_ns)
             if credit > 0:
                 able += 1
-                load = worker.rank + worker.hand.count / (worker.hand.count + credit)
+                load = worker.rank + worker.assigned.count / (worker.assigned.count + credit)
                 if load < best_load:
                     best, best_load = worker, load
-        if store.suspects:
-            found = self._take_suspect(best, now_ns)
+        if store.quarantined:
+            found = self._take_quarantined(best, now_ns)
             if found is not None:
                 return found
             if best is not None and best.reserved:
                 return self.take(now_ns=now_ns)
-        if best is None or not store.lanes.count:
+        if best is None or not store.priorities.count:
             return None
-        count = min(best.credit(now_ns=now_ns), -(-store.lanes.count // able))
-        count = min(count, self.config.parcel_jobs_max)
+        count = min(best.credit(now_ns=now_ns), -(-store.priorities.count // able))
+        count = min(count, self.config.batch_jobs_max)
         if not (breaker.state is best.breaker.state is BreakerState.CLOSED):
             count = 1
         taken = store.take(count)
         if taken is None:
             return None
-        if isinstance(taken, Lot):
+        if isinstance(taken, JobRun):
             return self._hand_out(best, taken, None, now_ns)
         return self._hand_out(best, None, taken, now_ns)
 
     def recalls(self, *, now_ns: int) -> list[tuple[Worker, int]]:
         """Return who is to be asked to give back how many jobs that it has not begun."""
         store = self.store
-        if store.lanes.count or store.suspects or self.breaker.state is not BreakerState.CLOSED:
+        is_open = self.breaker.state is not BreakerState.CLOSED
+        if store.priorities.count or store.quarantined or is_open:
             return []
         idle = sum(
-            not worker.hand.count and worker.credit(now_ns=now_ns) > 0
+            not worker.assigned.count and worker.credit(now_ns=now_ns) > 0
             for worker in self.workers.values()
         )
         if not idle:
@@ -203,14 +205,14 @@ class JobQueue:
         victims = [
             worker
             for worker in self.workers.values()
-            if worker.hand.count > 1
+            if worker.assigned.count > 1
             and worker.cut_ns is None
             and not (worker.recalling or worker.recall_is_vain)
-            and (oldest := worker.hand.oldest()) is not None
+            and (oldest := worker.assigned.oldest()) is not None
             and oldest.sent_ns <= due_ns
         ]
-        victims.sort(key=lambda worker: -worker.hand.count)
-        asked = [(worker, worker.hand.count // 2) for worker in victims[:idle]]
+        victims.sort(key=lambda worker: -worker.assigned.count)
+        asked = [(worker, worker.assigned.count // 2) for worker in victims[:idle]]
         for worker, _ in asked:
             worker.recalling = True
         return asked
@@ -219,19 +221,19 @@ class JobQueue:
 
     def ack(self, worker: Worker, start: int, stop: int, *, now_ns: int) -> None:
         """Note that a worker did the jobs of deliveries `[start, stop)`."""
-        found = worker.hand.settle(start, stop)
+        found = worker.assigned.settle(start, stop)
         store, count = self.store, 0
-        for parcel, bits in found:
+        for batch, bits in found:
             count += bits.bit_count()
-            if parcel.lot is not None:
-                first = parcel.lot.sequence
+            if batch.run is not None:
+                first = batch.run.sequence
                 for low, high in runs_of(bits):
                     store.finish_run(first + low, first + high)
-                if not parcel.open:
-                    store.bytes -= parcel.size
+                if not batch.open:
+                    store.bytes -= batch.size
             else:
                 for index in bits_of(bits):
-                    store.finish(parcel.job(index), now_ns=now_ns)
+                    store.finish(batch.job(index), now_ns=now_ns)
         self._refuse(stop - start - count)
         if count:
             self.acked += count
@@ -293,7 +295,7 @@ class JobQueue:
         is about jobs that its hello brought back before, and it may have others.
         """
         for start, stop in ranges:
-            found = worker.hand.settle(start, stop)
+            found = worker.assigned.settle(start, stop)
             self._refuse(stop - start - sum(bits.bit_count() for _, bits in found))
             self._take_back(worker, found, now_ns)
         if answer:
@@ -314,12 +316,12 @@ class JobQueue:
             if now_ns >= worker.heard_ns + self._ack_timeout_ns:
                 self.lose(worker.id, "silent for ack_timeout", now_ns=now_ns)
             elif worker.cut_ns is not None and now_ns >= worker.cut_ns + self._grace_ns:
-                loose = [p for p in worker.hand.parcels() if not _has_key(p)]
-                if not worker.hand.count:
+                loose = [p for p in worker.assigned.batches() if not _has_key(p)]
+                if not worker.assigned.count:
                     self.lose(worker.id, "connection broken", now_ns=now_ns)
                 elif loose:
                     self._lose_jobs(worker, loose, "connection broken", now_ns)
-            elif worker.cut_ns is None and worker.hand.count and (
+            elif worker.cut_ns is None and worker.assigned.count and (
                 now_ns >= self._hold_due_ns(worker)
             ):
                 holders.append((worker, self._act_on_holder(worker, now_ns)))
@@ -331,7 +333,7 @@ class JobQueue:
         times = []
         if (due_ns := store.next_deadline_ns()) is not None:
             times.append(due_ns)
-        waiting = store.lanes.count or store.suspects
+        waiting = store.priorities.count or store.quarantined
         if waiting and store.opens_ns > now_ns:
             times.append(store.opens_ns)
         if waiting and (due_ns := self.breaker.next_deadline_ns()) is not None:
@@ -344,26 +346,28 @@ class JobQueue:
                 times.append(due_ns)
             if waiting and worker.paused_ns > now_ns:
                 times.append(worker.paused_ns)
-            if worker.hand.count and self.hold_ns and worker.cut_ns is None:
+            if worker.assigned.count and self.hold_ns and worker.cut_ns is None:
                 times.append(self._hold_due_ns(worker))
-            oldest = worker.hand.oldest()
+            oldest = worker.assigned.oldest()
             if oldest is not None and oldest.sent_ns + self._recall_ns > now_ns:
                 times.append(oldest.sent_ns + self._recall_ns)
         return min(times) if times else None
 
     @property
-    def in_hands(self) -> int:
+    def assigned_count(self) -> int:
         """How many jobs workers have."""
-        return sum(worker.hand.count for worker in self.workers.values())
+        return sum(worker.assigned.count for worker in self.workers.values())
 
     # -------------------------------------------------------------------------------- private
 
-    def _take_suspect(self, best: Worker | None, now_ns: int) -> tuple[Worker, Parcel] | None:
-        """Hand a suspect to a worker with an empty hand; where there is none, reserve one."""
+    def _take_quarantined(
+        self, best: Worker | None, now_ns: int
+    ) -> tuple[Worker, DeliveryBatch] | None:
+        """Give a quarantined job to a worker that has nothing else, or reserve one for it."""
         empty: Worker | None = None
         for worker in self.workers.values():
             was, worker.reserved = worker.reserved, False
-            is_free = not worker.hand.count and worker.credit(now_ns=now_ns) > 0
+            is_free = not worker.assigned.count and worker.credit(now_ns=now_ns) > 0
             if is_free and (empty is None or worker.rank < empty.rank):
                 empty = worker
             worker.reserved = was
@@ -377,12 +381,12 @@ class JobQueue:
         return None
 
     def _hand_out(
-        self, worker: Worker, lot: Lot | None, jobs: list[QueuedJob] | None, now_ns: int
-    ) -> tuple[Worker, Parcel]:
+        self, worker: Worker, run: JobRun | None, jobs: list[QueuedJob] | None, now_ns: int
+    ) -> tuple[Worker, DeliveryBatch]:
         wall_ns = self.store.wall_ns(now_ns)
-        parcel = Parcel(self.next_delivery, lot, jobs, now_ns, wall_ns)
-        self.next_delivery += parcel.count
-        self.delivered += parcel.count
+        batch = DeliveryBatch(self.next_delivery, run, jobs, now_ns, wall_ns)
+        self.next_delivery += batch.count
+        self.delivered += batch.count
         if jobs is not None:
             for job in jobs:
                 job.deliveries += 1
@@ -391,37 +395,39 @@ class JobQueue:
             if self.store.records:
                 keyed = [job.sequence for job in jobs if job.key is not None]
                 if keyed:
-                    self.store.changes.append(Given(worker.id, keyed, parcel.first))
-        if not worker.hand.count:
+                    self.store.changes.append(Given(worker.id, keyed, batch.first))
+        if not worker.assigned.count:
             worker.settled(now_ns)
-        worker.hand.add(parcel)
-        worker.most = max(worker.most, worker.hand.count)
+        worker.assigned.add(batch)
+        worker.most = max(worker.most, worker.assigned.count)
         worker.recall_is_vain = False
         for breaker in (self.breaker, worker.breaker):
             if breaker.state is not BreakerState.CLOSED:
                 breaker.tried()
-        return worker, parcel
+        return worker, batch
 
     def _settle_one(self, worker: Worker, delivery: int) -> QueuedJob | None:
-        found = worker.hand.settle(delivery, delivery + 1)
+        found = worker.assigned.settle(delivery, delivery + 1)
         if not found:
             self._refuse(1)
             return None
         return self._alone(*found[0])[0]
 
-    def _alone(self, parcel: Parcel, bits: int) -> list[QueuedJob]:
-        """Return the jobs of a parcel one by one; their bytes are counted so from now on."""
-        jobs = [parcel.job(index) for index in bits_of(bits)]
-        if parcel.lot is not None:
+    def _alone(self, batch: DeliveryBatch, bits: int) -> list[QueuedJob]:
+        """Return the jobs of a batch one by one; their bytes are counted so from now on."""
+        jobs = [batch.job(index) for index in bits_of(bits)]
+        if batch.run is not None:
             self.store.bytes += sum(job.size for job in jobs)
-            if not parcel.open:
-                self.store.bytes -= parcel.size
+            if not batch.open:
+                self.store.bytes -= batch.size
         return jobs
 
-    def _take_back(self, worker: Worker, found: list[tuple[Parcel, int]], now_ns: int) -> None:
+    def _take_back(
+        self, worker: Worker, found: list[tuple[DeliveryBatch, int]], now_ns: int
+    ) -> None:
         """Take back what was never begun."""
-        for parcel, bits in found:
-            for job in self._alone(parcel, bits):
+        for batch, bits in found:
+            for job in self._alone(batch, bits):
                 self.recalled += 1
                 self.store.put_back(job, now_ns=now_ns)
             self.breaker.untried()
@@ -429,19 +435,19 @@ class JobQueue:
         self._settled(worker)
 
     def _lose_jobs(
-        self, worker: Worker, parcels: list[Parcel], reason: str, now_ns: int
+        self, worker: Worker, batches: list[DeliveryBatch], reason: str, now_ns: int
     ) -> None:
         """Give to others what a worker that is lost had; one job alone is to blame for it."""
-        is_alone = worker.hand.count == 1
-        for parcel in parcels:
-            for part, bits in worker.hand.settle(parcel.first, parcel.first + parcel.count):
+        is_alone = worker.assigned.count == 1
+        for batch in batches:
+            for part, bits in worker.assigned.settle(batch.first, batch.first + batch.count):
                 for job in self._alone(part, bits):
                     self.lost += 1
                     if is_alone:
                         self.store.fail(job, worker.name, reason, 0, now_ns=now_ns)
                         self.breaker.failed(now_ns=now_ns)
                     else:
-                        self.store.suspect(job, worker.name, reason, now_ns=now_ns)
+                        self.store.quarantine(job, worker.name, reason, now_ns=now_ns)
         self.breaker.untried()
         self._settled(worker)
 
@@ -471,12 +477,12 @@ class JobQueue:
                 return False
         recalled_ns = now_ns if self._is_beyond_patience(worker, now_ns) else worker.recalled_ns
         taken = [
-            parcel
-            for parcel in worker.hand.parcels()
-            if (parcel.sent_ns <= recalled_ns if worker.is_overdue else not _has_key(parcel))
+            batch
+            for batch in worker.assigned.batches()
+            if (batch.sent_ns <= recalled_ns if worker.is_overdue else not _has_key(batch))
         ]
         count, held_ns = self._take_back_held(worker, taken, now_ns), now_ns - worker.progress_ns
-        if worker.is_overdue or not worker.hand.count:
+        if worker.is_overdue or not worker.assigned.count:
             worker.settled(now_ns)
         else:
             worker.is_overdue = True
@@ -494,15 +500,15 @@ class JobQueue:
         latest_ns = max(worker.progress_ns + self.hold_ns, worker.extended_ns)
         return now_ns >= latest_ns + _HOLDS_MAX * self.hold_ns
 
-    def _take_back_held(self, worker: Worker, parcels: list[Parcel], now_ns: int) -> int:
+    def _take_back_held(self, worker: Worker, batches: list[DeliveryBatch], now_ns: int) -> int:
         """Take jobs back from a worker that held them for too long; they are not to blame."""
         reason = f"held for {(now_ns - worker.progress_ns) / 1e9:.6g} s without an answer"
-        before = worker.hand.count
-        for parcel in parcels:
-            for part, bits in worker.hand.settle(parcel.first, parcel.first + parcel.count):
+        before = worker.assigned.count
+        for batch in batches:
+            for part, bits in worker.assigned.settle(batch.first, batch.first + batch.count):
                 for job in self._alone(part, bits):
                     self.store.put_back_held(job, worker.name, reason, now_ns=now_ns)
-        count = before - worker.hand.count
+        count = before - worker.assigned.count
         self.held_back += count
         self.breaker.untried()
         worker.breaker.untried()
@@ -532,15 +538,15 @@ class JobQueue:
         self._settled(worker)
 
     def _settled(self, worker: Worker) -> None:
-        if not worker.hand.count:
+        if not worker.assigned.count:
             worker.alone = False
 
     def _refuse(self, count: int) -> None:
         self.refused += max(0, min(count, self.config.prefetch_max))
 
 
-def _has_key(parcel: Parcel) -> bool:
-    return parcel.jobs is not None and any(job.key is not None for job in parcel.jobs)
+def _has_key(batch: DeliveryBatch) -> bool:
+    return batch.jobs is not None and any(job.key is not None for job in batch.jobs)
 
 
 def _minus(

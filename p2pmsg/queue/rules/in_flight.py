@@ -1,18 +1,18 @@
-"""What a worker has in hand: parcels of jobs, each job with a delivery number of its own."""
+"""What a worker has in flight: batches of jobs, each job with a delivery number of its own."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from p2pmsg.queue.rules.job import Lot, QueuedJob
+from p2pmsg.queue.rules.job import JobRun, QueuedJob
 
 
-class Parcel:
+class DeliveryBatch:
     """Jobs that went to a worker in one frame, under consecutive delivery numbers.
 
     Attributes:
         first: the first delivery number.
         count: how many jobs went out.
-        lot: the jobs, where they are a run without keys and the like; else None.
+        run: the jobs, where they are a run without keys and the like; else None.
         jobs: the jobs, where they are looked after one by one; else None.
         open: a bit for each that is not settled, the first lowest.
         sent_ns: when, by the monotonic clock.
@@ -21,16 +21,16 @@ class Parcel:
 
     """
 
-    __slots__ = ("at_ns", "count", "first", "jobs", "lot", "open", "sent_ns", "size")
+    __slots__ = ("at_ns", "count", "first", "jobs", "open", "run", "sent_ns", "size")
 
     def __init__(
-        self, first: int, lot: Lot | None, jobs: list[QueuedJob] | None, sent_ns: int, at_ns: int
+        self, first: int, run: JobRun | None, jobs: list[QueuedJob] | None, sent_ns: int, at_ns: int
     ) -> None:
         self.first = first
-        self.lot = lot
+        self.run = run
         self.jobs = jobs
-        if lot is not None:
-            self.count, self.size = lot.count, lot.size
+        if run is not None:
+            self.count, self.size = run.count, run.size
         else:
             assert jobs is not None
             self.count, self.size = len(jobs), sum(job.size for job in jobs)
@@ -42,8 +42,8 @@ class Parcel:
         """Return one of the jobs on its own."""
         if self.jobs is not None:
             return self.jobs[index]
-        assert self.lot is not None
-        job = self.lot.job(index)
+        assert self.run is not None
+        job = self.run.job(index)
         job.deliveries = 1
         job.first_ns = job.last_ns = self.at_ns
         return job
@@ -70,64 +70,64 @@ def runs_of(mask: int) -> Iterator[tuple[int, int]]:
         at += length
 
 
-class Hand:
-    """The parcels that one worker has, by delivery number.
+class Deliveries:
+    """The batches that one worker has, by delivery number.
 
     Attributes:
         count: jobs that are not settled.
 
     """
 
-    __slots__ = ("_firsts", "_parcels", "count")
+    __slots__ = ("_batches", "_firsts", "count")
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
-        self._parcels: list[Parcel] = []
+        self._batches: list[DeliveryBatch] = []
         self.count = 0
 
-    def add(self, parcel: Parcel) -> None:
-        """Add a parcel; delivery numbers may come in any order only where one is adopted."""
-        at = bisect_right(self._firsts, parcel.first)
-        self._firsts.insert(at, parcel.first)
-        self._parcels.insert(at, parcel)
-        self.count += parcel.count
+    def add(self, batch: DeliveryBatch) -> None:
+        """Add a batch; delivery numbers may come in any order only where one is adopted."""
+        at = bisect_right(self._firsts, batch.first)
+        self._firsts.insert(at, batch.first)
+        self._batches.insert(at, batch)
+        self.count += batch.count
 
-    def settle(self, start: int, stop: int) -> list[tuple[Parcel, int]]:
-        """Close the deliveries `[start, stop)`; return those that were open, as parcels and bits.
+    def settle(self, start: int, stop: int) -> list[tuple[DeliveryBatch, int]]:
+        """Close the deliveries `[start, stop)`; return those that were open, as batches and bits.
 
-        Parcels with nothing open leave the hand.
+        Batches with nothing open are removed.
         """
-        firsts, parcels = self._firsts, self._parcels
+        firsts, batches = self._firsts, self._batches
         at = max(0, bisect_right(firsts, start) - 1)
-        found: list[tuple[Parcel, int]] = []
-        while at < len(parcels) and firsts[at] < stop:
-            parcel = parcels[at]
-            low = max(0, start - parcel.first)
-            high = min(parcel.count, stop - parcel.first)
+        found: list[tuple[DeliveryBatch, int]] = []
+        while at < len(batches) and firsts[at] < stop:
+            batch = batches[at]
+            low = max(0, start - batch.first)
+            high = min(batch.count, stop - batch.first)
             if low < high:
-                bits = parcel.open & (((1 << (high - low)) - 1) << low)
+                bits = batch.open & (((1 << (high - low)) - 1) << low)
                 if bits:
-                    parcel.open ^= bits
+                    batch.open ^= bits
                     self.count -= bits.bit_count()
-                    found.append((parcel, bits))
-                    if not parcel.open:
-                        del firsts[at], parcels[at]
+                    found.append((batch, bits))
+                    if not batch.open:
+                        del firsts[at], batches[at]
                         continue
             at += 1
         return found
 
-    def parcels(self) -> list[Parcel]:
-        """Return the parcels, oldest delivery first."""
-        return list(self._parcels)
+    def batches(self) -> list[DeliveryBatch]:
+        """Return the batches, oldest delivery first."""
+        return list(self._batches)
 
-    def oldest(self) -> Parcel | None:
-        """Return the parcel with the oldest delivery."""
-        return self._parcels[0] if self._parcels else None
+    def oldest(self) -> DeliveryBatch | None:
+        """Return the batch with the oldest delivery."""
+        return self._batches[0] if self._batches else None
 
     def open_ranges(self) -> list[tuple[int, int]]:
         """Return the delivery numbers that are not settled."""
         return [
-            (parcel.first + low, parcel.first + high)
-            for parcel in self._parcels
-            for low, high in runs_of(parcel.open)
+            (batch.first + low, batch.first + high)
+            for batch in self._batches
+            for low, high in runs_of(batch.open)
         ]

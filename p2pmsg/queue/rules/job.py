@@ -47,7 +47,7 @@ class QueuedJob:
     last_ns: int = 0
     """When it was delivered first and last, in ns since the epoch; 0: not yet."""
 
-    suspect: bool = False
+    quarantined: bool = False
     """It was among several jobs in the hand of a worker that was lost, so it is delivered alone
     from now on: if that worker is lost too, it is clear by whom."""
 
@@ -64,7 +64,7 @@ class QueuedJob:
         return self.history[-1].reason if self.history else ""
 
 
-class Lot:
+class JobRun:
     """Jobs with consecutive sequences that have nothing but a value, packed one behind the other.
 
     So that what makes a queue fast costs nothing a job: they are accepted, handed out and
@@ -100,16 +100,16 @@ class Lot:
         """Bytes of the jobs that are still in."""
         return self.ends[-1] - self._start
 
-    def take(self, count: int) -> "Lot":
+    def take(self, count: int) -> "JobRun":
         """Take the first `count` jobs out, at least one."""
         # The parts share the payload: cutting it is left to `values`, which has to copy it anyway.
         at, start, ends = self._at, self._start, self.ends
         if at == 0 and count >= len(ends):
             self._at = len(ends)
-            return Lot(self.sequence, self.payload, ends, self.pushed_ns, start)
+            return JobRun(self.sequence, self.payload, ends, self.pushed_ns, start)
         stop = min(at + count, len(ends))
         end = ends[stop - 1]
-        part = Lot(self.sequence, self.payload, ends[at:stop], self.pushed_ns, start)
+        part = JobRun(self.sequence, self.payload, ends[at:stop], self.pushed_ns, start)
         self.sequence += stop - at
         self._at, self._start = stop, end
         return part

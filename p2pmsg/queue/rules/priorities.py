@@ -1,24 +1,24 @@
-"""What waits to be handed out: ten lanes by priority, and a gate for each key."""
+"""What waits to be handed out: ten queues by priority, and the order of each key."""
 
 from collections import deque
 from heapq import heappop, heappush
 
 from p2pmsg.queue.rules.config import PRIORITY_MAX
-from p2pmsg.queue.rules.job import Lot, QueuedJob
+from p2pmsg.queue.rules.job import JobRun, QueuedJob
 
-Taken = Lot | list[QueuedJob]
+Taken = JobRun | list[QueuedJob]
 
 
-class _Lane:
+class _PriorityQueue:
     __slots__ = ("back", "fresh")
 
     def __init__(self) -> None:
-        self.fresh: deque[Lot | QueuedJob] = deque()
+        self.fresh: deque[JobRun | QueuedJob] = deque()
         self.back: list[tuple[int, QueuedJob]] = []
         """Those that had to wait for something, or came back, by sequence."""
 
 
-class Lanes:
+class PriorityQueues:
     """Jobs that may be handed out now, the highest priority first, then in the order of pushing.
 
     What came back from a worker, or waited for another job of its key, stands where its sequence
@@ -30,33 +30,33 @@ class Lanes:
     """
 
     def __init__(self) -> None:
-        self._lanes = [_Lane() for _ in range(PRIORITY_MAX + 1)]
+        self._queues = [_PriorityQueue() for _ in range(PRIORITY_MAX + 1)]
         self.count = 0
 
-    def append_lot(self, lot: Lot) -> None:
+    def append_run(self, run: JobRun) -> None:
         """Add new jobs behind the others of priority 0."""
-        self._lanes[0].fresh.append(lot)
-        self.count += lot.count
+        self._queues[0].fresh.append(run)
+        self.count += run.count
 
     def append(self, job: QueuedJob) -> None:
         """Add a new job behind the others of its priority."""
-        self._lanes[job.priority].fresh.append(job)
+        self._queues[job.priority].fresh.append(job)
         self.count += 1
 
     def put_back(self, job: QueuedJob) -> None:
         """Add a job whose turn came late, or comes again."""
-        heappush(self._lanes[job.priority].back, (job.sequence, job))
+        heappush(self._queues[job.priority].back, (job.sequence, job))
         self.count += 1
 
     def take(self, count_max: int, bytes_max: int) -> Taken | None:
-        """Take the next jobs out: some of a lot, or some on their own; None where none is left."""
-        for lane in reversed(self._lanes):
-            if lane.back or lane.fresh:
-                return self._take_from(lane, count_max, bytes_max)
+        """Take the next jobs out: some of a run, or some on their own; None where none is left."""
+        for queue in reversed(self._queues):
+            if queue.back or queue.fresh:
+                return self._take_from(queue, count_max, bytes_max)
         return None
 
-    def _take_from(self, lane: _Lane, count_max: int, bytes_max: int) -> Taken:
-        back, fresh = lane.back, lane.fresh
+    def _take_from(self, queue: _PriorityQueue, count_max: int, bytes_max: int) -> Taken:
+        back, fresh = queue.back, queue.fresh
         jobs: list[QueuedJob] = []
         size = 0
         while len(jobs) < count_max and size < bytes_max:
@@ -80,7 +80,7 @@ class Lanes:
         return jobs
 
 
-class KeyGates:
+class KeyOrder:
     """Lets one job of each key through at a time, in the order of pushing.
 
     One at a time, and not several to the same worker: if the first of several fails, or its worker

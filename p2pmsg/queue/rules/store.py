@@ -1,11 +1,11 @@
-"""The jobs that no worker has: waiting, delayed, restored, suspect, dead; and what becomes of them.
+"""The jobs that no worker has (waiting, delayed, restored, quarantined, dead), and what follows.
 
 ::
 
-              ┌── key taken ──▶ gate ──┐                   ┌──▶ done
-    push ─────┤                        ├──▶ lanes ──▶ hand ┤
-              └── delayed ──▶ heap ────┘      ▲            ├──▶ failed: heap, in the end dead
-                                              └────────────┴──▶ given back, maybe as a suspect
+              ┌── key taken ──▶ key order ─┐                            ┌──▶ done
+    push ─────┤                            ├──▶ priorities ──▶ assigned ┤
+              └── delayed ──▶ heap ────────┘        ▲                   ├──▶ failed: heap, or dead
+                                                    └───────────────────┴──▶ back, or quarantined
 """
 
 from heapq import heappop, heappush
@@ -14,8 +14,8 @@ from typing import NamedTuple
 from p2pmsg.queue.rules.config import QueueConfig
 from p2pmsg.queue.rules.dead import DeadJob, DeadJobs
 from p2pmsg.queue.rules.dedup import DedupWindow
-from p2pmsg.queue.rules.job import Failure, Lot, QueuedJob
-from p2pmsg.queue.rules.priorities import KeyGates, Lanes, Taken
+from p2pmsg.queue.rules.job import Failure, JobRun, QueuedJob
+from p2pmsg.queue.rules.priorities import KeyOrder, PriorityQueues, Taken
 from recovery._checks import ms_to_ns
 
 
@@ -66,7 +66,7 @@ class JobStore:
     """Jobs by what they wait for, and the counters of what became of them.
 
     Attributes:
-        lanes: what can be handed out now.
+        priorities: what can be handed out now.
         changes: what a journal has to record, oldest first; only with `records`.
         in_flight: jobs accepted and not yet done or dead.
         bytes: of those, but for runs of plain jobs that are in a hand in part.
@@ -80,8 +80,8 @@ class JobStore:
         self._config = config
         self._wall_offset_ns = wall_offset_ns
         self.records = records
-        self.lanes = Lanes()
-        self.gates = KeyGates()
+        self.priorities = PriorityQueues()
+        self.key_order = KeyOrder()
         self.dead = DeadJobs(config.dead_letters_max, config.dead_letters_bytes_max)
         self.dedup = DedupWindow(config.dedup_window_ms, config.dedup_ids_max)
         self.changes: list[Change] = []
@@ -96,12 +96,12 @@ class JobStore:
 
     # ------------------------------------------------------------------------------------- in
 
-    def push_lot(self, lot: Lot) -> None:
+    def push_run(self, run: JobRun) -> None:
         """Accept a run of plain jobs."""
-        self.in_flight += lot.count
-        self.pushed += lot.count
-        self.bytes += lot.size
-        self.lanes.append_lot(lot)
+        self.in_flight += run.count
+        self.pushed += run.count
+        self.bytes += run.size
+        self.priorities.append_run(run)
 
     def push(self, job: QueuedJob, *, now_ns: int) -> None:
         """Accept one job; sequences only grow."""
@@ -110,16 +110,16 @@ class JobStore:
         self.bytes += job.size
         if job.message_id is not None:
             self.dedup.add(job.message_id, job.sequence, now_ns=now_ns)
-        if job.key is not None and not self.gates.enter(job):
+        if job.key is not None and not self.key_order.enter(job):
             return
         due_ns = self._due_ns(job)
         if due_ns > now_ns:
             heappush(self._delayed, (due_ns, job.sequence, job))
         else:
-            self.lanes.append(job)
+            self.priorities.append(job)
 
     def close_keys(self, *, now_ns: int) -> None:
-        """Hand out nothing that has a key for `ack_timeout_ms`: workers may have anything in hand.
+        """Hand out nothing that has a key for `ack_timeout_ms`: workers may have any in flight.
 
         For a restart that does not know what was given out before, or even pushed.
         """
@@ -128,12 +128,12 @@ class JobStore:
     def restore(self, job: QueuedJob, holder: int | None, *, now_ns: int) -> None:
         """Take over a job of before a restart, lowest sequence first.
 
-        It waits for a while for the worker that may have it in hand: `grace_ms`, and
+        It waits for a while for the worker that may have it in flight: `grace_ms`, and
         `ack_timeout_ms` where it has a key and is known to have been with `holder`.
         """
         self.in_flight += 1
         self.bytes += job.size
-        if job.key is not None and not self.gates.enter(job):
+        if job.key is not None and not self.key_order.enter(job):
             return
         self.opens_ns = now_ns + ms_to_ns(self._config.grace_ms)
         is_held = holder is not None and job.key is not None
@@ -147,7 +147,7 @@ class JobStore:
         self._keep_dead(dead)
 
     def claim(self, sequence: int, worker: int) -> QueuedJob | None:
-        """Give a restored job to a worker who says it has it in hand; None where it cannot be.
+        """Give a restored job to a worker who says it has it in flight; None where it cannot be.
 
         With a key, it is whose is known to be: that of another, who had it before, may be out of
         date, and the next job of the key must not be let go by it.
@@ -169,7 +169,7 @@ class JobStore:
 
     def take(self, count_max: int) -> Taken | None:
         """Take out what is handed out next."""
-        taken = self.lanes.take(count_max, self._config.parcel_bytes)
+        taken = self.priorities.take(count_max, self._config.batch_bytes)
         return taken or None
 
     def take_suspect(self) -> QueuedJob | None:
@@ -177,7 +177,7 @@ class JobStore:
         return heappop(self._suspects)[2] if self._suspects else None
 
     @property
-    def suspects(self) -> int:
+    def quarantined(self) -> int:
         """How many jobs have to go out alone."""
         return len(self._suspects)
 
@@ -205,7 +205,7 @@ class JobStore:
         self.bytes -= job.size
         if self.records:
             self.changes.append(Done(job.sequence, job.sequence + 1))
-        self._leave_gate(job, now_ns)
+        self._leave_key_order(job, now_ns)
 
     # ----------------------------------------------------------------------------------- back
 
@@ -214,9 +214,9 @@ class JobStore:
         job.deliveries -= 1
         self._admit(job, now_ns)
 
-    def suspect(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
+    def quarantine(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
         """Take a job back that was lost with others, so that nobody knows which was to blame."""
-        job.suspect = True
+        job.quarantined = True
         self._note(job, worker, reason, now_ns)
         self._record_failed(job)
         heappush(self._suspects, (-job.priority, job.sequence, job))
@@ -262,13 +262,13 @@ class JobStore:
         if dead is None:
             return False
         job = dead.job
-        job.blamed, job.due_ns, job.suspect = 0, 0, False
+        job.blamed, job.due_ns, job.quarantined = 0, 0, False
         self.in_flight += 1
         self.bytes += job.size
         self.retried += 1
         if self.records:
             self.changes.append(Retried(job))
-        if job.key is None or self.gates.enter(job):
+        if job.key is None or self.key_order.enter(job):
             self._admit(job, now_ns)
         return True
 
@@ -315,10 +315,10 @@ class JobStore:
         due_ns = self._due_ns(job)
         if due_ns > now_ns:
             heappush(self._delayed, (due_ns, job.sequence, job))
-        elif job.suspect:
+        elif job.quarantined:
             heappush(self._suspects, (-job.priority, job.sequence, job))
         else:
-            self.lanes.put_back(job)
+            self.priorities.put_back(job)
 
     def _note(self, job: QueuedJob, worker: str, reason: str, now_ns: int) -> None:
         job.history.append(Failure(self.wall_ns(now_ns), worker, reason))
@@ -339,15 +339,15 @@ class JobStore:
         if self.records:
             self.changes.append(Died(dead))
         self._keep_dead(dead)
-        self._leave_gate(job, now_ns)
+        self._leave_key_order(job, now_ns)
 
     def _keep_dead(self, dead: DeadJob) -> None:
         gone = self.dead.add(dead)
         if self.records:
             self.changes.extend(Dropped(other.job.sequence) for other in gone)
 
-    def _leave_gate(self, job: QueuedJob, now_ns: int) -> None:
+    def _leave_key_order(self, job: QueuedJob, now_ns: int) -> None:
         if job.key is not None:
-            following = self.gates.leave(job)
+            following = self.key_order.leave(job)
             if following is not None:
                 self._admit(following, now_ns)

@@ -2,10 +2,10 @@
 
 from p2pmsg.queue.rules.breaker import Breaker
 from p2pmsg.queue.rules.config import QueueConfig
-from p2pmsg.queue.rules.in_flight import Hand
+from p2pmsg.queue.rules.in_flight import Deliveries
 
 _UNPROVEN_RANK = 1e-6
-"""Decides between workers that have as much in hand."""
+"""Decides between workers that have as much in flight."""
 
 
 class Worker:
@@ -14,18 +14,18 @@ class Worker:
     Attributes:
         id: who it is; a worker that connects again keeps it.
         name: for people.
-        prefetch: how many jobs it may have in hand.
+        prefetch: how many jobs it may have in flight.
         hand: what it has.
         heard_ns: when it was last heard.
         cut_ns: since when its connection is broken; None while it stands.
-        reserved: it gets nothing more until its hand is empty, for a suspect.
-        alone: it has a suspect, and nothing else.
+        reserved: it gets nothing more until it has nothing, for a quarantined job.
+        alone: it has a quarantined job, and nothing else.
         recalling: it was asked to give jobs back and has not answered.
         recall_is_vain: it had none to give, and has got none since.
         breaker: whether it fails at everything.
         acked, failed: how many jobs it did, and did not (rejected or discarded).
-        allowance: how many jobs it may have in hand by what it has done; see `unproven_max`.
-        most: how many jobs it has had in hand at most.
+        allowance: how many jobs it may have in flight by what it has done; see `unproven_max`.
+        most: how many jobs it has had in flight at most.
         held_back: how many jobs it held for too long.
         rank: the lower, the sooner it gets a job: among equals those that have done one come first,
             and those that held jobs for too long, and did none since, last.
@@ -45,11 +45,11 @@ class Worker:
         "acked",
         "allowance",
         "alone",
+        "assigned",
         "breaker",
         "cut_ns",
         "extended_ns",
         "failed",
-        "hand",
         "heard_ns",
         "held_back",
         "id",
@@ -73,7 +73,7 @@ class Worker:
         self.id = worker_id
         self.name = name
         self.prefetch = prefetch
-        self.hand = Hand()
+        self.assigned = Deliveries()
         self.heard_ns = now_ns
         self.cut_ns: int | None = None
         self.reserved = self.alone = False
@@ -96,7 +96,7 @@ class Worker:
             return 0
         if now_ns < self.paused_ns or not self.breaker.allows(now_ns=now_ns):
             return 0
-        return min(self.prefetch, self.allowance) - self.hand.count
+        return min(self.prefetch, self.allowance) - self.assigned.count
 
     def settled(self, now_ns: int) -> None:
         """Note that it settled a job, or has one where it had none: its time begins again."""

@@ -3,7 +3,7 @@
 import pytest
 
 from p2pmsg.queue import batching
-from p2pmsg.queue.batching import Gather
+from p2pmsg.queue.batching import PushBatch
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.wire import encoder
 
@@ -16,10 +16,10 @@ class Store:
     in_flight = bytes = 0
 
     def __init__(self):
-        self.lots = []
+        self.runs = []
 
-    def push_lot(self, lot):
-        self.lots.append(lot)
+    def push_run(self, run):
+        self.runs.append(run)
 
 
 class Clock:
@@ -43,12 +43,12 @@ def push(gather):
 @pytest.mark.parametrize("gap_us", [10, 40, 100, 700, 3000])
 def test_jobs_wait_for_about_the_linger_where_the_thread_never_comes(monkeypatch, gap_us):
     clock, store = Clock(monkeypatch), Store()
-    gather = Gather(store, PusherConfig(linger_ms=1.0, in_flight_max=10**9), 0)
+    gather = PushBatch(store, PusherConfig(linger_ms=1.0, in_flight_max=10**9), 0)
     opened_ns, waited_us = clock.now_ns, []
     for _ in range(5000):
-        before = len(store.lots)
+        before = len(store.runs)
         push(gather)
-        if len(store.lots) > before:
+        if len(store.runs) > before:
             waited_us.append((clock.now_ns - opened_ns) / US)
         if not gather.ends:
             opened_ns = clock.now_ns
@@ -59,20 +59,20 @@ def test_jobs_wait_for_about_the_linger_where_the_thread_never_comes(monkeypatch
 
 def test_frames_are_full_where_jobs_follow_one_another_quickly(monkeypatch):
     clock, store = Clock(monkeypatch), Store()
-    gather = Gather(store, PusherConfig(linger_ms=1.0, in_flight_max=10**9), 0)
+    gather = PushBatch(store, PusherConfig(linger_ms=1.0, in_flight_max=10**9), 0)
     for _ in range(10_000):
         push(gather)
         clock.now_ns += 900
-    sizes = [len(lot.ends) for lot in store.lots]
+    sizes = [len(run.ends) for run in store.runs]
     assert sizes[:5] == [1, 2, 4, 8, 16]
     assert set(sizes[10:]) == {512}
 
 
 def test_a_pusher_that_had_to_wait_for_room_is_soon_back_at_full_frames(monkeypatch):
     clock, store = Clock(monkeypatch), Store()
-    gather = Gather(store, PusherConfig(linger_ms=1.0, in_flight_max=10**9), 0)
+    gather = PushBatch(store, PusherConfig(linger_ms=1.0, in_flight_max=10**9), 0)
     for number in range(10_000):
         push(gather)
         clock.now_ns += 900 if number % 3000 else 5_000_000
-    sizes = [len(lot.ends) for lot in store.lots]
+    sizes = [len(run.ends) for run in store.runs]
     assert min(sizes[10:]) >= 256

@@ -6,7 +6,7 @@ import pytest
 
 from p2pmsg.queue import frames, pusher_core
 from p2pmsg.queue.pusher_core import REPORT_ENTRIES_MIN, PusherCore
-from p2pmsg.queue.rules import JobQueue, Lot, QueueConfig
+from p2pmsg.queue.rules import JobQueue, JobRun, QueueConfig
 from p2pmsg.wire import Frame, Kind, control_frame
 
 MANY = frames.RANGES_MAX
@@ -19,7 +19,7 @@ class Pusher:
         self.queue = JobQueue(QueueConfig(**settings))
         self.core = PusherCore(self.queue, name="p", session=1, incarnation=1)
         if jobs:
-            self.queue.store.push_lot(Lot(0, b"x" * jobs, list(range(1, jobs + 1)), 1))
+            self.queue.store.push_run(JobRun(0, b"x" * jobs, list(range(1, jobs + 1)), 1))
 
     def give(self, identity, kind, worker, body=None, sequence=0):
         self.core.receive(identity, control_frame(kind, worker, body, sequence=sequence), now_ns=0)
@@ -57,11 +57,11 @@ def test_a_report_about_more_than_its_worker_ever_had_is_not_read(monkeypatch, f
     pusher.join(b"a", 7, prefetch=65_536)
     pusher.core.pump(now_ns=0)
     worker = pusher.queue.workers[7]
-    assert worker.hand.count == worker.most == 4
+    assert worker.assigned.count == worker.most == 4
     monkeypatch.setattr(pusher_core.frames, "read", None)  # it is refused before
     pusher.report(b"a", 7, 1, **fields)
     assert pusher.core.invalid == {"report_bytes": 1}
-    assert worker.hand.count == 4
+    assert worker.assigned.count == 4
 
 
 def test_the_longest_honest_report_is_read():
@@ -75,7 +75,7 @@ def test_the_longest_honest_report_is_read():
     released = [(n, n + 1) for n in range(10_000, 20_000)]
     pusher.report(b"a", 7, 1, acks=done, refusals=refused, released=released)
     assert pusher.core.invalid == {}
-    assert pusher.queue.workers[7].hand.count == 0
+    assert pusher.queue.workers[7].assigned.count == 0
     # After that it may still settle what it had before, and say so at length.
     pusher.report(b"a", 7, 2, acks=[(2 * n, 2 * n + 1) for n in range(20_000)])
     assert pusher.core.invalid == {}
@@ -125,7 +125,7 @@ def test_one_that_comes_a_thousand_times_leaves_nothing_behind():
         pusher.join(b"c%d" % number, 7)
         pusher.core.pump(now_ns=0)
     assert len(pusher.core._by_worker) == 1
-    assert pusher.queue.in_hands <= 4
+    assert pusher.queue.assigned_count <= 4
     for number in range(1000):
         pusher.join(b"d%d" % number, 1000 + number)
         pusher.core.pump(now_ns=0)
@@ -143,7 +143,7 @@ def test_a_worker_cannot_be_given_up_or_answered_for_by_another_connection():
     for body in (frames.Report(acks=[(0, 4)]), frames.Report(released=[(0, 4)])):
         pusher.give(b"thief", Kind.QUEUE_REPORT, 7, body, sequence=1)
     pusher.give(b"thief", Kind.QUEUE_LEAVE, 7)
-    assert pusher.queue.workers[7].hand.count == 4
+    assert pusher.queue.workers[7].assigned.count == 4
     assert pusher.queue.store.done == 0
 
 
@@ -168,5 +168,5 @@ def test_garbage_of_every_kind_changes_nothing():
         identity = rng.choice([b"b", b"%d" % rng.randrange(50)])
         pusher.core.receive(identity, bytes(frame), now_ns=0)
     assert pusher.queue.store.in_flight == 8
-    assert pusher.queue.workers[7].hand.count in (0, 4)  # it may have been bidden farewell
+    assert pusher.queue.workers[7].assigned.count in (0, 4)  # it may have been bidden farewell
     assert sum(pusher.core.invalid.values()) > 1000

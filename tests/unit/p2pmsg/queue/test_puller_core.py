@@ -7,7 +7,7 @@ from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.puller_core import Process, PullerLine
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.pusher_input import restore
-from p2pmsg.queue.rules import DeadJob, JobQueue, Lot, QueueConfig, QueuedJob
+from p2pmsg.queue.rules import DeadJob, JobQueue, JobRun, QueueConfig, QueuedJob
 from p2pmsg.wire import Kind, control_frame
 
 MS = 1_000_000
@@ -43,7 +43,7 @@ def joined(pusher: PusherCore) -> PullerLine:
 
 def test_what_was_acknowledged_is_told_even_if_the_pusher_asks_again_who_this_is():
     pusher = make_pusher()
-    pusher.queue.store.push_lot(Lot(0, b"\xc0", [1], 0))
+    pusher.queue.store.push_run(JobRun(0, b"\xc0", [1], 0))
     line = PullerLine(1, "worker", 4, Process(), now_ns=0)
 
     def tell() -> None:
@@ -78,7 +78,7 @@ def test_what_was_acknowledged_is_told_even_if_the_pusher_asks_again_who_this_is
 def test_a_worker_that_leaves_while_it_is_asked_who_it_is_is_gone(connection):
     pusher = make_pusher()
     line = joined(pusher)
-    pusher.queue.store.push_lot(Lot(0, b"\xc0", [1], 0))
+    pusher.queue.store.push_run(JobRun(0, b"\xc0", [1], 0))
     pusher.handle_timer(now_ns=0)
     if connection != b"a":
         pusher.unreachable(b"a", now_ns=0)
@@ -89,7 +89,7 @@ def test_a_worker_that_leaves_while_it_is_asked_who_it_is_is_gone(connection):
     up(line, pusher, connection)
 
     assert not pusher.queue.workers
-    assert pusher.queue.store.lanes.count == 1
+    assert pusher.queue.store.priorities.count == 1
     assert pusher.queue.lost == 0
 
 
@@ -131,7 +131,7 @@ def test_a_frame_that_is_sent_twice_is_taken_once():
     """A pusher may send one again that Ctrl-C interrupted right behind the sending."""
     pusher = make_pusher()
     line = joined(pusher)
-    pusher.queue.store.push_lot(Lot(0, b"\xc0\xc0", [1, 2], 0))
+    pusher.queue.store.push_run(JobRun(0, b"\xc0\xc0", [1, 2], 0))
     pusher.handle_timer(now_ns=0)
     ((_, frame),) = pusher.outbox
     line.receive(frame, now_ns=0)
@@ -158,7 +158,7 @@ def test_message_ids_and_dead_letters_are_taken_over_by_their_age():
 def test_a_lease_ends_also_while_the_pusher_asks_who_this_is():
     """Or the thread went round without a pause, and the job was never said to be gone."""
     pusher = make_pusher()
-    pusher.queue.store.push_lot(Lot(0, b"\xc0\xc0", [1, 2], 0))
+    pusher.queue.store.push_run(JobRun(0, b"\xc0\xc0", [1, 2], 0))
     line = joined(pusher)
     pusher.handle_timer(now_ns=0)
     down(pusher, line)
@@ -177,7 +177,7 @@ def test_a_lease_ends_also_while_the_pusher_asks_who_this_is():
 def test_an_extension_is_told_to_the_pusher():
     pusher = make_pusher()
     pusher.queue.hold_ns = 1000 * MS
-    pusher.queue.store.push_lot(Lot(0, b"\xc0", [1], 0))
+    pusher.queue.store.push_run(JobRun(0, b"\xc0", [1], 0))
     line = joined(pusher)
     pusher.handle_timer(now_ns=0)
     down(pusher, line)
@@ -208,7 +208,7 @@ def test_a_worker_that_settles_nothing_is_asked_for_its_jobs_and_then_loses_them
     pusher = make_pusher()
     queue = pusher.queue
     queue.hold_ns = 1000 * MS
-    queue.store.push_lot(Lot(0, b"\xc0\xc0\xc0", [1, 2, 3], 0))
+    queue.store.push_run(JobRun(0, b"\xc0\xc0\xc0", [1, 2, 3], 0))
     line = joined(pusher)
     pusher.handle_timer(now_ns=0)
     down(pusher, line)
@@ -223,12 +223,12 @@ def test_a_worker_that_settles_nothing_is_asked_for_its_jobs_and_then_loses_them
     line.flush(now_ns=1000 * MS)
     while line.outbox:
         pusher.receive(b"a", line.outbox.popleft(), now_ns=1000 * MS)
-    assert (len(line.ready), worker.hand.count, queue.recalled) == (0, 1, 2)
+    assert (len(line.ready), worker.assigned.count, queue.recalled) == (0, 1, 2)
 
     later = 1000 * MS + queue._ack_timeout_ns
     queue.heard(worker, now_ns=later)
     pusher.handle_timer(now_ns=later)
-    assert (worker.hand.count, queue.held_back) == (0, 1)
+    assert (worker.assigned.count, queue.held_back) == (0, 1)
     down(pusher, line)  # it is asked what it has
     while line.outbox:
         pusher.receive(b"a", line.outbox.popleft(), now_ns=later)

@@ -9,7 +9,7 @@ from p2pmsg.queue.rules import (
     DedupWindow,
     Dropped,
     JobQueue,
-    Lot,
+    JobRun,
     QueueConfig,
     QueuedJob,
 )
@@ -21,9 +21,9 @@ def queue(**settings):
     return JobQueue(QueueConfig(**{"retry_delay_ms": 10, "unproven_max": 1000, **settings}))
 
 
-def lot(count, sequence=0):
+def run(count, sequence=0):
     payload = b"".join(b"%02d" % n for n in range(sequence, sequence + count))
-    return Lot(sequence, payload, [2 * n + 2 for n in range(count)], 1)
+    return JobRun(sequence, payload, [2 * n + 2 for n in range(count)], 1)
 
 
 def job(sequence, **fields):
@@ -31,11 +31,11 @@ def job(sequence, **fields):
 
 
 def taken(machine, now_ns=0):
-    """Hand out all that can be: (worker, payloads) a parcel."""
+    """Hand out all that can be: (worker, payloads) a batch."""
     found = []
     while (pair := machine.take(now_ns=now_ns)) is not None:
-        worker, parcel = pair
-        found.append((worker.id, [parcel.job(n).payload for n in range(parcel.count)]))
+        worker, batch = pair
+        found.append((worker.id, [batch.job(n).payload for n in range(batch.count)]))
     return found
 
 
@@ -46,7 +46,7 @@ def all_taken(machine, now_ns=0):
 def test_a_worker_gets_what_it_may_have_and_no_more():
     machine = queue()
     worker = machine.join(1, "w", 3, now_ns=0)
-    machine.store.push_lot(lot(5))
+    machine.store.push_run(run(5))
 
     assert all_taken(machine) == [b"00", b"01", b"02"]
     machine.ack(worker, 0, 2, now_ns=1)
@@ -59,7 +59,7 @@ def test_jobs_are_shared_among_workers():
     machine = queue()
     for number in range(4):
         machine.join(number, "w", 16, now_ns=0)
-    machine.store.push_lot(lot(16))
+    machine.store.push_run(run(16))
 
     shares = [len(payloads) for _, payloads in taken(machine)]
     assert sum(shares) == 16
@@ -70,7 +70,7 @@ def with_a_busy_and_an_idle_worker():
     """A queue, and the worker 1, which has nine jobs; 2 has none."""
     machine = queue(recall_ms=2)
     busy = machine.join(1, "busy", 16, now_ns=0)
-    machine.store.push_lot(lot(9))
+    machine.store.push_run(run(9))
     taken(machine)
     machine.join(2, "idle", 16, now_ns=0)
     return machine, busy
@@ -119,7 +119,7 @@ def test_the_next_of_a_key_waits_for_what_becomes_of_the_first(how):
         machine.lose(1, "gone", now_ns=0)
     machine.handle_timer(now_ns=10 * MS)
     assert all_taken(machine, 10 * MS) == [b"00"]
-    holder = next(w for w in machine.workers.values() if w.hand.count)
+    holder = next(w for w in machine.workers.values() if w.assigned.count)
     machine.ack(holder, 1, 2, now_ns=10 * MS)
     assert all_taken(machine, 10 * MS) == [b"01"]
 
@@ -156,7 +156,7 @@ def test_an_answer_to_an_earlier_delivery_is_refused():
 
 def test_jobs_lost_together_are_delivered_alone():
     machine = queue(deliveries_max=2)
-    machine.store.push_lot(lot(3))
+    machine.store.push_run(run(3))
     machine.join(1, "w", 16, now_ns=0)
     taken(machine)
     machine.lose(1, "gone", now_ns=0)
@@ -178,7 +178,7 @@ def test_jobs_lost_together_are_delivered_alone():
 def test_a_broken_connection_has_a_grace_and_keyed_jobs_longer():
     machine = queue(grace_ms=200, ack_timeout_ms=1000)
     machine.join(1, "w", 16, now_ns=0)
-    machine.store.push_lot(lot(1))
+    machine.store.push_run(run(1))
     machine.store.push(job(1, key="k"), now_ns=0)
     taken(machine)
     machine.cut(1, now_ns=0)
@@ -250,7 +250,7 @@ def test_the_breaker_stops_everything_and_tries_one():
         retry_delay_ms=0, breaker=BreakerConfig(failures_max=3, pause_ms=100, pause_ceiling_ms=400)
     )
     worker = machine.join(1, "w", 16, now_ns=0)
-    machine.store.push_lot(lot(6))
+    machine.store.push_run(run(6))
     taken(machine)
     for delivery in range(3):
         machine.reject(worker, delivery, "no", 0, now_ns=0)
@@ -275,7 +275,7 @@ def test_a_worker_that_fails_while_others_do_not_is_stopped():
     for _ in range(4):
         for worker_id, _ in taken(machine):
             worker = machine.workers[worker_id]
-            delivery = worker.hand.open_ranges()[0][0]
+            delivery = worker.assigned.open_ranges()[0][0]
             if worker is good:
                 machine.ack(good, delivery, delivery + 1, now_ns=0)
             else:
@@ -289,7 +289,7 @@ def test_a_worker_that_fails_while_others_do_not_is_stopped():
 def test_dead_letters_are_bounded_and_counted():
     machine = queue(deliveries_max=1, dead_letters_max=2)
     worker = machine.join(1, "w", 16, now_ns=0)
-    machine.store.push_lot(lot(4))
+    machine.store.push_run(run(4))
     taken(machine)
     for delivery in range(4):
         machine.discard(worker, delivery, "never", now_ns=0)

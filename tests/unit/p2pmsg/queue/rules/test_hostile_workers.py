@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pmsg.queue.rules import BreakerConfig, DeadJobs, JobQueue, Lot, QueueConfig, QueuedJob
+from p2pmsg.queue.rules import BreakerConfig, DeadJobs, JobQueue, JobRun, QueueConfig, QueuedJob
 
 MS = 1_000_000
 HOUR = 3_600_000 * MS
@@ -13,8 +13,8 @@ def queue(**settings):
     return JobQueue(QueueConfig(**{**known, **settings}))
 
 
-def lot(count, sequence=0):
-    return Lot(sequence, b"x" * count, list(range(1, count + 1)), 1)
+def run(count, sequence=0):
+    return JobRun(sequence, b"x" * count, list(range(1, count + 1)), 1)
 
 
 def job(sequence, **fields):
@@ -25,8 +25,8 @@ def hand_out(machine, now_ns=0):
     """Hand out all that can be; return how many jobs each worker got."""
     shares = {}
     while (pair := machine.take(now_ns=now_ns)) is not None:
-        worker, parcel = pair
-        shares[worker.id] = shares.get(worker.id, 0) + parcel.count
+        worker, batch = pair
+        shares[worker.id] = shares.get(worker.id, 0) + batch.count
     return shares
 
 
@@ -40,11 +40,11 @@ def live(machine, now_ns):
 def test_a_worker_has_little_in_hand_before_it_has_done_anything():
     machine = queue(unproven_max=4)
     worker = machine.join(1, "w", 1000, now_ns=0)
-    machine.store.push_lot(lot(500))
+    machine.store.push_run(run(500))
     at, most = 0, []
     for _ in range(7):
         count = hand_out(machine)[1]
-        most.append(worker.hand.count)
+        most.append(worker.assigned.count)
         machine.ack(worker, at, at + count, now_ns=0)
         at += count
     assert most == [4, 8, 16, 32, 64, 128, 248]
@@ -54,14 +54,14 @@ def test_a_stranger_with_a_large_prefetch_is_not_preferred():
     machine = queue(unproven_max=4)
     machine.join(1, "stranger", 65_536, now_ns=0)
     machine.join(2, "w", 4, now_ns=0)
-    machine.store.push_lot(lot(4))
+    machine.store.push_run(run(4))
     assert hand_out(machine) == {1: 2, 2: 2}
 
 
 def test_what_a_worker_holds_for_too_long_goes_to_others_and_it_gets_ever_less():
     machine = queue(unproven_max=4, ack_timeout_ms=100)
     machine.join(1, "holder", 1000, now_ns=0)
-    machine.store.push_lot(lot(10))
+    machine.store.push_run(run(10))
     shares, now_ns = [], 0
     for _ in range(4):
         shares.append(hand_out(machine, now_ns)[1])
@@ -69,7 +69,7 @@ def test_what_a_worker_holds_for_too_long_goes_to_others_and_it_gets_ever_less()
         assert live(machine, now_ns + 1000 * MS) == [(1, False)]
         assert live(machine, now_ns + 1099 * MS) == []
         assert live(machine, now_ns + 1100 * MS) == [(1, True)]
-        assert machine.in_hands == 0
+        assert machine.assigned_count == 0
         now_ns += 1100 * MS
         assert hand_out(machine, now_ns + 999 * MS) == {}
         assert machine.next_deadline_ns(now_ns=now_ns) <= now_ns + 1000 * MS
@@ -83,11 +83,11 @@ def test_what_a_worker_holds_for_too_long_goes_to_others_and_it_gets_ever_less()
     worker, done = machine.join(2, "w", 1000, now_ns=now_ns), 0
     while machine.store.in_flight > 1:
         hand_out(machine, now_ns)
-        for parcel in worker.hand.parcels():
-            machine.ack(worker, parcel.first, parcel.first + parcel.count, now_ns=now_ns)
-            done += parcel.count
+        for batch in worker.assigned.batches():
+            machine.ack(worker, batch.first, batch.first + batch.count, now_ns=now_ns)
+            done += batch.count
     assert done == 9
-    held = machine.workers[1].hand.oldest()
+    held = machine.workers[1].assigned.oldest()
     machine.ack(machine.workers[1], held.first, held.first + 1, now_ns=now_ns)
     assert machine.store.done == 10
     assert not machine.store.dead
@@ -108,9 +108,9 @@ def test_jobs_are_not_blamed_for_who_holds_them():
     assert machine.store.in_flight == 1
     assert not len(machine.store.dead)
     machine.join(99, "w", 1, now_ns=now_ns)
-    _, parcel = machine.take(now_ns=now_ns)
-    assert parcel.job(0).deliveries == 11
-    assert "without an answer" in parcel.job(0).reason
+    _, batch = machine.take(now_ns=now_ns)
+    assert batch.job(0).deliveries == 11
+    assert "without an answer" in batch.job(0).reason
 
 
 def test_a_job_with_a_key_stays_until_an_honest_worker_could_not_have_it():
@@ -121,10 +121,10 @@ def test_a_job_with_a_key_stays_until_an_honest_worker_could_not_have_it():
         hand_out(machine)
     assert live(machine, 1000 * MS) == [(1, False)]
     assert live(machine, 1100 * MS) == [(1, True)]
-    assert machine.in_hands == 1
+    assert machine.assigned_count == 1
     assert live(machine, 1999 * MS) == []
     assert live(machine, 2000 * MS) == [(1, True)]
-    assert machine.in_hands == 0
+    assert machine.assigned_count == 0
 
 
 def test_one_that_connects_again_and_again_does_not_keep_them_for_ever():
@@ -133,7 +133,7 @@ def test_one_that_connects_again_and_again_does_not_keep_them_for_ever():
     machine.store.push(job(0, key="k"), now_ns=0)
     hand_out(machine)
     now_ns = 0
-    while machine.in_hands:
+    while machine.assigned_count:
         now_ns += 50 * MS
         machine.join(1, "holder", 4, now_ns=now_ns)
         live(machine, now_ns)
@@ -144,7 +144,7 @@ def test_one_that_connects_again_and_again_does_not_keep_them_for_ever():
 def test_one_that_settles_something_has_its_time_anew():
     machine = queue(ack_timeout_ms=100)
     worker = machine.join(1, "slow", 4, now_ns=0)
-    machine.store.push_lot(lot(4))
+    machine.store.push_run(run(4))
     hand_out(machine)
     for number in range(3):
         assert live(machine, (number + 1) * 900 * MS) == []
@@ -158,7 +158,7 @@ def test_one_that_settles_something_has_its_time_anew():
 def test_extensions_are_given_up_to_a_limit():
     machine = queue(ack_timeout_ms=100, extend_max_ms=5000)
     worker = machine.join(1, "w", 4, now_ns=0)
-    machine.store.push_lot(lot(1))
+    machine.store.push_run(run(1))
     hand_out(machine)
     machine.extend(worker, 3000 * MS, now_ns=500 * MS)
     assert live(machine, 3499 * MS) == []
@@ -175,11 +175,11 @@ def test_extensions_are_given_up_to_a_limit():
 def test_without_a_hold_a_worker_has_them_as_long_as_it_lives():
     machine = queue(hold_ms=0, ack_timeout_ms=1000)
     worker = machine.join(1, "w", 4, now_ns=0)
-    machine.store.push_lot(lot(1))
+    machine.store.push_run(run(1))
     hand_out(machine)
     machine.extend(worker, HOUR, now_ns=0)
     assert live(machine, 1000 * HOUR) == []
-    assert (machine.in_hands, machine.extends_capped) == (1, 0)
+    assert (machine.assigned_count, machine.extends_capped) == (1, 0)
 
 
 def test_a_delay_has_a_limit_and_the_key_goes_on():
@@ -202,19 +202,19 @@ def test_a_delay_has_a_limit_and_the_key_goes_on():
 def test_one_that_fails_at_what_others_do_is_stopped_alone(how):
     machine = queue(breaker=BreakerConfig(worker_failures_max=3), deliveries_max=100)
     bad, good = (machine.join(n, name, 1, now_ns=0) for n, name in enumerate(("bad", "good")))
-    machine.store.push_lot(lot(100))
+    machine.store.push_run(run(100))
     failed = 0
     for _ in range(20):
-        for worker, parcel in list(iter(lambda: machine.take(now_ns=0), None)):
+        for worker, batch in list(iter(lambda: machine.take(now_ns=0), None)):
             if worker is good:
                 continue
             failed += 1
             if how == "reject":
-                machine.reject(worker, parcel.first, "", HOUR, now_ns=0)
+                machine.reject(worker, batch.first, "", HOUR, now_ns=0)
             else:
-                machine.discard(worker, parcel.first, "", now_ns=0)
-        for parcel in good.hand.parcels():
-            machine.ack(good, parcel.first, parcel.first + 1, now_ns=0)
+                machine.discard(worker, batch.first, "", now_ns=0)
+        for batch in good.assigned.batches():
+            machine.ack(good, batch.first, batch.first + 1, now_ns=0)
     assert failed == bad.failed == 3
     assert good.acked > 15
     assert machine.warnings[-1][0] == "bad"

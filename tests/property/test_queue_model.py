@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pmsg.queue.rules import (
-    Hand,
+    Deliveries,
+    DeliveryBatch,
     JobQueue,
-    Lanes,
-    Lot,
-    Parcel,
+    JobRun,
+    PriorityQueues,
     QueueConfig,
     QueuedJob,
     bits_of,
@@ -16,8 +16,8 @@ from p2pmsg.queue.rules import (
 )
 
 
-def lot(sequence, count):
-    return Lot(sequence, b"x" * count, list(range(1, count + 1)), 0)
+def run(sequence, count):
+    return JobRun(sequence, b"x" * count, list(range(1, count + 1)), 0)
 
 
 @given(st.integers(0, 2**80))
@@ -33,19 +33,21 @@ ranges = st.tuples(st.integers(0, 70), st.integers(0, 30)).map(lambda r: (r[0], 
 
 @given(st.lists(st.integers(1, 12), max_size=6), st.lists(ranges, max_size=20))
 def test_a_delivery_is_settled_once(counts, settled):
-    hand, naive, first = Hand(), set(), 3
+    assigned, naive, first = Deliveries(), set(), 3
     for count in counts:
-        hand.add(Parcel(first, lot(0, count), None, 0, 0))
+        assigned.add(DeliveryBatch(first, run(0, count), None, 0, 0))
         naive.update(range(first, first + count))
         first += count + 2
     for start, stop in settled:
         found = {
-            parcel.first + bit for parcel, bits in hand.settle(start, stop) for bit in bits_of(bits)
+            batch.first + bit
+            for batch, bits in assigned.settle(start, stop)
+            for bit in bits_of(bits)
         }
         assert found == naive & set(range(start, stop))
         naive -= found
-        assert hand.count == len(naive)
-        assert {n for low, high in hand.open_ranges() for n in range(low, high)} == naive
+        assert assigned.count == len(naive)
+        assert {n for low, high in assigned.open_ranges() for n in range(low, high)} == naive
 
 
 entries = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5), st.booleans()), max_size=30)
@@ -53,11 +55,11 @@ entries = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5), st.booleans()
 
 @given(entries, st.lists(st.integers(1, 7), min_size=1, max_size=60))
 def test_lanes_give_the_highest_priority_and_then_the_oldest(pushed, takes):
-    lanes, naive, sequence = Lanes(), [], 0
+    lanes, naive, sequence = PriorityQueues(), [], 0
     late = []
     for priority, count, is_late in pushed:
         if priority == 0 and not is_late:
-            lanes.append_lot(lot(sequence, count))
+            lanes.append_run(run(sequence, count))
             naive += [(0, sequence + n) for n in range(count)]
             sequence += count
             continue
@@ -75,7 +77,7 @@ def test_lanes_give_the_highest_priority_and_then_the_oldest(pushed, takes):
         taken = lanes.take(count, 10**6)
         if taken is None:
             break
-        if isinstance(taken, Lot):
+        if isinstance(taken, JobRun):
             part = [(0, taken.sequence + n) for n in range(taken.count)]
             assert taken.values() == b"x" * taken.count
         else:
@@ -121,12 +123,12 @@ def test_whatever_strangers_ask_for_an_honest_worker_gets_every_job(keys, moves)
         queue.handle_timer(now_ns=at)
         while (found := queue.take(now_ns=at)) is not None:
             worker, _ = found
-            assert worker.hand.count <= min(worker.prefetch, worker.allowance)
+            assert worker.assigned.count <= min(worker.prefetch, worker.allowance)
 
     for what, number, amount in moves:
         step(now)
         worker = queue.workers.get(number)
-        first = worker.hand.oldest() if worker is not None else None
+        first = worker.assigned.oldest() if worker is not None else None
         if what == "wait":
             now += amount
         elif what == "again":
@@ -136,7 +138,7 @@ def test_whatever_strangers_ask_for_an_honest_worker_gets_every_job(keys, moves)
         elif what == "reject" and first is not None:
             queue.reject(worker, first.first, "no", amount, now_ns=now)
         elif what == "ack others'":
-            mine = {n for low, high in worker.hand.open_ranges() for n in range(low, high)}
+            mine = {n for low, high in worker.assigned.open_ranges() for n in range(low, high)}
             if amount not in mine:
                 queue.ack(worker, amount, amount + 1, now_ns=now)
     assert queue.store.done == 0
@@ -144,8 +146,8 @@ def test_whatever_strangers_ask_for_an_honest_worker_gets_every_job(keys, moves)
     end = now + DELAY_MAX_NS + 20_000_000 + 60 * (6 * HOLD_NS + TIMEOUT_NS)
     while queue.store.in_flight and now < end:
         step(now)
-        for parcel in honest.hand.parcels():
-            queue.ack(honest, parcel.first, parcel.first + parcel.count, now_ns=now)
+        for batch in honest.assigned.batches():
+            queue.ack(honest, batch.first, batch.first + batch.count, now_ns=now)
         now += TIMEOUT_NS
     assert (queue.store.done, queue.store.in_flight) == (len(keys), 0)
     assert queue.store.bytes == 0
