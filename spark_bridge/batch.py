@@ -15,9 +15,9 @@ from spark_bridge.naming import Found
 from spark_bridge.offsets import Range
 from spark_bridge.options import SourceOptions
 from spark_bridge.partitions import TASK_ROWS_MIN, RangesPartition
-from spark_bridge.places import PeerView, Places
 from spark_bridge.schema import Layout
 from spark_bridge.selection import Selection
+from spark_bridge.session_directory import PeerView, SessionDirectory
 from spark_bridge.starting import end_of, start_of
 from spark_bridge.tasks import read_ranges
 
@@ -60,16 +60,16 @@ def fix_ends(options: SourceOptions) -> FixedEnds:
         endpoint: PeerView({each.session: each for each in found})
         for endpoint, found in heads.items()
     }
-    places, selection = Places(views), Selection.of(options)
-    start = offsets.first(places, selection, start_of(options, "earliest"))
-    end = offsets.first(places, selection, end_of(options))
+    directory, selection = SessionDirectory(views), Selection.of(options)
+    start = offsets.first(directory, selection, start_of(options, "earliest"))
+    end = offsets.first(directory, selection, end_of(options))
     located = []
     for wanted in offsets.ranges(start, end):
-        place = places.find(wanted.endpoint, wanted.session, wanted.topic, wanted.start)
+        place = directory.find(wanted.endpoint, wanted.session, wanted.topic, wanted.start)
         assert place is not None
         located.append(offsets.located(wanted, place))
     silent = tuple(peer for peer in options.peers if peer not in heads)
-    refusal, warnings = _doubts(options, tuple(places.homes()), silent, is_empty=not located)
+    refusal, warnings = _doubts(options, tuple(directory.homes()), silent, is_empty=not located)
     return FixedEnds(tuple(located), silent, refusal, warnings)
 
 

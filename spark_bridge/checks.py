@@ -9,8 +9,8 @@ from spark_bridge import naming
 from spark_bridge.errors import OptionError, PeerUnavailableError
 from spark_bridge.offsets import Positions
 from spark_bridge.options import SourceOptions
-from spark_bridge.places import Places
 from spark_bridge.selection import Selection
+from spark_bridge.session_directory import SessionDirectory
 
 _NAMES_SECONDS: Final = 2.0
 """How long a new query waits at relays for the publishers that its options name: one that was
@@ -33,27 +33,27 @@ class Checks:
         self._selection = selection
         self._is_done = False
 
-    def wait_for_named(self, look: Callable[[], Places]) -> Places:
+    def wait_for_named(self, look: Callable[[], SessionDirectory]) -> SessionDirectory:
         """Return what is known of the peers; at relays, whom the options name is waited for.
 
         It has the start that the options say only if it is there when the query begins.
         """
         deadline = time.monotonic() + _NAMES_SECONDS
         while True:
-            places = look()
-            is_settled = not any(view.is_relay for view in places.views.values())
-            if is_settled or self._unknown(places) is None:
-                return places
+            directory = look()
+            is_settled = not any(view.is_relay for view in directory.views.values())
+            if is_settled or self._unknown(directory) is None:
+                return directory
             if time.monotonic() > deadline:
-                return places
+                return directory
             time.sleep(_PAUSE_SECONDS)
 
-    def begin(self, positions: Positions, places: Places, *, is_new: bool) -> None:
+    def begin(self, positions: Positions, directory: SessionDirectory, *, is_new: bool) -> None:
         """Refuse, or warn of, what the options or the checkpoint name and nobody has; once.
 
         Args:
             positions: where the query goes on.
-            places: what is known of the peers.
+            directory: what is known of the peers.
             is_new: whether the query has no checkpoint. One that has may go on while a publisher
                 that the options name is not at its relay: it is warned of, not refused.
 
@@ -64,11 +64,11 @@ class Checks:
         """
         if self._is_done:
             return
-        if not is_new and not self._is_of_these_peers(positions, places):
+        if not is_new and not self._is_of_these_peers(positions, directory):
             return
         self._is_done = True
-        options, found = self._options, tuple(places.homes())
-        unknown, away = self._unknown(places), places.away()
+        options, found = self._options, tuple(directory.homes())
+        unknown, away = self._unknown(directory), directory.away()
         if unknown is not None and away:
             _log.warning(
                 "%s; it may be one of %s, who give no answer, and is then read from the earliest "
@@ -91,11 +91,11 @@ class Checks:
                 "of whatever time", (time_ns - time.time_ns()) / 1e9,
             )  # fmt: skip
 
-    def away(self, places: Places, *, is_bounded: bool = False) -> None:
+    def away(self, directory: SessionDirectory, *, is_bounded: bool = False) -> None:
         """Refuse to go on without a peer, if the options say so.
 
         Args:
-            places: what is known of the peers.
+            directory: what is known of the peers.
             is_bounded: whether the query ends by itself, and so is warned of who is away.
 
         Raises:
@@ -104,7 +104,7 @@ class Checks:
         """
         if not (is_bounded or self._options.failOnPeerAway):
             return
-        away = places.away()
+        away = directory.away()
         if not away:
             return
         if self._options.failOnPeerAway:
@@ -117,19 +117,19 @@ class Checks:
             "a later run reads it (failOnPeerAway=true fails instead)", naming.listed(away)
         )  # fmt: skip
 
-    def _unknown(self, places: Places) -> OptionError | None:
+    def _unknown(self, directory: SessionDirectory) -> OptionError | None:
         """Return an error for the first name that nobody has; a relay without sessions is there."""
-        views = places.views.items()
+        views = directory.views.items()
         empty = [endpoint for endpoint, view in views if view.is_relay and not view.sessions]
-        return naming.nobody(self._options, tuple(places.homes()), empty)
+        return naming.nobody(self._options, tuple(directory.homes()), empty)
 
-    def _is_of_these_peers(self, positions: Positions, places: Places) -> bool:
+    def _is_of_these_peers(self, positions: Positions, directory: SessionDirectory) -> bool:
         """Whether a checkpoint is of these peers; False where that cannot be known yet."""
-        others = [endpoint for endpoint in positions if endpoint not in places.views]
+        others = [endpoint for endpoint in positions if endpoint not in directory.views]
         gone = [
             endpoint
             for endpoint in others
-            if not any(places.where(endpoint, session) for session in positions[endpoint])
+            if not any(directory.where(endpoint, session) for session in positions[endpoint])
         ]
         if not gone:
             return True
@@ -139,11 +139,12 @@ class Checks:
                 "and are not read", naming.listed(gone)
             )  # fmt: skip
             return True
-        if not any(view.sessions for view in places.views.values()):
+        if not any(view.sessions for view in directory.views.values()):
             return False  # nobody has said yet who is there
+        there = directory.views
         refusal = OptionError(
             "peers",
-            f"has {naming.listed(places.views)}, and the checkpoint is of {naming.listed(gone)}: "
+            f"has {naming.listed(there)}, and the checkpoint is of {naming.listed(gone)}: "
             "none of these is there, nor a session of theirs. Name the checkpoint's peers, too, or "
             "take another checkpointLocation; failOnDataLoss=false leaves them behind",
         )

@@ -10,8 +10,8 @@ from typing import Final
 import p2pmsg
 from spark_bridge.errors import OptionError
 from spark_bridge.options import SourceOptions, read_peers_file
-from spark_bridge.places import NO_TOPICS, PeerView
 from spark_bridge.selection import Selection
+from spark_bridge.session_directory import NO_TOPICS, PeerView
 
 _FIRST_WAIT_SECONDS: Final = 2.0
 """How long the first look waits for peers; who has not answered by then joins later."""

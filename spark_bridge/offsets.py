@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import p2pmsg
 from spark_bridge.errors import BridgeError
-from spark_bridge.places import NO_TOPICS, PeerView, Place, Places
 from spark_bridge.selection import Selection
+from spark_bridge.session_directory import NO_TOPICS, PeerView, SessionDirectory, SessionLocation
 
 Positions = dict[str, dict[int, dict[str, int]]]
 VERSION: Final = 1
@@ -140,11 +140,11 @@ Start = Callable[[str, str, p2pmsg.Heads], int]
 """Where a stream starts: of endpoint, topic and heads."""
 
 
-def first(places: Places, selection: Selection, start: Start) -> Positions:
+def first(directory: SessionDirectory, selection: Selection, start: Start) -> Positions:
     """Return where a new query starts. A peer that is not reachable is left out: it joins later."""
-    views = places.views
+    views = directory.views
     positions: Positions = {endpoint: {} for endpoint, view in views.items() if view.sessions}
-    for endpoint, heads in places.homes():
+    for endpoint, heads in directory.homes():
         positions[endpoint][heads.session] = {
             topic: start(endpoint, topic, heads) for topic in selection.topics_of(endpoint, heads)
         }
@@ -163,7 +163,7 @@ def latest(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
     return 0 if stream is None else stream.next
 
 
-def advance(before: Positions, places: Places, selection: Selection) -> Positions:
+def advance(before: Positions, directory: SessionDirectory, selection: Selection) -> Positions:
     """Return how far one can read now; never behind `before`.
 
     - A session that nobody can be asked about keeps its position.
@@ -176,13 +176,13 @@ def advance(before: Positions, places: Places, selection: Selection) -> Position
       brought to the last head known of it, so that what it still owed is a range that fails or is
       skipped. Then it is forgotten.
     """
-    views = places.views
+    views = directory.views
     read_at = {session: endpoint for endpoint, known in before.items() for session in known}
     after: Positions = {}
     for endpoint, known in before.items():
         view, moved = views.get(endpoint, PeerView()), after.setdefault(endpoint, {})
         for session, positions in known.items():
-            place = places.where(endpoint, session)
+            place = directory.where(endpoint, session)
             if place is not None:
                 born = views[place.endpoint].born.get(session, NO_TOPICS)
                 moved[session] = _moved(positions, endpoint, place.heads, selection, born)
@@ -193,11 +193,11 @@ def advance(before: Positions, places: Places, selection: Selection) -> Position
                 if final != positions:
                     moved[session] = final
     names: set[str] | None = None
-    for endpoint, heads in places.homes(read_at):
+    for endpoint, heads in directory.homes(read_at):
         if heads.session in read_at:
             continue
         if names is None:
-            names = places.names(read_at)
+            names = directory.names(read_at)
         start = earliest
         if _begins_anew(heads, views[endpoint], before.get(endpoint), names):
             start = _nothing_is_old
@@ -207,11 +207,11 @@ def advance(before: Positions, places: Places, selection: Selection) -> Position
     return after
 
 
-def kept(positions: Positions, places: Places) -> Positions:
+def kept(positions: Positions, directory: SessionDirectory) -> Positions:
     """Return the positions, but none before what is kept of its stream."""
 
     def at(endpoint: str, session: int, topic: str, position: int) -> int:
-        place = places.where(endpoint, session, topic, position)
+        place = directory.where(endpoint, session, topic, position)
         stream = None if place is None else place.heads.streams.get(topic)
         return position if stream is None else max(position, stream.earliest)
 
@@ -237,7 +237,7 @@ def ranges(start: Positions, end: Positions) -> list[Range]:
     return found
 
 
-def located(wanted: Range, place: Place) -> Range:
+def located(wanted: Range, place: SessionLocation) -> Range:
     """Return `wanted` with the publisher's name and where to ask."""
     heads = place.heads
     recovery = heads.recovery_endpoint if place.is_sure else None

@@ -33,9 +33,9 @@ from spark_bridge.limits import limit as limited
 from spark_bridge.offsets import Range
 from spark_bridge.options import SourceOptions, check_use, parse_options
 from spark_bridge.partitions import TASK_ROWS_MIN, RangesPartition
-from spark_bridge.places import Places
 from spark_bridge.schema import Layout, spark_schema
 from spark_bridge.selection import Selection
+from spark_bridge.session_directory import SessionDirectory
 from spark_bridge.sink import P2pmsgBatchWriter, P2pmsgStreamWriter
 from spark_bridge.sink_options import is_sink, parse_sink_options
 from spark_bridge.starting import start_of
@@ -110,9 +110,9 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._pin = uuid4().hex[:16]
         self._first: dict[str, Any] | None = None
         self._checks = Checks(options, self._selection)
-        self._known = Places({})
-        self._frozen: Places | None = None
-        self._nothing_new: tuple[Places, dict[str, Any]] | None = None
+        self._known = SessionDirectory({})
+        self._frozen: SessionDirectory | None = None
+        self._nothing_new: tuple[SessionDirectory, dict[str, Any]] | None = None
         self._lock = threading.Lock()
         self._skipped = 0
 
@@ -125,8 +125,8 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def initialOffset(self) -> dict[str, Any]:
         """Return where the query starts: always the same answer, though the streams move on."""
         if self._first is None:
-            places = self._checks.wait_for_named(self._places)
-            start = offsets.first(places, self._selection, start_of(self._options, "latest"))
+            directory = self._checks.wait_for_named(self._places)
+            start = offsets.first(directory, self._selection, start_of(self._options, "latest"))
             self._first = offsets.to_json(start, self._pin)
         return self._first
 
@@ -141,36 +141,36 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         The end of a query's first batch has its start with it, for Spark's log: Spark asks for the
         start again after a restart, when it would be another one.
         """
-        places = self._frozen or self._places()
+        directory = self._frozen or self._places()
         known = self._nothing_new
-        if known is not None and known[0] is places and known[1] == start:
+        if known is not None and known[0] is directory and known[1] == start:
             return start
         before, is_first = offsets.from_json(start), start.get("pin") == self._pin
-        self._checks.begin(before, places, is_new=is_first)
-        self._checks.away(places)
-        after = offsets.advance(before, places, self._selection)
+        self._checks.begin(before, directory, is_new=is_first)
+        self._checks.away(directory)
+        after = offsets.advance(before, directory, self._selection)
         if isinstance(limit, ReadMaxRows):
             # What is gone does not count, or a query that was overtaken would never catch up.
-            after = limited(offsets.kept(before, places), after, limit.max_rows)
+            after = limited(offsets.kept(before, directory), after, limit.max_rows)
         if is_first:
             return offsets.to_json(after, start=before)
         if after == before:
-            self._nothing_new = places, start
+            self._nothing_new = directory, start
             return start
         return offsets.to_json(after)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the peers' heads, for the query's progress reports."""
-        places = self._places()
-        report = offsets.to_json(offsets.first(places, self._selection, offsets.latest))
-        report["away"] = places.away()
+        directory = self._places()
+        report = offsets.to_json(offsets.first(directory, self._selection, offsets.latest))
+        report["away"] = directory.away()
         report["skipped"] = self._skipped
         return report
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read up to what is there now, and then end."""
-        self._frozen = places = self._places()
-        self._checks.away(places, is_bounded=True)
+        self._frozen = directory = self._places()
+        self._checks.away(directory, is_bounded=True)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what the tasks read."""
@@ -200,23 +200,23 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             self._watch.close()
             self._watch = None
 
-    def _places(self) -> Places:
+    def _places(self) -> SessionDirectory:
         """Return what is known of the peers; the same object as before, if nothing has changed."""
         with self._lock:
             if self._watch is None:
                 self._watch = PeersWatch(self._options, self._selection)
             views = self._watch.views()
             if views is not self._known.views:
-                self._known = Places(views)
+                self._known = SessionDirectory(views)
             return self._known
 
     def _locate(self, wanted: list[Range]) -> list[Range]:
         """Return `wanted` with where to ask; what is known to be gone is lost here already."""
-        places, located = self._places(), []
+        directory, located = self._places(), []
         for each in wanted:
-            place = places.find(each.endpoint, each.session, each.topic, each.start)
+            place = directory.find(each.endpoint, each.session, each.topic, each.start)
             if place is None:
-                former = places.views[each.endpoint].of_session(each.session)
+                former = directory.views[each.endpoint].of_session(each.session)
                 self._lose(offsets.named(each, former), "publisher_gone")
                 continue
             each = offsets.located(each, place)

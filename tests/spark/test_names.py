@@ -15,9 +15,9 @@ from spark_bridge.batch import P2pmsgBatchReader, fix_ends
 from spark_bridge.checks import Checks
 from spark_bridge.errors import OptionError, PeerUnavailableError
 from spark_bridge.options import parse_options
-from spark_bridge.places import PeerView, Places
 from spark_bridge.schema import RawLayout
 from spark_bridge.selection import Selection
+from spark_bridge.session_directory import PeerView, SessionDirectory
 from spark_bridge.source import P2pmsgStreamReader
 from tests.places import lasting_place
 from tests.spark.streams import sealed, small_buffer
@@ -224,7 +224,8 @@ def test_at_a_relay_whom_the_options_name_is_waited_for():
     )
     one, two = heads_of(1, t=(0, 9)), heads_of(2, t=(0, 9))
     looks = [
-        Places({A: PeerView(sessions, is_relay=True)}) for sessions in ({1: one}, {1: one, 2: two})
+        SessionDirectory({A: PeerView(sessions, is_relay=True)})
+        for sessions in ({1: one}, {1: one, 2: two})
     ]
     named = Checks(options, Selection.of(options))
     places = named.wait_for_named(lambda: looks.pop(0))
@@ -236,12 +237,13 @@ def test_at_a_relay_whom_the_options_name_is_waited_for():
 def test_a_relay_that_has_nobody_yet_may_be_named():
     options = parse_options({"peers": A, "assign": json.dumps({"t": [A]})})
     named = Checks(options, Selection.of(options))
-    places = Places({A: PeerView(is_relay=True)})
+    places = SessionDirectory({A: PeerView(is_relay=True)})
 
     assert named.wait_for_named(lambda: places) is places
     named.begin({}, places, is_new=True)
     with pytest.raises(OptionError, match=f"names '{A}'"):
-        Checks(options, Selection.of(options)).begin({}, Places({B: view(1)}), is_new=True)
+        checks = Checks(options, Selection.of(options))
+        checks.begin({}, SessionDirectory({B: view(1)}), is_new=True)
 
 
 @pytest.mark.usefixtures("short_waits")

@@ -8,8 +8,8 @@ import p2pmsg
 import spark_bridge
 from spark_bridge import offsets
 from spark_bridge.offsets import Range
-from spark_bridge.places import PeerView, Places
 from spark_bridge.selection import Selection
+from spark_bridge.session_directory import PeerView, SessionDirectory
 
 A, B = "tcp://a:1", "tcp://b:1"
 
@@ -56,15 +56,16 @@ def view(session, former=(), **streams):
     ],
 )  # fmt: skip
 def test_positions_move(before, views, after):
-    assert offsets.advance(before, Places(views), Selection(("t",))) == after
+    assert offsets.advance(before, SessionDirectory(views), Selection(("t",))) == after
 
 
 def test_the_first_position():
     views = {A: view(1, t=(4, 9)), B: PeerView()}
 
     both = Selection(("t", "u"))
-    assert offsets.first(Places(views), both, offsets.latest) == {A: {1: {"t": 9, "u": 0}}}
-    assert offsets.first(Places(views), both, offsets.earliest) == {A: {1: {"t": 4, "u": 0}}}
+    directory = SessionDirectory(views)
+    assert offsets.first(directory, both, offsets.latest) == {A: {1: {"t": 9, "u": 0}}}
+    assert offsets.first(directory, both, offsets.earliest) == {A: {1: {"t": 4, "u": 0}}}
 
 
 def test_json_is_sorted_and_comes_back():

@@ -7,8 +7,8 @@ from spark_bridge import offsets, starting
 from spark_bridge.errors import OptionError, PeerUnavailableError
 from spark_bridge.limits import limit
 from spark_bridge.options import check_use, parse_options
-from spark_bridge.places import Places
 from spark_bridge.selection import Selection
+from spark_bridge.session_directory import SessionDirectory
 from spark_bridge.sink_options import is_sink, parse_sink_options
 from spark_bridge.starting import start_of
 from tests.spark.test_offsets import A, B, heads, view
@@ -182,7 +182,7 @@ def test_a_selection(selection, topics):
 def test_where_a_stream_starts(starting, expected):
     options = parse_options(GOOD if starting is None else {**GOOD, "startingOffsets": starting})
     start = start_of(options, "latest")
-    first = offsets.first(Places({A: view(1, t=(4, 9))}), Selection(("t",)), start)
+    first = offsets.first(SessionDirectory({A: view(1, t=(4, 9))}), Selection(("t",)), start)
 
     assert first == {A: {1: {"t": expected}}}
 

@@ -39,7 +39,7 @@ class PeerView:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SessionLocation:
     """Where a session can be asked for ranges; sure if it is known to be there now."""
 
     endpoint: str
@@ -47,21 +47,21 @@ class Place:
     is_sure: bool
 
 
-class Places:
+class SessionDirectory:
     """All endpoints' views, looked up by session."""
 
     def __init__(self, views: Mapping[str, PeerView]) -> None:
         self.views = views
-        self._by_session: dict[int, list[Place]] = {}
+        self._by_session: dict[int, list[SessionLocation]] = {}
         for endpoint in sorted(views):
             view = views[endpoint]
             for session, heads in view.sessions.items():
-                place = Place(endpoint, heads, view.reachable)
+                place = SessionLocation(endpoint, heads, view.reachable)
                 self._by_session.setdefault(session, []).append(place)
 
     def where(
         self, home: str, session: int, topic: str | None = None, start: int = 0
-    ) -> Place | None:
+    ) -> SessionLocation | None:
         """Return the best place that has a session, where one is known.
 
         One that is reachable goes before one that is not, then one that keeps the messages of
@@ -83,7 +83,7 @@ class Places:
 
     def find(
         self, home: str, session: int, topic: str | None = None, start: int = 0
-    ) -> Place | None:
+    ) -> SessionLocation | None:
         """Return where to fetch a session's messages from; None where it has ended.
 
         Beyond `where`: a peer of which nothing is known may come back with the session.
@@ -95,7 +95,7 @@ class Places:
         if view.has_ended(session):
             return None
         unknown = p2pmsg.Heads(publisher="", session=session, recovery_endpoint="", streams={})
-        return Place(home, view.of_session(session) or unknown, is_sure=False)
+        return SessionLocation(home, view.of_session(session) or unknown, is_sure=False)
 
     def homes(self, read_at: Mapping[int, str] | None = None) -> Iterator[tuple[str, p2pmsg.Heads]]:
         """Yield each session once, with its home, in the order of endpoints.

@@ -5,15 +5,15 @@ import pytest
 import p2pmsg
 from spark_bridge import offsets
 from spark_bridge.options import parse_options
-from spark_bridge.places import PeerView, Places
 from spark_bridge.selection import Selection
+from spark_bridge.session_directory import PeerView, SessionDirectory
 from tests.spark.test_offsets import A, B, heads, view
 
 T = Selection(("t",))
 
 
 def find(views, home=A, session=1, **wanted):
-    return Places(views).find(home, session, **wanted)
+    return SessionDirectory(views).find(home, session, **wanted)
 
 
 def named(name, session, **streams):
@@ -35,7 +35,7 @@ def test_a_topic_that_comes_up_is_read_from_its_beginning():
     before = {A: {1: {"t": 5}}}
     now = {1: heads(1, t=(0, 5), new=(3, 7), old=(3, 7))}
 
-    places = Places({A: PeerView(now, born={1: frozenset({"new"})})})
+    places = SessionDirectory({A: PeerView(now, born={1: frozenset({"new"})})})
     after = offsets.advance(before, places, selection)
 
     assert after == {A: {1: {"t": 5, "new": 0, "old": 3}}}
@@ -44,16 +44,16 @@ def test_a_topic_that_comes_up_is_read_from_its_beginning():
 def test_a_session_at_two_endpoints_is_read_once():
     both = {A: view(1, t=(0, 9)), B: view(1, t=(0, 8))}
 
-    first = offsets.first(Places(both), T, offsets.earliest)
+    first = offsets.first(SessionDirectory(both), T, offsets.earliest)
     assert first == {A: {1: {"t": 0}}}
-    assert offsets.advance(first, Places(both), T) == {A: {1: {"t": 9}}}
-    assert offsets.advance({B: {1: {"t": 2}}}, Places(both), T) == {B: {1: {"t": 8}}}
+    assert offsets.advance(first, SessionDirectory(both), T) == {A: {1: {"t": 9}}}
+    assert offsets.advance({B: {1: {"t": 2}}}, SessionDirectory(both), T) == {B: {1: {"t": 8}}}
 
 
 def test_a_publisher_goes_before_the_relay_of_its_session():
     both = {A: relay(heads(1, t=(0, 9))), B: view(1, t=(0, 9))}
 
-    assert offsets.first(Places(both), T, offsets.earliest) == {B: {1: {"t": 0}}}
+    assert offsets.first(SessionDirectory(both), T, offsets.earliest) == {B: {1: {"t": 0}}}
 
 
 def test_where_a_session_is_found():
@@ -80,7 +80,7 @@ def test_who_keeps_the_messages_is_asked_for_them():
 def test_a_session_that_another_endpoint_has_too_goes_on_there():
     views = {A: view(2, [heads(1, t=(0, 5))], t=(0, 3)), B: view(1, t=(0, 8))}
 
-    after = offsets.advance({A: {1: {"t": 5}}}, Places(views), T)
+    after = offsets.advance({A: {1: {"t": 5}}}, SessionDirectory(views), T)
 
     assert after == {A: {1: {"t": 8}, 2: {"t": 0}}}
 
@@ -91,12 +91,14 @@ def test_a_session_that_another_endpoint_has_too_goes_on_there():
 def test_a_session_goes_on_at_a_relay_while_its_publisher_is_away(away):
     views = {A: away, B: relay(heads(1, t=(0, 8)))}
 
-    assert offsets.advance({A: {1: {"t": 5}}}, Places(views), T) == {A: {1: {"t": 8}}}
-    assert offsets.advance({A: {1: {"t": 5}}}, Places({B: views[B]}), T) == {A: {1: {"t": 8}}}
+    assert offsets.advance({A: {1: {"t": 5}}}, SessionDirectory(views), T) == {A: {1: {"t": 8}}}
+    only = SessionDirectory({B: views[B]})
+    assert offsets.advance({A: {1: {"t": 5}}}, only, T) == {A: {1: {"t": 8}}}
 
 
 def test_all_sessions_of_a_relay_have_their_place():
-    places = Places({A: relay(heads(1, t=(4, 9)), heads(2, t=(0, 3)), heads(3, u=(0, 3)))})
+    view = relay(heads(1, t=(4, 9)), heads(2, t=(0, 3)), heads(3, u=(0, 3)))
+    places = SessionDirectory({A: view})
 
     earliest = offsets.first(places, T, offsets.earliest)
     assert earliest == {A: {1: {"t": 4}, 2: {"t": 0}, 3: {"t": 0}}}
@@ -123,11 +125,11 @@ OTHER = named("other", 2, t=(4, 6))
     ],
 )
 def test_sessions_come_and_go_at_a_relay(before, now, after):
-    assert offsets.advance({A: before}, Places({A: now}), T) == {A: after}
+    assert offsets.advance({A: before}, SessionDirectory({A: now}), T) == {A: after}
 
 
 def test_a_relay_that_joins_is_read_from_what_it_keeps():
-    places = Places({A: view(1, t=(0, 9)), B: relay(heads(1, t=(0, 9)), OTHER)})
+    places = SessionDirectory({A: view(1, t=(0, 9)), B: relay(heads(1, t=(0, 9)), OTHER)})
 
     assert offsets.advance({A: {1: {"t": 9}}}, places, T) == {A: {1: {"t": 9}}, B: {2: {"t": 4}}}
 
@@ -136,7 +138,7 @@ def test_positions_of_what_is_kept():
     positions = {A: {1: {"t": 3, "u": 3, "v": 3}, 2: {"t": 3}}, B: {9: {"t": 3}}}
     views = {A: view(1, t=(5, 9), u=(2, 9)), B: PeerView()}
 
-    assert offsets.kept(positions, Places(views)) == {
+    assert offsets.kept(positions, SessionDirectory(views)) == {
         A: {1: {"t": 5, "u": 3, "v": 3}, 2: {"t": 3}},
         B: {9: {"t": 3}},
     }
