@@ -11,7 +11,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg.config import PublisherConfig, SubscriberConfig
+from p2pmsg.config import (
+    MulticastPublisherConfig,
+    MulticastSubscriberConfig,
+    PublisherConfig,
+    SubscriberConfig,
+)
 from p2pmsg.errors import (
     AdminRefusedError,
     BindError,
@@ -45,8 +50,7 @@ from p2pmsg.errors import (
 )
 from p2pmsg.frames import decode_frame
 from p2pmsg.message import FixedBatch, Message, MessageBatch, Origin
-from p2pmsg.multicast.config import MulticastPublisherConfig, MulticastSubscriberConfig
-from p2pmsg.publisher.log import LogStats, import_log
+from p2pmsg.publisher.log import import_log
 from p2pmsg.queue import (
     DeadLetter,
     DeadLetters,
@@ -68,6 +72,7 @@ from p2pmsg.requests import Answers, Requester, Responder
 from p2pmsg.stats import (
     CursorStats,
     LineStats,
+    LogStats,
     MulticastStats,
     PublisherStats,
     RequesterStats,

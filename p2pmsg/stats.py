@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 
 from p2pmsg.errors import LossReport
-from p2pmsg.publisher.log import LogStats
 from recovery import LatencyHistogram
 
 __all__ = [
     "CursorStats",
     "LineStats",
+    "LogStats",
     "MulticastStats",
     "PublisherStats",
     "RequesterStats",
@@ -208,6 +208,34 @@ class SubscriberStats:
     def balanced(self) -> bool:
         """Whether every stream's equation holds; it always does."""
         return all(stream.balanced for stream in self.streams)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStats:
+    """What a publisher tells of its log.
+
+    Attributes:
+        directory: where it is.
+        bytes: its size on disk.
+        unsynced_bytes: what a crash of the operating system could still take away.
+        bytes_cut: the torn tail that was cut off when it was opened.
+        skipped: messages skipped when it was opened after such a crash, so that no sequence is
+            used twice.
+        failed: why nothing more is written to it (`on_error="continue"`), or None.
+        errors: how often writing failed.
+        retrying: what fails now and is tried again (forcing it to the disk, reserving sequences,
+            deleting what is too old), or None.
+
+    """
+
+    directory: str
+    bytes: int
+    unsynced_bytes: int
+    bytes_cut: int
+    skipped: int
+    failed: str | None
+    errors: int
+    retrying: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from p2pmsg.mold import codec
 from p2pmsg.mold.feed import FIRST
 from p2pmsg.mold.sessions import session_id
 from p2pmsg.publisher.batch import pack_slice
-from p2pmsg.publisher.log import LogStats, PublisherLog
+from p2pmsg.publisher.log import PublisherLog
+from p2pmsg.stats import LogStats
 from p2pmsg.wire import Frame, FrameError
 
 if TYPE_CHECKING:

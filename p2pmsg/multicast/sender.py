@@ -19,8 +19,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg import control, wire
+from p2pmsg.config import MulticastPublisherConfig
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.config import MulticastPublisherConfig
 from p2pmsg.multicast.parity import ParityMaker, overhead_bytes, require_codec
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import FlowWindow, GroupRepair

@@ -8,7 +8,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.errors import (
@@ -21,6 +20,7 @@ from p2pmsg.errors import (
     P2PError,
 )
 from p2pmsg.publisher.kept_batch import frame_of
+from p2pmsg.stats import LogStats
 from p2pmsg.trouble import Trouble
 from recovery import Kept, Loss, LossReason, ReplayBuffer
 from recovery import errors as recovery_errors
@@ -43,34 +43,6 @@ OVERDUE_NS: Final = 1000 * _MS
 """How long that goes on before those who wait for it are told."""
 EXPIRE_NS: Final = 1000 * _MS
 """How often retention is looked at."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogStats:
-    """What a publisher tells of its log.
-
-    Attributes:
-        directory: where it is.
-        bytes: its size on disk.
-        unsynced_bytes: what a crash of the operating system could still take away.
-        bytes_cut: the torn tail that was cut off when it was opened.
-        skipped: messages skipped when it was opened after such a crash, so that no sequence is
-            used twice.
-        failed: why nothing more is written to it (`on_error="continue"`), or None.
-        errors: how often writing failed.
-        retrying: what fails now and is tried again (forcing it to the disk, reserving sequences,
-            deleting what is too old), or None.
-
-    """
-
-    directory: str
-    bytes: int
-    unsynced_bytes: int
-    bytes_cut: int
-    skipped: int
-    failed: str | None
-    errors: int
-    retrying: str | None = None
 
 
 class PublisherLog:

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 
 from p2pmsg.errors import LossReport
-from p2pmsg.publisher.log import LogStats
-from p2pmsg.stats import RequesterStats
+from p2pmsg.stats import LogStats, RequesterStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from p2pmsg.errors import BindError, ClosedError, ConfigError, EndpointError
 from p2pmsg.mold import codec
 from p2pmsg.mold.log import MoldLog
 from p2pmsg.mold.publisher_core import History, MoldPublisherCore
-from p2pmsg.publisher.log import LogStats
+from p2pmsg.stats import LogStats
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
 from recovery import HeartbeatConfig, ReplayConfig, RetransmitConfig, TokenBucket
 from transports.endpoint_options import request_address

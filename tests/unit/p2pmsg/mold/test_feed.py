@@ -2,11 +2,10 @@
 
 import pytest
 
-from p2pmsg.config import SubscriberConfig
+from p2pmsg.config import MulticastSubscriberConfig, SubscriberConfig
 from p2pmsg.mold import codec
 from p2pmsg.mold import sessions as rules
 from p2pmsg.mold.sessions import NAMES_MAX, session_id
-from p2pmsg.multicast.config import MulticastSubscriberConfig
 from tests.unit.p2pmsg.mold.feeds import MS, NAME, Cursor, Feeds
 
 DOUBT_MS = rules.DOUBT_NS // MS
