@@ -69,7 +69,7 @@ def publish_datagrams(
     core.replay.append_many(stream.topic, made, now_ns=now_ns)
     core.outbox.extend([frame for _, _, frame, _ in made])
     stream.sealed_ns = core.sealed_ns = now_ns
-    core.beats.put_off(stream, now_ns)
+    core.heartbeats.put_off(stream, now_ns)
     return taken
 
 

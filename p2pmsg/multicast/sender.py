@@ -52,7 +52,7 @@ class Repair:
     stop: int
 
 
-class GroupDesk:
+class MulticastSender:
     """Announces the session, and answers its receivers; part of `PublisherCore`.
 
     Attributes:

@@ -16,7 +16,7 @@ from p2pmsg import control, wire
 from p2pmsg.config import LINGER_MS_MIN, PublisherConfig
 from p2pmsg.errors import ConfigError, LogFailedError, MessageError
 from p2pmsg.multicast.packing import publish_datagrams
-from p2pmsg.multicast.sender import GroupDesk
+from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.batch import (
     PACKING_ERRORS,
     Batch,
@@ -28,11 +28,11 @@ from p2pmsg.publisher.batch import (
     packing_error,
 )
 from p2pmsg.publisher.control_queue import ControlQueue
-from p2pmsg.publisher.heartbeats import BeatDesk
+from p2pmsg.publisher.heartbeats import HeartbeatSender
 from p2pmsg.publisher.kept_batch import KeptBatch
 from p2pmsg.publisher.log import PublisherLog, next_sequence
 from p2pmsg.publisher.open_batches import BufferPool, OpenBatches
-from p2pmsg.publisher.requests import RequestDesk
+from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.publisher.streams import PYTHON_MEMORY, FrameMemory, PublisherStream
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Kind
@@ -61,7 +61,7 @@ class PublisherCore:
         group: what a multicast needs beside; None: this is none.
         sealed_ns: when the last frame was made.
         greeting: what its welcome says.
-        beats: sends heartbeats and what is announced; `place` stands for `recovery` in them.
+        heartbeats: sends heartbeats; `place` stands for `recovery` in them.
 
     """
 
@@ -88,9 +88,9 @@ class PublisherCore:
         self.unsynced: deque[tuple[str, int, bytes | memoryview]] = deque()
         self._unsynced_from: dict[str, int] = {}
         self.replay = ReplayBuffer(config.replay, memory.free)
-        self.requests = RequestDesk(self)
-        self.beats = BeatDesk(self)
-        self.group: GroupDesk | None = None
+        self.requests = RequestHandler(self)
+        self.heartbeats = HeartbeatSender(self)
+        self.group: MulticastSender | None = None
         self.sealed_ns = 0
         self.memory = memory
         self.closing = False
@@ -110,15 +110,15 @@ class PublisherCore:
         self._began = {} if log is None else {topic: log.next(topic) for topic in log.topics()}
         self._floor = 0 if log is None else log.floor
         for topic in self._began:
-            self.beats.put_off(self._make_stream(topic), now_ns)
+            self.heartbeats.put_off(self._make_stream(topic), now_ns)
 
-    def become_group(self, datagram_bytes: int, *, rng: Random, now_ns: int) -> GroupDesk:
+    def become_group(self, datagram_bytes: int, *, rng: Random, now_ns: int) -> MulticastSender:
         """Publish to a multicast, in datagrams of that size; called before anything else.
 
         `rng` draws the tokens by which joined subscribers are known: nobody may guess them.
         """
         config = self.config.multicast
-        self.group = GroupDesk(self, config, datagram_bytes, rng=rng, now_ns=now_ns)
+        self.group = MulticastSender(self, config, datagram_bytes, rng=rng, now_ns=now_ns)
         self._batch_bytes = min(self._batch_bytes, self.group.frame_bytes)
         return self.group
 
@@ -270,7 +270,7 @@ class PublisherCore:
 
     def note_beat(self, topic: str, *, now_ns: int) -> None:
         """Put off the next heartbeat of a stream, behind `publish_alone`."""
-        self.beats.put_off(self.streams[topic], now_ns)
+        self.heartbeats.put_off(self.streams[topic], now_ns)
 
     def hold(self, topic: str) -> None:
         """Accept nothing by `publish_alone` until the stream's next frame."""
@@ -391,7 +391,7 @@ class PublisherCore:
             self.seal_if_possible(topic, now_ns=now_ns)
         self.closing = True
         self.requests.forget_completions()
-        self.beats.begin_close(now_ns=now_ns)
+        self.heartbeats.begin_close(now_ns=now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Flush what has lingered, send heartbeats that are due, forget what is too old."""
@@ -401,7 +401,7 @@ class PublisherCore:
         if self.log is not None:
             self.log.expire(now_ns=now_ns, wall_ns=now_ns + self._wall_offset_ns)
         self.requests.expire(now_ns=now_ns)
-        self.beats.handle_timer(self.streams.values(), now_ns=now_ns)
+        self.heartbeats.handle_timer(self.streams.values(), now_ns=now_ns)
 
     def lingering(self, *, now_ns: int) -> list[str]:
         """Return the topics whose open batch has waited for long enough; needs no lock."""
@@ -412,7 +412,7 @@ class PublisherCore:
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` has something to do, or None."""
         deadlines = [batch.opened_ns + self._linger_ns for batch in self.open_batches.values()]
-        others = (self.beats.next_deadline_ns(), self.replay.next_deadline_ns())
+        others = (self.heartbeats.next_deadline_ns(), self.replay.next_deadline_ns())
         deadlines += [due_ns for due_ns in others if due_ns is not None]
         return min(deadlines, default=None)
 
@@ -454,7 +454,7 @@ class PublisherCore:
         else:
             self.outbox.append(frame)
         stream.sealed_ns = self.sealed_ns = now_ns
-        self.beats.put_off(stream, now_ns)
+        self.heartbeats.put_off(stream, now_ns)
 
     def _make_stream(self, topic: str) -> PublisherStream:
         topic_bytes = check_topic(topic)

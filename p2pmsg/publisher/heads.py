@@ -46,7 +46,7 @@ class NotNow(Exception):
 
 
 class HeadsMaker:
-    """Makes the bodies of ECHO and HEADS; part of `RequestDesk`.
+    """Makes the bodies of ECHO and HEADS; part of `RequestHandler`.
 
     Attributes:
         throttled: questions that were not answered, because their asker had used up its budget, or

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _CLOSING_NS = 50_000_000
 
 
-class BeatDesk:
+class HeartbeatSender:
     """Sends heartbeats when they are due; part of `PublisherCore`, or of a session at a relay.
 
     Attributes:

@@ -37,7 +37,7 @@ class Reply:
 
     @property
     def is_in_log(self) -> bool:
-        """Whether `RequestDesk.read` is to fetch the frame."""
+        """Whether `RequestHandler.read` is to fetch the frame."""
         return self.rung == "log" and not self.frame
 
 
@@ -52,7 +52,7 @@ class KnownSubscriber:
     settles: bool = False
 
 
-class RequestDesk:
+class RequestHandler:
     """Takes requests and gives replies; part of `PublisherCore`, or of a session at a relay.
 
     Attributes:

@@ -176,7 +176,7 @@ class RelayCore:
             stream.noted = noted
         served.streams[topic] = stream
         self._stream_count += 1
-        served.beats.put_off(stream, now_ns)
+        served.heartbeats.put_off(stream, now_ns)
         return stream
 
     def next(self, session: int, topic: str) -> int | None:
@@ -242,7 +242,7 @@ class RelayCore:
         stream.advance(start + count)
         stream.received += count
         stream.sealed_ns = self.sealed_ns = now_ns
-        served.beats.put_off(stream, now_ns)
+        served.heartbeats.put_off(stream, now_ns)
 
     def lose(self, session: int, topic: str, loss: Loss, *, now_ns: int) -> None:
         """Note that a range did not reach this relay, and never will."""
@@ -258,7 +258,7 @@ class RelayCore:
             stream.losses.forget_first()
         if self.memo is not None and self.log is not None:
             self.memo.note_loss(session, topic, loss)
-        served.beats.put_off(stream, now_ns)
+        served.heartbeats.put_off(stream, now_ns)
 
     def give_up(self, session: int, topic: str, *, now_ns: int) -> None:
         """Report lost what the log of a former life had of a stream, and nobody has any more."""
@@ -303,7 +303,7 @@ class RelayCore:
         self.closing = True
         self.requests.forget_completions()
         for served in self.sessions.values():
-            served.beats.begin_close(now_ns=now_ns)
+            served.heartbeats.begin_close(now_ns=now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Send heartbeats that are due, forget what is too old."""
@@ -311,9 +311,9 @@ class RelayCore:
         if self.log is not None:
             self.log.expire(now_ns=now_ns, wall_ns=now_ns + self._wall_offset_ns)
         for served in self.sessions.values():
-            due_ns = served.beats.next_deadline_ns()
+            due_ns = served.heartbeats.next_deadline_ns()
             if due_ns is not None and due_ns <= now_ns:
-                served.beats.handle_timer(served.streams.values(), now_ns=now_ns)
+                served.heartbeats.handle_timer(served.streams.values(), now_ns=now_ns)
         if now_ns >= self._tidy_ns:
             self._tidy_ns = now_ns + _TIDY_NS
             self.requests.expire(now_ns=now_ns)
@@ -327,7 +327,7 @@ class RelayCore:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` has something to do, or None."""
-        deadlines = [served.beats.next_deadline_ns() for served in self.sessions.values()]
+        deadlines = [served.heartbeats.next_deadline_ns() for served in self.sessions.values()]
         deadlines += [self.replay.next_deadline_ns(), self._pulse_ns]
         return min((due_ns for due_ns in deadlines if due_ns is not None), default=None)
 

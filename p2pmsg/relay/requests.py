@@ -1,11 +1,11 @@
-"""What a relay does for those who ask: which sessions it has, and each session's own desk."""
+"""Answers requests at a relay: lists its sessions, and gives other requests to their session."""
 
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
-from p2pmsg.publisher.requests import REPLIES_MAX, KnownSubscriber, Reply, RequestDesk
+from p2pmsg.publisher.requests import REPLIES_MAX, KnownSubscriber, Reply, RequestHandler
 from p2pmsg.wire import Frame, FrameError, Kind
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Subscribers:
 
 
 class RelayRequests:
-    """Looks, to the shell, as the `RequestDesk` of a publisher; part of `RelayCore`.
+    """Looks, to the shell, as the `RequestHandler` of a publisher; part of `RelayCore`.
 
     Attributes:
         invalid: malformed or unexpected frames by reason, of all sessions.
@@ -45,8 +45,8 @@ class RelayRequests:
     def __init__(self, relay: "RelayCore") -> None:
         self._relay = relay
         self._own: list[Reply] = []
-        self._busy: dict[RequestDesk, None] = {}
-        self._current: RequestDesk | None = None
+        self._busy: dict[RequestHandler, None] = {}
+        self._current: RequestHandler | None = None
         self.invalid: Counter[str] = Counter()
         self.replies_dropped = 0
         self.subscribers = Subscribers(relay)
@@ -91,34 +91,34 @@ class RelayRequests:
         if self._own:
             return self._own[0]
         for _ in range(len(self._busy)):
-            desk = next(iter(self._busy))
-            del self._busy[desk]
-            reply = desk.next_reply(now_ns=now_ns)
-            if reply is not None or desk.next_deadline_ns(now_ns=now_ns) is not None:
-                self._busy[desk] = None
+            handler = next(iter(self._busy))
+            del self._busy[handler]
+            reply = handler.next_reply(now_ns=now_ns)
+            if reply is not None or handler.next_deadline_ns(now_ns=now_ns) is not None:
+                self._busy[handler] = None
             if reply is not None:
-                self._current = desk
+                self._current = handler
                 return reply
         return None
 
     def read(self, reply: Reply) -> bool:
-        """As `RequestDesk.read`."""
+        """As `RequestHandler.read`."""
         return self._current is not None and self._current.read(reply)
 
     def refuse(self, reply: Reply) -> None:
-        """As `RequestDesk.refuse`."""
+        """As `RequestHandler.refuse`."""
         if self._current is not None:
             self._current.refuse(reply)
 
     def reply_sent(self, reply: Reply, *, now_ns: int) -> None:
-        """As `RequestDesk.reply_sent`."""
+        """As `RequestHandler.reply_sent`."""
         if self._current is None:
             self._own.pop(0)
         else:
             self._current.reply_sent(reply, now_ns=now_ns)
 
     def reply_blocked(self, reply: Reply, *, now_ns: int) -> None:
-        """As `RequestDesk.reply_blocked`."""
+        """As `RequestHandler.reply_blocked`."""
         if self._current is None:
             self._own.pop(0)
             self.replies_dropped += 1
@@ -126,17 +126,17 @@ class RelayRequests:
             self._current.reply_blocked(reply, now_ns=now_ns)
 
     def requester_gone(self, reply: Reply) -> None:
-        """As `RequestDesk.requester_gone`."""
+        """As `RequestHandler.requester_gone`."""
         if self._current is None:
             self._own.pop(0)
         else:
             self._current.requester_gone(reply)
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
-        """As `RequestDesk.next_deadline_ns`."""
+        """As `RequestHandler.next_deadline_ns`."""
         if self._own:
             return now_ns
-        deadlines = [desk.next_deadline_ns(now_ns=now_ns) for desk in self._busy]
+        deadlines = [handler.next_deadline_ns(now_ns=now_ns) for handler in self._busy]
         return min((due_ns for due_ns in deadlines if due_ns is not None), default=None)
 
     def expire(self, *, now_ns: int) -> None:
@@ -144,9 +144,9 @@ class RelayRequests:
         for served in list(self._relay.sessions.values()):
             served.requests.expire(now_ns=now_ns)
 
-    def forget(self, desk: RequestDesk) -> None:
-        """Forget the desk of a session that is served no more."""
-        self._busy.pop(desk, None)
+    def forget(self, handler: RequestHandler) -> None:
+        """Forget the request handler of a session that is served no more."""
+        self._busy.pop(handler, None)
 
     def forget_completions(self) -> None:
         """Wait for every subscriber to say anew that it has everything."""

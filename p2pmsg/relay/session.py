@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Final
 
 from p2pmsg import control
-from p2pmsg.publisher.heartbeats import BeatDesk
-from p2pmsg.publisher.requests import RequestDesk
+from p2pmsg.publisher.heartbeats import HeartbeatSender
+from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.publisher.streams import PublisherStream
 from recovery import HeartbeatSchedule, Kept, Loss, LossReason, RangeSet, ReplayBuffer
 from recovery.loss import LossRanges
@@ -108,7 +108,7 @@ class RelayedSession:
         is_live: whether any upstream carries it now.
         was_cut: whether the end of a stream is lost that the log once had: those who come are told.
         streams: by topic.
-        requests, beats: who answers, and who sends heartbeats.
+        requests, heartbeats: answers its requests, and sends its heartbeats.
 
     """
 
@@ -130,8 +130,8 @@ class RelayedSession:
         self.losses = self
         self.group = None
         self.greeting = control.Welcome(name, relay.recovery, relay.stall_ms)
-        self.requests = RequestDesk(self)
-        self.beats = BeatDesk(self)
+        self.requests = RequestHandler(self)
+        self.heartbeats = HeartbeatSender(self)
 
     @property
     def closing(self) -> bool:

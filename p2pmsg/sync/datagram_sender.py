@@ -10,7 +10,7 @@ import transports
 from p2pmsg import wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.sender import GroupDesk
+from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.sync.sending import UNSYNCED_MAX, Outgoing
 from p2pmsg.wire import Kind
@@ -40,7 +40,7 @@ class DatagramSender:
     def __init__(
         self,
         core: PublisherCore,
-        group: GroupDesk,
+        group: MulticastSender,
         udp: transports.UdpSender,
         others: Sequence[transports.UdpSender] = (),
     ) -> None:

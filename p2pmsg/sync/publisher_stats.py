@@ -54,7 +54,7 @@ def publisher_stats(
         stalls=guard.stalls,
         stalled_ms=guard.stalled_ns / 1e6,
         frames_invalid=dict(requests.invalid),
-        heartbeats_sent=core.beats.sent,
+        heartbeats_sent=core.heartbeats.sent,
         undelivered=undelivered,
         control_dropped=core.control.dropped + requests.replies_dropped,
         control_rationed=core.control.rationed,

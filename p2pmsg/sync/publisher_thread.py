@@ -84,7 +84,7 @@ class PublisherDriver:
         self._changed = News()
         core.control.awaits_subscriptions = isinstance(sender, transports.ZmqSender)
         if isinstance(core, PublisherCore):
-            core.beats.sooner = self._wake_sleeper
+            core.heartbeats.sooner = self._wake_sleeper
         self._thread = threading.Thread(target=self._run, name="p2pmsg-publisher", daemon=True)
 
     def start(self) -> None:

@@ -91,14 +91,14 @@ def _outstanding(core: RelayCore, source: SubscriberCore) -> int:
 def _counts(
     core: RelayCore, source: SubscriberCore, sockets: Sequence[object]
 ) -> dict[str, int]:
-    desks = [served.requests for served in core.sessions.values()]
+    handlers = [served.requests for served in core.sessions.values()]
     return {
         "streams_rewound": source.streams_rewound,
         "control_dropped": core.control.dropped
         + core.requests.replies_dropped
-        + sum(desk.replies_dropped for desk in desks),
+        + sum(handler.replies_dropped for handler in handlers),
         "control_rationed": core.control.rationed,
-        "heads_throttled": sum(desk.heads.throttled for desk in desks),
+        "heads_throttled": sum(handler.heads.throttled for handler in handlers),
         "memo_errors": 0 if core.memo is None else core.memo.errors,
         **connection_counts(*sockets),
     }

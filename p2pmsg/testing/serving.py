@@ -8,13 +8,13 @@ _REPLIES_PER_ROUND = 64
 
 
 def take_requests(server: MemoryRecoveryServer, requests: Any, *, now_ns: int) -> None:
-    """Hand what has come to the desk for requests."""
+    """Give the requests that have come to their handler."""
     while (request := server.receive()) is not None:
         requests.receive(*request, now_ns=now_ns)
 
 
 def send_replies(server: MemoryRecoveryServer, requests: Any, *, now_ns: int) -> None:
-    """Send what the desk has to send, as the threaded driver does."""
+    """Send the replies that wait, as the threaded driver does."""
     for _ in range(_REPLIES_PER_ROUND):
         reply = requests.next_reply(now_ns=now_ns)
         if reply is None:

@@ -194,7 +194,7 @@ def test_heartbeats_come_ever_more_rarely_after_the_last_data():
 
     waits = [after - before for before, after in zip([0, *times], times, strict=False)]
     assert waits == [10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]
-    assert publisher.beats.sent == 10
+    assert publisher.heartbeats.sent == 10
 
 
 def test_data_puts_the_heartbeat_off_and_starts_it_over():
@@ -211,7 +211,7 @@ def test_data_puts_the_heartbeat_off_and_starts_it_over():
 
 def test_data_that_ends_a_silence_says_that_a_heartbeat_is_due_sooner():
     publisher, woken = core(), []
-    publisher.beats.sooner = lambda: woken.append(publisher.next_deadline_ns() // MS)
+    publisher.heartbeats.sooner = lambda: woken.append(publisher.next_deadline_ns() // MS)
     publish(publisher, "a", now_ns=MS)
     publish(publisher, "b", now_ns=2 * MS)  # whoever waits for the first one's, waits no longer
     assert woken == [11]

@@ -34,9 +34,9 @@ def core(count=10, **options):
 def replies(publisher, *, now_ns=0, count_max=100):
     """What goes out over the recovery channel: (requester, kind, what)."""
     found = []
-    desk = publisher.requests
-    while len(found) < count_max and (reply := desk.next_reply(now_ns=now_ns)) is not None:
-        desk.reply_sent(reply, now_ns=now_ns)
+    handler = publisher.requests
+    while len(found) < count_max and (reply := handler.next_reply(now_ns=now_ns)) is not None:
+        handler.reply_sent(reply, now_ns=now_ns)
         frame = Frame(reply.frame)
         if frame.kind == Kind.DATA:
             found.append((reply.requester, "DATA", (frame.sequence, decode_columns(frame)[0])))
@@ -412,9 +412,9 @@ def test_answers_that_wait_are_bounded_in_bytes(monkeypatch):
     publisher = core()
     for number in range(100):
         ask(publisher, wire.control_frame(Kind.HEADS_REQUEST, SESSION, sequence=number))
-    desk = publisher.requests
+    handler = publisher.requests
     answered = replies(publisher)
     assert 0 < sum(len(reply[2].data) for reply in answered) <= 1000
-    assert len(answered) + desk.replies_dropped == 100
+    assert len(answered) + handler.replies_dropped == 100
     ask(publisher, wire.control_frame(Kind.HEADS_REQUEST, SESSION, sequence=1))
     assert len(replies(publisher)) == 1
