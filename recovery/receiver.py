@@ -287,7 +287,7 @@ class StreamReceiver(ReceiverView[T]):
         """Return the ranges to ask for now, by attempt; see `NackScheduler.due_by_attempt`."""
         return self._nacks.due_by_attempt(now_ns=now_ns, window=window, crowded=crowded)
 
-    def displace(
+    def evict_beyond(
         self, beyond: int, size: int, *, now_ns: int, bytes_max: int | None = None
     ) -> bool:
         """Make room for a frame of `size` bytes that ends at `beyond`, by frames further ahead.
@@ -301,7 +301,7 @@ class StreamReceiver(ReceiverView[T]):
             return False
         # Each may be a gap of its own, and what they make way for may split one.
         gaps_left = self._config.nack.gaps_max - len(nacks) - 1
-        taken = self._reorder.displace(beyond, size, bytes_max, frames_max=gaps_left)
+        taken = self._reorder.evict_beyond(beyond, size, bytes_max, frames_max=gaps_left)
         for frame in taken:
             nacks.miss_again(frame.start, frame.stop, now_ns=now_ns)
         self.displaced += len(taken)
@@ -421,7 +421,7 @@ class StreamReceiver(ReceiverView[T]):
             return True
         kept = (start, stop, size, (first, item))
         result = self._reorder.insert(*kept)
-        if result is InsertResult.FULL and self.displace(stop, size, now_ns=now_ns):
+        if result is InsertResult.FULL and self.evict_beyond(stop, size, now_ns=now_ns):
             result = self._reorder.insert(*kept)
         return result is InsertResult.KEPT
 

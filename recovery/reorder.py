@@ -99,7 +99,7 @@ class ReorderBuffer(Generic[T]):
         self.bytes_held += size
         return InsertResult.KEPT
 
-    def displace(
+    def evict_beyond(
         self, beyond: int, size: int, bytes_max: int | None, *, frames_max: int
     ) -> list[HeldFrame[T]]:
         """Take out frames until one of `size` bytes fits, those first that begin last.

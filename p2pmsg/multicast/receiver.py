@@ -21,7 +21,6 @@ from p2pmsg.multicast.progress import Marks
 from p2pmsg.multicast.runs import take_run
 from p2pmsg.publisher.requests import matches
 from p2pmsg.subscriber.effects import Command
-from p2pmsg.subscriber.room import can_take
 from p2pmsg.subscriber.sessions import Peer, Stream
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Feedback, RangeSet, Reassembler, ReassemblyConfig, ReceiverConfig
@@ -281,7 +280,7 @@ class GroupMember:
         """
         peer, core, receiver = stream.peer, self._core, stream.receiver
         free = core.config.receive_bytes - core.bytes_held + receiver.bytes_held
-        window = core.room.window_in(free)
+        window = core.window.window_in(free)
         crowded = 4 * free < core.config.receive_bytes
         by_attempt = receiver.nacks_due_by_attempt(now_ns=now_ns, window=window, crowded=crowded)
         if peer.gone or not by_attempt:
@@ -595,5 +594,5 @@ class GroupMember:
             del self._timed[peer.session]
             if peer.feedback is not None:
                 peer.feedback.answered(now_ns - timed[2])
-        if can_take(core, stream, frame, now_ns=now_ns):
+        if core.admit_repair(stream, frame, now_ns):
             core._take(stream, frame, now_ns, repaired=True)

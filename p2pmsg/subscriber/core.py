@@ -21,9 +21,9 @@ from p2pmsg.subscriber.redundancy import LineTally
 from p2pmsg.subscriber.relays import RelayDesk
 from p2pmsg.subscriber.resume import CursorDesk
 from p2pmsg.subscriber.rewound import note_life
-from p2pmsg.subscriber.room import Room, can_take
 from p2pmsg.subscriber.routes import RouteDesk
 from p2pmsg.subscriber.sessions import Ending, Peer, Stream
+from p2pmsg.subscriber.window import ReceiveWindow
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, LatencyHistogram, Loss, ReceiverConfig, Rewound
 
@@ -56,7 +56,7 @@ class SubscriberCore:
         member: what datagram lines need beside; None: there is none.
         tally: which line brought what; None: there is one only.
         troubled: the streams that miss something.
-        repairs_dropped: repairs that came while there was no room, and are asked for again.
+        window: how much more fits.
         sessions_unjoined: sessions that ended, or fell silent for good, before they were joined.
         streams_rewound: streams whose publisher has gone back.
         cursor: where streams resume; None: nowhere.
@@ -94,7 +94,7 @@ class SubscriberCore:
         self.requests: deque[tuple[int, bytes]] = deque()
         self.invalid: Counter[str] = Counter()
         self.repair_latency = LatencyHistogram()
-        self.frames_received = self.frames_shed = self.repairs_dropped = 0
+        self.frames_received = self.frames_shed = 0
         self.cursor = cursor
         self.lone: Stream | None = None
         self.is_settled: Callable[[Peer], bool] | None = None
@@ -115,7 +115,7 @@ class SubscriberCore:
         self.troubled = Troubled(int(config.nack.deadline_ms * _MS))
         self._last: Stream | None = None
         self._unread_ns: int | None = None
-        self.room = Room(config, self.receiver_config)
+        self.window = ReceiveWindow(config.receive_bytes, self.receiver_config)
         self.next_check_ns = now_ns
         self.desk = LineDesk(self, subscriber, name)
         self.relays = RelayDesk(self, relay, now_ns)
@@ -228,7 +228,7 @@ class SubscriberCore:
                 stream = peer.streams.get(frame.topic)
                 if stream is None:
                     raise FrameError("stream")
-                if not can_take(self, stream, frame, now_ns=now_ns):
+                if not self.admit_repair(stream, frame, now_ns):
                     return
                 self.troubled.answered(stream, now_ns)
                 before = stream.receiver.repaired
@@ -340,8 +340,8 @@ class SubscriberCore:
             receiver.handle_timer(now_ns=now_ns)
             ranges = receiver.nacks_due(
                 now_ns=now_ns,
-                window=self.room.window(),
-                crowded=self.room.is_crowded(self.bytes_held),
+                window=self.window.window(),
+                crowded=self.window.is_crowded(self.bytes_held),
             )
             if ranges and not stream.peer.gone:
                 self.routes.ask(stream, ranges, now_ns=now_ns)
@@ -378,6 +378,11 @@ class SubscriberCore:
             self.relays.note_progress(stream, now_ns)
         self._take(stream, frame, now_ns, repaired=False)
 
+    def admit_repair(self, stream: Stream, frame: Frame, now_ns: int) -> bool:
+        """Whether a repair fits; later frames of its stream are evicted for it."""
+        held = self.bytes_held
+        return self.window.admit_repair(stream.receiver, frame, bytes_held=held, now_ns=now_ns)
+
     def _take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
         receiver = stream.receiver
         stop = frame.sequence if repaired else frame.sequence + frame.count
@@ -386,7 +391,7 @@ class SubscriberCore:
             self.member.refuse_jump(stream, frame, now_ns)
             return
         self._last = stream
-        self.room.note(frame)
+        self.window.note(frame)
         receiver.receive(
             frame.sequence, frame.count, len(frame.data), frame, now_ns=now_ns, repaired=repaired
         )

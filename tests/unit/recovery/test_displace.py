@@ -40,7 +40,7 @@ def buffer_of(*starts):
 )
 def test_frames_that_begin_last_make_way(beyond, size, frames_max, taken):
     buffer = buffer_of(2, 4, 6, 8)
-    found = buffer.displace(beyond, size, None, frames_max=frames_max)
+    found = buffer.evict_beyond(beyond, size, None, frames_max=frames_max)
 
     assert [frame.start for frame in found] == taken
     assert buffer.bytes_held == SIZE * (4 - len(taken))
@@ -50,7 +50,7 @@ def test_frames_that_begin_last_make_way(beyond, size, frames_max, taken):
 def test_less_room_than_its_own_may_be_named():
     buffer = buffer_of(2, 4, 6, 8)
 
-    assert [frame.start for frame in buffer.displace(0, SIZE, 25, frames_max=9)] == [4, 6, 8]
+    assert [frame.start for frame in buffer.evict_beyond(0, SIZE, 25, frames_max=9)] == [4, 6, 8]
 
 
 def receiver_of(frames_held=3, **options):
@@ -121,7 +121,7 @@ def test_who_does_not_wait_for_repairs_keeps_what_came():
     receiver.start_at(0, now_ns=0)
     put(receiver, 10)
 
-    assert receiver.displace(1, SIZE, now_ns=0) is False
+    assert receiver.evict_beyond(1, SIZE, now_ns=0) is False
 
 
 def scheduler_of(*gaps, **options):
