@@ -98,7 +98,17 @@ def _silence_spark() -> None:
 
 
 def _end_children() -> None:
-    """Terminate the processes that were started, and kill those that do not end."""
+    """Terminate the processes that were started, and kill those that do not end.
+
+    Those that they have started, as Spark's workers, are killed first: each would tell at length
+    that its parent has gone.
+    """
+    for child in _children():
+        for grandchild in _started_by(child):
+            try:
+                os.kill(grandchild, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # it has ended
     deadline_s = time.monotonic() + _PATIENCE_S
     number = signal.SIGTERM
     while children := _children():
@@ -115,15 +125,24 @@ def _end_children() -> None:
 
 def _children() -> list[int]:
     """Return the processes whose parent is this one, those that have ended and wait included."""
-    found: list[int] = []
-    for task in Path("/proc/self/task").glob("*/children"):
-        try:
-            found += map(int, task.read_text().split())
-        except OSError:
-            pass  # a thread that has ended
+    found = _started_by(os.getpid(), deep=False)
     tracker: Any = sys.modules.get("multiprocessing.resource_tracker")
     its_id = getattr(getattr(tracker, "_resource_tracker", None), "_pid", None)
     return [child for child in found if child != its_id]  # that one ends with us by itself
+
+
+def _started_by(process: int, *, deep: bool = True) -> list[int]:
+    """Return a process's children, and where `deep` theirs, the youngest generation first."""
+    found: list[int] = []
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        try:
+            children = [int(child) for child in task.read_text().split()]
+        except OSError:
+            continue  # a thread that has ended
+        for child in children if deep else []:
+            found += _started_by(child)
+        found += children
+    return found
 
 
 if _is_program:

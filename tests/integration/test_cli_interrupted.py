@@ -17,11 +17,11 @@ from tests.integration.test_udp_multicast import free_port
 SCRIPT = Path(sys.executable).with_name("p2pmsg")
 LONG_RUNNING = {
     "demo": ["--no-spark", "--trades", "2000"],
-    "pub": ["tcp://127.0.0.1:{port}", "t"],
+    "pub": ["tcp://127.0.0.1:0", "t"],
     "sub": ["tcp://127.0.0.1:{port}"],
     "listen": ["udp://239.255.1.9:{port}?interface=127.0.0.1"],
     "relay": ["--from", "tcp://127.0.0.1:{port}", "--listen", "ipc://{folder}/relay"],
-    "push": ["tcp://127.0.0.1:{port}"],
+    "push": ["tcp://127.0.0.1:0"],
     "pull": ["tcp://127.0.0.1:{port}"],
     "request": ["tcp://127.0.0.1:{port}", "t", "v", "--timeout", "30"],
     "statsd": ["--listen", "udp://127.0.0.1:{port}", "--publish", "ipc://{folder}/statsd"],
