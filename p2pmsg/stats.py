@@ -152,7 +152,7 @@ class SubscriberStats:
 
     Attributes:
         published, delivered, outstanding, lost, conflated: the sums of the ledgers of `streams`.
-        repaired: messages that were missing and then repaired, by the rung that had them.
+        repaired: messages that were missing and then repaired, by the source that had them.
         duplicates: messages that came again and were dropped.
         late: messages that came after they had been reported lost, and were dropped.
         losses: what was lost, with exact ranges and reasons (bounded for each stream).
@@ -271,7 +271,7 @@ class PublisherStats:
         replay_bytes, replay_frames: what the replay buffer holds.
         messages_evicted: messages that the replay buffer no longer holds.
         messages_repaired: messages sent again, by whichever way.
-        repaired: the same by the rung that had them: `buffer`, `log`.
+        repaired: the same by the source that had them: `buffer`, `log`.
         log: the local log, or None where there is none.
         requesters: who asked for repairs.
         frames_shed: frames sent although a slow subscriber's queue had no room; it repairs them.

@@ -104,7 +104,7 @@ def render_stats(stats: SubscriberStats) -> str:
         (s.topic, s.publisher, s.published, s.delivered, s.outstanding, s.lost)
         for s in stats.streams
     ]
-    repaired = ", ".join(f"{n:,} from the {rung}" for rung, n in stats.repaired.items() if n)
+    repaired = ", ".join(f"{n:,} from the {source}" for source, n in stats.repaired.items() if n)
     lines = [
         render_columns(titles, rows, 2) if rows else "no stream",
         f"repaired: {repaired or 'none'}; duplicates dropped: {stats.duplicates:,}; "

@@ -8,7 +8,7 @@
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 from typing import Any
 
@@ -30,13 +30,13 @@ from p2pmsg.publisher.batch import (
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.heartbeats import HeartbeatSender
 from p2pmsg.publisher.kept_batch import KeptBatch
-from p2pmsg.publisher.log import PublisherLog, next_sequence
+from p2pmsg.publisher.log import PublisherLog, first_kept, next_sequence
 from p2pmsg.publisher.open_batches import BufferPool, OpenBatches
 from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.publisher.streams import PYTHON_MEMORY, FrameMemory, PublisherStream
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Kind
-from recovery import HeartbeatSchedule, PartedFrame, ReplayBuffer
+from recovery import HeartbeatSchedule, Kept, Loss, PartedFrame, ReplayBuffer
 
 _MS = 1_000_000
 _SENDING_NS = _MS // 2
@@ -78,7 +78,8 @@ class PublisherCore:
         life: int = 0,
     ) -> None:
         self.name = name
-        self.log = self.losses = log
+        self.log = log
+        self.has_log = log is not None
         self.session = session
         self.config = config
         self.open_batches = OpenBatches()
@@ -88,8 +89,8 @@ class PublisherCore:
         self.unsynced: deque[tuple[str, int, bytes | memoryview]] = deque()
         self._unsynced_from: dict[str, int] = {}
         self.replay = ReplayBuffer(config.replay, memory.free)
-        self.requests = RequestHandler(self)
-        self.heartbeats = HeartbeatSender(self)
+        self.requests = RequestHandler(self, self.control, config)
+        self.heartbeats = HeartbeatSender(self, self.control)
         self.group: MulticastSender | None = None
         self.sealed_ns = 0
         self.memory = memory
@@ -108,7 +109,7 @@ class PublisherCore:
         self._wall_offset_ns = 0
         self._is_gated = log is not None and log.gated  # it waits for others' fsync anyway
         self._began = {} if log is None else {topic: log.next(topic) for topic in log.topics()}
-        self._floor = 0 if log is None else log.floor
+        self.floor = 0 if log is None else log.floor
         for topic in self._began:
             self.heartbeats.put_off(self._make_stream(topic), now_ns)
 
@@ -120,6 +121,7 @@ class PublisherCore:
         config = self.config.multicast
         self.group = MulticastSender(self, config, datagram_bytes, rng=rng, now_ns=now_ns)
         self._batch_bytes = min(self._batch_bytes, self.group.frame_bytes)
+        self.requests.members = self.group
         return self.group
 
     @property
@@ -137,7 +139,7 @@ class PublisherCore:
         return {topic: self.head(topic) for topic in list(self.streams)}
 
     def head(self, topic: str) -> tuple[int, int]:
-        """Return (earliest kept, next) of one stream."""
+        """Do as `Served.head`, of what was sealed."""
         following = self.replay.next(topic)
         earliest = self.replay.earliest(topic) if self.log is None else self.log.earliest(topic)
         if self.log is not None and topic not in self.streams:
@@ -147,16 +149,42 @@ class PublisherCore:
         return (following if earliest is None else min(earliest, following)), following
 
     def began(self, topic: str) -> int:
-        """Return where a stream stood when this process began."""
-        return self._began.get(topic, self._floor)
+        """Do as `Served.began`."""
+        return self._began.get(topic, self.floor)
 
     def answered_from(self, topic: str) -> int:
-        """Return from where on an answer to a NACK says more than that it is evicted.
-
-        It is the earliest kept, or the beginning of what a crash skipped right before that.
-        """
+        """Do as `Served.answered_from`."""
         earliest = self.head(topic)[0]
         return earliest if self.log is None else self.log.reach_back(topic, earliest)
+
+    def topics(self) -> Collection[str]:
+        """Do as `Served.topics`."""
+        return self.streams
+
+    def frame_at(self, topic: str, start: int, stop: int) -> Kept | None:
+        """Do as `Served.frame_at`."""
+        return next(iter(self.replay.frames(topic, start, stop, 1)), None)
+
+    def read(self, requester: bytes, topic: str, start: int) -> Kept | None:
+        """Do as `Served.read`."""
+        return None if self.log is None else self.log.read(requester, topic, start)
+
+    def first_at(self, topic: str, timestamp_ns: int) -> Kept | None:
+        """Do as `Served.first_at`."""
+        return first_kept(self.replay, topic, self.log, topic, timestamp_ns)
+
+    def lost(self, topic: str, start: int, stop: int) -> tuple[list[Loss], list[tuple[int, int]]]:
+        """Do as `Served.lost`: a crash skipped it."""
+        if self.log is None:
+            return [], [(start, stop)]
+        return self.log.split_lost(topic, start, stop)
+
+    def farewell(self, *, now_ns: int) -> bytes:
+        """Do as `Served.farewell`."""
+        flags = wire.FLAG_CLOSING
+        if self.group is not None:
+            return self.group.announcement(flags=flags, now_ns=now_ns)
+        return wire.control_frame(Kind.WELCOME, self.session, self.greeting, flags=flags)
 
     def publish(
         self,
@@ -402,6 +430,8 @@ class PublisherCore:
             self.log.expire(now_ns=now_ns, wall_ns=now_ns + self._wall_offset_ns)
         self.requests.expire(now_ns=now_ns)
         self.heartbeats.handle_timer(self.streams.values(), now_ns=now_ns)
+        if self.group is not None and not self.closing:
+            self.group.handle_timer(now_ns=now_ns)
 
     def lingering(self, *, now_ns: int) -> list[str]:
         """Return the topics whose open batch has waited for long enough; needs no lock."""
@@ -414,6 +444,8 @@ class PublisherCore:
         deadlines = [batch.opened_ns + self._linger_ns for batch in self.open_batches.values()]
         others = (self.heartbeats.next_deadline_ns(), self.replay.next_deadline_ns())
         deadlines += [due_ns for due_ns in others if due_ns is not None]
+        if self.group is not None and not self.closing:
+            deadlines.append(self.group.announce_due_ns)
         return min(deadlines, default=None)
 
     def frames_synced(self, count: int) -> None:

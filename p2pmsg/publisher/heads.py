@@ -8,16 +8,13 @@ asker that compares the heads with what it has received asks for an answer of it
 """
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from p2pmsg import control, wire
+from p2pmsg.publisher.served import Served
 from p2pmsg.publisher.topic_index import TopicIndex
 from p2pmsg.wire import Frame
 from recovery.budget import TokenBucket
-
-if TYPE_CHECKING:
-    from p2pmsg.publisher.core import PublisherCore
-    from p2pmsg.relay.session import RelayedSession
 
 CACHED_HEADS_MIN: Final = 64
 """An answer with fewer heads is made each time."""
@@ -54,9 +51,9 @@ class HeadsMaker:
 
     """
 
-    def __init__(self, core: "PublisherCore | RelayedSession") -> None:
-        self._core = core
-        self._index = TopicIndex(core.streams)
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._index = TopicIndex(served.topics())
         self._budgets: OrderedDict[bytes, TokenBucket] = OrderedDict()
         self._cached: OrderedDict[_Question, tuple[int, list[bytes]]] = OrderedDict()
         self.throttled = 0
@@ -116,7 +113,7 @@ class HeadsMaker:
         question: _Question | None = None
         if len(patterns) <= _CACHED_PATTERNS_MAX:
             kind, position = ("", 0) if probe is None else (probe.start, probe.position)
-            question = (is_echo, kind, position, self._core.closing, tuple(patterns))
+            question = (is_echo, kind, position, self._served.closing, tuple(patterns))
             until_ns, bodies = self._cached.get(question, (0, []))
             if now_ns < until_ns and not newer:
                 return bodies
@@ -147,18 +144,17 @@ class HeadsMaker:
     def _pages(
         self, topics: list[str], probe: control.Probe | None, *, is_echo: bool
     ) -> list[bytes]:
-        core = self._core
+        served = self._served
         heads: list[control.Head] = []
         for topic in topics:
-            earliest, following = core.head(topic)
+            earliest, following = served.head(topic)
             start = 0 if probe is None else self._start(topic, probe, earliest, following)
             if is_echo:
-                earliest = core.answered_from(topic)
-            began = core.began(topic) if is_echo else None
+                earliest = served.answered_from(topic)
+            began = served.began(topic) if is_echo else None
             heads.append(control.Head(topic, earliest, following, start, began))
-        floor = core.log.floor if is_echo and core.log is not None else 0
-        life = core.life if is_echo else 0
-        pages = control.pages_of(control.Heads(core.name, heads, floor, life=life))
+        floor, life = (served.floor, served.life) if is_echo else (0, 0)
+        pages = control.pages_of(control.Heads(served.name, heads, floor, life=life))
         return [wire.encoder.encode(page) for page in pages]
 
     def _start(self, topic: str, probe: control.Probe, earliest: int, following: int) -> int:
@@ -171,13 +167,7 @@ class HeadsMaker:
         return following
 
     def _first_at(self, topic: str, timestamp_ns: int, following: int) -> int:
-        core = self._core
-        kept = core.replay.first_at_or_after(topic, timestamp_ns)
-        if core.log is not None:
-            # An older frame may match that the buffer has forgotten, or was too small for.
-            before = kept and core.replay.frames(topic, kept.start - 1, kept.start, 1)
-            if not before:
-                kept = core.log.first_at_or_after(topic, timestamp_ns) or kept
+        kept = self._served.first_at(topic, timestamp_ns)
         if kept is None:
             return following
         frame = Frame(bytes(kept.frame))

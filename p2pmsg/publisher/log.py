@@ -458,6 +458,22 @@ def next_sequence(replay: ReplayBuffer, log: PublisherLog | None, topic: str) ->
     return following if log is None else max(following, log.next(topic))
 
 
+def first_kept(
+    replay: ReplayBuffer,
+    stream: str,
+    log: PublisherLog | None,
+    topic: str,
+    timestamp_ns: int,
+    session: int | None = None,
+) -> Kept | None:
+    """Return the first frame of buffer and log with a message as new as that, or None."""
+    kept = replay.first_at_or_after(stream, timestamp_ns)
+    if log is None or (kept and replay.frames(stream, kept.start - 1, kept.start, 1)):
+        return kept
+    # An older frame may match that the buffer has forgotten, or was too small for.
+    return log.first_at_or_after(topic, timestamp_ns, session) or kept
+
+
 def import_log() -> Any:
     """Return `recovery.log`, or say what is missing."""
     try:

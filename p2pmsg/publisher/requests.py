@@ -1,17 +1,16 @@
-"""What a publisher does for those who ask: probes, heads, repairs, and who is subscribed."""
+"""Answers requests: probes, heads, NACKs; and counts the subscribers."""
 
 from collections import Counter, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from p2pmsg import control, wire
+from p2pmsg.config import PublisherConfig
+from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.heads import HeadsMaker, NotNow
+from p2pmsg.publisher.served import Served
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason, RetransmitScheduler
-
-if TYPE_CHECKING:
-    from p2pmsg.publisher.core import PublisherCore
-    from p2pmsg.relay.session import RelayedSession
 
 _MS = 1_000_000
 REPLIES_MAX = 4096
@@ -33,12 +32,12 @@ class Reply:
     topic: str = ""
     start: int = 0
     stop: int = 0
-    rung: str = "buffer"
+    source: str = "buffer"
 
     @property
     def is_in_log(self) -> bool:
         """Whether `RequestHandler.read` is to fetch the frame."""
-        return self.rung == "log" and not self.frame
+        return self.source == "log" and not self.frame
 
 
 @dataclass(slots=True)
@@ -52,33 +51,51 @@ class KnownSubscriber:
     settles: bool = False
 
 
+class Members(Protocol):
+    """A multicast, which listens only to those who have joined its session."""
+
+    def admit(self, subscriber: int) -> bytes:
+        """Listen to a subscriber from now on; returns the frame that tells it so."""
+
+    def dismiss(self, subscriber: int) -> None:
+        """Listen no more to a subscriber."""
+
+
 class RequestHandler:
-    """Takes requests and gives replies; part of `PublisherCore`, or of a session at a relay.
+    """Takes requests and gives replies.
+
+    Args:
+        served: the session that is asked about.
+        queue: takes the answers that go over the data path.
+        config: bounds on what is asked for.
 
     Attributes:
         invalid: malformed or unexpected frames by reason.
         replies_dropped: control replies that were dropped at the bound.
         frames_repaired: frames that were sent again.
-        messages_repaired: messages in them that were asked for, by the rung that had them.
+        messages_repaired: messages in them that were asked for, by the source that had them.
         subscribers: those who confirmed, by their ids.
         settled: by topic, the sequence below which some application has said that it is done.
         heads: makes what probes and requests for heads are answered with.
+        members: whom a multicast listens to; None: this is none.
 
     """
 
-    def __init__(self, core: "PublisherCore | RelayedSession") -> None:
-        self._core = core
-        self.scheduler = RetransmitScheduler(core.config.retransmit)
+    def __init__(self, served: Served, queue: ControlQueue, config: PublisherConfig) -> None:
+        self._served = served
+        self._queue = queue
+        self.scheduler = RetransmitScheduler(config.retransmit)
         self._replies: deque[Reply] = deque()
         self._reply_bytes = 0
         self.subscribers: dict[int, KnownSubscriber] = {}
         self.settled: dict[str, int] = {}
         self.invalid: Counter[str] = Counter()
-        self.heads = HeadsMaker(core)
+        self.heads = HeadsMaker(served)
+        self.members: Members | None = None
         self.replies_dropped = 0
         self.frames_repaired = 0
         self.messages_repaired = {"buffer": 0, "log": 0}
-        self._timeout_ns = int(core.config.subscriber_timeout_ms * _MS)
+        self._timeout_ns = int(config.subscriber_timeout_ms * _MS)
         self._handlers = {
             Kind.PROBE: self._receive_probe,
             Kind.JOINED: self._receive_joined,
@@ -95,7 +112,7 @@ class RequestHandler:
             handler = self._handlers.get(Kind(frame.kind))
             if handler is None:
                 raise FrameError("kind")
-            if frame.session != self._core.session:
+            if frame.session != self._served.session:
                 raise FrameError("session")
             handler(requester, frame, now_ns)
         except FrameError as error:
@@ -117,15 +134,15 @@ class RequestHandler:
             return self._replies[0]
         while (job := self.scheduler.next_job(now_ns=now_ns)) is not None:
             requester, topic, start, stop = job
-            kept = self._core.replay.frames(topic, start, stop, 1)
-            kept_from = max(kept[0].start, start) if kept else stop
-            if kept_from > start and self._core.log is not None:
+            kept = self._served.frame_at(topic, start, stop)
+            kept_from = stop if kept is None else max(kept.start, start)
+            if kept_from > start and self._served.has_log:
                 return Reply(requester, b"", topic, start, min(stop, kept_from), "log")
-            if kept_from > start:
+            if kept is None or kept_from > start:
                 self.scheduler.drop_range(requester, topic, start, kept_from)
                 self._refuse(requester, topic, [(start, kept_from)], LossReason.EVICTED)
                 return self._replies[0] if self._replies else None
-            return Reply(requester, kept[0].frame, topic, start, min(stop, kept[0].stop))
+            return Reply(requester, kept.frame, topic, start, min(stop, kept.stop))
         return None
 
     def read(self, reply: Reply) -> bool:
@@ -137,8 +154,7 @@ class RequestHandler:
             OSError: no descriptor is left to read with; call `reply_blocked`.
 
         """
-        log = self._core.log
-        kept = None if log is None else log.read(reply.requester, reply.topic, reply.start)
+        kept = self._served.read(reply.requester, reply.topic, reply.start)
         if kept is None or kept.start > reply.start:
             if kept is not None:
                 reply.stop = min(reply.stop, kept.start)
@@ -158,7 +174,7 @@ class RequestHandler:
             self._reply_left()
             return
         self.frames_repaired += 1
-        self.messages_repaired[reply.rung] += reply.stop - reply.start
+        self.messages_repaired[reply.source] += reply.stop - reply.start
         self.scheduler.sent(
             reply.requester, reply.topic, reply.start, reply.stop, len(reply.frame), now_ns=now_ns
         )
@@ -195,8 +211,8 @@ class RequestHandler:
         ]
         for subscriber in silent:
             del self.subscribers[subscriber]
-            if self._core.group is not None:
-                self._core.group.dismiss(subscriber)
+            if self.members is not None:
+                self.members.dismiss(subscriber)
 
     def forget_completions(self) -> None:
         """Wait for every subscriber to say anew that it has everything."""
@@ -215,7 +231,7 @@ class RequestHandler:
 
     def _receive_probe(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         probe = control.read_body(frame, control.Probe)
-        queue = self._core.control
+        queue = self._queue
         if queue.is_waiting(probe.probe):
             return  # it was impatient: the answer is on its way
         if not queue.has_room():
@@ -234,25 +250,25 @@ class RequestHandler:
             self.subscribers[joined.subscriber] = KnownSubscriber(
                 requester, joined.name, now_ns, joined.complete, joined.settles
             )
-            if joined.wants_token and self._core.group is not None:
-                self._reply(requester, self._core.group.admit(joined.subscriber))
+            if joined.wants_token and self.members is not None:
+                self._reply(requester, self.members.admit(joined.subscriber))
 
     def _receive_leave(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         joined = control.read_body(frame, control.Joined)
         self.subscribers.pop(joined.subscriber, None)
-        if self._core.group is not None:
-            self._core.group.dismiss(joined.subscriber)
+        if self.members is not None:
+            self.members.dismiss(joined.subscriber)
         self.scheduler.forget(requester)
 
     def _receive_settled(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         settled = control.read_body(frame, control.Settled)
-        following = self._core.head(settled.topic)[1]  # 0 of a topic that is none of ours
+        following = self._served.head(settled.topic)[1]  # 0 of a topic that is none of ours
         if min(settled.next, following) > self.settled.get(settled.topic, 0):
             self.settled[settled.topic] = min(settled.next, following)
 
     def _receive_nack(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         nack = control.read_body(frame, control.Nack)
-        earliest, following = self._core.head(nack.topic)
+        earliest, following = self._served.head(nack.topic)
         kept: list[tuple[int, int]] = []
         evicted: list[tuple[int, int]] = []
         ranges: list[tuple[int, int]] = list(nack.ranges)
@@ -275,13 +291,10 @@ class RequestHandler:
         self, requester: bytes, topic: str, ranges: list[tuple[int, int]]
     ) -> list[tuple[int, int]]:
         """Refuse what is known to be lost, as what a crash skipped; return what may be had."""
-        book = self._core.losses
-        if book is None:
-            return ranges
         gone: dict[LossReason, list[tuple[int, int]]] = {}
         others: list[tuple[int, int]] = []
         for start, stop in ranges:
-            losses, rest = book.split_lost(topic, start, stop)
+            losses, rest = self._served.lost(topic, start, stop)
             for loss in losses:
                 gone.setdefault(loss.reason, []).append((loss.start, loss.stop))
             others += rest
@@ -297,7 +310,7 @@ class RequestHandler:
         if frame.body_at < len(frame.data):  # about some, or where a time begins
             probe = control.read_body(frame, control.Probe)
         bodies = self.heads.of_request(requester, probe, now_ns=now_ns)
-        session, request = self._core.session, frame.sequence
+        session, request = self._served.session, frame.sequence
         if bodies is None:
             return
         make, kind = wire.control_frame, Kind.HEADS
@@ -307,7 +320,7 @@ class RequestHandler:
         self, requester: bytes, topic: str, ranges: list[tuple[int, int]], reason: LossReason
     ) -> None:
         body = control.Refused(topic, ranges, reason.value)
-        self._reply(requester, wire.control_frame(Kind.REFUSED, self._core.session, body))
+        self._reply(requester, wire.control_frame(Kind.REFUSED, self._served.session, body))
 
     def _reply(self, requester: bytes, *frames: bytes) -> None:
         """Let the frames of an answer wait to be sent: all of them, or none."""

@@ -1,11 +1,8 @@
-"""The relay's state machine: others' frames in, the same frames and answers out. No I/O.
-
-To the shells it looks as a `PublisherCore` does: an outbox, requests, a log, deadlines.
-"""
+"""The relay's state machine: others' frames in, the same frames and answers out. No I/O."""
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
@@ -75,13 +72,10 @@ class RelayCore:
         self.log = log
         self.memo = memo
         self.path: list[int] = [relay]
-        self.open_batches: dict[str, Any] = {}
         self.outbox: deque[bytes | memoryview] = deque()
         self.control = ControlQueue()
-        self.unsynced: deque[tuple[tuple[int, str], int, bytes | memoryview]] = deque()
-        self._unsynced_from: dict[tuple[int, str], int] = {}
+        self.unsynced: deque[tuple[RelayedStream, int, bytes | memoryview]] = deque()
         self.replay = ReplayBuffer(config.replay, memory.free)
-        self.group = None
         self.memory = memory
         self.sealed_ns = 0
         self.closing = False
@@ -98,7 +92,7 @@ class RelayCore:
         self.place = control.place_of(recovery)
         body = control.Welcome(name, recovery, self.stall_ms)
         self.welcome = wire.control_frame(Kind.WELCOME, relay, body, flags=wire.FLAG_RELAY)
-        self.requests = RelayRequests(self)
+        self.requests = RelayRequests(relay, self.sessions, self.sessions_page)
         self._restore(now_ns)
 
     def _restore(self, now_ns: int) -> None:
@@ -133,7 +127,11 @@ class RelayCore:
             if len(self.sessions) >= SESSIONS_MAX and not self._tidy(1, needs_room=True):
                 self.sessions_refused += 1
                 return None
-            served = self.sessions[session] = RelayedSession(self, session, name, hops)
+            served = self.sessions[session] = RelayedSession(
+                session, name, hops, control.Welcome(name, self.recovery, self.stall_ms),
+                config=self.config, queue=self.control, replay=self.replay, log=self.log,
+            )  # fmt: skip
+            served.closing = self.closing
         served.is_live = True
         served.name, served.hops = name, min(hops, control.PATH_MAX)
         self._changed()
@@ -230,13 +228,13 @@ class RelayCore:
         latest_ns: int,
         now_ns: int,
     ) -> None:
-        key = served.replay.key(stream.topic)
+        key = served.key(stream.topic)
         frame = self.memory.make(data)
         self.replay.append(key, start, count, frame, now_ns=now_ns, timestamp_ns_max=latest_ns)
         if self.log is not None and self.log.gated:
-            place = (served.session, stream.topic)
-            self.unsynced.append((place, start, frame))
-            self._unsynced_from.setdefault(place, start)
+            self.unsynced.append((stream, start, frame))
+            if stream.unsynced_from is None:
+                stream.unsynced_from = start
         else:
             self.outbox.append(frame)
         stream.advance(start + count)
@@ -284,25 +282,22 @@ class RelayCore:
         others = [relay for relay in dict.fromkeys(upstream) if relay != self.id]
         self.path = [self.id, *others[: control.PATH_MAX - 1]]
 
-    def synced(self, session: int, topic: str, following: int) -> int:
-        """Return up to where a stream may be told of: what must be on the disk first is not."""
-        if not self._unsynced_from:
-            return following
-        return self._unsynced_from.get((session, topic), following)
-
     def frames_synced(self, count: int) -> None:
         """Let the first `count` of `unsynced` go: they are on the disk."""
         for _ in range(count):
-            self.outbox.append(self.unsynced.popleft()[2])
-        self._unsynced_from.clear()
-        for place, start, _ in self.unsynced:
-            self._unsynced_from.setdefault(place, start)
+            stream, _, frame = self.unsynced.popleft()
+            self.outbox.append(frame)
+            stream.unsynced_from = None
+        for stream, start, _ in self.unsynced:
+            if stream.unsynced_from is None:
+                stream.unsynced_from = start
 
     def begin_close(self, *, now_ns: int) -> None:
         """Tell the subscribers that what they have not got they must ask for now."""
         self.closing = True
         self.requests.forget_completions()
         for served in self.sessions.values():
+            served.closing = True
             served.heartbeats.begin_close(now_ns=now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
@@ -331,12 +326,17 @@ class RelayCore:
         deadlines += [self.replay.next_deadline_ns(), self._pulse_ns]
         return min((due_ns for due_ns in deadlines if due_ns is not None), default=None)
 
-    def lingering(self, *, now_ns: int) -> list[str]:
-        """Return nothing: a relay gathers no batches."""
-        return []
-
-    def seal_if_possible(self, topic: str, *, now_ns: int) -> None:
-        """Do nothing: a relay gathers no batches."""
+    def sessions_page(self, at: int) -> bytes:
+        """Return a page of the list of sessions, from the one with that index on."""
+        entries = [
+            control.SessionEntry(served.session, served.name, served.hops)
+            for served in self.sessions.values()
+            if served.hops < control.PATH_MAX or served.hops == 1
+        ]
+        stop = at + control.SESSIONS_PER_PAGE
+        following = stop if stop < len(entries) else 0
+        body = control.Sessions(self.path, entries[at:stop], following, self.settled)
+        return wire.control_frame(Kind.SESSIONS, self.id, body, sequence=at)
 
     def _tidy(self, count_max: int, *, needs_room: bool = False) -> int:
         """Forget sessions that no upstream carries and of which nothing is kept."""
@@ -349,7 +349,7 @@ class RelayCore:
             if served.was_cut and not needs_room:
                 continue
             for topic in served.streams:
-                self.replay.forget(served.replay.key(topic))
+                self.replay.forget(served.key(topic))
                 if self.log is not None:
                     self.log.forget_end(session, topic)
             del self.sessions[session]

@@ -1,22 +1,18 @@
 """Answers requests at a relay: lists its sessions, and gives other requests to their session."""
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
-from p2pmsg import control, wire
 from p2pmsg.publisher.requests import REPLIES_MAX, KnownSubscriber, Reply, RequestHandler
+from p2pmsg.relay.session import RelayedSession
 from p2pmsg.wire import Frame, FrameError, Kind
-
-if TYPE_CHECKING:
-    from p2pmsg.relay.core import RelayCore
 
 
 class Subscribers:
     """Those who confirmed for any session, each counted once."""
 
-    def __init__(self, relay: "RelayCore") -> None:
-        self._relay = relay
+    def __init__(self, sessions: Mapping[int, RelayedSession]) -> None:
+        self._sessions = sessions
 
     def __len__(self) -> int:
         return len(self.known())
@@ -27,13 +23,18 @@ class Subscribers:
     def known(self) -> dict[int, KnownSubscriber]:
         """Return them by their ids."""
         found: dict[int, KnownSubscriber] = {}
-        for served in list(self._relay.sessions.values()):
+        for served in list(self._sessions.values()):
             found.update(served.requests.subscribers)
         return found
 
 
 class RelayRequests:
-    """Looks, to the shell, as the `RequestHandler` of a publisher; part of `RelayCore`.
+    """Answers all requests at a relay; the shell calls it as it calls a `RequestHandler`.
+
+    Args:
+        relay: the relay's id.
+        sessions: those that it serves, by their ids; a view.
+        list_sessions: returns a page of their list, from an index on.
 
     Attributes:
         invalid: malformed or unexpected frames by reason, of all sessions.
@@ -42,25 +43,32 @@ class RelayRequests:
 
     """
 
-    def __init__(self, relay: "RelayCore") -> None:
+    def __init__(
+        self,
+        relay: int,
+        sessions: Mapping[int, RelayedSession],
+        list_sessions: Callable[[int], bytes],
+    ) -> None:
         self._relay = relay
+        self._sessions = sessions
+        self._list_sessions = list_sessions
         self._own: list[Reply] = []
         self._busy: dict[RequestHandler, None] = {}
         self._current: RequestHandler | None = None
         self.invalid: Counter[str] = Counter()
         self.replies_dropped = 0
-        self.subscribers = Subscribers(relay)
+        self.subscribers = Subscribers(sessions)
 
     def receive(self, requester: bytes, data: bytes, *, now_ns: int) -> None:
         """Take a request."""
         try:
             frame = Frame(data)
             if frame.kind == Kind.SESSIONS_REQUEST:
-                if frame.session != self._relay.id:
+                if frame.session != self._relay:
                     raise FrameError("session")
                 self._reply_sessions(requester, frame.sequence)
                 return
-            served = self._relay.sessions.get(frame.session)
+            served = self._sessions.get(frame.session)
             if served is None:
                 raise FrameError("session")
         except FrameError as error:
@@ -73,17 +81,7 @@ class RelayRequests:
         if len(self._own) >= REPLIES_MAX:
             self.replies_dropped += 1
             return
-        relay = self._relay
-        entries = [
-            control.SessionEntry(served.session, served.name, served.hops)
-            for served in relay.sessions.values()
-            if served.hops < control.PATH_MAX or served.hops == 1
-        ]
-        stop = at + control.SESSIONS_PER_PAGE
-        following = stop if stop < len(entries) else 0
-        body = control.Sessions(relay.path, entries[at:stop], following, relay.settled)
-        frame = wire.control_frame(Kind.SESSIONS, relay.id, body, sequence=at)
-        self._own.append(Reply(requester, frame))
+        self._own.append(Reply(requester, self._list_sessions(at)))
 
     def next_reply(self, *, now_ns: int) -> Reply | None:
         """Return what to send next, or None; sessions take turns."""
@@ -141,7 +139,7 @@ class RelayRequests:
 
     def expire(self, *, now_ns: int) -> None:
         """Forget subscribers that have not been heard of."""
-        for served in list(self._relay.sessions.values()):
+        for served in list(self._sessions.values()):
             served.requests.expire(now_ns=now_ns)
 
     def forget(self, handler: RequestHandler) -> None:
@@ -150,7 +148,7 @@ class RelayRequests:
 
     def forget_completions(self) -> None:
         """Wait for every subscriber to say anew that it has everything."""
-        for served in list(self._relay.sessions.values()):
+        for served in list(self._sessions.values()):
             served.requests.forget_completions()
 
     @property
@@ -159,7 +157,7 @@ class RelayRequests:
         return len(
             {
                 subscriber
-                for served in list(self._relay.sessions.values())
+                for served in list(self._sessions.values())
                 for subscriber, known in list(served.requests.subscribers.items())
                 if not known.complete
             }
@@ -167,17 +165,17 @@ class RelayRequests:
 
     @property
     def messages_repaired(self) -> dict[str, int]:
-        """Messages that were asked for and sent again, by the rung that had them."""
+        """Messages that were asked for and sent again, by the source that had them."""
         total = {"buffer": 0, "log": 0}
-        for served in list(self._relay.sessions.values()):
-            for rung, count in served.requests.messages_repaired.items():
-                total[rung] += count
+        for served in list(self._sessions.values()):
+            for source, count in served.requests.messages_repaired.items():
+                total[source] += count
         return total
 
     @property
     def frames_invalid(self) -> dict[str, int]:
         """Malformed or unexpected requests by reason, those of all sessions included."""
         total = Counter(self.invalid)
-        for served in list(self._relay.sessions.values()):
+        for served in list(self._sessions.values()):
             total.update(served.requests.invalid)
         return dict(total)

@@ -1,17 +1,18 @@
-"""One session at a relay: what a publisher's core is to those who serve its requests."""
+"""One session at a relay: the relay answers for its publisher."""
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection
+from typing import Final
 
-from p2pmsg import control
+from p2pmsg import control, wire
+from p2pmsg.config import PublisherConfig
+from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.heartbeats import HeartbeatSender
+from p2pmsg.publisher.log import PublisherLog, first_kept
 from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.publisher.streams import PublisherStream
+from p2pmsg.wire import Kind
 from recovery import HeartbeatSchedule, Kept, Loss, LossReason, RangeSet, ReplayBuffer
 from recovery.loss import LossRanges
-
-if TYPE_CHECKING:
-    from p2pmsg.publisher.log import PublisherLog
-    from p2pmsg.relay.core import RelayCore
 
 LOSSES_MAX: Final = 1024
 """Ranges whose loss a relay tells on with its reason, for each stream; others are `evicted`."""
@@ -25,19 +26,24 @@ class RelayedStream(PublisherStream):
         next: the sequence behind the last one that was received, or is known to be lost.
         end: up to where it is told of; beyond `next` where the log has lost its end, and it is not
             known yet whether anybody has that.
+        unsynced_from: the first sequence that must be on the disk before anybody gets to know it;
+            None: there is none.
         noted: where `end` is stored, at 0, to outlive the process.
         losses: what was lost on the way here.
         received, lost: messages.
 
     """
 
-    __slots__ = ("end", "losses", "lost", "next", "noted", "received", "start")
+    __slots__ = (
+        "end", "losses", "lost", "next", "noted", "received", "start", "unsynced_from",
+    )  # fmt: skip
 
     def __init__(
         self, topic: str, topic_bytes: bytes, session: int, heartbeat: HeartbeatSchedule, start: int
     ) -> None:
         super().__init__(topic, topic_bytes, session, heartbeat)
         self.start = self.next = self.end = start
+        self.unsynced_from: int | None = None
         self.noted: memoryview | list[int] = [0]
         self.losses = LossRanges()
         self.received = self.lost = 0
@@ -49,107 +55,96 @@ class RelayedStream(PublisherStream):
             self.end = self.noted[0] = following
 
 
-class SessionBuffer:
-    """One session's part of the replay buffer that all sessions of a relay share."""
-
-    def __init__(self, shared: ReplayBuffer, session: int) -> None:
-        self._shared = shared
-        self._prefix = f"{session:016x}:"
-
-    def key(self, topic: str) -> str:
-        """Return what a stream is called in the shared buffer."""
-        return self._prefix + topic
-
-    def frames(self, topic: str, start: int, stop: int, bytes_max: int) -> list[Kept]:
-        """As `ReplayBuffer.frames`."""
-        return self._shared.frames(self._prefix + topic, start, stop, bytes_max)
-
-    def earliest(self, topic: str) -> int | None:
-        """As `ReplayBuffer.earliest`."""
-        return self._shared.earliest(self._prefix + topic)
-
-    def first_at_or_after(self, topic: str, timestamp_ns: int) -> Kept | None:
-        """As `ReplayBuffer.first_at_or_after`."""
-        return self._shared.first_at_or_after(self._prefix + topic, timestamp_ns)
-
-
-class SessionLog:
-    """One session's part of a relay's log."""
-
-    floor = 0
-
-    def __init__(self, shared: "PublisherLog", session: int) -> None:
-        self._shared = shared
-        self._session = session
-
-    def next(self, topic: str) -> int:
-        """As `PublisherLog.next`."""
-        return self._shared.next(topic, self._session)
-
-    def earliest(self, topic: str) -> int | None:
-        """As `PublisherLog.earliest`."""
-        return self._shared.earliest(topic, self._session)
-
-    def read(self, requester: bytes, topic: str, start: int) -> Kept | None:
-        """As `PublisherLog.read`."""
-        return self._shared.read(requester, topic, start, self._session)
-
-    def first_at_or_after(self, topic: str, timestamp_ns: int) -> Kept | None:
-        """As `PublisherLog.first_at_or_after`."""
-        return self._shared.first_at_or_after(topic, timestamp_ns, self._session)
-
-
 class RelayedSession:
-    """A publisher's session, served by a relay in its stead.
+    """A publisher's session, served by a relay in its stead; a `Served`.
+
+    Args:
+        session, name: of the publisher.
+        hops: see below.
+        welcome: what its farewell says.
+        config: bounds on what is asked for.
+        queue: takes what goes over the data path.
+        replay, log: the relay's, which all its sessions share.
 
     Attributes:
-        session, name: of the publisher.
-        hops: how many relays are between the publisher and who asks here, this one included.
+        hops: how many relays are between the publisher and its subscribers here, this one included.
         is_live: whether any upstream carries it now.
-        was_cut: whether the end of a stream is lost that the log once had: those who come are told.
+        was_cut: whether the log has lost the end of a stream, which new subscribers are to know.
         streams: by topic.
         requests, heartbeats: answers its requests, and sends its heartbeats.
 
     """
 
-    def __init__(self, relay: "RelayCore", session: int, name: str, hops: int) -> None:
+    life = 0
+    floor = 0
+
+    def __init__(
+        self,
+        session: int,
+        name: str,
+        hops: int,
+        welcome: control.Welcome,
+        *,
+        config: PublisherConfig,
+        queue: ControlQueue,
+        replay: ReplayBuffer,
+        log: PublisherLog | None,
+    ) -> None:
         self.session = session
         self.name = name
         self.hops = hops
         self.is_live = True
         self.was_cut = False
-        self.config = relay.config
-        self.memory = relay.memory
-        self.control = relay.control
-        self.place = relay.place
-        self.replay = SessionBuffer(relay.replay, session)
-        self.log = None if relay.log is None else SessionLog(relay.log, session)
+        self.closing = False
+        self.has_log = log is not None
+        self.place = control.place_of(welcome.recovery)
         self.streams: dict[str, RelayedStream] = {}
-        self._relay = relay
-        self.life = 0
-        self.losses = self
-        self.group = None
-        self.greeting = control.Welcome(name, relay.recovery, relay.stall_ms)
-        self.requests = RequestHandler(self)
-        self.heartbeats = HeartbeatSender(self)
+        self._welcome = welcome
+        self._prefix = f"{session:016x}:"
+        self._replay = replay
+        self._log = log
+        self.requests = RequestHandler(self, queue, config)
+        self.heartbeats = HeartbeatSender(self, queue)
 
-    @property
-    def closing(self) -> bool:
-        """Whether the relay is closing."""
-        return self._relay.closing
+    def key(self, topic: str) -> str:
+        """Return the name of a stream in the shared replay buffer."""
+        return self._prefix + topic
+
+    def topics(self) -> Collection[str]:
+        """Do as `Served.topics`."""
+        return self.streams
+
+    def frame_at(self, topic: str, start: int, stop: int) -> Kept | None:
+        """Do as `Served.frame_at`."""
+        return next(iter(self._replay.frames(self.key(topic), start, stop, 1)), None)
+
+    def read(self, requester: bytes, topic: str, start: int) -> Kept | None:
+        """Do as `Served.read`."""
+        return None if self._log is None else self._log.read(requester, topic, start, self.session)
+
+    def first_at(self, topic: str, timestamp_ns: int) -> Kept | None:
+        """Do as `Served.first_at`."""
+        return first_kept(
+            self._replay, self.key(topic), self._log, topic, timestamp_ns, self.session
+        )
+
+    def farewell(self, *, now_ns: int) -> bytes:
+        """Do as `Served.farewell`."""
+        flags = wire.FLAG_CLOSING
+        return wire.control_frame(Kind.WELCOME, self.session, self._welcome, flags=flags)
 
     def heads(self) -> dict[str, tuple[int, int]]:
         """Return (earliest kept, next) by topic."""
         return {topic: self.head(topic) for topic in list(self.streams)}
 
     def head(self, topic: str) -> tuple[int, int]:
-        """Return (earliest kept, next) of one stream; (0, 0) of one that is unknown."""
+        """Do as `Served.head`; (0, 0) of a stream that is unknown."""
         stream = self.streams.get(topic)
         if stream is None:
             return 0, 0
-        following = self._relay.synced(self.session, topic, stream.end)
-        buffered = self.replay.earliest(topic)
-        logged = None if self.log is None else self.log.earliest(topic)
+        following = stream.end if stream.unsynced_from is None else stream.unsynced_from
+        buffered = self._replay.earliest(self.key(topic))
+        logged = None if self._log is None else self._log.earliest(topic, self.session)
         kept = [earliest for earliest in (buffered, logged) if earliest is not None]
         return min([following, stream.next, *kept]), following
 
@@ -158,10 +153,7 @@ class RelayedSession:
         return None
 
     def answered_from(self, topic: str) -> int:
-        """Return from where on an answer to a NACK says more than that it is evicted.
-
-        It is the earliest kept, or the beginning of what was lost right before that.
-        """
+        """Do as `Served.answered_from`."""
         earliest = self.head(topic)[0]
         stream = self.streams.get(topic)
         for loss in [] if stream is None else reversed(list(stream.losses)):
@@ -169,13 +161,8 @@ class RelayedSession:
                 earliest = loss.start
         return earliest
 
-    def split_lost(
-        self, topic: str, start: int, stop: int
-    ) -> tuple[list[Loss], list[tuple[int, int]]]:
-        """Return what of `[start, stop)` was lost on the way here, and the rest.
-
-        What nobody knows yet whether it is lost is in neither.
-        """
+    def lost(self, topic: str, start: int, stop: int) -> tuple[list[Loss], list[tuple[int, int]]]:
+        """Do as `Served.lost`, of what was lost on the way here."""
         stream = self.streams.get(topic)
         if stream is None:
             return [], [(start, stop)]

@@ -35,8 +35,8 @@ class RelayStats:
         received: messages that came and were kept.
         lost: messages that were lost on their way here, and `losses` which, with their reasons, as
             they are told on (bounded for each stream).
-        repaired_from: messages that were missing here and repaired, by the rung that had them.
-        repaired: messages sent again to those who missed them, by the rung that had them: `buffer`,
+        repaired_from: messages that were missing here and repaired, by the source that had them.
+        repaired: messages sent again to those who missed them, by their source: `buffer`,
             `log`.
         outstanding: messages that are missing here, and asked for.
         subscribers: how many have confirmed that they receive.

@@ -32,6 +32,7 @@ class DatagramSender:
     """Stands where a TCP publisher has its socket; every call is made under the lock.
 
     Attributes:
+        multicast: the multicast's part of the protocol.
         bytes_sent, datagrams_sent: what went out.
         waits: times that the receivers' window was found full.
 
@@ -40,13 +41,13 @@ class DatagramSender:
     def __init__(
         self,
         core: PublisherCore,
-        group: MulticastSender,
+        multicast: MulticastSender,
         udp: transports.UdpSender,
         others: Sequence[transports.UdpSender] = (),
     ) -> None:
         config = core.config.multicast
         self._core = core
-        self._group = group
+        self.multicast = multicast
         self._udp = udp
         self._others = list(others)
         # One descriptor that tells of news at any of the sockets.
@@ -55,8 +56,8 @@ class DatagramSender:
             self._news.register(one.fileno(), select.EPOLLIN)
         self._bucket = TokenBucket(config.rate_limit_bytes_s, config.burst_bytes)
         self._flows = config.flow_control and core.config.on_full != "drop"
-        self._frame_bytes = group.frame_bytes
-        self._datagram_bytes = group.datagram_bytes
+        self._frame_bytes = multicast.frame_bytes
+        self._datagram_bytes = multicast.datagram_bytes
         self._parts: deque[bytes] = deque()
         self._marked_ns = 0
         self.bytes_sent = self.datagrams_sent = self.waits = 0
@@ -82,10 +83,10 @@ class DatagramSender:
 
     def send(self, frame: bytes | memoryview, *, wait_ms: int = 0) -> bool:
         """Send one frame alone; False: not now, by the pace or for want of room."""
-        group, size = self._group, len(frame) + 4
-        if size > self._datagram_bytes or self._parts or group.parity is not None:
+        multicast, size = self.multicast, len(frame) + 4
+        if size > self._datagram_bytes or self._parts or multicast.parity is not None:
             return False  # it goes the way of the outbox
-        if self._flows and group.window.room() <= 0 and not self._may_send():
+        if self._flows and multicast.window.room() <= 0 and not self._may_send():
             return False
         if not self._bucket.try_take(size, _now_ns()):
             return False
@@ -97,7 +98,7 @@ class DatagramSender:
                 other.send(sealed)
             self.bytes_sent += size
             self.datagrams_sent += 1
-            if group.window.sent(size + _DATAGRAM_COST_BYTES):
+            if multicast.window.sent(size + _DATAGRAM_COST_BYTES):
                 self._mark()
         return sent
 
@@ -111,11 +112,11 @@ class DatagramSender:
             self.receive_subscriptions()  # the caller keeps the driver from it
             if trains >= _SENT_AT_ONCE or not self._may_send(held=held):
                 return False
-            if self._group.parity is not None:
+            if self.multicast.parity is not None:
                 while outbox and len(self._parts) < SEGMENTS_MAX:
-                    self._parts.extend(self._group.with_parity(outbox.popleft()))
+                    self._parts.extend(self.multicast.with_parity(outbox.popleft()))
             elif not self._parts and len(outbox[0]) > self._frame_bytes:
-                self._parts.extend(self._group.parts(outbox.popleft()))
+                self._parts.extend(self.multicast.parts(outbox.popleft()))
             if not self._send_train(self._parts or outbox):
                 return False
             trains += 1
@@ -123,11 +124,11 @@ class DatagramSender:
 
     def send_repairs(self) -> None:
         """Send what was asked for, as far as the rate limit of repairs lets it go."""
-        while self._group.hints:
-            address, hint = self._group.hints.popleft()
+        while self.multicast.hints:
+            address, hint = self.multicast.hints.popleft()
             self._udp.send(datagram.seal(hint), address)
         for _ in range(_REPAIRS_PER_CALL):
-            repair = self._group.next_repair(now_ns=_now_ns())
+            repair = self.multicast.next_repair(now_ns=_now_ns())
             if repair is None:
                 return
             for frame in repair.frames:
@@ -138,9 +139,9 @@ class DatagramSender:
                         other.send(sealed)
                 self.bytes_sent += len(sealed)
                 self.datagrams_sent += 1
-                self._group.window.sent(len(sealed) + _DATAGRAM_COST_BYTES)
+                self.multicast.window.sent(len(sealed) + _DATAGRAM_COST_BYTES)
                 self._bucket.take(len(sealed), _now_ns())
-            self._group.repair_sent(repair, now_ns=_now_ns())
+            self.multicast.repair_sent(repair, now_ns=_now_ns())
 
     def receive_subscriptions(self) -> list[bytes]:
         """Take what receivers have sent; there are no subscriptions."""
@@ -149,7 +150,7 @@ class DatagramSender:
                 answer = one.receive()
                 if answer is None:
                     break
-                self._group.receive(*answer, now_ns=_now_ns())
+                self.multicast.receive(*answer, now_ns=_now_ns())
         self.send_repairs()
         return []
 
@@ -173,7 +174,7 @@ class DatagramSender:
         now_ns = _now_ns()
         if self._bucket.available(now_ns) < 1:
             return False
-        if not held or not self._flows or self._group.window.room() > 0:
+        if not held or not self._flows or self.multicast.window.room() > 0:
             return True
         self.waits += 1
         if now_ns - self._marked_ns > _MARK_AGAIN_NS:
@@ -212,14 +213,14 @@ class DatagramSender:
         self._bucket.take(total, _now_ns())
         self.bytes_sent += total
         self.datagrams_sent += count
-        if self._group.window.sent(total + _DATAGRAM_COST_BYTES):
+        if self.multicast.window.sent(total + _DATAGRAM_COST_BYTES):
             self._mark()
         return True
 
     def _mark(self) -> None:
         if self._flows:
             self._marked_ns = _now_ns()
-            position = self._group.window.position
+            position = self.multicast.window.position
             frame = wire.control_frame(Kind.MARK, self._core.session, sequence=position)
             for one in (self._udp, *self._others):
                 one.send(datagram.seal(frame))
@@ -233,7 +234,7 @@ class DatagramOutgoing(Outgoing):
         self._trains = sender
         # Its core makes bytes of frames: nothing is sent out of ZeroMQ's memory.
         self._datagrams = cast("deque[bytes]", core.outbox)
-        self._window = sender._group.window
+        self._window = sender.multicast.window
 
     def send_now(self) -> bool:
         """Send what may leave now; False where frames remain. It never waits."""

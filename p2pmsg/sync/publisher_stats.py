@@ -20,8 +20,8 @@ def publisher_stats(
     """Return the counters; the caller holds the publisher's lock."""
     requests = core.requests
     repaired = dict(requests.messages_repaired)
-    if core.group is not None:
-        repaired["buffer"] += core.group.messages_repaired
+    if isinstance(sender, DatagramSender):
+        repaired["buffer"] += sender.multicast.messages_repaired
     names = {known.requester: known.name for known in requests.subscribers.values()}
     requesters = [
         RequesterStats(
@@ -60,7 +60,7 @@ def publisher_stats(
         control_rationed=core.control.rationed,
         heads_throttled=requests.heads.throttled,
         **connection_counts(sender, server),
-        multicast=_multicast_stats(core, sender),
+        multicast=_multicast_stats(sender),
     )
 
 
@@ -78,22 +78,22 @@ def connection_counts(*sockets: object) -> dict[str, int]:
     }
 
 
-def _multicast_stats(core: PublisherCore, sender: object) -> MulticastStats | None:
-    group = core.group
-    if group is None or not isinstance(sender, DatagramSender):
+def _multicast_stats(sender: object) -> MulticastStats | None:
+    if not isinstance(sender, DatagramSender):
         return None
+    multicast = sender.multicast
     return MulticastStats(
         datagrams_sent=sender.datagrams_sent,
         bytes_sent=sender.bytes_sent,
-        nacks=group.nacks,
-        frames_repaired=group.frames_repaired,
-        messages_repaired=group.messages_repaired,
-        bytes_repaired=group.bytes_repaired,
-        messages_lingering=group.repair.messages_lingering,
-        repairs_throttled=group.repair.repairs_throttled,
-        receivers_waited_for=group.window.receivers,
+        nacks=multicast.nacks,
+        frames_repaired=multicast.frames_repaired,
+        messages_repaired=multicast.messages_repaired,
+        bytes_repaired=multicast.bytes_repaired,
+        messages_lingering=multicast.repair.messages_lingering,
+        repairs_throttled=multicast.repair.repairs_throttled,
+        receivers_waited_for=multicast.window.receivers,
         window_waits=sender.waits,
-        invalid=dict(group.invalid),
+        invalid=dict(multicast.invalid),
         kernel_drops=sender.kernel_drops,
         buffer_bytes=sender.buffer_bytes,
     )

@@ -65,6 +65,7 @@ class PublisherDriver:
         outgoing: Outgoing,
     ) -> None:
         self._core = core
+        self._publisher = core if isinstance(core, PublisherCore) else None
         self._sender = sender
         self._server = server
         self._lock = lock
@@ -83,8 +84,8 @@ class PublisherDriver:
         self._mouth.setblocking(False)
         self._changed = News()
         core.control.awaits_subscriptions = isinstance(sender, transports.ZmqSender)
-        if isinstance(core, PublisherCore):
-            core.heartbeats.sooner = self._wake_sleeper
+        if self._publisher is not None:
+            self._publisher.heartbeats.sooner = self._wake_sleeper
         self._thread = threading.Thread(target=self._run, name="p2pmsg-publisher", daemon=True)
 
     def start(self) -> None:
@@ -187,20 +188,20 @@ class PublisherDriver:
                     self._round_due_ns = now_ns + _ROUND_NS
                     self._owes_round = False
                     self._round(woken=any(source == ears for source, _ in happened))
-                elif self._core.lingering(now_ns=now_ns):
-                    self._flush()
+                elif self._publisher is not None and self._publisher.lingering(now_ns=now_ns):
+                    self._flush(self._publisher)
             except (transports.ClosedError, zmq.ContextTerminated):
                 return
             except Exception:  # the thread must go on: without it nothing is repaired
                 _log.exception("the publisher's background thread failed; it goes on")
                 time.sleep(0.05)
 
-    def _flush(self) -> None:
+    def _flush(self, core: PublisherCore) -> None:
         with self._lock:
             now_ns = time.monotonic_ns()
-            for topic in self._core.lingering(now_ns=now_ns):
-                self._core.seal_if_possible(topic, now_ns=now_ns)
-            if not (self._often or self._core.open_batches):
+            for topic in core.lingering(now_ns=now_ns):
+                core.seal_if_possible(topic, now_ns=now_ns)
+            if not (self._often or core.open_batches):
                 self.ticking = False
             self._outgoing.send_now()
 
@@ -216,12 +217,13 @@ class PublisherDriver:
         with self._lock:
             now_ns = time.monotonic_ns()
             deadline_ns = now_ns + 1000 * _MS
-            log, group = self._core.log, self._core.group
+            log, sender = self._core.log, self._sender
+            datagrams = sender if isinstance(sender, DatagramSender) else None
             for due_ns in (
                 self._core.next_deadline_ns(),
                 self._core.requests.next_deadline_ns(now_ns=now_ns),
                 None if log is None else log.next_deadline_ns(now_ns=now_ns),
-                None if group is None else group.next_repair_ns(now_ns=now_ns),
+                None if datagrams is None else datagrams.multicast.next_repair_ns(now_ns=now_ns),
             ):
                 if due_ns is not None:
                     deadline_ns = min(deadline_ns, due_ns)
@@ -264,7 +266,7 @@ class PublisherDriver:
         with self._lock:
             if len(self._core.outbox) < _OUTBOX_MAX:
                 self._core.handle_timer(now_ns=time.monotonic_ns())
-            if self._core.open_batches:
+            if self._publisher is not None and self._publisher.open_batches:
                 self._idle_rounds = 0
             elif self.ticking:
                 self._idle_rounds += 1
@@ -315,10 +317,10 @@ class PublisherDriver:
 
     def _seal_all(self, now_ns: int) -> str | None:
         """Append all that was accepted; return why that failed, or None."""
-        if isinstance(self._core, RelayCore):
-            return None  # whatever it takes in is a frame
+        if self._publisher is None:
+            return None  # a relay receives frames, and gathers no messages
         try:
-            self._core.flush(now_ns=now_ns)
+            self._publisher.flush(now_ns=now_ns)
         except LogFailedError as error:
             return str(error)
         return None

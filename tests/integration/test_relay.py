@@ -437,7 +437,7 @@ def test_large_frames_are_kept_in_zeromqs_memory_by_publishers_and_relays(
     assert len(take(subscriber, 2001)) == 2001
     kept = publisher._core.replay.frames("t", 0, 2001, 2**30)
     (served,) = relay._core.sessions.values()
-    relayed = served.replay.frames("t", 0, 2001, 2**30)
+    relayed = relay._core.replay.frames(served.key("t"), 0, 2001, 2**30)
     assert [one.stop for one in kept][-1] == [one.stop for one in relayed][-1] == 2001
     # What stands alone a publisher keeps as the caller's own bytes.
     assert type(kept[0].frame) is bytes

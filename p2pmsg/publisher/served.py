@@ -1,0 +1,66 @@
+"""The interfaces between a publisher's parts."""
+
+from collections.abc import Collection
+from typing import Protocol
+
+from recovery import Kept, Loss
+
+
+class Served(Protocol):
+    """One session that is served: a publisher's own, or one at a relay.
+
+    Attributes:
+        session, name: which one, and its publisher's name.
+        life: of the publisher's process; 0 where it is not known.
+        place: stands for the recovery endpoint in heartbeats.
+        floor: streams that are not known may have had sequences below it.
+        has_log: whether `read` may find what `frame_at` does not.
+        closing: whether subscribers must ask now for what they miss.
+
+    """
+
+    session: int
+    name: str
+    life: int
+    place: int
+    floor: int
+    has_log: bool
+    closing: bool
+
+    def topics(self) -> Collection[str]:
+        """Return a view of the topics; none is ever removed."""
+
+    def head(self, topic: str) -> tuple[int, int]:
+        """Return (earliest kept, next) of one stream; equal where nothing is kept."""
+
+    def began(self, topic: str) -> int | None:
+        """Return where a stream stood when its publisher's process began; None: not known."""
+
+    def answered_from(self, topic: str) -> int:
+        """Return from where on an answer to a NACK says more than that it is evicted.
+
+        It is the earliest kept, or the beginning of what was lost right before that.
+        """
+
+    def frame_at(self, topic: str, start: int, stop: int) -> Kept | None:
+        """Return the replay buffer's first frame with messages of `[start, stop)`, or None."""
+
+    def read(self, requester: bytes, topic: str, start: int) -> Kept | None:
+        """Return the log's frame that has `start`, or the first one after it, or None.
+
+        Raises:
+            OSError: no descriptor is left to read with.
+
+        """
+
+    def first_at(self, topic: str, timestamp_ns: int) -> Kept | None:
+        """Return the first frame with a message as new as that, or None."""
+
+    def lost(self, topic: str, start: int, stop: int) -> tuple[list[Loss], list[tuple[int, int]]]:
+        """Return what of `[start, stop)` is known to be lost, and what may be asked for.
+
+        What nobody knows yet whether it is lost is in neither.
+        """
+
+    def farewell(self, *, now_ns: int) -> bytes:
+        """Return the frame that says that the session is being closed."""

@@ -1,0 +1,71 @@
+"""A session as `RequestHandler` and `HeartbeatSender` see it, made of a few dicts."""
+
+from p2pmsg import wire
+from p2pmsg.wire import Frame, Kind
+from recovery import Kept
+from tests.unit.p2pmsg.frames import SESSION, data
+
+
+def kept(start, count=1, *, topic="t"):
+    """A frame of `count` messages; the value and the timestamp of each are its sequence."""
+    values = list(range(start, start + count))
+    frame = data(
+        values, topic=topic, sequence=start, base_ns=start, columns=(list(range(count)), None, None)
+    )
+    return Kept(start, start + count, frame, start + count - 1)
+
+
+class FakeServed:
+    """What is kept and lost is set by the test."""
+
+    def __init__(self, *buffer, log=(), heads=None, losses=(), unknown=(), **known):
+        self.session, self.name, self.place = SESSION, "feed", 77
+        self.life = known.get("life", 0)
+        self.floor = known.get("floor", 0)
+        self.has_log, self.closing = bool(log), False
+        self.buffer, self.log, self.losses, self.unknown = buffer, log, losses, unknown
+        frames = [*log, *buffer]
+        default = (frames[0].start, frames[-1].stop) if frames else (0, 0)
+        self.heads = {"t": default} if heads is None else heads
+        self.reads = []
+
+    def topics(self):
+        return self.heads
+
+    def head(self, topic):
+        return self.heads.get(topic, (0, 0))
+
+    def began(self, topic):
+        return None
+
+    def answered_from(self, topic):
+        return self.head(topic)[0]
+
+    def frame_at(self, topic, start, stop):
+        fitting = (one for one in self.buffer if one.stop > start and one.start < stop)
+        return next(fitting, None) if topic == "t" else None
+
+    def read(self, requester, topic, start):
+        self.reads.append((requester, topic, start))
+        return next((one for one in self.log if one.stop > start), None)
+
+    def first_at(self, topic, timestamp_ns):
+        frames = [*self.log, *self.buffer]
+        return next((one for one in frames if one.timestamp_ns_max >= timestamp_ns), None)
+
+    def lost(self, topic, start, stop):
+        if (start, stop) in self.unknown:
+            return [], []
+        gone = [loss for loss in self.losses if start <= loss.start and loss.stop <= stop]
+        for loss in gone:  # each test asks for one that ends where its range ends
+            stop = loss.start
+        return gone, [(start, stop)] if start < stop else []
+
+    def farewell(self, *, now_ns):
+        return wire.control_frame(Kind.WELCOME, self.session, flags=wire.FLAG_CLOSING)
+
+
+def kinds(frames):
+    """(kind, topic, sequence) of frames."""
+    made = map(Frame, frames)
+    return [(Kind(frame.kind).name, frame.topic, frame.sequence) for frame in made]

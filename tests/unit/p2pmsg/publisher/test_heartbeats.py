@@ -1,0 +1,85 @@
+"""Heartbeats of one session, without a core."""
+
+import pytest
+
+from p2pmsg import control, wire
+from p2pmsg.publisher import control_queue
+from p2pmsg.publisher.control_queue import ControlQueue
+from p2pmsg.publisher.heartbeats import HeartbeatSender
+from p2pmsg.publisher.streams import PublisherStream
+from p2pmsg.wire import Frame
+from recovery import HeartbeatConfig, HeartbeatSchedule
+from tests.unit.p2pmsg.frames import SESSION
+from tests.unit.p2pmsg.publisher.served import FakeServed, kinds
+
+MS = 1_000_000
+CONFIG = HeartbeatConfig(initial_ms=10, ceiling_ms=20)
+
+
+def stream(topic="t"):
+    return PublisherStream(topic, topic.encode(), SESSION, HeartbeatSchedule(CONFIG))
+
+
+class Sending:
+    """A sender, and what it has sent."""
+
+    def __init__(self, *topics, **options):
+        self.served = FakeServed(heads=dict.fromkeys(topics, (2, 5)), **options)
+        self.queue = ControlQueue()
+        self.sender = HeartbeatSender(self.served, self.queue)
+        self.streams = [stream(topic) for topic in topics]
+        for one in self.streams:
+            self.sender.put_off(one, 0)
+
+    def sent(self, now_ns):
+        self.sender.handle_timer(self.streams, now_ns=now_ns)
+        return self.queue.drain()
+
+
+def test_a_heartbeat_says_what_is_kept_and_of_which_life():
+    sending = Sending("t", life=9)
+    assert sending.sent(10 * MS - 1) == []
+    (data,) = sending.sent(10 * MS)
+
+    frame = Frame(data)
+    assert (frame.session, frame.topic, frame.sequence) == (SESSION, "t", 5)
+    body = control.read_body(frame, control.Heartbeat)
+    assert body == control.Heartbeat(2, sending.served.place, 9)
+    assert sending.sender.sent == 1
+
+
+def test_heartbeats_become_rarer_until_data_comes():
+    sending, times = Sending("t"), []
+    for _ in range(4):
+        now_ns = sending.sender.next_deadline_ns()
+        assert kinds(sending.sent(now_ns)) == [("HEARTBEAT", "t", 5)]
+        times.append(now_ns // MS)
+    assert times == [10, 30, 50, 70]
+
+    sending.sender.put_off(sending.streams[0], 75 * MS)
+    assert sending.sender.next_deadline_ns() == 85 * MS
+
+
+def test_nothing_is_due_without_streams():
+    assert Sending().sender.next_deadline_ns() is None
+
+
+def test_streams_that_wait_for_room_in_the_queue_go_first_when_there_is_some(monkeypatch):
+    monkeypatch.setattr(control_queue, "NOTICES_MAX", 2)
+    sending = Sending("a", "b", "c")
+    sending.sender.handle_timer(sending.streams, now_ns=10 * MS)
+    assert kinds(sending.queue.drain()) == [("HEARTBEAT", "a", 5), ("HEARTBEAT", "b", 5)]
+    assert kinds(sending.sent(10 * MS)) == [("HEARTBEAT", "c", 5)]
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_while_a_session_is_closed_all_heads_and_a_farewell_go_every_50_ms(rounds):
+    sending = Sending("a", "b")
+    sending.served.closing = True
+    sending.sender.begin_close(now_ns=MS)
+    for number in range(rounds):
+        now_ns = MS + number * 50 * MS
+        *heartbeats, farewell = sending.sent(now_ns)[-3:]
+        assert kinds(heartbeats) == [("HEARTBEAT", "a", 5), ("HEARTBEAT", "b", 5)]
+        assert Frame(farewell).flags == wire.FLAG_CLOSING
+        assert sending.sender.next_deadline_ns() <= now_ns + 50 * MS
