@@ -14,23 +14,26 @@ gone out because it is not on the disk yet is not answered at all.
 """
 
 from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from p2pmsg import control, wire
-from p2pmsg.config import MulticastPublisherConfig
 from p2pmsg.multicast import datagram
+from p2pmsg.multicast.packing import pack_columns, pack_plain
 from p2pmsg.multicast.parity import ParityMaker, overhead_bytes, require_codec
+from p2pmsg.publisher.batch import check_key, check_timestamp
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.publisher.served import Packed
+from p2pmsg.publisher.streams import PublisherStream
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import FlowWindow, GroupRepair
-
-if TYPE_CHECKING:
-    from p2pmsg.publisher.core import PublisherCore
 
 _MS = 1_000_000
 _LAG_PART = 4
 """How far the slowest receiver may be behind: a quarter of what the replay buffer holds."""
+_COLUMNS_PER_CALL = 4096
 HINTS_MAX = 256
 """Hints that wait to be sent; more are not needed, for who has none asks again."""
 ADDRESSES_MAX = 4096
@@ -53,7 +56,13 @@ class Repair:
 
 
 class MulticastSender:
-    """Announces the session, and answers its receivers; part of `PublisherCore`.
+    """Announces the session, and answers its receivers; give it to `PublisherCore.use_multicast`.
+
+    Args:
+        core: what it publishes.
+        datagram_bytes: the size of a datagram.
+        rng: draws the tokens by which joined subscribers are known: nobody may guess them.
+        now_ns: monotonic time.
 
     Attributes:
         repair: what the group still waits for.
@@ -71,14 +80,9 @@ class MulticastSender:
     """
 
     def __init__(
-        self,
-        core: "PublisherCore",
-        config: MulticastPublisherConfig,
-        datagram_bytes: int,
-        *,
-        rng: Random,
-        now_ns: int,
+        self, core: PublisherCore, datagram_bytes: int, *, rng: Random, now_ns: int
     ) -> None:
+        config = core.config.multicast
         self._core = core
         self._rng = rng
         self.life = rng.getrandbits(64)
@@ -139,6 +143,34 @@ class MulticastSender:
         """Listen no more to a subscriber that has left."""
         self._owners.pop(self._tokens.pop(subscriber, 0), None)
         self.window.forget(subscriber)
+
+    def pack(
+        self,
+        stream: PublisherStream,
+        sequence: int,
+        values: Sequence[Any],
+        keys: Sequence[str | None] | None,
+        timestamps_ns: Sequence[int] | None,
+        at: int,
+        *,
+        wall_ns: int,
+        buffer: bytearray,
+    ) -> list[Packed]:
+        """Return frames of values from `at` on, each of which fits a datagram if that can be."""
+        frame_bytes, guess = self.frame_bytes, stream.guess
+        if keys is None and timestamps_ns is None:
+            prefix = stream.plain_prefix
+            made = pack_plain(prefix, sequence, wall_ns, values, at, guess, frame_bytes, buffer)
+        else:
+            stop = at + _COLUMNS_PER_CALL
+            some_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
+            times = timestamps_ns and [*map(check_timestamp, timestamps_ns[at:stop])]
+            made = pack_columns(
+                stream.prefix, sequence, wall_ns, values[at:stop], some_keys, times,
+                guess, frame_bytes, buffer,
+            )  # fmt: skip
+        stream.guess = max(made[0][1], made[-1][1])
+        return made
 
     def _owner(self, token: int) -> int:
         owner = self._owners.get(token)

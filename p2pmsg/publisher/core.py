@@ -9,14 +9,11 @@
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from random import Random
 from typing import Any
 
 from p2pmsg import control, wire
 from p2pmsg.config import LINGER_MS_MIN, PublisherConfig
 from p2pmsg.errors import ConfigError, LogFailedError, MessageError
-from p2pmsg.multicast.packing import publish_datagrams
-from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.batch import (
     PACKING_ERRORS,
     Batch,
@@ -33,6 +30,7 @@ from p2pmsg.publisher.kept_batch import KeptBatch
 from p2pmsg.publisher.log import PublisherLog, first_kept, next_sequence
 from p2pmsg.publisher.open_batches import BufferPool, OpenBatches
 from p2pmsg.publisher.requests import RequestHandler
+from p2pmsg.publisher.served import Multicast, Packed
 from p2pmsg.publisher.streams import PYTHON_MEMORY, FrameMemory, PublisherStream
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Kind
@@ -58,7 +56,7 @@ class PublisherCore:
         replay: the replay buffer.
         log: the local log, or None.
         requests: who asks for what.
-        group: what a multicast needs beside; None: this is none.
+        multicast: what it publishes to, by `use_multicast`; None elsewhere.
         sealed_ns: when the last frame was made.
         greeting: what its welcome says.
         heartbeats: sends heartbeats; `place` stands for `recovery` in them.
@@ -91,7 +89,7 @@ class PublisherCore:
         self.replay = ReplayBuffer(config.replay, memory.free)
         self.requests = RequestHandler(self, self.control, config)
         self.heartbeats = HeartbeatSender(self, self.control)
-        self.group: MulticastSender | None = None
+        self.multicast: Multicast | None = None
         self.sealed_ns = 0
         self.memory = memory
         self.closing = False
@@ -113,16 +111,10 @@ class PublisherCore:
         for topic in self._began:
             self.heartbeats.put_off(self._make_stream(topic), now_ns)
 
-    def become_group(self, datagram_bytes: int, *, rng: Random, now_ns: int) -> MulticastSender:
-        """Publish to a multicast, in datagrams of that size; called before anything else.
-
-        `rng` draws the tokens by which joined subscribers are known: nobody may guess them.
-        """
-        config = self.config.multicast
-        self.group = MulticastSender(self, config, datagram_bytes, rng=rng, now_ns=now_ns)
-        self._batch_bytes = min(self._batch_bytes, self.group.frame_bytes)
-        self.requests.members = self.group
-        return self.group
+    def use_multicast(self, multicast: Multicast) -> None:
+        """Publish to a multicast, in frames that fit a datagram; called before anything else."""
+        self.multicast = self.requests.multicast = multicast
+        self._batch_bytes = min(self._batch_bytes, multicast.frame_bytes)
 
     @property
     def published(self) -> int:
@@ -182,8 +174,8 @@ class PublisherCore:
     def farewell(self, *, now_ns: int) -> bytes:
         """Do as `Served.farewell`."""
         flags = wire.FLAG_CLOSING
-        if self.group is not None:
-            return self.group.announcement(flags=flags, now_ns=now_ns)
+        if self.multicast is not None:
+            return self.multicast.announcement(flags=flags, now_ns=now_ns)
         return wire.control_frame(Kind.WELCOME, self.session, self.greeting, flags=flags)
 
     def publish(
@@ -206,7 +198,7 @@ class PublisherCore:
         if batch is not None:
             end, following = batch.end, batch.next
             if self._append(batch, value, key, timestamp_ns, headers):
-                fits = self.group is None or batch.end <= batch.full_bytes
+                fits = self.multicast is None or batch.end <= batch.full_bytes
                 if fits or following == batch.first:
                     self._seal_if_full(batch, topic, end, now_ns)
                     return batch.next - 1
@@ -358,9 +350,9 @@ class PublisherCore:
         self._wall_offset_ns = wall_ns - now_ns
         stream = self.streams.get(topic) or self._make_stream(topic)
         self.seal(topic, now_ns=now_ns)
-        if self.group is not None:
-            return publish_datagrams(
-                self, stream, values, keys, timestamps_ns, at, now_ns=now_ns, wall_ns=wall_ns
+        if self.multicast is not None:
+            return self._publish_datagrams(
+                self.multicast, stream, values, keys, timestamps_ns, at, now_ns, wall_ns
             )
         stop = min(len(values), at + count)
         part = values[at:stop] if type(values) is list else list(values[at:stop])
@@ -378,6 +370,48 @@ class PublisherCore:
         frame = self.memory.make(buffer)
         self._keep(stream, sequence, taken, frame, frame, latest, now_ns)
         self._buffers.give_back(buffer)
+        return taken
+
+    def _publish_datagrams(
+        self,
+        multicast: Multicast,
+        stream: PublisherStream,
+        values: Sequence[Any],
+        keys: Sequence[str | None] | None,
+        timestamps_ns: Sequence[int] | None,
+        at: int,
+        now_ns: int,
+        wall_ns: int,
+    ) -> int:
+        sequence = next_sequence(self.replay, self.log, stream.topic)
+        buffer = self._buffers.take()
+        made = multicast.pack(
+            stream, sequence, values, keys, timestamps_ns, at, wall_ns=wall_ns, buffer=buffer
+        )
+        self._buffers.give_back(buffer)
+        taken = made[-1][0] + made[-1][1] - sequence
+        if len(made) == taken:  # each has one message: they may be large
+            for _, _, frame, _ in made:
+                check_size("values", len(frame), self.config.message_bytes_max + 512)
+        if self.log is not None:
+            return self._keep_logged(stream, made, now_ns)
+        self.replay.append_many(stream.topic, made, now_ns=now_ns)
+        self.outbox.extend([frame for _, _, frame, _ in made])
+        stream.sealed_ns = self.sealed_ns = now_ns
+        self.heartbeats.put_off(stream, now_ns)
+        return taken
+
+    def _keep_logged(self, stream: PublisherStream, made: list[Packed], now_ns: int) -> int:
+        """Keep frames that are in the log before they go out; returns how many messages it took."""
+        taken = 0
+        for sequence, count, frame, latest_ns in made:
+            try:
+                self._keep(stream, sequence, count, frame, frame, latest_ns, now_ns)
+            except LogFailedError:
+                if not taken:
+                    raise
+                break  # those before it were accepted; the next call will say it
+            taken += count
         return taken
 
     def seal(self, topic: str, *, now_ns: int) -> None:
@@ -430,8 +464,8 @@ class PublisherCore:
             self.log.expire(now_ns=now_ns, wall_ns=now_ns + self._wall_offset_ns)
         self.requests.expire(now_ns=now_ns)
         self.heartbeats.handle_timer(self.streams.values(), now_ns=now_ns)
-        if self.group is not None and not self.closing:
-            self.group.handle_timer(now_ns=now_ns)
+        if self.multicast is not None and not self.closing:
+            self.multicast.handle_timer(now_ns=now_ns)
 
     def lingering(self, *, now_ns: int) -> list[str]:
         """Return the topics whose open batch has waited for long enough; needs no lock."""
@@ -444,8 +478,8 @@ class PublisherCore:
         deadlines = [batch.opened_ns + self._linger_ns for batch in self.open_batches.values()]
         others = (self.heartbeats.next_deadline_ns(), self.replay.next_deadline_ns())
         deadlines += [due_ns for due_ns in others if due_ns is not None]
-        if self.group is not None and not self.closing:
-            deadlines.append(self.group.announce_due_ns)
+        if self.multicast is not None and not self.closing:
+            deadlines.append(self.multicast.announce_due_ns)
         return min(deadlines, default=None)
 
     def frames_synced(self, count: int) -> None:

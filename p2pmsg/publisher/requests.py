@@ -2,13 +2,12 @@
 
 from collections import Counter, deque
 from dataclasses import dataclass
-from typing import Protocol
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.heads import HeadsMaker, NotNow
-from p2pmsg.publisher.served import Served
+from p2pmsg.publisher.served import Multicast, Served
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason, RetransmitScheduler
 
@@ -51,16 +50,6 @@ class KnownSubscriber:
     settles: bool = False
 
 
-class Members(Protocol):
-    """A multicast, which listens only to those who have joined its session."""
-
-    def admit(self, subscriber: int) -> bytes:
-        """Listen to a subscriber from now on; returns the frame that tells it so."""
-
-    def dismiss(self, subscriber: int) -> None:
-        """Listen no more to a subscriber."""
-
-
 class RequestHandler:
     """Takes requests and gives replies.
 
@@ -77,7 +66,7 @@ class RequestHandler:
         subscribers: those who confirmed, by their ids.
         settled: by topic, the sequence below which some application has said that it is done.
         heads: makes what probes and requests for heads are answered with.
-        members: whom a multicast listens to; None: this is none.
+        multicast: listens only to those who have joined; None: this is none.
 
     """
 
@@ -91,7 +80,7 @@ class RequestHandler:
         self.settled: dict[str, int] = {}
         self.invalid: Counter[str] = Counter()
         self.heads = HeadsMaker(served)
-        self.members: Members | None = None
+        self.multicast: Multicast | None = None
         self.replies_dropped = 0
         self.frames_repaired = 0
         self.messages_repaired = {"buffer": 0, "log": 0}
@@ -211,8 +200,8 @@ class RequestHandler:
         ]
         for subscriber in silent:
             del self.subscribers[subscriber]
-            if self.members is not None:
-                self.members.dismiss(subscriber)
+            if self.multicast is not None:
+                self.multicast.dismiss(subscriber)
 
     def forget_completions(self) -> None:
         """Wait for every subscriber to say anew that it has everything."""
@@ -250,14 +239,14 @@ class RequestHandler:
             self.subscribers[joined.subscriber] = KnownSubscriber(
                 requester, joined.name, now_ns, joined.complete, joined.settles
             )
-            if joined.wants_token and self.members is not None:
-                self._reply(requester, self.members.admit(joined.subscriber))
+            if joined.wants_token and self.multicast is not None:
+                self._reply(requester, self.multicast.admit(joined.subscriber))
 
     def _receive_leave(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         joined = control.read_body(frame, control.Joined)
         self.subscribers.pop(joined.subscriber, None)
-        if self.members is not None:
-            self.members.dismiss(joined.subscriber)
+        if self.multicast is not None:
+            self.multicast.dismiss(joined.subscriber)
         self.scheduler.forget(requester)
 
     def _receive_settled(self, requester: bytes, frame: Frame, now_ns: int) -> None:

@@ -1,9 +1,13 @@
 """The interfaces between a publisher's parts."""
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
 
+from p2pmsg.publisher.streams import PublisherStream
 from recovery import Kept, Loss
+
+Packed = tuple[int, int, bytes, int]
+"""(first sequence, count, frame, newest timestamp)"""
 
 
 class Served(Protocol):
@@ -64,3 +68,42 @@ class Served(Protocol):
 
     def farewell(self, *, now_ns: int) -> bytes:
         """Return the frame that says that the session is being closed."""
+
+
+class Multicast(Protocol):
+    """What a core asks of the multicast that it publishes to.
+
+    Attributes:
+        frame_bytes: how much of a datagram a frame may be.
+        announce_due_ns: when `handle_timer` announces the session again.
+
+    """
+
+    frame_bytes: int
+    announce_due_ns: int
+
+    def admit(self, subscriber: int) -> bytes:
+        """Listen to a subscriber from now on; returns the frame that tells it so."""
+
+    def dismiss(self, subscriber: int) -> None:
+        """Listen no more to a subscriber."""
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Announce the session, when it is time to."""
+
+    def announcement(self, *, flags: int = 0, now_ns: int) -> bytes:
+        """Return the frame that announces the session."""
+
+    def pack(
+        self,
+        stream: PublisherStream,
+        sequence: int,
+        values: Sequence[Any],
+        keys: Sequence[str | None] | None,
+        timestamps_ns: Sequence[int] | None,
+        at: int,
+        *,
+        wall_ns: int,
+        buffer: bytearray,
+    ) -> list[Packed]:
+        """Return frames of values from `at` on, each of which fits a datagram if that can be."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import transports
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import BindError, ConfigError, EndpointError
+from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.streams import PYTHON_MEMORY, FrameMemory
@@ -121,8 +122,10 @@ def open_sender(
     endpoint = endpoints[0]
     if endpoint.scheme == "udp":
         (udp, *others), datagram_bytes = open_senders(endpoints, core.config)
-        group = core.become_group(datagram_bytes, rng=_random, now_ns=time.monotonic_ns())
-        datagrams = DatagramSender(core, group, udp, others)
+        now_ns = time.monotonic_ns()
+        multicast = MulticastSender(core, datagram_bytes, rng=_random, now_ns=now_ns)
+        core.use_multicast(multicast)
+        datagrams = DatagramSender(core, multicast, udp, others)
         return datagrams, DatagramOutgoing(core, datagrams)
     if endpoint.scheme == "mold":
         raise ConfigError("endpoint", "udp://… here; mold:// is for MoldPublisher", str(endpoint))

@@ -5,6 +5,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.multicast import datagram
+from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
@@ -38,7 +39,8 @@ class GroupSending:
         self._network = network
         now_ns = network.clock.now_ns
         rng = Random(network.rng.getrandbits(64))
-        self._group = core.become_group(DATAGRAM_BYTES, rng=rng, now_ns=now_ns)
+        self.multicast = MulticastSender(core, DATAGRAM_BYTES, rng=rng, now_ns=now_ns)
+        core.use_multicast(self.multicast)
         self._sender = MemorySender(
             endpoint, network=network.sockets, queue_frames=_BUFFER_DATAGRAMS
         )
@@ -51,26 +53,26 @@ class GroupSending:
         """Send everything: a multicast has no queues that could be full."""
         outbox = self._core.outbox
         while outbox:
-            for part in self._group.with_parity(bytes(outbox.popleft())):
+            for part in self.multicast.with_parity(bytes(outbox.popleft())):
                 self._send(part)
         return True
 
     def send_control(self) -> None:
         """Send the control frames, too."""
         for frame in self._core.control.drain():
-            for part in self._group.with_parity(frame):
+            for part in self.multicast.with_parity(frame):
                 self._send(part)
 
     def serve(self, now_ns: int) -> None:
         """Take what receivers sent, and send the repairs that are due."""
         while (answer := self._server.receive()) is not None:
             requester, data = answer
-            self._group.receive(data, requester, now_ns=now_ns)
-        while self._group.hints:
-            address, hint = self._group.hints.popleft()
+            self.multicast.receive(data, requester, now_ns=now_ns)
+        while self.multicast.hints:
+            address, hint = self.multicast.hints.popleft()
             self._reply(address, hint)
         for _ in range(_REPAIRS_PER_ROUND):
-            repair = self._group.next_repair(now_ns=now_ns)
+            repair = self.multicast.next_repair(now_ns=now_ns)
             if repair is None:
                 return
             for frame in repair.frames:
@@ -78,17 +80,17 @@ class GroupSending:
                     self._send(frame)
                     continue
                 self._reply(repair.address, frame)
-            self._group.repair_sent(repair, now_ns=now_ns)
+            self.multicast.repair_sent(repair, now_ns=now_ns)
 
     def take_forged(self, data: bytes, now_ns: int) -> None:
         """Take a datagram that a stranger sent."""
-        nacks = self._group.nacks
-        self._group.receive(data, STRANGER, now_ns=now_ns)
-        self._network.answered_bytes += self._group.nacks - nacks
+        nacks = self.multicast.nacks
+        self.multicast.receive(data, STRANGER, now_ns=now_ns)
+        self._network.answered_bytes += self.multicast.nacks - nacks
 
     def next_deadline_ns(self, now_ns: int) -> int | None:
         """Return when there is something to repair."""
-        return self._group.next_repair_ns(now_ns=now_ns)
+        return self.multicast.next_repair_ns(now_ns=now_ns)
 
     def close(self) -> None:
         """Be gone."""

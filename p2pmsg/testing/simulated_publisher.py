@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from p2pmsg.config import PublisherConfig
+from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.control_queue import send_some
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog, import_log
@@ -85,6 +86,11 @@ class SimulatedPublisher:
     def session(self) -> int | None:
         """The session of the current life, or None while it is dead."""
         return None if self.core is None else self.core.session
+
+    @property
+    def multicast(self) -> MulticastSender | None:
+        """The multicast's part of the protocol in the current life; None where there is none."""
+        return None if self.core is None or self._group is None else self._group.multicast
 
     @property
     def evicted(self) -> bool:

@@ -128,13 +128,13 @@ class Stranger:
 
     def _check(self, publisher: "SimulatedPublisher") -> None:
         """Complain of what no stranger may bring about."""
-        network, core = self._network, publisher.core
+        network, multicast = self._network, publisher.multicast
         if network.answered_bytes:
             self._book.complain(f"a stranger got {network.answered_bytes} bytes for nothing")
             network.answered_bytes = 0
-        if core is not None and core.group is not None:
+        if multicast is not None:
             known = len(self._subscribers) * (1 + max(one.crashes for one in self._subscribers))
-            if core.group.window.receivers > known:
+            if multicast.window.receivers > known:
                 self._book.complain(f"{publisher.name} waits for receivers that never joined")
 
     def _stream(self, publisher: "SimulatedPublisher") -> tuple[int, str, int]:

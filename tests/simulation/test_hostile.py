@@ -64,7 +64,7 @@ def test_subscribers_that_send_no_token_are_repaired_over_the_recovery_channel(
         simulation = build(MULTICAST[name], seed)
         run(simulation, MULTICAST[name])
         for publisher in simulation.publishers:
-            group = publisher.core.group
+            group = publisher.multicast
             refused += group.invalid["token"]
             assert (group.nacks, group.window.receivers) == (0, 0)
         assert not simulation.lost.get("timeout"), seed

@@ -8,6 +8,7 @@ from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.control import Head, Heads, Nack, Refused, Welcome
 from p2pmsg.multicast import datagram
+from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
@@ -149,23 +150,24 @@ def publisher():
     core = PublisherCore(
         name="p", session=SESSION, recovery="tcp://h:1", config=config, now_ns=0
     )
-    core.become_group(1400, rng=Random(1), now_ns=0)
+    multicast = MulticastSender(core, 1400, rng=Random(1), now_ns=0)
+    core.use_multicast(multicast)
     for _ in range(100):
         core.publish("t", b"x" * SIZE, None, None, None, now_ns=0, wall_ns=0)
         list(core.frames_to_send())
-    return core
+    return core, multicast
 
 
 @pytest.mark.parametrize(
     ("ranges", "is_hinted"), [([(0, 3)], True), ([(50, 100)], True), ([(99, 100)], False)]
 )
 def test_who_asks_for_what_the_buffer_has_forgotten_gets_a_hint(ranges, is_hinted):
-    core = publisher()
-    token = control.read_body(Frame(core.group.admit(7)), control.Admitted).token
+    core, multicast = publisher()
+    token = control.read_body(Frame(multicast.admit(7)), control.Admitted).token
     nack = wire.control_frame(Kind.NACK, SESSION, Nack("t", ranges, 1, token=token))
-    core.group.receive(datagram.seal(nack), SOURCE, now_ns=0)
+    multicast.receive(datagram.seal(nack), SOURCE, now_ns=0)
 
-    hints = [(address, Frame(data)) for address, data in core.group.hints]
+    hints = [(address, Frame(data)) for address, data in multicast.hints]
     assert len(hints) == is_hinted
     for address, frame in hints:
         body = control.read_body(frame, Refused)

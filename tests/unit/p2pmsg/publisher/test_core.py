@@ -5,6 +5,7 @@ import pytest
 from p2pmsg import control
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, MessageError
+from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.wire import FLAG_CLOSING, Frame, Kind, decode_columns, encoder
 from recovery import HeartbeatConfig, ReplayConfig
@@ -72,7 +73,7 @@ def test_a_burst_does_not_make_a_calm_stream_gather_for_good(grouped, gap_us):
     """What fills a datagram may be ten messages of 100 µs each."""
     publisher = core(frame_bytes=1400, linger_ms=5.0)
     if grouped:
-        publisher.become_group(1400, rng=Random(1), now_ns=0)
+        publisher.use_multicast(MulticastSender(publisher, 1400, rng=Random(1), now_ns=0))
     publish(publisher, *[b"v" * 100] * 30, now_ns=MS)
     publisher.frames_to_send()
     for number in range(200):

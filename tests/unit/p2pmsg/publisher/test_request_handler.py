@@ -111,7 +111,7 @@ def test_requests_for_another_session_are_counted_only():
     assert handling.handler.invalid == {"session": 1}
 
 
-class Members:
+class Multicast:
     """A multicast that notes whom it listens to."""
 
     def __init__(self):
@@ -126,8 +126,8 @@ class Members:
 
 
 def test_a_multicast_admits_who_asks_for_a_token_and_dismisses_who_leaves_or_falls_silent():
-    handling, members = Handling(FakeServed(), subscriber_timeout_ms=1000), Members()
-    handling.handler.members = members
+    handling, multicast = Handling(FakeServed(), subscriber_timeout_ms=1000), Multicast()
+    handling.handler.multicast = multicast
     for subscriber in (1, 2):
         body = control.Joined(subscriber, "s", wants_token=True)
         assert handling.ask(wire.control_frame(Kind.JOINED, SESSION, body)) == [b"token"]
@@ -136,4 +136,4 @@ def test_a_multicast_admits_who_asks_for_a_token_and_dismisses_who_leaves_or_fal
     handling.ask(wire.control_frame(Kind.LEAVE, SESSION, control.Joined(1, "s")))
     handling.handler.expire(now_ns=1001 * MS)
     dismissed = [("dismiss", 1), ("dismiss", 2), ("dismiss", 3)]
-    assert members.calls == [("admit", 1), ("admit", 2), *dismissed]
+    assert multicast.calls == [("admit", 1), ("admit", 2), *dismissed]
