@@ -1,4 +1,4 @@
-"""A multicast publisher's part of the protocol: announcements, NACKs, repairs. No I/O.
+"""A multicast publisher's part of the protocol: NACKs, repairs, flow control. No I/O.
 
 ::
 
@@ -20,17 +20,16 @@ from random import Random
 from typing import Any
 
 from p2pmsg import control, wire
+from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.packing import pack_columns, pack_plain
 from p2pmsg.multicast.parity import ParityMaker, overhead_bytes, require_codec
 from p2pmsg.publisher.batch import check_key, check_timestamp
-from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.publisher.served import Packed
+from p2pmsg.publisher.served import Packed, Served
 from p2pmsg.publisher.streams import PublisherStream
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import FlowWindow, GroupRepair
+from recovery import FlowWindow, GroupRepair, ReplayBuffer
 
-_MS = 1_000_000
 _LAG_PART = 4
 """How far the slowest receiver may be behind: a quarter of what the replay buffer holds."""
 _COLUMNS_PER_CALL = 4096
@@ -56,13 +55,14 @@ class Repair:
 
 
 class MulticastSender:
-    """Announces the session, and answers its receivers; give it to `PublisherCore.use_multicast`.
+    """Answers the receivers of a multicast; give it to `PublisherCore.use_multicast`.
 
     Args:
-        core: what it publishes.
+        served: the session that is published.
+        replay: its replay buffer.
+        config: of the publisher.
         datagram_bytes: the size of a datagram.
         rng: draws the tokens by which joined subscribers are known: nobody may guess them.
-        now_ns: monotonic time.
 
     Attributes:
         repair: what the group still waits for.
@@ -73,45 +73,46 @@ class MulticastSender:
         datagram_bytes: the size of a datagram.
         frame_bytes: how much of a datagram a frame may be.
         parity: makes parity, by choice.
-        announce_due_ns: when the session is to be announced.
         life: random, and new at each start.
         hints: (address, frame) for those who asked for what only the recovery channel may have.
 
     """
 
     def __init__(
-        self, core: PublisherCore, datagram_bytes: int, *, rng: Random, now_ns: int
+        self,
+        served: Served,
+        replay: ReplayBuffer,
+        config: PublisherConfig,
+        datagram_bytes: int,
+        rng: Random,
     ) -> None:
-        config = core.config.multicast
-        self._core = core
+        self._served = served
+        self._replay = replay
         self._rng = rng
         self.life = rng.getrandbits(64)
         self._owners: dict[int, int] = {}
         self._tokens: dict[int, int] = {}
-        self.config = config
+        self.config = multicast = config.multicast
         self.datagram_bytes = datagram_bytes
         self.frame_bytes = datagram_bytes - datagram.TRAILER_BYTES
         self.parity: ParityMaker | None = None
-        if config.fec_data:
-            require_codec(config.fec_parity)
-            self.parity = ParityMaker(core.session, config.fec_data, config.fec_parity)
-            self.frame_bytes = max(256, self.frame_bytes - overhead_bytes(config.fec_data))
-        self.repair = GroupRepair(config.repair)
-        self.window = FlowWindow(core.config.replay.bytes_max // _LAG_PART or 1)
+        if multicast.fec_data:
+            require_codec(multicast.fec_parity)
+            self.parity = ParityMaker(served.session, multicast.fec_data, multicast.fec_parity)
+            self.frame_bytes = max(256, self.frame_bytes - overhead_bytes(multicast.fec_data))
+        self.repair = GroupRepair(multicast.repair)
+        self.window = FlowWindow(config.replay.bytes_max // _LAG_PART or 1)
         self.invalid: Counter[str] = Counter()
         self.nacks = 0
         self.frames_repaired = self.messages_repaired = self.bytes_repaired = 0
         self._addresses: OrderedDict[bytes, Any] = OrderedDict()
-        self._announce_ns = int(config.announce_ms * _MS)
-        self.announce_due_ns = now_ns
         self.hints: deque[tuple[Any, bytes]] = deque()
-        self._started_ns = now_ns
 
     def receive(self, data: bytes, address: Any, *, now_ns: int) -> None:
         """Take a datagram that came from a receiver; what is malformed is counted."""
         try:
             frame = Frame(datagram.open_datagram(data))
-            if frame.session != self._core.session:
+            if frame.session != self._served.session:
                 raise FrameError("session")
             if frame.kind == Kind.NACK:
                 self._receive_nack(frame, address, now_ns)
@@ -137,7 +138,7 @@ class MulticastSender:
             self.window.admit(subscriber)
         parity = self.config.fec_parity if self.parity is not None else 0
         body = control.Admitted(token, self.life, parity)
-        return wire.control_frame(Kind.ADMITTED, self._core.session, body)
+        return wire.control_frame(Kind.ADMITTED, self._served.session, body)
 
     def dismiss(self, subscriber: int) -> None:
         """Listen no more to a subscriber that has left."""
@@ -199,24 +200,6 @@ class MulticastSender:
             repair.requester, repair.stream, repair.start, repair.stop, size, now_ns=now_ns
         )
 
-    def handle_timer(self, *, now_ns: int) -> None:
-        """Announce the session, when it is time to."""
-        if now_ns >= self.announce_due_ns and not self._core.control.is_full:
-            self.announce_due_ns = now_ns + self._announce_ns
-            self._core.control.notices.append(self.announcement(now_ns=now_ns))
-
-    def announcement(self, *, flags: int = 0, now_ns: int) -> bytes:
-        """Return the welcome, as it is now."""
-        core = self._core
-        body = control.Welcome(
-            core.name,
-            core.greeting.recovery,
-            core.greeting.stall_ms,
-            len(core.requests.subscribers),
-            (now_ns - self._started_ns) / _MS,
-        )
-        return wire.control_frame(Kind.WELCOME, core.session, body, flags=flags)
-
     def next_repair_ns(self, *, now_ns: int) -> int | None:
         """Return when `next_repair` may have something, or None while nothing waits."""
         return self.repair.next_deadline_ns(now_ns=now_ns)
@@ -246,18 +229,18 @@ class MulticastSender:
         if len(self._addresses) > ADDRESSES_MAX:
             self._addresses.popitem(last=False)
         stream, ranges = nack.topic, nack.ranges
-        high = self._core.head(nack.topic)[1]
-        earliest = self._core.replay.earliest(nack.topic)
+        high = self._served.head(nack.topic)[1]
+        earliest = self._replay.earliest(nack.topic)
         kept_from = high if earliest is None else earliest
         first = ranges[0][0] if nack.parts_of is None and ranges else nack.parts_of
         if first is not None and first < kept_from and len(self.hints) < HINTS_MAX:
             hint = control.Refused(nack.topic, [(0, kept_from)], control.HISTORY)
-            refusal = wire.control_frame(Kind.REFUSED, self._core.session, hint)
+            refusal = wire.control_frame(Kind.REFUSED, self._served.session, hint)
             self.hints.append((address, refusal))
         if nack.parts_of is not None:
             if nack.parts_of >= high:
                 return
-            kept = self._core.replay.frames(nack.topic, nack.parts_of, nack.parts_of + 1, 1)
+            kept = self._replay.frames(nack.topic, nack.parts_of, nack.parts_of + 1, 1)
             if not kept or kept[0].start != nack.parts_of:
                 return
             stream = f"{nack.topic}{_PARTS_OF}{nack.parts_of}"
@@ -272,7 +255,7 @@ class MulticastSender:
     def _make(self, requester: bytes, stream: str, start: int, stop: int) -> Repair | None:
         topic, _, sequence = stream.partition(_PARTS_OF)
         first = int(sequence) if sequence else start
-        kept = self._core.replay.frames(topic, first, first + 1, 1)
+        kept = self._replay.frames(topic, first, first + 1, 1)
         if not kept or kept[0].start > first:
             return None
         flags = wire.FLAG_RETRANSMISSION

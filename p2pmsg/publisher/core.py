@@ -93,6 +93,7 @@ class PublisherCore:
         self.sealed_ns = 0
         self.memory = memory
         self.closing = False
+        self._started_ns = self._announce_due_ns = now_ns
         self._buffers = BufferPool(2 * config.bulk_bytes)
         self._gather_ns = int(config.gather_us * 1000)
         self._linger_ns = int(config.linger_ms * _MS)
@@ -173,10 +174,16 @@ class PublisherCore:
 
     def farewell(self, *, now_ns: int) -> bytes:
         """Do as `Served.farewell`."""
-        flags = wire.FLAG_CLOSING
+        return self._announcement(wire.FLAG_CLOSING, now_ns)
+
+    def _announcement(self, flags: int, now_ns: int) -> bytes:
+        """Return the welcome; to a multicast it says who is there and since when."""
+        body = self.greeting
         if self.multicast is not None:
-            return self.multicast.announcement(flags=flags, now_ns=now_ns)
-        return wire.control_frame(Kind.WELCOME, self.session, self.greeting, flags=flags)
+            age_ms = (now_ns - self._started_ns) / _MS
+            count = len(self.requests.subscribers)
+            body = control.Welcome(self.name, body.recovery, body.stall_ms, count, age_ms)
+        return wire.control_frame(Kind.WELCOME, self.session, body, flags=flags)
 
     def publish(
         self,
@@ -464,8 +471,11 @@ class PublisherCore:
             self.log.expire(now_ns=now_ns, wall_ns=now_ns + self._wall_offset_ns)
         self.requests.expire(now_ns=now_ns)
         self.heartbeats.handle_timer(self.streams.values(), now_ns=now_ns)
-        if self.multicast is not None and not self.closing:
-            self.multicast.handle_timer(now_ns=now_ns)
+        if self.multicast is None or self.closing or now_ns < self._announce_due_ns:
+            return
+        if not self.control.is_full:
+            self._announce_due_ns = now_ns + int(self.config.multicast.announce_ms * _MS)
+            self.control.notices.append(self._announcement(0, now_ns))
 
     def lingering(self, *, now_ns: int) -> list[str]:
         """Return the topics whose open batch has waited for long enough; needs no lock."""
@@ -479,7 +489,7 @@ class PublisherCore:
         others = (self.heartbeats.next_deadline_ns(), self.replay.next_deadline_ns())
         deadlines += [due_ns for due_ns in others if due_ns is not None]
         if self.multicast is not None and not self.closing:
-            deadlines.append(self.multicast.announce_due_ns)
+            deadlines.append(self._announce_due_ns)
         return min(deadlines, default=None)
 
     def frames_synced(self, count: int) -> None:

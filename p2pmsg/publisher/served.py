@@ -75,24 +75,16 @@ class Multicast(Protocol):
 
     Attributes:
         frame_bytes: how much of a datagram a frame may be.
-        announce_due_ns: when `handle_timer` announces the session again.
 
     """
 
     frame_bytes: int
-    announce_due_ns: int
 
     def admit(self, subscriber: int) -> bytes:
         """Listen to a subscriber from now on; returns the frame that tells it so."""
 
     def dismiss(self, subscriber: int) -> None:
         """Listen no more to a subscriber."""
-
-    def handle_timer(self, *, now_ns: int) -> None:
-        """Announce the session, when it is time to."""
-
-    def announcement(self, *, flags: int = 0, now_ns: int) -> bytes:
-        """Return the frame that announces the session."""
 
     def pack(
         self,

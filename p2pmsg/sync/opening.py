@@ -122,8 +122,7 @@ def open_sender(
     endpoint = endpoints[0]
     if endpoint.scheme == "udp":
         (udp, *others), datagram_bytes = open_senders(endpoints, core.config)
-        now_ns = time.monotonic_ns()
-        multicast = MulticastSender(core, datagram_bytes, rng=_random, now_ns=now_ns)
+        multicast = MulticastSender(core, core.replay, core.config, datagram_bytes, _random)
         core.use_multicast(multicast)
         datagrams = DatagramSender(core, multicast, udp, others)
         return datagrams, DatagramOutgoing(core, datagrams)

@@ -37,9 +37,8 @@ class GroupSending:
     def __init__(self, core: PublisherCore, endpoint: str, network: FaultyNetwork) -> None:
         self._core = core
         self._network = network
-        now_ns = network.clock.now_ns
         rng = Random(network.rng.getrandbits(64))
-        self.multicast = MulticastSender(core, DATAGRAM_BYTES, rng=rng, now_ns=now_ns)
+        self.multicast = MulticastSender(core, core.replay, core.config, DATAGRAM_BYTES, rng)
         core.use_multicast(self.multicast)
         self._sender = MemorySender(
             endpoint, network=network.sockets, queue_frames=_BUFFER_DATAGRAMS

@@ -150,7 +150,7 @@ def publisher():
     core = PublisherCore(
         name="p", session=SESSION, recovery="tcp://h:1", config=config, now_ns=0
     )
-    multicast = MulticastSender(core, 1400, rng=Random(1), now_ns=0)
+    multicast = MulticastSender(core, core.replay, config, 1400, Random(1))
     core.use_multicast(multicast)
     for _ in range(100):
         core.publish("t", b"x" * SIZE, None, None, None, now_ns=0, wall_ns=0)

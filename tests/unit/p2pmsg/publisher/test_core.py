@@ -73,7 +73,10 @@ def test_a_burst_does_not_make_a_calm_stream_gather_for_good(grouped, gap_us):
     """What fills a datagram may be ten messages of 100 µs each."""
     publisher = core(frame_bytes=1400, linger_ms=5.0)
     if grouped:
-        publisher.use_multicast(MulticastSender(publisher, 1400, rng=Random(1), now_ns=0))
+        config = publisher.config
+        publisher.use_multicast(
+            MulticastSender(publisher, publisher.replay, config, 1400, Random(1))
+        )
     publish(publisher, *[b"v" * 100] * 30, now_ns=MS)
     publisher.frames_to_send()
     for number in range(200):
