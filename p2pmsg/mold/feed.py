@@ -23,7 +23,7 @@ from p2pmsg.mold.sessions import (
 )
 from p2pmsg.publisher.batch import pack_slice
 from p2pmsg.subscriber.effects import Command
-from p2pmsg.subscriber.sessions import Ending, Peer, Stream
+from p2pmsg.subscriber.sessions import Ending, Session, Stream
 from p2pmsg.wire import FrameError, Kind
 from recovery import ReceiverConfig
 
@@ -242,7 +242,7 @@ class MoldFeed:
         self._views[packet.session] = view
         return view
 
-    def _has_ended(self, peer: Peer) -> bool:
+    def _has_ended(self, peer: Session) -> bool:
         try:
             return self._sessions.of(peer.session).end is not None
         except KeyError:
@@ -266,7 +266,7 @@ class MoldFeed:
         name = packet.session.decode("latin-1").rstrip()
         welcome = control.Welcome(name, "", -1.0)
         returning = core.lines[self._line].contacted
-        peer = Peer(session.session, welcome, returning=returning, now_ns=now_ns)
+        peer = Session(session.session, welcome, returning=returning, now_ns=now_ns)
         peer.joined = peer.direct = True
         peer.probe_line = self._line
         core.peers[session.session] = peer
@@ -280,7 +280,7 @@ class MoldFeed:
         core.commands.append(Command("connect", self._line, session.session))
         return resumed
 
-    def _give_up(self, peer: Peer, now_ns: int) -> None:
+    def _give_up(self, peer: Session, now_ns: int) -> None:
         """End a session that another one took the place of."""
         stream = peer.streams.get(self._topic)
         self._core.desk.end_peer(peer, now_ns)
@@ -297,7 +297,7 @@ class MoldFeed:
         )  # fmt: skip
         return replace(core.receiver_config, nack=never)
 
-    def _start(self, packet: codec.Packet, peer: Peer) -> tuple[int, int]:
+    def _start(self, packet: codec.Packet, peer: Session) -> tuple[int, int]:
         """Return where a stream starts, and where a cursor says so, or 0."""
         start, cursor = self._core.start, self._core.cursor
         resumed = None if cursor is None else cursor.start_of(peer.session, self._topic, FIRST)

@@ -20,7 +20,7 @@ from p2pmsg.wire import Frame, FrameError, Kind
 
 if TYPE_CHECKING:
     from p2pmsg.subscriber.core import SubscriberCore
-    from p2pmsg.subscriber.sessions import Peer, Stream
+    from p2pmsg.subscriber.sessions import Session, Stream
 
 _MS: Final = 1_000_000
 _NEVER_NS: Final = 2**62
@@ -137,7 +137,7 @@ class Confirmation:
         self._warn_ns = -WARN_NS
         self.due_ns = _NEVER_NS
 
-    def want(self, peer: "Peer", topic: str | None, now_ns: int, *, head: int = 0) -> None:
+    def want(self, peer: "Session", topic: str | None, now_ns: int, *, head: int = 0) -> None:
         """Ask where a stream stands, or (None) all of a session's; `head` is what was heard."""
         state = peer.group
         if state is None or peer.gone:
@@ -166,7 +166,7 @@ class Confirmation:
                 self._ask(peer, state, now_ns)
             self._check_token(peer, state, now_ns)
 
-    def receive_heads(self, peer: "Peer", frame: Frame, now_ns: int) -> None:
+    def receive_heads(self, peer: "Session", frame: Frame, now_ns: int) -> None:
         """Take a page of where a session's streams stand."""
         state = peer.group
         page = control.read_body(frame, control.Heads)
@@ -185,7 +185,7 @@ class Confirmation:
         if state.topics or state.everything:
             self._look_again(state.due_ns)
 
-    def receive_admitted(self, peer: "Peer", frame: Frame, now_ns: int) -> None:
+    def receive_admitted(self, peer: "Session", frame: Frame, now_ns: int) -> None:
         """Take the token, and notice where it comes from another life of the session."""
         state = peer.group
         body = control.read_body(frame, control.Admitted)
@@ -204,7 +204,7 @@ class Confirmation:
             self._core.invalid["forged"] += 1
             peer.closing = False  # or its next farewell says it again
 
-    def suspect(self, peer: "Peer", line: int, welcome: control.Welcome, now_ns: int) -> bool:
+    def suspect(self, peer: "Session", line: int, welcome: control.Welcome, now_ns: int) -> bool:
         """Note that a datagram told of another life of a session; whether that is to be believed.
 
         Its publisher is asked, where it was known to be, and has a second to say that it is there.
@@ -226,7 +226,7 @@ class Confirmation:
         state.life, state.token, state.join_tries = None, 0, 0
         return True
 
-    def is_silent(self, peer: "Peer", now_ns: int) -> bool:
+    def is_silent(self, peer: "Session", now_ns: int) -> bool:
         """Whether a session that datagrams no longer tell of has not answered either."""
         state = peer.group
         silent_ns = now_ns - peer.heard_ns
@@ -268,7 +268,7 @@ class Confirmation:
         if earliest > receiver.expected:  # what is older is history, which TCP is asked for
             stream.history = max(stream.history, min(earliest, receiver.head))
 
-    def believe(self, peer: "Peer", now_ns: int) -> None:
+    def believe(self, peer: "Session", now_ns: int) -> None:
         """Begin the streams of a joined session that nobody is left to confirm, with what came.
 
         They are younger than the session's echo, so nothing of them is too old.
@@ -279,7 +279,7 @@ class Confirmation:
                 self._core.begin(stream, now_ns=now_ns)
                 self._core._settle(stream)
 
-    def tell_unconfirmed(self, peer: "Peer") -> None:
+    def tell_unconfirmed(self, peer: "Session") -> None:
         """Count and tell of what datagrams told of, now that its publisher is gone.
 
         It may have been published, and is lost then; or a stranger has sent them. So it is in no
@@ -293,7 +293,7 @@ class Confirmation:
                 found.append((stream.topic, head, hinted))
         self._tell(peer, found, "told of, and its publisher was gone before it confirmed, are")
 
-    def tell_unjoined(self, peer: "Peer", now_ns: int) -> None:
+    def tell_unjoined(self, peer: "Session", now_ns: int) -> None:
         """Count what came of a session that was announced and never joined; tell of it at times."""
         found = []
         for stream in peer.streams.values():
@@ -309,7 +309,12 @@ class Confirmation:
         self._tell(peer, found, what, may_tell=may_tell)
 
     def _tell(
-        self, peer: "Peer", found: list[tuple[str, int, int]], what: str, *, may_tell: bool = True
+        self,
+        peer: "Session",
+        found: list[tuple[str, int, int]],
+        what: str,
+        *,
+        may_tell: bool = True,
     ) -> None:
         count = sum(stop - start for _, start, stop in found)
         self.unconfirmed += count
@@ -324,13 +329,13 @@ class Confirmation:
         )
         self._core.commands.append(Command("warn", peer.probe_line, peer.session, text=text))
 
-    def forget(self, peer: "Peer") -> None:
+    def forget(self, peer: "Session") -> None:
         """Forget the streams of a session that nobody confirmed."""
         for session, topic in list(self.streams):
             if session == peer.session:
                 del self.streams[session, topic]
 
-    def _ask(self, peer: "Peer", state: GroupPeer, now_ns: int) -> None:
+    def _ask(self, peer: "Session", state: GroupPeer, now_ns: int) -> None:
         due_ns = state.due_ns
         if state.everything and not state.topics:
             due_ns = max(due_ns, state.all_ns)
@@ -365,7 +370,7 @@ class Confirmation:
         for topic, head in (state.asked or {}).items():
             state.topics[topic] = max(head, state.topics.get(topic, 0))
 
-    def _send_question(self, peer: "Peer", state: GroupPeer, now_ns: int) -> None:
+    def _send_question(self, peer: "Session", state: GroupPeer, now_ns: int) -> None:
         """Send the question, which is the same when it is sent again."""
         assert state.request is not None
         state.asked_ns = now_ns
@@ -378,7 +383,7 @@ class Confirmation:
         core.requests.append((peer.session, frame))
 
     def _take_heads(
-        self, peer: "Peer", state: GroupPeer, heads: control.Heads, now_ns: int
+        self, peer: "Session", state: GroupPeer, heads: control.Heads, now_ns: int
     ) -> int:
         """Believe heads; returns how many of the hints were false."""
         found = {head.topic: head for head in heads.streams}
@@ -397,7 +402,7 @@ class Confirmation:
         return false
 
     def _take_head(
-        self, peer: "Peer", state: GroupPeer, head: control.Head, hinted: int, now_ns: int
+        self, peer: "Session", state: GroupPeer, head: control.Head, hinted: int, now_ns: int
     ) -> int:
         core = self._core
         stream = peer.streams.get(head.topic)
@@ -431,24 +436,24 @@ class Confirmation:
         del peer.streams[stream.topic]
         core._stream_count -= 1
         core._last = None
-        if core.troubled.discard(stream):
+        if core.gaps.discard(stream):
             peer.gaps -= 1
         if core.tally is not None:
             core.tally.forget(stream)
 
-    def _check_token(self, peer: "Peer", state: GroupPeer, now_ns: int) -> None:
+    def _check_token(self, peer: "Session", state: GroupPeer, now_ns: int) -> None:
         """Ask for the token again, if the answer was lost or another life is suspected."""
         if not peer.joined or (state.token and state.suspect is None) or state.is_old:
             return
         self._ask_for_token(peer, state, now_ns)
 
-    def _ask_for_token(self, peer: "Peer", state: GroupPeer, now_ns: int) -> None:
+    def _ask_for_token(self, peer: "Session", state: GroupPeer, now_ns: int) -> None:
         """Ask who is there, unless that was done just now: hints may come without end."""
         if now_ns - state.join_ns >= ANSWER_NS // 2:
             self._request_token(peer, state, now_ns)
         self._look_again(now_ns + ANSWER_NS // 2)
 
-    def _request_token(self, peer: "Peer", state: GroupPeer, now_ns: int) -> None:
+    def _request_token(self, peer: "Session", state: GroupPeer, now_ns: int) -> None:
         """Ask the publisher for the token, which shows its life, too."""
         state.join_ns = now_ns
         cursor = self._core.cursor

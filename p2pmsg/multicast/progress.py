@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Final
 
-from p2pmsg.subscriber.sessions import Peer, Stream
+from p2pmsg.subscriber.sessions import Session, Stream
 
 WAITING_MAX: Final = 64
 """Marks of a session with gaps before them that are remembered; the oldest go first."""
@@ -26,7 +26,7 @@ class Marks:
         self._marks: dict[int, deque[_Mark]] = {}
         self.waiting = 0
 
-    def note(self, peer: Peer, position: int) -> None:
+    def note(self, peer: Session, position: int) -> None:
         """Note that a mark was read."""
         if peer.session not in self._places and len(self._places) >= SESSIONS_MAX:
             forgotten = next(iter(self._places))

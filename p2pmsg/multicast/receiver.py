@@ -21,7 +21,7 @@ from p2pmsg.multicast.progress import Marks
 from p2pmsg.multicast.runs import take_run
 from p2pmsg.publisher.requests import matches
 from p2pmsg.subscriber.effects import Command
-from p2pmsg.subscriber.sessions import Peer, Stream
+from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Feedback, RangeSet, Reassembler, ReassemblyConfig, ReceiverConfig
 
@@ -52,7 +52,7 @@ _Key = tuple[int, bytes, int, int]
 """Session, topic, sequence and kind of what was cut into parts."""
 
 
-def is_from(peer: Peer, line: int, address: Any) -> bool:
+def is_from(peer: Session, line: int, address: Any) -> bool:
     """Whether a datagram comes from where a session's echo came from; True until there was one."""
     state = peer.group
     place = None if state is None else state.places.get(line)
@@ -146,7 +146,7 @@ class GroupMember:
         if self.marks.waiting:
             self.tell_completed()
 
-    def is_new_life(self, peer: Peer, line: int, welcome: "Welcome", now_ns: int) -> bool:
+    def is_new_life(self, peer: Session, line: int, welcome: "Welcome", now_ns: int) -> bool:
         """Whether a session's publisher was started again, on its log, since it was last heard.
 
         Its recovery endpoint tells, and where that is a fixed one, the time at which it started.
@@ -180,7 +180,7 @@ class GroupMember:
         if sum(peer.session in core.peers for peer in unjoined) >= UNJOINED_MAX:
             raise FrameError("sessions_unconfirmed")
 
-    def _give_up(self, peer: Peer, now_ns: int) -> None:
+    def _give_up(self, peer: Session, now_ns: int) -> None:
         """Forget a session of which nothing is known but by datagrams."""
         core = self._core
         self.confirmation.tell_unjoined(peer, now_ns)
@@ -188,7 +188,7 @@ class GroupMember:
         core.desk.forget_peer(peer.session)
         core.invalid["forged"] += 1
 
-    def forget(self, peer: Peer) -> None:
+    def forget(self, peer: Session) -> None:
         """Forget what there is of a session."""
         self.confirmation.forget(peer)
         self._known = None
@@ -208,7 +208,7 @@ class GroupMember:
             self._give_up(peer, now_ns)
         self.confirmation.check(now_ns)
 
-    def make_stream(self, peer: Peer, topic: str, now_ns: int) -> Stream:
+    def make_stream(self, peer: Session, topic: str, now_ns: int) -> Stream:
         """Return a stream that a datagram told of; it begins when its publisher has confirmed it.
 
         `FrameError` where too many wait for that; the publisher is then asked for all it has.
@@ -230,7 +230,7 @@ class GroupMember:
         stream.hinted = max(stream.hinted, head)
         self.confirmation.want(stream.peer, stream.topic, now_ns, head=head)
 
-    def receive_reply(self, peer: Peer, frame: Frame, now_ns: int) -> bool:
+    def receive_reply(self, peer: Session, frame: Frame, now_ns: int) -> bool:
         """Take what a publisher said over the recovery channel; False: it is nothing of ours."""
         if frame.kind == Kind.HEADS:
             self.confirmation.receive_heads(peer, frame, now_ns)
@@ -240,14 +240,14 @@ class GroupMember:
             return False
         return True
 
-    def begin_life(self, peer: Peer) -> None:
+    def begin_life(self, peer: Session) -> None:
         """Start over with a session whose publisher was started again."""
         self.marks.forget(peer.session)
         self._timed.pop(peer.session, None)
         for stream in peer.streams.values():  # what it sent before is in its log only
             stream.history = max(stream.history, stream.receiver.head)
 
-    def greet(self, peer: Peer, welcome: "Welcome", line: int, now_ns: int) -> None:
+    def greet(self, peer: Session, welcome: "Welcome", line: int, now_ns: int) -> None:
         """Take a session's announcement, of which there are many."""
         peer.heard_ns = now_ns
         if peer.feedback is not None and welcome.receivers > 0:
@@ -310,7 +310,7 @@ class GroupMember:
             and self._place(stream.peer) is not None
         )
 
-    def _place(self, peer: Peer) -> tuple[int, Any] | None:
+    def _place(self, peer: Session) -> tuple[int, Any] | None:
         """Return where a publisher hears us: (line, address); None: it is not known."""
         if peer.group is None or not peer.group.places:
             return None
@@ -354,7 +354,7 @@ class GroupMember:
         """Note that nothing is read for want of room, so that answers seem to take long."""
         self._timed.clear()
 
-    def _send(self, peer: Peer, nack: control.Nack) -> None:
+    def _send(self, peer: Session, nack: control.Nack) -> None:
         place = self._place(peer)
         if place is None or peer.group is None:
             return
@@ -571,7 +571,7 @@ class GroupMember:
             if peer is not None and place is not None:
                 self._tell_mark(peer, *place, self.rooms.get(place[0], 0))
 
-    def _tell_mark(self, peer: Peer, line: int, address: Any, room: int) -> None:
+    def _tell_mark(self, peer: Session, line: int, address: Any, room: int) -> None:
         position, complete = self.marks.place(peer.session)
         token = 0 if peer.group is None else peer.group.token
         body = control.Marked(self._subscriber, complete, max(1, room), token)

@@ -10,7 +10,7 @@ from recovery import Delivery, Loss, LossReason, Rewound
 if TYPE_CHECKING:
     from p2pmsg.relay.session import RelayedSession
     from p2pmsg.subscriber.core import SubscriberCore
-    from p2pmsg.subscriber.sessions import Peer, Stream
+    from p2pmsg.subscriber.sessions import Session, Stream
 
 
 _MS = 1_000_000
@@ -26,7 +26,7 @@ class Resumption:
 
     def __init__(self, relay: RelayCore) -> None:
         self._relay = relay
-        self.newcomers: list[Peer] = []
+        self.newcomers: list[Session] = []
 
     def contacted(self, line: int) -> bool:
         """Return False: what an upstream had before a relay met it is not missed."""
@@ -39,7 +39,7 @@ class Resumption:
             return of_new
         return following
 
-    def note(self, peer: "Peer") -> None:
+    def note(self, peer: "Session") -> None:
         """Do nothing: what the relay has says it all."""
 
     def record(self, core: "SubscriberCore") -> None:
@@ -51,7 +51,7 @@ class Resumption:
         streams = {} if served is None else served.streams
         return {topic: stream.end for topic, stream in streams.items()}
 
-    def rewind(self, peer: "Peer", topic: str, following: int) -> None:
+    def rewind(self, peer: "Session", topic: str, following: int) -> None:
         """Do nothing: what was served on keeps its sequences."""
 
     def committed(self, stream: "Stream") -> int | None:
@@ -148,14 +148,14 @@ class Intake:
         text = f"{report}. Those that this relay has keep them here; it drops the other ones"
         self._source.commands.append(Command("warn", text=text))
 
-    def _open_ended(self, peer: "Peer", now_ns: int) -> None:
+    def _open_ended(self, peer: "Session", now_ns: int) -> None:
         """Serve a session that ended before it was noted here, perhaps before it was joined."""
         served = self._relay.open_session(peer.session, peer.name, 1)
         if served is not None:
             self._open_streams(served, peer, now_ns)
             served.is_live = False
 
-    def _open_streams(self, served: "RelayedSession", peer: "Peer", now_ns: int) -> None:
+    def _open_streams(self, served: "RelayedSession", peer: "Session", now_ns: int) -> None:
         if len(served.streams) < len(peer.streams):
             for topic, stream in list(peer.streams.items()):
                 if stream.receiver.started and topic not in served.streams:

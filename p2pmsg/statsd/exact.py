@@ -11,7 +11,7 @@ from p2pmsg.metrics.client import TOPIC
 from p2pmsg.metrics.state_file import StateFile
 from p2pmsg.metrics.totals import HERE, NOT_JOINED, VANISHED, ExactTotals
 from p2pmsg.statsd.aggregate import Aggregator
-from p2pmsg.subscriber.sessions import Peer
+from p2pmsg.subscriber.sessions import Session
 from p2pmsg.sync.subscriber import Subscriber
 from p2pmsg.trouble import Trouble
 from p2pmsg.wire import Kind
@@ -137,7 +137,7 @@ class ExactInlet:
             self._tell(peers)
         self._look_due_s = now_s + max(_SLICE_S, _LOOK_SHARE * (now_s - began_s))
 
-    def _note(self, peer: Peer, known: dict[int, tuple[str, str]]) -> bool:
+    def _note(self, peer: Session, known: dict[int, tuple[str, str]]) -> bool:
         """Note how a client stands; True where that is new."""
         session, totals = peer.session, self.totals
         stream = peer.streams.get(TOPIC)
@@ -164,7 +164,7 @@ class ExactInlet:
             )
         return changed
 
-    def _has_all(self, peer: Peer) -> bool:
+    def _has_all(self, peer: Session) -> bool:
         """Whether a client has closed, and all that it has sent is counted, or told as lost."""
         closing = peer.closing or any(route.closing for route in peer.relayed)
         waits = peer.probe is not None or not peer.joined or peer.missing
@@ -173,7 +173,7 @@ class ExactInlet:
             closing and not waits and self.totals.next_sequence(peer.session) >= _head(peer)
         )
 
-    def _is_settled(self, peer: Peer) -> bool:
+    def _is_settled(self, peer: Session) -> bool:
         """Whether a client that closes may go; called by the subscriber's own thread."""
         if self._state is None:
             return self.totals.next_sequence(peer.session) >= _head(peer)
@@ -183,7 +183,7 @@ class ExactInlet:
         self._must_save = True
         return False
 
-    def _tell(self, peers: Sequence[Peer]) -> None:
+    def _tell(self, peers: Sequence[Session]) -> None:
         """Tell clients how far their deltas are counted, and on the disk if that is where to."""
         counted = (self._marks() if self._state is None else self._saved)[0]
         told: dict[int, int] = {}
@@ -258,6 +258,6 @@ _Marks = tuple[dict[int, int], frozenset[int]]
 """By session, what of it is counted; and the clients that have not closed."""
 
 
-def _head(peer: Peer) -> int:
+def _head(peer: Session) -> int:
     stream = peer.streams.get(TOPIC)
     return 0 if stream is None else stream.receiver.head

@@ -13,19 +13,28 @@ from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.multicast.receiver import GroupMember
 from p2pmsg.start import Start
-from p2pmsg.subscriber.connections import Line, LineDesk
+from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command
-from p2pmsg.subscriber.gaps import Troubled
+from p2pmsg.subscriber.gaps import GapScheduler
+from p2pmsg.subscriber.joining import LineDesk
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.redundancy import LineTally
 from p2pmsg.subscriber.relays import RelayDesk
-from p2pmsg.subscriber.resume import CursorDesk
+from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.rewound import note_life
-from p2pmsg.subscriber.routes import RouteDesk
-from p2pmsg.subscriber.sessions import Ending, Peer, Stream
+from p2pmsg.subscriber.routes import Ranges, Routes
+from p2pmsg.subscriber.sessions import Ending, Route, Session, Stream
 from p2pmsg.subscriber.window import ReceiveWindow
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Delivery, LatencyHistogram, Loss, ReceiverConfig, Rewound
+from recovery import (
+    Delivery,
+    LatencyHistogram,
+    Loss,
+    LossReason,
+    RangeSet,
+    ReceiverConfig,
+    Rewound,
+)
 
 if TYPE_CHECKING:
     from p2pmsg.relay.transfer import Resumption
@@ -79,7 +88,7 @@ class SubscriberCore:
         wait_for_repair: bool,
         rng: Random,
         now_ns: int,
-        cursor: "CursorDesk | Resumption | None" = None,
+        cursor: "ResumePoints | Resumption | None" = None,
         relay: int | None = None,
         datagram_lines: Collection[int] = (),
         policy: GapPolicy | None = None,
@@ -97,13 +106,13 @@ class SubscriberCore:
         self.frames_received = self.frames_shed = 0
         self.cursor = cursor
         self.lone: Stream | None = None
-        self.is_settled: Callable[[Peer], bool] | None = None
+        self.is_settled: Callable[[Session], bool] | None = None
         self.endings: deque[Ending] = deque(maxlen=ENDINGS_MAX)
         shared = [index in datagram_lines for index in range(lines)]
-        self.lines = [Line(heard_ns=now_ns, shared=is_shared) for is_shared in shared]
+        self.lines = [Connection(heard_ns=now_ns, shared=is_shared) for is_shared in shared]
         for index, line in enumerate(self.lines):
             line.contacted = cursor is not None and cursor.contacted(index)
-        self.peers: dict[int, Peer] = {}
+        self.peers: dict[int, Session] = {}
         self.forgotten: Counter[str] = Counter()
         self.sessions_unjoined = self.streams_rewound = 0
         self._rng = rng
@@ -112,14 +121,14 @@ class SubscriberCore:
             reorder_bytes_max=config.receive_bytes,
             wait_for_repair=wait_for_repair,
         )
-        self.troubled = Troubled(int(config.nack.deadline_ms * _MS))
+        self.gaps = GapScheduler(int(config.nack.deadline_ms * _MS))
         self._last: Stream | None = None
         self._unread_ns: int | None = None
         self.window = ReceiveWindow(config.receive_bytes, self.receiver_config)
         self.next_check_ns = now_ns
         self.desk = LineDesk(self, subscriber, name)
         self.relays = RelayDesk(self, relay, now_ns)
-        self.routes = RouteDesk(self)
+        self.routes = Routes(self.lines)
         self.tally: LineTally | None = None
         if lines > 1:
             wait_ms, wait_max_ms = config.second_line_ms, config.second_line_max_ms
@@ -137,7 +146,7 @@ class SubscriberCore:
     @property
     def bytes_held(self) -> int:
         """Bytes of frames that wait for the application, or for a repair."""
-        return self.ready_bytes + self.troubled.bytes_held
+        return self.ready_bytes + self.gaps.bytes_held
 
     @property
     def is_full(self) -> bool:
@@ -230,14 +239,14 @@ class SubscriberCore:
                     raise FrameError("stream")
                 if not self.admit_repair(stream, frame, now_ns):
                     return
-                self.troubled.answered(stream, now_ns)
+                self.gaps.answered(stream, now_ns)
                 before = stream.receiver.repaired
                 self._take(stream, frame, now_ns, repaired=True)
                 if route.hops:
                     stream.relayed += stream.receiver.repaired - before
             elif frame.kind == Kind.REFUSED:
-                stream = self.routes.receive_refused(peer, route, frame, now_ns)
-                self.troubled.answered(stream, now_ns)
+                stream = self._receive_refused(peer, route, frame, now_ns)
+                self.gaps.answered(stream, now_ns)
                 self._settle(stream)
             elif self.member is None or not self.member.receive_reply(peer, frame, now_ns):
                 raise FrameError("kind")
@@ -277,17 +286,17 @@ class SubscriberCore:
         elif self._unread_ns is None:
             self._unread_ns = now_ns
         if unread and now_ns - (self._unread_ns or now_ns) < UNREAD_NS:
-            for stream in self.troubled:
+            for stream in self.gaps:
                 if stream.unasked:
                     stream.receiver.postpone(now_ns=now_ns, delay_ns=0)
-                    self.troubled.note(stream)
+                    self.gaps.note(stream)
         if 0 < self.next_check_ns < now_ns - STOPPED_NS:
             self.desk.note_stopped(now_ns - self.next_check_ns, now_ns)
         if self.is_full:
             self.desk.excuse_silence(now_ns)
         if self.replies_full:
             # What is asked for now could not be taken in; gaps must not age meanwhile.
-            self.troubled.postpone(now_ns=now_ns, delay_ns=5 * _MS)
+            self.gaps.postpone(now_ns=now_ns, delay_ns=5 * _MS)
             if self.member is not None:
                 self.member.note_pause()
         else:
@@ -305,7 +314,7 @@ class SubscriberCore:
 
     def next_deadline_ns(self) -> int:
         """Return when `handle_timer` has something to do."""
-        due_ns = self.troubled.next_deadline_ns()
+        due_ns = self.gaps.next_deadline_ns()
         return self.next_check_ns if due_ns is None else min(due_ns, self.next_check_ns)
 
     @property
@@ -325,7 +334,7 @@ class SubscriberCore:
 
     def _care_for_gaps(self, now_ns: int) -> None:
         reforming = bool(self.relays.upstreams) and self.relays.reforming(now_ns)
-        for stream in self.troubled.take_due(now_ns=now_ns):
+        for stream in self.gaps.take_due(now_ns=now_ns):
             receiver = stream.receiver
             if reforming and not self.routes.is_publisher_heard(stream.peer):
                 receiver.postpone(now_ns=now_ns, delay_ns=0)
@@ -344,10 +353,62 @@ class SubscriberCore:
                 crowded=self.window.is_crowded(self.bytes_held),
             )
             if ranges and not stream.peer.gone:
-                self.routes.ask(stream, ranges, now_ns=now_ns)
+                self._ask(stream, ranges, now_ns)
             else:
-                self.troubled.pass_on(stream)
+                self.gaps.pass_on(stream)
             self._settle(stream)
+
+    def _ask(self, stream: Stream, ranges: Ranges, now_ns: int) -> None:
+        """Send NACKs for what is due of a stream; what all routes have refused is lost."""
+        peer, topic = stream.peer, stream.topic
+        plan = self.routes.plan(peer, topic, ranges, now_ns)
+        if plan.refused and not self.relays.unsettled(now_ns):
+            for loss in self.routes.losses(peer, topic, plan.refused):
+                stream.receiver.refuse(loss.start, loss.stop, loss.reason, now_ns=now_ns)
+        for route, wanted in plan.asked:
+            for at in range(0, len(wanted), control.RANGES_MAX):
+                body = control.Nack(topic, wanted[at : at + control.RANGES_MAX])
+                frame = wire.control_frame(Kind.NACK, peer.session, body)
+                self.requests.append((route.key, frame))
+
+    def _receive_refused(
+        self, peer: Session, route: Route, frame: Frame, now_ns: int
+    ) -> Stream:
+        """Take a refusal: a loss, unless another route may have it, which is asked at once."""
+        body = control.read_body(frame, control.Refused)
+        stream = peer.streams.get(body.topic)
+        if stream is None:
+            raise FrameError("stream")
+        if any(start >= stop for start, stop in body.ranges):
+            raise FrameError("range")
+        if not body.ranges:  # it does not know yet what it will have; perhaps another one does
+            self.routes.put_off(peer, now_ns)
+        try:
+            reason = LossReason(body.reason)
+        except ValueError:
+            raise FrameError("reason") from None
+        receiver, topic = stream.receiver, stream.topic
+        if reason is LossReason.BUDGET:
+            for start, stop in body.ranges:
+                receiver.blame(start, stop, reason)
+        elif not self.routes.has_others(peer, route) and not self.relays.unsettled(now_ns):
+            for start, stop in body.ranges:
+                receiver.refuse(start, stop, reason, now_ns=now_ns)
+        else:
+            self.routes.refused(peer, topic, route, body.ranges, reason)
+            missing = RangeSet(receiver.missing_ranges)
+            wanted = [part for a, b in body.ranges for part in missing.overlap(a, b)]
+            if wanted:
+                self._ask(stream, wanted, now_ns)
+        return stream
+
+    def evicted_before(self, peer: Session, earliest: int, now_ns: int) -> int | None:
+        """Return before what all is evicted, where one route keeps nothing older; None: not known.
+
+        Another route may keep more; it says so itself when it is asked.
+        """
+        several = len(peer.routes) > 1 or self.relays.unsettled(now_ns)
+        return None if several else earliest
 
     def _receive_data(self, line: int, frame: Frame, now_ns: int, shed: bool) -> None:
         peer = self.peers.get(frame.session)
@@ -405,11 +466,11 @@ class SubscriberCore:
                 self.ready_bytes += len(output.item.data)
             self.ready.append((stream, output))
         if receiver.missing or not receiver.started:
-            if self.troubled.note(stream):
+            if self.gaps.note(stream):
                 stream.peer.gaps += 1
-        elif self.troubled.discard(stream):
+        elif self.gaps.discard(stream):
             stream.peer.gaps -= 1
-            self.routes.settled(stream)
+            self.routes.settled(stream.peer, stream.topic)
         if stream.watched:
             for age_ns in receiver.drain_repair_ages():
                 self.repair_latency.record(age_ns)
@@ -432,12 +493,12 @@ class SubscriberCore:
             self.member.confirmation.hint_head(stream, frame.sequence, body.earliest, now_ns)
             self._settle(stream)
             return body.place
-        earliest = self.routes.earliest(peer, min(body.earliest, frame.sequence), now_ns)
+        earliest = self.evicted_before(peer, min(body.earliest, frame.sequence), now_ns)
         stream.receiver.observe_head(frame.sequence, now_ns=now_ns, earliest=earliest)
         self._settle(stream)
         return body.place
 
-    def _make_stream(self, peer: Peer, topic: str, now_ns: int) -> Stream:
+    def _make_stream(self, peer: Session, topic: str, now_ns: int) -> Stream:
         if not topic:
             raise FrameError("topic")
         if self._stream_count >= self.config.streams_max:
@@ -466,7 +527,7 @@ class SubscriberCore:
         receiver.start_at(start, now_ns=now_ns, known=known, missing_max=missing_max)
 
     def _add_stream(
-        self, peer: Peer, topic: str, unasked: ReceiverConfig | None = None
+        self, peer: Session, topic: str, unasked: ReceiverConfig | None = None
     ) -> Stream:
         """Add a stream; `unasked` is how it is received if nobody can be asked for repairs."""
         self._stream_count += 1

@@ -1,4 +1,4 @@
-"""The streams that miss something: what they hold, and whose turn it is to be asked for.
+"""Schedules repair requests over all streams with gaps.
 
 ::
 
@@ -20,7 +20,7 @@ TURNS_MAX: Final = 256
 25,000 frames a second, and is a quarter of the ranges that a publisher keeps for a requester."""
 
 
-class Troubled:
+class GapScheduler:
     """Streams that miss something, or of which it is not known yet where they begin.
 
     Every call that changes what a stream's receiver misses is followed by `note` or `discard`.

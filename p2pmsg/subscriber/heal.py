@@ -24,7 +24,7 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
         elif not isinstance(output, Rewound):
             given[id(stream)] = (max(output.stop, before), messages)
     core._last = None
-    core.troubled.clear()
+    core.gaps.clear()
     core._stream_count = len(core.streams)
     _heal_peers(core, now_ns)
     core.relays.heal(now_ns)

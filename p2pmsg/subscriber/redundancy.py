@@ -12,12 +12,10 @@ The lag is estimated for each line as TCP estimates a round trip (RFC 6298).
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.sessions import Stream
-
-if TYPE_CHECKING:
-    from p2pmsg.subscriber.connections import Line
 
 _RECENT: Final = 4096
 """Frames per stream whose first arrival is remembered: 40 ms of 100,000 a second."""
@@ -83,7 +81,7 @@ class LineTally:
 
     """
 
-    def __init__(self, lines: Sequence["Line"], wait_ns: int, wait_max_ns: int) -> None:
+    def __init__(self, lines: Sequence[Connection], wait_ns: int, wait_max_ns: int) -> None:
         self.counts = [LineCount() for _ in lines]
         self._lines = lines
         self._datagrams = sum(line.shared for line in lines)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from p2pmsg import control, wire
 from p2pmsg.start import Start
-from p2pmsg.subscriber.connections import probe_wait_ns
 from p2pmsg.subscriber.effects import Command
-from p2pmsg.subscriber.routes import Route
-from p2pmsg.subscriber.sessions import Peer, Stream
+from p2pmsg.subscriber.joining import probe_wait_ns
+from p2pmsg.subscriber.sessions import Route, Session, Stream
 from p2pmsg.subscriber.upstream import (
     HOLD_NS,
     QUIET_NS,
@@ -105,7 +104,9 @@ class RelayDesk:
             stream.progress_ns = now_ns + PROGRESS_NS
             stream.receiver.postpone(now_ns=now_ns, delay_ns=0)
 
-    def hold(self, peer: Peer, key: int, heads: control.Heads, now_ns: int) -> control.Heads | None:
+    def hold(
+        self, peer: Session, key: int, heads: control.Heads, now_ns: int
+    ) -> control.Heads | None:
         """Return where to begin a session whose first echoes these are; None: wait for more.
 
         Who starts at `earliest`, or at a time, begins where the route does that reaches back
@@ -199,13 +200,13 @@ class RelayDesk:
         for peer, route in list(self._routes(line)):
             self._drop(peer, route, now_ns)
 
-    def _routes(self, line: int) -> Iterator[tuple[Peer, Route]]:
+    def _routes(self, line: int) -> Iterator[tuple[Session, Route]]:
         for peer in list(self._core.peers.values()):
             for route in peer.relayed:
                 if route.line == line:
                     yield peer, route
 
-    def _drop(self, peer: Peer, route: Route, now_ns: int) -> None:
+    def _drop(self, peer: Session, route: Route, now_ns: int) -> None:
         self._forget_probe(route)
         peer.relayed.remove(route)
         if peer.current is route:
@@ -233,7 +234,7 @@ class RelayDesk:
         if place not in (0, state.place):
             core.desk.note_stranger(line, now_ns)
 
-    def _note_head(self, peer: Peer, line: int, frame: Frame, now_ns: int) -> None:
+    def _note_head(self, peer: Session, line: int, frame: Frame, now_ns: int) -> None:
         """Note how far a relay is with a stream."""
         stream = peer.streams[frame.topic]
         known = stream.relay_heads.get(line, 0)
@@ -287,7 +288,7 @@ class RelayDesk:
         if peer is None:
             core.desk._forget_peers()
             welcome = control.Welcome(entry.name, "", up.stall_ms)
-            peer = core.peers[entry.session] = Peer(
+            peer = core.peers[entry.session] = Session(
                 entry.session, welcome, returning=False, now_ns=now_ns
             )
             peer.late = up.complete
@@ -305,7 +306,7 @@ class RelayDesk:
                 self._send_probe(peer, route, now_ns)
             route.hops, route.announced_ns = entry.hops, now_ns
 
-    def may_have(self, peer: Peer, now_ns: int) -> bool:
+    def may_have(self, peer: Session, now_ns: int) -> bool:
         """Whether a relay may yet say that it has a session that has lost its last route."""
         # Frames come over these, but not their welcome yet: they may be relays'.
         unmet = any(line.key is None and line.strange_ns is not None for line in self._core.lines)
@@ -335,7 +336,7 @@ class RelayDesk:
             core.commands.append(Command("leave", line))
             self.leave_line(line, now_ns)
 
-    def _send_probe(self, peer: Peer, route: Route, now_ns: int) -> None:
+    def _send_probe(self, peer: Session, route: Route, now_ns: int) -> None:
         self._forget_probe(route)
         route.probe = self._core._rng.getrandbits(64)
         route.probe_tries = 0
@@ -350,7 +351,7 @@ class RelayDesk:
             self._core.commands.append(Command("unsubscribe", route.line, prefix=prefix))
             route.probe = None
 
-    def _request_probe(self, peer: Peer, route: Route, now_ns: int) -> None:
+    def _request_probe(self, peer: Session, route: Route, now_ns: int) -> None:
         core = self._core
         assert route.probe is not None
         route.probe_due_ns = now_ns + probe_wait_ns(route.probe_tries)
@@ -361,7 +362,7 @@ class RelayDesk:
         frame = wire.control_frame(Kind.PROBE, peer.session, body)
         core.requests.append((route.key, frame))
 
-    def route_of_probe(self, probe: int) -> tuple[Peer, Route] | None:
+    def route_of_probe(self, probe: int) -> tuple[Session, Route] | None:
         """Return whose echo that is, or None where it is not ours."""
         for peer in self._core.peers.values():
             for route in peer.relayed:
@@ -369,7 +370,7 @@ class RelayDesk:
                     return peer, route
         return None
 
-    def receive_echo(self, peer: Peer, route: Route, heads: control.Heads, now_ns: int) -> None:
+    def receive_echo(self, peer: Session, route: Route, heads: control.Heads, now_ns: int) -> None:
         """Take an echo over a relay's line."""
         held = self.hold(peer, route.key, heads, now_ns)
         if held is None:
@@ -414,7 +415,7 @@ class RelayDesk:
                 line.refused_until_ns = None
                 core.commands.append(Command("reconnect", index))
 
-    def _check_route(self, peer: Peer, route: Route, now_ns: int) -> None:
+    def _check_route(self, peer: Session, route: Route, now_ns: int) -> None:
         if not peer.gaps:
             route.asked_ns = None
         if route.probe is not None and now_ns >= route.probe_due_ns:
@@ -442,7 +443,7 @@ class RelayDesk:
                 if route.joined:
                     self._tell(peer, route, Kind.LEAVE)
 
-    def _tell(self, peer: Peer, route: Route, kind: Kind, *, complete: bool = False) -> None:
+    def _tell(self, peer: Session, route: Route, kind: Kind, *, complete: bool = False) -> None:
         desk = self._core.desk
         body = control.Joined(desk.subscriber, desk.name, complete)
         frame = wire.control_frame(kind, peer.session, body)

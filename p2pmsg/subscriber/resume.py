@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from p2pmsg.publisher.requests import matches
-from p2pmsg.subscriber.sessions import Peer, Stream
+from p2pmsg.subscriber.sessions import Session, Stream
 from recovery import CursorFile
 
 if TYPE_CHECKING:
     from p2pmsg.subscriber.core import SubscriberCore
 
 
-class CursorDesk:
+class ResumePoints:
     """Says where streams begin, and notes which sessions were joined; part of `SubscriberCore`.
 
     A session must be noted before anything of it is handed on: whoever starts at `latest`, gets a
@@ -31,7 +31,7 @@ class CursorDesk:
 
     def __init__(self, file: CursorFile, places: list[str], topics: list[str]) -> None:
         self.file = file
-        self.newcomers: list[Peer] = []
+        self.newcomers: list[Session] = []
         self._rewound: dict[tuple[int, str], int] = {}
         self._places = places
         self._scope = ("*",) if not topics or "*" in topics else tuple(topics)
@@ -65,17 +65,17 @@ class CursorDesk:
         known = self.file.cursor.sessions.get(session)
         return {} if known is None else {**known.streams}
 
-    def rewind(self, peer: Peer, topic: str, following: int) -> None:
+    def rewind(self, peer: Session, topic: str, following: int) -> None:
         """Let a stream resume from before what was committed: its publisher has gone back."""
         self._rewound[peer.session, topic] = following
         self.note(peer)
 
-    def note(self, peer: Peer) -> None:
+    def note(self, peer: Session) -> None:
         """Note that the streams of a session begin; once they have, it has joined or is gone."""
         if peer not in self.newcomers:
             self.newcomers.append(peer)
 
-    def has_begun(self, peer: Peer) -> bool:
+    def has_begun(self, peer: Session) -> bool:
         """Whether all streams of a session have begun that were there when it was joined."""
         return peer.joined or peer.gone or peer.given_up
 

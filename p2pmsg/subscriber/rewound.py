@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from p2pmsg import control
 from p2pmsg.publisher.requests import matches
-from p2pmsg.subscriber.sessions import Peer, Stream
+from p2pmsg.subscriber.sessions import Session, Stream
 from recovery import LossReason, Rewound
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ DOUBT_NS: Final = 1_000_000_000
 """How long an echo is waited for at most, until messages of another life are taken as they come."""
 
 
-def note_life(core: "SubscriberCore", peer: Peer, life: int, now_ns: int) -> bool:
+def note_life(core: "SubscriberCore", peer: Session, life: int, now_ns: int) -> bool:
     """Note which life of a publisher is heard of; True: it is another one, and to be probed.
 
     Not in a multicast, where anybody may say so: there it comes over TCP (`Admitted`).
@@ -53,7 +53,7 @@ def note_life(core: "SubscriberCore", peer: Peer, life: int, now_ns: int) -> boo
     return True
 
 
-def take_life(peer: Peer, heads: control.Heads) -> None:
+def take_life(peer: Session, heads: control.Heads) -> None:
     """Take from an echo which life it is of, and up to where that has published."""
     peer.doubt_until_ns = peer.next_life = 0
     if not heads.life or peer.group is not None:
@@ -65,7 +65,7 @@ def take_life(peer: Peer, heads: control.Heads) -> None:
             stream.published = max(head.next, stream.published if is_same else 0)
 
 
-def note_probed(core: "SubscriberCore", peer: Peer) -> None:
+def note_probed(core: "SubscriberCore", peer: Session) -> None:
     """Remember how far the streams of a session have come, when it is probed."""
     for stream in peer.streams.values():
         receiver = stream.receiver
@@ -77,7 +77,7 @@ def note_probed(core: "SubscriberCore", peer: Peer) -> None:
             stream.probed, stream.probed_early = 0, receiver.early_stops
 
 
-def is_compared(core: "SubscriberCore", peer: Peer) -> bool:
+def is_compared(core: "SubscriberCore", peer: Session) -> bool:
     """Whether the answer to a session's probe is compared with anything, so that it must be newer.
 
     What first comes while the answer is on its way does not count.
@@ -94,7 +94,7 @@ def _heard(core: "SubscriberCore", position: int) -> int:
 
 
 def find_rewound(
-    core: "SubscriberCore", peer: Peer, heads: control.Heads, now_ns: int
+    core: "SubscriberCore", peer: Session, heads: control.Heads, now_ns: int
 ) -> None:
     """Begin again with the streams whose publisher has gone back, as its answer shows."""
     listed = {head.topic: head for head in heads.streams}

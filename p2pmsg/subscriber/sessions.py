@@ -1,24 +1,95 @@
 """What a subscriber knows of a publisher's session, and of each of its streams."""
 
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from p2pmsg.control import Heads, Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.message import Origin
 from p2pmsg.stats import StreamLedger
-from p2pmsg.subscriber.routes import Route
 from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, lone_struct, stream_prefix
-from recovery import Feedback, Loss, LossReason, ReceiverConfig, StreamReceiver
+from recovery import Feedback, Loss, LossReason, RangeSet, ReceiverConfig, StreamReceiver
 
 if TYPE_CHECKING:
     from p2pmsg.multicast.confirmation import GroupPeer
 
-MALFORMED_MAX = 1024
+MALFORMED_MAX: Final = 1024
 """Ranges of malformed messages that are told apart."""
+REFUSED_MAX: Final = 1024
+"""Refused ranges that are remembered for each stream and route. Beyond it all are forgotten, and
+asked for once more."""
+
+Refusals = dict[str, dict[LossReason, RangeSet]]
 
 
-class Peer:
+class Route:
+    """One way to a session.
+
+    Attributes:
+        key: what the shell calls the recovery channel: the session at its publisher, or a relay.
+        line: over which its frames come; -1 where it is the publisher itself.
+        hops: how many relays are in between.
+        asked_ns: since when a NACK is without an answer, or None.
+        refused: what cannot be had here, by topic and reason.
+        probe: the id that an echo over this line is awaited for, or None.
+        probe_tries: how often the probe was repeated.
+        joined: an echo came.
+        closing: the relay says that it is closing.
+        announced_ns: when the relay last said that it has the session.
+
+    """
+
+    __slots__ = (
+        "announced_ns",
+        "asked_ns",
+        "closing",
+        "hops",
+        "joined",
+        "keep_alive_ns",
+        "key",
+        "line",
+        "probe",
+        "probe_due_ns",
+        "probe_tries",
+        "refused",
+        "told_complete",
+    )
+
+    def __init__(self, key: int, line: int, hops: int, *, now_ns: int) -> None:
+        self.key = key
+        self.line = line
+        self.hops = hops
+        self.asked_ns: int | None = None
+        self.refused: Refusals = {}
+        self.probe: int | None = None
+        self.probe_due_ns = self.probe_tries = self.keep_alive_ns = 0
+        self.joined = self.closing = self.told_complete = False
+        self.announced_ns = now_ns
+
+    def note_refused(self, topic: str, start: int, stop: int, reason: LossReason) -> None:
+        """Remember that `[start, stop)` cannot be had here."""
+        by_reason = self.refused.setdefault(topic, {})
+        by_reason.setdefault(reason, RangeSet()).add(start, stop)
+        if sum(map(len, by_reason.values())) > REFUSED_MAX:
+            del self.refused[topic]
+
+    def not_refused(self, topic: str, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the parts of `[start, stop)` that may be had here."""
+        parts = [(start, stop)]
+        for ranges in self.refused.get(topic, {}).values():
+            parts = [part for a, b in parts for part in ranges.missing(a, b)]
+        return parts
+
+    def reasons(self, topic: str, start: int, stop: int) -> list[Loss]:
+        """Return the parts of `[start, stop)` that were refused here, and why."""
+        return [
+            Loss(a, b, reason)
+            for reason, ranges in self.refused.get(topic, {}).items()
+            for a, b in ranges.overlap(start, stop)
+        ]
+
+
+class Session:
     """A publisher's session.
 
     Attributes:
@@ -193,7 +264,7 @@ class Stream:
         "watched",
     )
 
-    def __init__(self, peer: Peer, topic: str, config: ReceiverConfig, rng: Random) -> None:
+    def __init__(self, peer: Session, topic: str, config: ReceiverConfig, rng: Random) -> None:
         self.peer = peer
         self.topic = topic
         self.prefix = stream_prefix(topic, peer.session)

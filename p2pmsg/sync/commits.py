@@ -23,7 +23,7 @@ from p2pmsg.message import Message, MessageBatch
 from p2pmsg.stats import CursorStats
 from p2pmsg.subscriber.conflation import ConflatedBatch
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.resume import CursorDesk
+from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
 from recovery import (
     CursorConfig,
@@ -68,7 +68,7 @@ class Commits:
         source: Source,
         core: SubscriberCore,
         core_lock: threading.RLock,
-        desk: CursorDesk,
+        desk: ResumePoints,
         config: CursorConfig,
         commit: Commit,
     ) -> None:
@@ -323,11 +323,11 @@ class EachCommitted:
             raise StopIteration from None
 
 
-def open_cursor(config: CursorConfig, places: list[str], topics: list[str]) -> CursorDesk:
+def open_cursor(config: CursorConfig, places: list[str], topics: list[str]) -> ResumePoints:
     """Open a cursor's file; raises `CursorError`, or `CursorInUseError`."""
     store = CursorFileStore(config.path)
     with _translated(store.path):
-        return CursorDesk(CursorFile(store, config), places, topics)
+        return ResumePoints(CursorFile(store, config), places, topics)
 
 
 def check_commit(commit: Any) -> Commit:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.resume import CursorDesk
+from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import Book
@@ -60,12 +60,12 @@ class SimulatedCursor:
         self._book = book
         self._places, self._topics = places, topics
         self._store = MemoryCursorStore(name)
-        self._desk: CursorDesk | None = None
+        self._desk: ResumePoints | None = None
 
-    def open(self) -> CursorDesk:
+    def open(self) -> ResumePoints:
         """Begin a life."""
         file = CursorFile(self._store, CursorConfig(self._name))
-        self._desk = CursorDesk(file, self._places, self._topics)
+        self._desk = ResumePoints(file, self._places, self._topics)
         self.met |= self._meeting
         for covered in self.covered.values():
             covered.at_hand = None

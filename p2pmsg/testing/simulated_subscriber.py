@@ -12,7 +12,7 @@ from p2pmsg.publisher.requests import matches
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.effects import Command
-from p2pmsg.subscriber.sessions import Peer, Stream
+from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.testing.network import MS, FaultyNetwork
 from p2pmsg.testing.oracle import Book, Witness
 from p2pmsg.testing.simulated_cursor import SimulatedCursor
@@ -230,7 +230,7 @@ class SimulatedSubscriber:
                 return
         if core.bytes_held > self.config.receive_bytes + _FRAME_BYTES_MAX:
             self._book.complain(f"{self.name} holds {core.bytes_held} bytes")
-        if core.troubled.bytes_held != sum(s.receiver.bytes_held for s in core.troubled):
+        if core.gaps.bytes_held != sum(s.receiver.bytes_held for s in core.gaps):
             self._book.complain(f"{self.name} miscounts what it holds")
         self._pumps += 1
         if self._pumps % _CHECK_EVERY == 0:
@@ -252,7 +252,7 @@ class SimulatedSubscriber:
         """Whether it takes a topic."""
         return matches(topic, self.topics or ["*"])
 
-    def peer_of(self, publisher: SimulatedPublisher) -> Peer | None:
+    def peer_of(self, publisher: SimulatedPublisher) -> Session | None:
         """Return what is known of the publisher's current life."""
         if self.core is None or publisher.session is None:
             return None

@@ -6,7 +6,7 @@ A failing run is named by its seed. `P2PMSG_SEEDS=10` runs ten times as many.
 
 import pytest
 
-from p2pmsg.subscriber.resume import CursorDesk
+from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.testing import InvariantError
 from tests.simulation.profiles import EVERYTHING, TIGHT, Profile, build, run
 
@@ -144,18 +144,18 @@ def forgets_a_commit(monkeypatch):
 
 def forgets_to_note_the_session(monkeypatch):
     """Let messages be handed on before their session is noted."""
-    monkeypatch.setattr("p2pmsg.subscriber.resume.CursorDesk.note", lambda *_: None)
+    monkeypatch.setattr("p2pmsg.subscriber.resume.ResumePoints.note", lambda *_: None)
 
 
 def begins_behind(monkeypatch):
     """Let a new life leave a message out."""
-    real = CursorDesk.start_of
+    real = ResumePoints.start_of
 
     def start_of(self, session, topic, of_new):
         known = real(self, session, topic, of_new)
         return None if known is None else known + 1
 
-    monkeypatch.setattr(CursorDesk, "start_of", start_of)
+    monkeypatch.setattr(ResumePoints, "start_of", start_of)
 
 
 @pytest.mark.parametrize("fault", [forgets_a_commit, forgets_to_note_the_session, begins_behind])

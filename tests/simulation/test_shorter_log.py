@@ -77,7 +77,7 @@ def test_new_messages_with_old_sequences_are_delivered_and_said_to_be_new(shape,
 
 
 def test_the_checks_find_messages_that_nobody_got(monkeypatch):
-    monkeypatch.setattr("p2pmsg.subscriber.connections.find_rewound", lambda *_: None)
+    monkeypatch.setattr("p2pmsg.subscriber.joining.find_rewound", lambda *_: None)
     found = 0
     for seed in range(10):
         simulation = build(seed, copy=True)
@@ -154,7 +154,7 @@ def test_a_publisher_that_has_passed_the_position_again_is_known_to_have_gone_ba
 
 
 def test_the_checks_find_a_publisher_that_passed_unseen(monkeypatch):
-    monkeypatch.setattr("p2pmsg.subscriber.connections.take_life", lambda *_: None)
+    monkeypatch.setattr("p2pmsg.subscriber.joining.take_life", lambda *_: None)
     found = 0
     for seed in range(8):
         simulation = passed(seed)

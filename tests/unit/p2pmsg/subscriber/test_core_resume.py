@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pmsg.subscriber.resume import CursorDesk
+from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.wire import Kind
 from recovery import CursorConfig, CursorFile, MemoryCursorStore
 from tests.unit.p2pmsg.frames import SESSION, echo, welcome
@@ -22,7 +22,7 @@ class Lives:
         """Return a new life; with `heads` it has joined and noted that."""
         self.store.kill()
         places = [f"tcp://h:{port}" for port in range(1, lines + 1)]
-        self.desk = CursorDesk(CursorFile(self.store, CONFIG), places, list(topics))
+        self.desk = ResumePoints(CursorFile(self.store, CONFIG), places, list(topics))
         talk = Talk(start=start, topics=topics, lines=lines, cursor=self.desk)
         if heads:
             talk.join(*heads, session=session)

@@ -4,7 +4,7 @@ from p2pmsg import control
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.heads import CACHED_HEADS_MIN
-from p2pmsg.subscriber.resume import CursorDesk
+from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.wire import Kind
 from recovery import CursorConfig, CursorFile, MemoryCursorStore, Rewound
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
@@ -235,7 +235,7 @@ def test_a_topic_that_the_new_life_began_anew_is_known_for_it():
 
 
 def cursor(store):
-    return CursorDesk(CursorFile(store, CursorConfig("c")), ["memory://p"], [])
+    return ResumePoints(CursorFile(store, CursorConfig("c")), ["memory://p"], [])
 
 
 def received_with_cursor(store, count):

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from p2pmsg import control
-from p2pmsg.subscriber import connections
+from p2pmsg.subscriber import joining
 from p2pmsg.wire import FLAG_CLOSING, Kind, control_frame
 from recovery import NackConfig
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
@@ -80,7 +80,7 @@ def test_a_session_that_ended_does_not_come_back():
 
 
 def test_sessions_without_end_are_forgotten_and_raise_nothing(monkeypatch):
-    monkeypatch.setattr(connections, "PEERS_MAX", 3)
+    monkeypatch.setattr(joining, "PEERS_MAX", 3)
     talk = Talk()
     for session in range(1, 20):
         talk.hear(welcome(session))

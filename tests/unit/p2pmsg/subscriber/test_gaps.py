@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from p2pmsg import control
-from p2pmsg.subscriber.gaps import TURNS_MAX, Troubled
-from p2pmsg.subscriber.sessions import Peer, Stream
+from p2pmsg.subscriber.gaps import TURNS_MAX, GapScheduler
+from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.wire import Kind
 from recovery import NackConfig, ReceiverConfig
 from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
@@ -17,7 +17,7 @@ DEADLINE_NS = 1000 * MS
 def make_streams(count, now_ns=0):
     """Streams of which the first message is missing."""
     welcome = control.Welcome("feed", "tcp://127.0.0.1:1", -1.0)
-    peer = Peer(7, welcome, returning=False, now_ns=0)
+    peer = Session(7, welcome, returning=False, now_ns=0)
     config = ReceiverConfig(nack=NackConfig(jitter=0.0, deadline_ms=1000))
     streams = [Stream(peer, f"t{n}", config, Random(n)) for n in range(count)]
     for stream in streams:
@@ -50,7 +50,7 @@ def answer(troubled, stream, now_ns):
 
 @pytest.fixture
 def many():
-    troubled, streams = Troubled(DEADLINE_NS), make_streams(TURNS_MAX + 100)
+    troubled, streams = GapScheduler(DEADLINE_NS), make_streams(TURNS_MAX + 100)
     assert all(troubled.note(stream) for stream in streams)
     assert not any(troubled.note(stream) for stream in streams)
     return troubled, streams
@@ -124,7 +124,7 @@ def test_being_stopped_takes_no_time_from_anybody(many):
 
 
 def test_what_the_streams_hold_is_summed_up():
-    troubled, streams = Troubled(DEADLINE_NS), make_streams(3)
+    troubled, streams = GapScheduler(DEADLINE_NS), make_streams(3)
     for n, stream in enumerate(streams):
         stream.receiver.receive(2, 1, 10 + n, "frame", now_ns=0)
         troubled.note(stream)
@@ -153,4 +153,4 @@ def test_a_late_joiner_of_thousands_of_streams_asks_for_all_of_them_in_turns():
             talk.reply(data(0, topic=topic))
     assert set(asked.values()) == {1}
     assert len(talk.read()) == count
-    assert not talk.core.troubled
+    assert not talk.core.gaps

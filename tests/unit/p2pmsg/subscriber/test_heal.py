@@ -68,7 +68,7 @@ def echo(talk):
 
 
 CASES = {
-    "welcome": (Talk, "hear", lambda talk: frames.welcome(frames.SESSION), "Peer.__init__"),
+    "welcome": (Talk, "hear", lambda talk: frames.welcome(frames.SESSION), "Session.__init__"),
     "echo": (welcomed, "hear", echo, "SubscriberCore.begin"),
     "first frame": (joined, "hear", lambda talk: data(0), "SubscriberCore.begin"),
     "first heartbeat": (
