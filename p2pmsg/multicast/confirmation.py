@@ -12,23 +12,22 @@ channel, which only it answers::
 A session is asked at most once at a time, and ever more rarely while the hints are false.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from p2pmsg import control, wire
 from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.sessions import FIRST_WAIT_NS, GroupState, Session, Stream
 from p2pmsg.wire import Frame, FrameError, Kind
 
 if TYPE_CHECKING:
     from p2pmsg.subscriber.core import SubscriberCore
-    from p2pmsg.subscriber.sessions import Session, Stream
 
 _MS: Final = 1_000_000
 _NEVER_NS: Final = 2**62
 TOPICS_ASKED_MAX: Final = 128
 """Topics that one question names; of more, all are asked about. They fit a request of 64 KiB."""
-WAIT_NS: Final = 10 * _MS
 WAIT_NS_MAX: Final = 500 * _MS
-"""Between two questions to one session; it doubles while the hints are false."""
+"""At most between two questions to one session; the wait doubles while the hints are false."""
 ALL_WAIT_NS: Final = 500 * _MS
 """Between two questions about all topics: their answer may be long."""
 ANSWER_NS: Final = 250 * _MS
@@ -45,76 +44,6 @@ WARN_NS: Final = 60_000 * _MS
 """How often is told at most of a session that was never joined: anybody can announce some."""
 DOUBT_NS: Final = 10_000 * _MS
 """How long a session may be announced without being joined, before it is forgotten."""
-
-
-class GroupPeer:
-    """What is known of a session over the recovery channel.
-
-    Attributes:
-        token: what makes its publisher listen to datagrams; 0: there is none.
-        life: which life of the session it is; None: not known.
-        parity: how many parity datagrams it sends after a block, once `life` is known.
-        is_old: its publisher does not answer as those do that give tokens.
-        met_ns: when it was first announced.
-        answered_ns: when anything last came over the recovery channel.
-        proof: the probe whose echo showed where its datagrams come from, and `places` where, by
-            line.
-
-    """
-
-    __slots__ = (
-        "all_ns",
-        "answered_ns",
-        "asked",
-        "asked_ns",
-        "due_ns",
-        "everything",
-        "is_old",
-        "join_ns",
-        "join_tries",
-        "life",
-        "met_ns",
-        "parity",
-        "places",
-        "proof",
-        "request",
-        "snapshot",
-        "suspect",
-        "suspect_ns",
-        "token",
-        "topics",
-        "wait_ns",
-    )
-
-    def __init__(self, now_ns: int) -> None:
-        self.token = 0
-        self.life: int | None = None
-        self.parity = 0
-        self.is_old = False
-        self.met_ns = now_ns
-        self.answered_ns = -1
-        self.proof: int | None = None
-        self.places: dict[int, Any] = {}
-        self.suspect: tuple[int, control.Welcome] | None = None
-        self.suspect_ns = 0
-        self.join_ns = self.join_tries = 0
-        self.topics: dict[str, int] = {}  # and the head that was heard of; 0: none
-        self.everything = False
-        self.asked: dict[str, int] | None = None  # None: all of them
-        self.request: int | None = None
-        self.snapshot: dict[str, int] = {}
-        self.asked_ns = self.due_ns = self.all_ns = 0
-        self.wait_ns = WAIT_NS
-
-    @property
-    def is_asking(self) -> bool:
-        """Whether something is asked, or is to be."""
-        return self.request is not None or bool(self.topics) or self.everything
-
-    @property
-    def sends_parity(self) -> bool:
-        """Whether parity of it may be believed."""
-        return self.parity > 0 or self.is_old
 
 
 class Confirmation:
@@ -137,7 +66,7 @@ class Confirmation:
         self._warn_ns = -WARN_NS
         self.due_ns = _NEVER_NS
 
-    def want(self, peer: "Session", topic: str | None, now_ns: int, *, head: int = 0) -> None:
+    def want(self, peer: Session, topic: str | None, now_ns: int, *, head: int = 0) -> None:
         """Ask where a stream stands, or (None) all of a session's; `head` is what was heard."""
         state = peer.group
         if state is None or peer.gone:
@@ -166,7 +95,7 @@ class Confirmation:
                 self._ask(peer, state, now_ns)
             self._check_token(peer, state, now_ns)
 
-    def receive_heads(self, peer: "Session", frame: Frame, now_ns: int) -> None:
+    def receive_heads(self, peer: Session, frame: Frame, now_ns: int) -> None:
         """Take a page of where a session's streams stand."""
         state = peer.group
         page = control.read_body(frame, control.Heads)
@@ -180,12 +109,12 @@ class Confirmation:
         false = self._take_heads(peer, state, heads, now_ns)
         if false:
             self._core.invalid["forged"] += false
-        state.wait_ns = min(2 * state.wait_ns, WAIT_NS_MAX) if false else WAIT_NS
+        state.wait_ns = min(2 * state.wait_ns, WAIT_NS_MAX) if false else FIRST_WAIT_NS
         state.due_ns = now_ns + state.wait_ns
         if state.topics or state.everything:
             self._look_again(state.due_ns)
 
-    def receive_admitted(self, peer: "Session", frame: Frame, now_ns: int) -> None:
+    def receive_admitted(self, peer: Session, frame: Frame, now_ns: int) -> None:
         """Take the token, and notice where it comes from another life of the session."""
         state = peer.group
         body = control.read_body(frame, control.Admitted)
@@ -204,7 +133,7 @@ class Confirmation:
             self._core.invalid["forged"] += 1
             peer.closing = False  # or its next farewell says it again
 
-    def suspect(self, peer: "Session", line: int, welcome: control.Welcome, now_ns: int) -> bool:
+    def suspect(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
         """Note that a datagram told of another life of a session; whether that is to be believed.
 
         Its publisher is asked, where it was known to be, and has a second to say that it is there.
@@ -226,7 +155,7 @@ class Confirmation:
         state.life, state.token, state.join_tries = None, 0, 0
         return True
 
-    def is_silent(self, peer: "Session", now_ns: int) -> bool:
+    def is_silent(self, peer: Session, now_ns: int) -> bool:
         """Whether a session that datagrams no longer tell of has not answered either."""
         state = peer.group
         silent_ns = now_ns - peer.heard_ns
@@ -235,7 +164,7 @@ class Confirmation:
         self.want(peer, "", now_ns)  # no topic: it is to say that it is there
         return silent_ns > 2 * SILENT_NS and state.asked_ns > peer.heard_ns
 
-    def known(self, stream: "Stream", now_ns: int) -> int | None:
+    def known(self, stream: Stream, now_ns: int) -> int | None:
         """Return up to where messages may be reported lost: they are confirmed to exist.
 
         None: all that is known of, for nobody answers.
@@ -250,7 +179,7 @@ class Confirmation:
         self.want(peer, stream.topic, now_ns)
         return stream.confirmed
 
-    def hint_head(self, stream: "Stream", head: int, earliest: int, now_ns: int) -> None:
+    def hint_head(self, stream: Stream, head: int, earliest: int, now_ns: int) -> None:
         """Take a heartbeat's word for where a stream stands, as far as it can be taken back."""
         receiver = stream.receiver
         if not receiver.started:
@@ -268,7 +197,7 @@ class Confirmation:
         if earliest > receiver.expected:  # what is older is history, which TCP is asked for
             stream.history = max(stream.history, min(earliest, receiver.head))
 
-    def believe(self, peer: "Session", now_ns: int) -> None:
+    def believe(self, peer: Session, now_ns: int) -> None:
         """Begin the streams of a joined session that nobody is left to confirm, with what came.
 
         They are younger than the session's echo, so nothing of them is too old.
@@ -279,7 +208,7 @@ class Confirmation:
                 self._core.begin(stream, now_ns=now_ns)
                 self._core._settle(stream)
 
-    def tell_unconfirmed(self, peer: "Session") -> None:
+    def tell_unconfirmed(self, peer: Session) -> None:
         """Count and tell of what datagrams told of, now that its publisher is gone.
 
         It may have been published, and is lost then; or a stranger has sent them. So it is in no
@@ -293,7 +222,7 @@ class Confirmation:
                 found.append((stream.topic, head, hinted))
         self._tell(peer, found, "told of, and its publisher was gone before it confirmed, are")
 
-    def tell_unjoined(self, peer: "Session", now_ns: int) -> None:
+    def tell_unjoined(self, peer: Session, now_ns: int) -> None:
         """Count what came of a session that was announced and never joined; tell of it at times."""
         found = []
         for stream in peer.streams.values():
@@ -310,7 +239,7 @@ class Confirmation:
 
     def _tell(
         self,
-        peer: "Session",
+        peer: Session,
         found: list[tuple[str, int, int]],
         what: str,
         *,
@@ -329,13 +258,13 @@ class Confirmation:
         )
         self._core.commands.append(Command("warn", peer.probe_line, peer.session, text=text))
 
-    def forget(self, peer: "Session") -> None:
+    def forget(self, peer: Session) -> None:
         """Forget the streams of a session that nobody confirmed."""
         for session, topic in list(self.streams):
             if session == peer.session:
                 del self.streams[session, topic]
 
-    def _ask(self, peer: "Session", state: GroupPeer, now_ns: int) -> None:
+    def _ask(self, peer: Session, state: GroupState, now_ns: int) -> None:
         due_ns = state.due_ns
         if state.everything and not state.topics:
             due_ns = max(due_ns, state.all_ns)
@@ -362,7 +291,7 @@ class Confirmation:
         self._send_question(peer, state, now_ns)
         self._look_again(now_ns + ANSWER_NS)
 
-    def _take_back_question(self, state: GroupPeer) -> None:
+    def _take_back_question(self, state: GroupState) -> None:
         """Ask it anew when there is somebody to ask."""
         state.request = None
         if state.asked is None:
@@ -370,7 +299,7 @@ class Confirmation:
         for topic, head in (state.asked or {}).items():
             state.topics[topic] = max(head, state.topics.get(topic, 0))
 
-    def _send_question(self, peer: "Session", state: GroupPeer, now_ns: int) -> None:
+    def _send_question(self, peer: Session, state: GroupState, now_ns: int) -> None:
         """Send the question, which is the same when it is sent again."""
         assert state.request is not None
         state.asked_ns = now_ns
@@ -383,7 +312,7 @@ class Confirmation:
         core.requests.append((peer.session, frame))
 
     def _take_heads(
-        self, peer: "Session", state: GroupPeer, heads: control.Heads, now_ns: int
+        self, peer: Session, state: GroupState, heads: control.Heads, now_ns: int
     ) -> int:
         """Believe heads; returns how many of the hints were false."""
         found = {head.topic: head for head in heads.streams}
@@ -402,7 +331,7 @@ class Confirmation:
         return false
 
     def _take_head(
-        self, peer: "Session", state: GroupPeer, head: control.Head, hinted: int, now_ns: int
+        self, peer: Session, state: GroupState, head: control.Head, hinted: int, now_ns: int
     ) -> int:
         core = self._core
         stream = peer.streams.get(head.topic)
@@ -427,7 +356,7 @@ class Confirmation:
         core._settle(stream)
         return int(false)
 
-    def _drop(self, stream: "Stream") -> None:
+    def _drop(self, stream: Stream) -> None:
         """Forget a stream that its publisher knows nothing of."""
         core, peer = self._core, stream.peer
         del self.streams[peer.session, stream.topic]
@@ -441,19 +370,19 @@ class Confirmation:
         if core.tally is not None:
             core.tally.forget(stream)
 
-    def _check_token(self, peer: "Session", state: GroupPeer, now_ns: int) -> None:
+    def _check_token(self, peer: Session, state: GroupState, now_ns: int) -> None:
         """Ask for the token again, if the answer was lost or another life is suspected."""
         if not peer.joined or (state.token and state.suspect is None) or state.is_old:
             return
         self._ask_for_token(peer, state, now_ns)
 
-    def _ask_for_token(self, peer: "Session", state: GroupPeer, now_ns: int) -> None:
+    def _ask_for_token(self, peer: Session, state: GroupState, now_ns: int) -> None:
         """Ask who is there, unless that was done just now: hints may come without end."""
         if now_ns - state.join_ns >= ANSWER_NS // 2:
             self._request_token(peer, state, now_ns)
         self._look_again(now_ns + ANSWER_NS // 2)
 
-    def _request_token(self, peer: "Session", state: GroupPeer, now_ns: int) -> None:
+    def _request_token(self, peer: Session, state: GroupState, now_ns: int) -> None:
         """Ask the publisher for the token, which shows its life, too."""
         state.join_ns = now_ns
         cursor = self._core.cursor

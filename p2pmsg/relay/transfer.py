@@ -8,7 +8,10 @@ from p2pmsg.subscriber.effects import Command
 from recovery import Delivery, Loss, LossReason, Rewound
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from p2pmsg.relay.session import RelayedSession
+    from p2pmsg.subscriber.connections import Connection
     from p2pmsg.subscriber.core import SubscriberCore
     from p2pmsg.subscriber.sessions import Session, Stream
 
@@ -21,7 +24,7 @@ _LOOK_NS = 50 * _MS
 class Resumption:
     """Says where the streams of a relay's intake begin: where they end in the relay.
 
-    It stands where a subscriber has the desk of its cursor; see `p2pmsg.subscriber.resume`.
+    It fulfils `p2pmsg.subscriber.resume.Resume`, as a cursor does.
     """
 
     def __init__(self, relay: RelayCore) -> None:
@@ -42,7 +45,7 @@ class Resumption:
     def note(self, peer: "Session") -> None:
         """Do nothing: what the relay has says it all."""
 
-    def record(self, core: "SubscriberCore") -> None:
+    def record(self, connections: "Sequence[Connection]") -> None:
         """Do nothing, as `note`."""
 
     def known(self, session: int) -> dict[str, int]:

@@ -7,7 +7,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
@@ -20,7 +19,7 @@ from p2pmsg.subscriber.joining import LineDesk
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.redundancy import LineTally
 from p2pmsg.subscriber.relays import RelayDesk
-from p2pmsg.subscriber.resume import ResumePoints
+from p2pmsg.subscriber.resume import Resume
 from p2pmsg.subscriber.rewound import note_life
 from p2pmsg.subscriber.routes import Ranges, Routes
 from p2pmsg.subscriber.sessions import Ending, Route, Session, Stream
@@ -35,9 +34,6 @@ from recovery import (
     ReceiverConfig,
     Rewound,
 )
-
-if TYPE_CHECKING:
-    from p2pmsg.relay.transfer import Resumption
 
 _MS = 1_000_000
 CHECK_NS = 250 * _MS
@@ -88,7 +84,7 @@ class SubscriberCore:
         wait_for_repair: bool,
         rng: Random,
         now_ns: int,
-        cursor: "ResumePoints | Resumption | None" = None,
+        cursor: Resume | None = None,
         relay: int | None = None,
         datagram_lines: Collection[int] = (),
         policy: GapPolicy | None = None,
@@ -326,6 +322,17 @@ class SubscriberCore:
             if not peer.gone
             and (peer.gaps or not peer.joined or (peer.group is not None and peer.group.is_asking))
         ]
+
+    def record_newcomers(self) -> None:
+        """Have the sessions recorded that were joined; raises as the cursor does."""
+        if self.cursor is None:
+            return
+        waiting = len(self.cursor.newcomers)
+        try:
+            self.cursor.record(self.lines)
+        finally:
+            if len(self.cursor.newcomers) < waiting:
+                self.next_check_ns = 0  # their publishers are to count this subscriber now
 
     def leave(self) -> None:
         """Tell all publishers and relays that this subscriber goes."""

@@ -12,7 +12,6 @@ what was missed in between. So is a line that says nothing, and a publisher that
 from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
-from p2pmsg.multicast.confirmation import GroupPeer
 from p2pmsg.start import Start
 from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.rewound import (
@@ -22,7 +21,7 @@ from p2pmsg.subscriber.rewound import (
     note_probed,
     take_life,
 )
-from p2pmsg.subscriber.sessions import Session
+from p2pmsg.subscriber.sessions import GroupState, Session
 from p2pmsg.subscriber.upstream import merge_heads
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason
@@ -112,7 +111,7 @@ class LineDesk:
                 returning &= now_ns - int(welcome.age_ms * _MS) > state.contacted_ns
             peer = Session(session, welcome, returning=returning, now_ns=now_ns)
             if member is not None:
-                peer.feedback, peer.group = member.make_feedback(), GroupPeer(now_ns)
+                peer.feedback, peer.group = member.make_feedback(), GroupState(now_ns)
                 member.greet(peer, welcome, line, now_ns)
             self._core.peers[session] = peer
             self._core.commands.append(Command("connect", line, session, welcome.recovery))

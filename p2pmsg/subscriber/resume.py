@@ -1,23 +1,49 @@
-"""What a subscriber's core and its cursor tell each other: where streams begin, what was joined."""
+"""Where the streams of a durable subscriber, or of a relay's receiving side, resume."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from p2pmsg.publisher.requests import matches
+from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.sessions import Session, Stream
 from recovery import CursorFile
 
-if TYPE_CHECKING:
-    from p2pmsg.subscriber.core import SubscriberCore
+
+class Resume(Protocol):
+    """What a `SubscriberCore` asks to know where streams begin."""
+
+    newcomers: list[Session]
+    """Sessions that are to be noted before anything of them is delivered."""
+
+    def contacted(self, line: int) -> bool:
+        """Whether a publisher was met at a connection's endpoint before."""
+
+    def start_of(self, session: int, topic: str, of_new: int) -> int | None:
+        """Return where a stream begins, `of_new` if it is new; None: not known."""
+
+    def known(self, session: int) -> Mapping[str, int]:
+        """Return where the streams of a session resume, by topic."""
+
+    def rewind(self, peer: Session, topic: str, following: int) -> None:
+        """Let a stream resume earlier: its publisher has gone back."""
+
+    def note(self, peer: Session) -> None:
+        """Note that the streams of a session begin."""
+
+    def record(self, connections: Sequence[Connection]) -> None:
+        """Write the newcomers down."""
+
+    def committed(self, stream: Stream) -> int | None:
+        """Return the next sequence after a restart, or None."""
 
 
 class ResumePoints:
-    """Says where streams begin, and notes which sessions were joined; part of `SubscriberCore`.
+    """Says where streams begin, by a cursor, and notes which sessions were joined.
 
-    A session must be noted before anything of it is handed on: whoever starts at `latest`, gets a
-    message and dies before the first commit would begin at another `latest` and miss what was in
-    between. So the shell calls `record` while there are `newcomers`, and hands nothing on, and the
-    publisher counts the subscriber only then.
+    A session must be noted before anything of it is delivered: a subscriber that starts at
+    `latest`, gets a message and dies before the first commit would begin at another `latest` and
+    miss what was in between. So the shell has them recorded while there are `newcomers`, and
+    delivers nothing, and the publisher counts the subscriber only then.
 
     Args:
         file: the cursor.
@@ -79,7 +105,7 @@ class ResumePoints:
         """Whether all streams of a session have begun that were there when it was joined."""
         return peer.joined or peer.gone or peer.given_up
 
-    def record(self, core: "SubscriberCore") -> None:
+    def record(self, connections: Sequence[Connection]) -> None:
         """Write down the newcomers; raises as `CursorFile.join`, and may be called again."""
         for (session, topic), following in list(self._rewound.items()):
             self.file.rewind(session, topic, following)
@@ -90,13 +116,13 @@ class ResumePoints:
                 return  # an exception cut its joining short; it is probed anew
             streams = list(peer.streams.values())
             starts = {s.topic: s.receiver.start for s in streams if s.receiver.started}
-            at = {i for i, line in enumerate(core.lines) if line.session == peer.session}
+            at = {i for i, line in enumerate(connections) if line.session == peer.session}
             at |= {peer.probe_line} | {route.line for route in peer.relayed}
             places = [self._places[line] for line in sorted(at) if line >= 0]
             # Of one that was never joined, other streams may be as old as can be.
             scope = self._scope if peer.joined else tuple(peer.streams)
             self.file.join(peer.session, scope, starts, places)
-            peer.keep_alive_ns = core.next_check_ns = 0
+            peer.keep_alive_ns = 0
             del self.newcomers[0]
 
     def commit(self, positions: Iterable[tuple[Stream, int]], *, durable: bool) -> int:

@@ -1,7 +1,7 @@
 """What a subscriber knows of a publisher's session, and of each of its streams."""
 
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from p2pmsg.control import Heads, Welcome
 from p2pmsg.errors import LossReport
@@ -10,11 +10,10 @@ from p2pmsg.stats import StreamLedger
 from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, lone_struct, stream_prefix
 from recovery import Feedback, Loss, LossReason, RangeSet, ReceiverConfig, StreamReceiver
 
-if TYPE_CHECKING:
-    from p2pmsg.multicast.confirmation import GroupPeer
-
 MALFORMED_MAX: Final = 1024
 """Ranges of malformed messages that are told apart."""
+FIRST_WAIT_NS: Final = 10_000_000
+"""Between two questions to one multicast session, as long as their hints are true."""
 REFUSED_MAX: Final = 1024
 """Refused ranges that are remembered for each stream and route. Beyond it all are forgotten, and
 asked for once more."""
@@ -87,6 +86,76 @@ class Route:
             for reason, ranges in self.refused.get(topic, {}).items()
             for a, b in ranges.overlap(start, stop)
         ]
+
+
+class GroupState:
+    """What a multicast session's publisher said over the recovery channel.
+
+    Attributes:
+        token: what makes its publisher listen to datagrams; 0: there is none.
+        life: which life of the session it is; None: not known.
+        parity: how many parity datagrams it sends after a block, once `life` is known.
+        is_old: its publisher does not answer as those do that give tokens.
+        met_ns: when it was first announced.
+        answered_ns: when anything last came over the recovery channel.
+        proof: the probe whose echo showed where its datagrams come from, and `places` where, by
+            line.
+
+    """
+
+    __slots__ = (
+        "all_ns",
+        "answered_ns",
+        "asked",
+        "asked_ns",
+        "due_ns",
+        "everything",
+        "is_old",
+        "join_ns",
+        "join_tries",
+        "life",
+        "met_ns",
+        "parity",
+        "places",
+        "proof",
+        "request",
+        "snapshot",
+        "suspect",
+        "suspect_ns",
+        "token",
+        "topics",
+        "wait_ns",
+    )
+
+    def __init__(self, now_ns: int) -> None:
+        self.token = 0
+        self.life: int | None = None
+        self.parity = 0
+        self.is_old = False
+        self.met_ns = now_ns
+        self.answered_ns = -1
+        self.proof: int | None = None
+        self.places: dict[int, Any] = {}
+        self.suspect: tuple[int, Welcome] | None = None
+        self.suspect_ns = 0
+        self.join_ns = self.join_tries = 0
+        self.topics: dict[str, int] = {}  # and the head that was heard of; 0: none
+        self.everything = False
+        self.asked: dict[str, int] | None = None  # None: all of them
+        self.request: int | None = None
+        self.snapshot: dict[str, int] = {}
+        self.asked_ns = self.due_ns = self.all_ns = 0
+        self.wait_ns = FIRST_WAIT_NS
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether something is asked, or is to be."""
+        return self.request is not None or bool(self.topics) or self.everything
+
+    @property
+    def sends_parity(self) -> bool:
+        """Whether parity of it may be believed."""
+        return self.parity > 0 or self.is_old
 
 
 class Session:
@@ -184,7 +253,7 @@ class Session:
         self.former: list[Stream] = []
         self.gaps = self.life = self.next_life = self.doubt_until_ns = 0
         self.feedback: Feedback | None = None
-        self.group: GroupPeer | None = None
+        self.group: GroupState | None = None
 
     @property
     def name(self) -> str:

@@ -68,14 +68,14 @@ class Commits:
         source: Source,
         core: SubscriberCore,
         core_lock: threading.RLock,
-        desk: ResumePoints,
+        points: ResumePoints,
         config: CursorConfig,
         commit: Commit,
     ) -> None:
         self._source = source
         self._core = core
         self._core_lock = core_lock
-        self._desk = desk
+        self._points = points
         self._fsync = config.fsync
         self._fsync_ns = int(config.fsync_interval_ms * _MS)
         self._interval_ns = int(commit * _MS) if not isinstance(commit, str) else None
@@ -91,13 +91,13 @@ class Commits:
     @property
     def newcomers(self) -> bool:
         """Whether sessions were joined that must be recorded before anything of them goes on."""
-        return bool(self._desk.newcomers)
+        return bool(self._points.newcomers)
 
     @property
     def joining(self) -> bool:
         """Whether such a session has yet to finish joining, which an exception cut short."""
-        newcomers = self._desk.newcomers
-        return bool(newcomers) and not self._desk.has_begun(newcomers[0])
+        newcomers = self._points.newcomers
+        return bool(newcomers) and not self._points.has_begun(newcomers[0])
 
     @property
     def tick_s(self) -> float:
@@ -138,9 +138,9 @@ class Commits:
         with self.lock:
             try:
                 name = (stream.peer.session, stream.topic, following)
-                self._desk.file.advance((name,), durable=durable)
+                self._points.file.advance((name,), durable=durable)
             except OSError as error:
-                raise CursorError(self._desk.file.path, str(error)) from error
+                raise CursorError(self._points.file.path, str(error)) from error
 
     def hand_out(self, stream: Stream, start: int) -> None:
         """Note that a batch, or a loss, from `start` on is in hand; the core's lock is held.
@@ -189,15 +189,15 @@ class Commits:
         """Record the sessions that were joined."""
         with self.lock, self._translated():
             self._check_open()
-            self._desk.record(self._core)
+            self._core.record_newcomers()
 
     def handle_timer(self, now_ns: int) -> None:
         """Do what is due; called by the background thread. It keeps what goes wrong for `asked`."""
         interval_ns = self._interval_ns
         commit_due = interval_ns is not None and now_ns >= self._commit_due_ns
-        sync_due = self._fsync == "interval" and self._desk.file.unsynced
+        sync_due = self._fsync == "interval" and self._points.file.unsynced
         sync_due = sync_due and now_ns >= self._sync_due_ns
-        if not (commit_due or sync_due or self._desk.newcomers):
+        if not (commit_due or sync_due or self._points.newcomers):
             return
         if self._closed or now_ns < self._retry_ns or not self.lock.acquire(blocking=False):
             return
@@ -208,10 +208,10 @@ class Commits:
                 self._commit_due_ns = now_ns + interval_ns
                 self._commit(in_hand=False, durable=self._fsync == "always")
             with self._translated():
-                self._desk.record(self._core)
+                self._core.record_newcomers()
                 if sync_due:
                     self._sync_due_ns = now_ns + self._fsync_ns
-                    self._desk.file.sync()
+                    self._points.file.sync()
         except CursorError as error:
             self._retry_ns = now_ns + _RETRY_NS
             if self._failure is None:
@@ -235,18 +235,18 @@ class Commits:
                     self._commit(in_hand=in_hand, durable=self._fsync != "never")
             finally:
                 self._closed = True
-                self._desk.file.close()
+                self._points.file.close()
 
     def forget(self) -> None:
         """In a forked child: the file is the parent's, and so is its lock."""
         self._closed = True
         self.lock = threading.RLock()
         self._core_lock = threading.RLock()
-        self._desk.file.close()
+        self._points.file.close()
 
     def stats(self) -> CursorStats:
         """Return the counters."""
-        file = self._desk.file
+        file = self._points.file
         return CursorStats(
             path=file.path,
             commits=file.commits,
@@ -296,15 +296,15 @@ class Commits:
 
     def _write(self, positions: Iterable[tuple[Stream, int]], *, durable: bool) -> None:
         with self._translated():
-            self._desk.record(self._core)
-            self._desk.commit(positions, durable=durable)
+            self._core.record_newcomers()
+            self._points.commit(positions, durable=durable)
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the subscriber's cursor")
 
     def _translated(self) -> "contextlib.AbstractContextManager[None]":
-        return _translated(self._desk.file.path)
+        return _translated(self._points.file.path)
 
 
 class EachCommitted:

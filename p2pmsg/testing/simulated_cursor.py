@@ -60,21 +60,21 @@ class SimulatedCursor:
         self._book = book
         self._places, self._topics = places, topics
         self._store = MemoryCursorStore(name)
-        self._desk: ResumePoints | None = None
+        self._points: ResumePoints | None = None
 
     def open(self) -> ResumePoints:
         """Begin a life."""
         file = CursorFile(self._store, CursorConfig(self._name))
-        self._desk = ResumePoints(file, self._places, self._topics)
+        self._points = ResumePoints(file, self._places, self._topics)
         self.met |= self._meeting
         for covered in self.covered.values():
             covered.at_hand = None
-        return self._desk
+        return self._points
 
     def crash(self) -> None:
         """End a life, with the operating system's perhaps."""
         network = self._network
-        self._desk = None
+        self._points = None
         if network.rng.random() < network.options.system_crashes:
             network.note(f"{self._name} loses what its system had not written")
             self._store.crash(network.rng)
@@ -85,15 +85,17 @@ class SimulatedCursor:
 
     def record(self, core: SubscriberCore, *, hurried: bool) -> None:
         """Write down who was joined: at once where messages are to be read, or now and then."""
-        desk = self._desk
-        if desk is None or not desk.newcomers or not (hurried or self._network.rng.random() < 0.5):
+        points = self._points
+        if points is None or not points.newcomers:
             return
-        newcomers, step = list(desk.newcomers), self._network.step
+        if not hurried and self._network.rng.random() >= 0.5:
+            return
+        newcomers, step = list(points.newcomers), self._network.step
         if step is not None:
             step("CURSOR", self._name, self._name)
-            if self._desk is None:
+            if self._points is None:
                 return  # it died right before the write
-        desk.record(core)
+        core.record_newcomers()
         for peer in newcomers:
             self.recorded.add(peer.session)
             self._meeting.add(self._places[peer.probe_line])
@@ -128,8 +130,8 @@ class SimulatedCursor:
 
     def commit(self, streams: Sequence[Stream], *, all_of_it: bool = False) -> None:
         """Commit what the application got, all of it or a part."""
-        desk, rng = self._desk, self._network.rng
-        if desk is None:
+        points, rng = self._points, self._network.rng
+        if points is None:
             return
         fsync = self._network.options.fsync
         durable = all_of_it or fsync == "always" or (fsync == "interval" and rng.random() < 0.5)
@@ -148,7 +150,7 @@ class SimulatedCursor:
             covered.committed = max(covered.committed, following)
             positions.append((stream, following))
         self._network.note(f"{self._name} commits {[at for _, at in positions]} {durable}")
-        desk.commit(positions, durable=durable)
+        points.commit(positions, durable=durable)
         if durable:
             for covered in self.covered.values():
                 covered.durable = covered.committed

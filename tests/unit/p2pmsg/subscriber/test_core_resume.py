@@ -26,7 +26,7 @@ class Lives:
         talk = Talk(start=start, topics=topics, lines=lines, cursor=self.desk)
         if heads:
             talk.join(*heads, session=session)
-            self.desk.record(talk.core)
+            talk.core.record_newcomers()
         return talk
 
     def commit(self, talk, topic, following):
@@ -127,7 +127,7 @@ def test_nothing_is_noted_before_it_is_certain_and_joining_waits_for_the_note(li
     talk.pass_ms(20_000)
     assert talk.asked(Kind.JOINED) == []  # so the publisher does not count it
 
-    lives.desk.record(talk.core)
+    talk.core.record_newcomers()
     assert lives.desk.newcomers == []
     assert lives.desk.file.cursor.sessions[SESSION].streams == {"t": 4}
     assert lives.desk.file.cursor.places == ("tcp://h:1",)
@@ -141,10 +141,10 @@ def test_a_note_that_fails_is_made_again(lives):
     lives.store.failing["sync_new"] = OSError("no room")
     for _ in range(2):
         with pytest.raises(OSError, match="no room"):
-            lives.desk.record(talk.core)
+            talk.core.record_newcomers()
         assert len(lives.desk.newcomers) == 1
     lives.store.failing.clear()
-    lives.desk.record(talk.core)
+    talk.core.record_newcomers()
     assert starts(lives.begin(head(9))) == {"t": 4}
 
 
@@ -153,7 +153,7 @@ def test_only_the_place_of_who_was_noted_is_known(lives):
     talk.hear(welcome(NEXT), line=1)
     talk.asked()
     talk.join(head(3), session=SESSION)
-    lives.desk.record(talk.core)
+    talk.core.record_newcomers()
     talk = lives.begin(lines=2)
     talk.hear(welcome(NEXT), line=1)
     assert talk.probe().start == "latest"
@@ -164,7 +164,7 @@ def test_who_ended_before_it_was_joined_is_noted_too(lives):
     talk.hear(welcome(NEXT))
     talk.hear(data(0, session=NEXT))
     talk.hear(welcome(NEXT + 1))
-    lives.desk.record(talk.core)
+    talk.core.record_newcomers()
     assert NEXT in lives.desk.file.cursor.sessions
     assert lives.desk.committed(talk.core.peers[NEXT].streams["t"]) is None  # 0
 

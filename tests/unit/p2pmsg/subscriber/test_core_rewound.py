@@ -242,7 +242,7 @@ def received_with_cursor(store, count):
     """Return a cursor's desk, the talk, and the stream, of which `count` messages have come."""
     desk = cursor(store)
     talk = Talk(start="earliest", cursor=desk).join(head(0))
-    desk.record(talk.core)
+    talk.core.record_newcomers()
     talk.hear(data(0, count))
     (stream,) = talk.core.streams
     return desk, talk, stream
@@ -258,7 +258,7 @@ def test_a_cursor_beyond_the_head_is_set_back_and_the_new_messages_come():
     desk = cursor(store)
     talk = Talk(start="earliest", cursor=desk)
     reconnected(talk, began(4, 6, start=0))
-    desk.record(talk.core)
+    talk.core.record_newcomers()
     assert talk.read() == [("t", 4, 10, "rewound")]
     talk.hear(data(4, 2))
     assert talk.read() == [("t", 4, 2)]
@@ -272,7 +272,7 @@ def test_the_commits_of_a_stream_that_has_ended_do_not_pass_the_new_messages():
     store = MemoryCursorStore("c")
     desk, talk, stream = received_with_cursor(store, 10)
     reconnected(talk, began(4, 4))
-    desk.record(talk.core)
+    talk.core.record_newcomers()
     desk.commit([(stream, 10)], durable=True)
     store.kill()
     assert cursor(store).known(SESSION).get("t", 0) <= 4
