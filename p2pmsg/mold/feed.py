@@ -271,7 +271,7 @@ class MoldFeed:
         peer.probe_line = self._line
         core.peers[session.session] = peer
         unasked = None if self._sessions.can_ask else self._unasked()
-        stream = core._add_stream(peer, self._topic, unasked)
+        stream = core.stream_table.add(peer, self._topic, unasked)
         start, resumed = self._start(packet, peer)
         stream.receiver.start_at(start, now_ns=now_ns)
         session.head, session.head_ns = max(session.head, resumed), now_ns

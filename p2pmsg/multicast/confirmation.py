@@ -205,8 +205,8 @@ class Confirmation:
         for stream in [one for one in self.streams.values() if one.peer is peer]:
             del self.streams[peer.session, stream.topic]
             if not stream.receiver.started:
-                self._core.begin(stream, now_ns=now_ns)
-                self._core._settle(stream)
+                self._core.stream_table.begin(stream, now_ns=now_ns)
+                self._core.stream_table.settle(stream)
 
     def tell_unconfirmed(self, peer: Session) -> None:
         """Count and tell of what datagrams told of, now that its publisher is gone.
@@ -336,15 +336,15 @@ class Confirmation:
         core = self._core
         stream = peer.streams.get(head.topic)
         if stream is None:
-            if core._stream_count >= core.config.streams_max:
+            if core.stream_table.is_full:
                 core.invalid["streams_max"] += 1
                 return 0
-            stream = core._add_stream(peer, head.topic)
+            stream = core.stream_table.add(peer, head.topic)
         receiver, false = stream.receiver, hinted > head.next
         stream.confirmed, stream.doubt_ns = max(stream.confirmed, head.next), -1
         self.streams.pop((peer.session, head.topic), None)
         if not receiver.started:
-            core.begin(stream, now_ns=now_ns)
+            core.stream_table.begin(stream, now_ns=now_ns)
         if head.next < state.snapshot.get(head.topic, 0):
             taken_back = receiver.retract(head.next)
             self.retracted += taken_back
@@ -353,7 +353,7 @@ class Confirmation:
         receiver.observe_head(head.next, now_ns=now_ns)
         if stream.hinted <= max(head.next, hinted):
             stream.hinted = 0
-        core._settle(stream)
+        core.stream_table.settle(stream)
         return int(false)
 
     def _drop(self, stream: Stream) -> None:
@@ -362,13 +362,8 @@ class Confirmation:
         del self.streams[peer.session, stream.topic]
         if peer.streams.get(stream.topic) is not stream or stream.receiver.started:
             return
-        del peer.streams[stream.topic]
-        core._stream_count -= 1
         core._last = None
-        if core.gaps.discard(stream):
-            peer.gaps -= 1
-        if core.tally is not None:
-            core.tally.forget(stream)
+        core.stream_table.drop(stream)
 
     def _check_token(self, peer: Session, state: GroupState, now_ns: int) -> None:
         """Ask for the token again, if the answer was lost or another life is suspected."""

@@ -10,7 +10,6 @@
 """
 
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg import control, wire
@@ -23,7 +22,7 @@ from p2pmsg.publisher.requests import matches
 from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Feedback, RangeSet, Reassembler, ReassemblyConfig, ReceiverConfig
+from recovery import Feedback, RangeSet, Reassembler, ReassemblyConfig
 
 if TYPE_CHECKING:
     from p2pmsg.control import Welcome
@@ -89,8 +88,6 @@ class GroupMember:
         self.control_parts: Reassembler[_Key] = Reassembler(CONTROL_PARTS)
         self.nacks_sent = 0
         self.outgoing_dropped = 0
-        nack = replace(config.nack, delay_ms=config.multicast.reorder_ms)
-        self.receiver_config: ReceiverConfig = replace(core.receiver_config, nack=nack)
         self.marks = Marks()
         self.parity: ParityReader | None = None
         self._wanted: dict[bytes, bool] = {}
@@ -217,7 +214,7 @@ class GroupMember:
         if len(confirmation.streams) >= UNCONFIRMED_MAX:
             confirmation.want(peer, None, now_ns)
             raise FrameError("streams_unconfirmed")
-        stream = self._core._add_stream(peer, topic)
+        stream = self._core.stream_table.add(peer, topic)
         confirmation.streams[peer.session, topic] = stream
         if peer.joined:
             confirmation.want(peer, topic, now_ns)

@@ -128,7 +128,7 @@ class Intake:
                     start = receiver.head
                     receiver.observe_head(stream.end, now_ns=now_ns)
                     receiver.blame(start, stream.end, LossReason.CRASH)
-                    source._settle(theirs)
+                    source.stream_table.settle(theirs)
                 if receiver.head >= stream.end:
                     continue  # it comes, or is lost, as what is missing of any stream
             if reforming:

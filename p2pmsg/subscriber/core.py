@@ -5,7 +5,6 @@ What the lines say of themselves goes to the `LineDesk`; here are the messages a
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from random import Random
 
 from p2pmsg import control, wire
@@ -14,7 +13,6 @@ from p2pmsg.multicast.receiver import GroupMember
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command
-from p2pmsg.subscriber.gaps import GapScheduler
 from p2pmsg.subscriber.joining import LineDesk
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.redundancy import LineTally
@@ -23,11 +21,11 @@ from p2pmsg.subscriber.resume import Resume
 from p2pmsg.subscriber.rewound import note_life
 from p2pmsg.subscriber.routes import Ranges, Routes
 from p2pmsg.subscriber.sessions import Ending, Route, Session, Stream
+from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.subscriber.window import ReceiveWindow
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import (
     Delivery,
-    LatencyHistogram,
     Loss,
     LossReason,
     RangeSet,
@@ -60,10 +58,9 @@ class SubscriberCore:
         desk: who looks after the lines, relays after those to relays, routes after who is asked.
         member: what datagram lines need beside; None: there is none.
         tally: which line brought what; None: there is one only.
-        troubled: the streams that miss something.
+        stream_table: begins streams and settles them; `gaps` those that miss something.
         window: how much more fits.
         sessions_unjoined: sessions that ended, or fell silent for good, before they were joined.
-        streams_rewound: streams whose publisher has gone back.
         cursor: where streams resume; None: nowhere.
         endings: sessions that are over, until the shell has reported them.
         lone: the stream whose last message went past `ready`, until the shell has seen that.
@@ -93,31 +90,34 @@ class SubscriberCore:
         self.topics = topics
         self.start = start
         self.ready: deque[tuple[Stream, Delivery[Frame] | Loss]] = deque()
-        self.ready_bytes = self._stream_count = 0
+        self.ready_bytes = 0
         self.policy = policy or GapPolicy("wait")
         self.commands: deque[Command] = deque()
         self.requests: deque[tuple[int, bytes]] = deque()
         self.invalid: Counter[str] = Counter()
-        self.repair_latency = LatencyHistogram()
         self.frames_received = self.frames_shed = 0
         self.cursor = cursor
         self.lone: Stream | None = None
         self.is_settled: Callable[[Session], bool] | None = None
         self.endings: deque[Ending] = deque(maxlen=ENDINGS_MAX)
-        shared = [index in datagram_lines for index in range(lines)]
-        self.lines = [Connection(heard_ns=now_ns, shared=is_shared) for is_shared in shared]
+        shared = (index in datagram_lines for index in range(lines))
+        self.lines = [Connection(heard_ns=now_ns, shared=one) for one in shared]
         for index, line in enumerate(self.lines):
             line.contacted = cursor is not None and cursor.contacted(index)
         self.peers: dict[int, Session] = {}
-        self.forgotten: Counter[str] = Counter()
-        self.sessions_unjoined = self.streams_rewound = 0
+        self.sessions_unjoined = 0
         self._rng = rng
         self.receiver_config = ReceiverConfig(
-            nack=config.nack,
-            reorder_bytes_max=config.receive_bytes,
+            nack=config.nack, reorder_bytes_max=config.receive_bytes,
             wait_for_repair=wait_for_repair,
-        )
-        self.gaps = GapScheduler(int(config.nack.deadline_ms * _MS))
+        )  # fmt: skip
+        waits_ns = int(config.second_line_ms * _MS), int(config.second_line_max_ms * _MS)
+        self.tally = LineTally(self.lines, *waits_ns) if lines > 1 else None
+        self.stream_table = StreamTable(
+            config, self.receiver_config, start=start, policy=self.policy, cursor=cursor,
+            tally=self.tally, deliver=self._deliver, rng=rng,
+        )  # fmt: skip
+        self.gaps = self.stream_table.gaps
         self._last: Stream | None = None
         self._unread_ns: int | None = None
         self.window = ReceiveWindow(config.receive_bytes, self.receiver_config)
@@ -125,10 +125,6 @@ class SubscriberCore:
         self.desk = LineDesk(self, subscriber, name)
         self.relays = RelayDesk(self, relay, now_ns)
         self.routes = Routes(self.lines)
-        self.tally: LineTally | None = None
-        if lines > 1:
-            wait_ms, wait_max_ms = config.second_line_ms, config.second_line_max_ms
-            self.tally = LineTally(self.lines, int(wait_ms * _MS), int(wait_max_ms * _MS))
         self.member: GroupMember | None = None
         if datagram_lines:
             self.member = GroupMember(self, set(datagram_lines), subscriber)
@@ -243,7 +239,7 @@ class SubscriberCore:
             elif frame.kind == Kind.REFUSED:
                 stream = self._receive_refused(peer, route, frame, now_ns)
                 self.gaps.answered(stream, now_ns)
-                self._settle(stream)
+                self.stream_table.settle(stream)
             elif self.member is None or not self.member.receive_reply(peer, frame, now_ns):
                 raise FrameError("kind")
         except FrameError as error:
@@ -351,7 +347,7 @@ class SubscriberCore:
                     known = self.member.confirmation.known(stream, now_ns)
                 receiver.handle_timer(now_ns=now_ns, known=known)
                 self.member.ask(stream, now_ns=now_ns)
-                self._settle(stream)
+                self.stream_table.settle(stream)
                 continue
             receiver.handle_timer(now_ns=now_ns)
             ranges = receiver.nacks_due(
@@ -363,7 +359,7 @@ class SubscriberCore:
                 self._ask(stream, ranges, now_ns)
             else:
                 self.gaps.pass_on(stream)
-            self._settle(stream)
+            self.stream_table.settle(stream)
 
     def _ask(self, stream: Stream, ranges: Ranges, now_ns: int) -> None:
         """Send NACKs for what is due of a stream; what all routes have refused is lost."""
@@ -433,12 +429,12 @@ class SubscriberCore:
                 assert self.member is not None
                 head = frame.sequence + frame.count
                 self.member.confirmation.hint_head(stream, head, 0, now_ns)
-                self._settle(stream)
+                self.stream_table.settle(stream)
                 return
             stream.receiver.hear_of(
                 frame.sequence, frame.sequence + frame.count, now_ns=now_ns
             )
-            self._settle(stream)
+            self.stream_table.settle(stream)
             return
         if self.tally is not None:
             self.tally.note(line, stream, frame.sequence, frame.count, now_ns=now_ns)
@@ -463,25 +459,19 @@ class SubscriberCore:
         receiver.receive(
             frame.sequence, frame.count, len(frame.data), frame, now_ns=now_ns, repaired=repaired
         )
-        self._settle(stream)
+        self.stream_table.settle(stream)
 
-    def _settle(self, stream: Stream) -> None:
-        """Move what is in order into `ready`, and note whether gaps remain."""
-        receiver = stream.receiver
-        while (output := receiver.next_output()) is not None:
-            if isinstance(output, Delivery):
-                self.ready_bytes += len(output.item.data)
-            self.ready.append((stream, output))
-        if receiver.missing or not receiver.started:
-            if self.gaps.note(stream):
-                stream.peer.gaps += 1
-        elif self.gaps.discard(stream):
-            stream.peer.gaps -= 1
-            self.routes.settled(stream.peer, stream.topic)
-        if stream.watched:
-            for age_ns in receiver.drain_repair_ages():
-                self.repair_latency.record(age_ns)
-        stream.watched = bool(receiver.missing)
+    def _deliver(self, stream: Stream, output: Delivery[Frame] | Loss) -> None:
+        if isinstance(output, Delivery):
+            self.ready_bytes += len(output.item.data)
+        self.ready.append((stream, output))
+
+    def note_life(self, peer: Session, life: int, now_ns: int) -> bool:
+        """Note which life of a publisher is heard of; True: it is another one."""
+        is_other = note_life(peer, life, now_ns)
+        if is_other:
+            self._last = None  # so that no frame takes the fast path
+        return is_other
 
     def _receive_heartbeat(self, frame: Frame, now_ns: int) -> int:
         peer = self.peers.get(frame.session)
@@ -489,7 +479,7 @@ class SubscriberCore:
             raise FrameError("session")
         body = control.read_body(frame, control.Heartbeat)
         peer.heard_ns = now_ns
-        if note_life(self, peer, body.life, now_ns):
+        if self.note_life(peer, body.life, now_ns):
             self.desk.send_probe(peer, peer.probe_line, now_ns)
         if now_ns < peer.doubt_until_ns:
             return body.place
@@ -498,54 +488,22 @@ class SubscriberCore:
             stream.published = max(stream.published, frame.sequence)
         if self.member is not None and peer.group is not None:
             self.member.confirmation.hint_head(stream, frame.sequence, body.earliest, now_ns)
-            self._settle(stream)
+            self.stream_table.settle(stream)
             return body.place
         earliest = self.evicted_before(peer, min(body.earliest, frame.sequence), now_ns)
         stream.receiver.observe_head(frame.sequence, now_ns=now_ns, earliest=earliest)
-        self._settle(stream)
+        self.stream_table.settle(stream)
         return body.place
 
     def _make_stream(self, peer: Session, topic: str, now_ns: int) -> Stream:
         if not topic:
             raise FrameError("topic")
-        if self._stream_count >= self.config.streams_max:
+        if self.stream_table.is_full:
             raise FrameError("streams_max")
         if self.member is not None and peer.group is not None:
             return self.member.make_stream(peer, topic, now_ns)
-        stream = self._add_stream(peer, topic)
+        stream = self.stream_table.add(peer, topic)
         if peer.joined:
             # It was not among the heads of the echo, so it is younger: nothing of it is too old.
-            self.begin(stream, now_ns=now_ns)
-        return stream
-
-    def begin(self, stream: Stream, otherwise: int | None = None, *, now_ns: int) -> None:
-        """Start a stream where the cursor says, or else at `otherwise`; default: as a new one."""
-        of_new = self.start.position if self.start.kind == "sequence" else 0
-        start = of_new if otherwise is None else otherwise
-        if self.cursor is not None:
-            resumed = self.cursor.start_of(stream.peer.session, stream.topic, of_new)
-            start = start if resumed is None else resumed
-        receiver = stream.receiver
-        if stream.peer.group is None:
-            receiver.start_at(start, now_ns=now_ns)
-            return
-        stream.hinted = max(stream.hinted, receiver.head_known)
-        known, missing_max = stream.confirmed, stream.jump_max
-        receiver.start_at(start, now_ns=now_ns, known=known, missing_max=missing_max)
-
-    def _add_stream(
-        self, peer: Session, topic: str, unasked: ReceiverConfig | None = None
-    ) -> Stream:
-        """Add a stream; `unasked` is how it is received if nobody can be asked for repairs."""
-        self._stream_count += 1
-        config = unasked or self.receiver_config
-        if self.member is not None and peer.feedback is not None:
-            config = self.member.receiver_config
-        if self.policy.skips(topic):
-            config = replace(config, wait_for_repair=False)
-        stream = Stream(peer, topic, config, self._rng)
-        stream.unasked = unasked is not None
-        if peer.group is not None:
-            stream.jump_max = self.config.multicast.history_messages
-        peer.streams[topic] = stream
+            self.stream_table.begin(stream, now_ns=now_ns)
         return stream

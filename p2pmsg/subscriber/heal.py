@@ -25,7 +25,7 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
             given[id(stream)] = (max(output.stop, before), messages)
     core._last = None
     core.gaps.clear()
-    core._stream_count = len(core.streams)
+    core.stream_table.count = len(core.streams)
     _heal_peers(core, now_ns)
     core.relays.heal(now_ns)
     for stream in core.streams:
@@ -40,8 +40,8 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
             confirmation.want(stream.peer, stream.topic, now_ns)
         else:
             # It was about to begin, as one that is younger than what the echo told of.
-            core.begin(stream, now_ns=now_ns)
-        core._settle(stream)
+            core.stream_table.begin(stream, now_ns=now_ns)
+        core.stream_table.settle(stream)
 
 
 def _heal_peers(core: SubscriberCore, now_ns: int) -> None:

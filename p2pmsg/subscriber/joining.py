@@ -9,15 +9,16 @@ the topics are subscribed to as well. Each new connection is probed anew, and it
 what was missed in between. So is a line that says nothing, and a publisher that closes.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
 from p2pmsg.start import Start
 from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.rewound import (
+    find_below,
     find_rewound,
     is_compared,
-    note_life,
     note_probed,
     take_life,
 )
@@ -74,6 +75,7 @@ class LineDesk:
         # Not before a silent line was connected again, and a publisher there could answer.
         again_ns = self._timeout_ns + min(AGAIN_NS, self._timeout_ns)
         self._give_up_ns = max(again_ns, int(core.config.nack.deadline_ms * _MS))
+        self._asked = core.start.position if core.start.kind == "sequence" else 0
         self._pages = control.HeadPages(core.config.streams_max)
 
     def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
@@ -133,7 +135,7 @@ class LineDesk:
                 self.end_peer(self._core.peers[former], now_ns)
         peer.heard_ns = now_ns
         peer.direct, peer.current, peer.own.refused = True, None, {}
-        note_life(self._core, peer, welcome.life, now_ns)
+        self._core.note_life(peer, welcome.life, now_ns)
         self._core.next_check_ns = now_ns
         self.send_probe(peer, line, now_ns)
 
@@ -175,7 +177,7 @@ class LineDesk:
         peer.probe = self._core._rng.getrandbits(64)
         peer.probe_line = line
         peer.probe_due_ns, peer.probe_tries = now_ns + probe_wait_ns(0), 0
-        note_probed(self._core, peer)
+        note_probed(peer, self._asked)
         prefix = wire.control_prefix(Kind.ECHO, peer.probe)
         self._core.commands.append(Command("subscribe", line, prefix=prefix))
         self._request_probe(peer)
@@ -186,7 +188,7 @@ class LineDesk:
         whole = peer.returning and self._core.start.kind in ("latest", "earliest")
         start = Start("sequence", 0) if whole else self._core.start
         topics = self._core.topics or ["*"]
-        newer = is_compared(self._core, peer)
+        newer = is_compared(peer, self._committed(peer))
         body = control.Probe(peer.probe, topics, start.kind, start.position, newer)
         frame = wire.control_frame(Kind.PROBE, peer.session, body)
         self._core.requests.append((peer.session, frame))
@@ -209,7 +211,7 @@ class LineDesk:
 
     def _take_echo(self, peer: Session, probe: int, body: control.Heads, now_ns: int) -> None:
         core = self._core
-        find_rewound(core, peer, body, now_ns)
+        self._find_rewound(peer, body, now_ns)
         heads = core.relays.hold(peer, peer.session, body, now_ns)
         if heads is None:
             peer.probe_tries = 0  # it is answered, and to be repeated
@@ -236,6 +238,24 @@ class LineDesk:
         else:  # it has joined once the cursor says so: see `ResumePoints.record`
             peer.keep_alive_ns = _NEVER_NS
 
+    def _committed(self, peer: Session) -> Mapping[str, int]:
+        """Return where the streams of a session that is not joined yet resume."""
+        cursor = self._core.cursor
+        return {} if cursor is None or peer.joined else cursor.known(peer.session)
+
+    def _find_rewound(self, peer: Session, heads: control.Heads, now_ns: int) -> None:
+        """Begin again with the streams whose publisher has gone back."""
+        core, table = self._core, self._core.stream_table
+        for back in find_rewound(peer, heads, self._asked):
+            table.rewind(back, now_ns)
+            core._last = None
+        topics = core.topics or ["*"]
+        for below in find_below(heads, self._committed(peer), topics, self._asked):
+            if below.topic not in peer.streams and table.is_full:
+                core.invalid["streams_max"] += 1
+            else:
+                table.rewind_committed(peer, below, now_ns)
+
     def take_heads(self, peer: Session, heads: control.Heads, now_ns: int) -> None:
         """Take where the streams of a session stand, from an echo."""
         core = self._core
@@ -245,10 +265,10 @@ class LineDesk:
         peer.heard_ns = now_ns
         for head in heads.streams:
             known = head.topic in peer.streams
-            if not known and core._stream_count >= core.config.streams_max:
+            if not known and core.stream_table.is_full:
                 core.invalid["streams_max"] += 1
                 continue
-            stream = peer.streams.get(head.topic) or core._add_stream(peer, head.topic)
+            stream = peer.streams.get(head.topic) or core.stream_table.add(peer, head.topic)
             stream.confirmed = max(stream.confirmed, head.next)
             if stream.hinted <= head.next:
                 stream.hinted = 0
@@ -257,20 +277,20 @@ class LineDesk:
             if not stream.receiver.started:
                 # On a later connection, a topic that is new was opened while we were away.
                 stream.history = head.next
-                core.begin(stream, head.start if first else None, now_ns=now_ns)
+                core.stream_table.begin(stream, head.start if first else None, now_ns=now_ns)
             earliest = core.evicted_before(peer, min(head.earliest, head.next), now_ns)
             stream.receiver.observe_head(head.next, now_ns=now_ns, earliest=earliest)
-            core._settle(stream)
+            core.stream_table.settle(stream)
         listed = {head.topic for head in heads.streams}
         for topic, stream in peer.streams.items():
             if not stream.receiver.started and core.member is not None and peer.group is not None:
                 core.member.confirmation.want(peer, topic, now_ns)
                 continue
             if not stream.receiver.started:
-                core.begin(stream, now_ns=now_ns)
+                core.stream_table.begin(stream, now_ns=now_ns)
             if topic not in listed:
                 stream.receiver.observe_head(heads.floor, now_ns=now_ns)
-            core._settle(stream)
+            core.stream_table.settle(stream)
 
     def send_joined(self, peer: Session, now_ns: int) -> None:
         """Say that we are there, and whether we have everything."""
@@ -407,7 +427,7 @@ class LineDesk:
             core.member.confirmation.believe(peer, now_ns)
         for stream in peer.streams.values():
             stream.receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)
-            core._settle(stream)
+            core.stream_table.settle(stream)
         if core.member is not None and peer.group is not None:
             core.member.confirmation.tell_unconfirmed(peer)
         core.commands.append(Command("disconnect", session=peer.session))
@@ -441,7 +461,7 @@ class LineDesk:
         peer.given_up = True
         for stream in peer.streams.values():
             stream.receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)
-            self._core._settle(stream)
+            self._core.stream_table.settle(stream)
 
     def _begin_unjoined(self, peer: Session, now_ns: int) -> None:
         """Begin the streams of a session whose echo will not come, as far as they are known.
@@ -454,22 +474,22 @@ class LineDesk:
         peer.held = {}
         core.sessions_unjoined += not peer.given_up
         for head in heads:
-            if head.topic not in peer.streams and core._stream_count < core.config.streams_max:
-                core._add_stream(peer, head.topic)
+            if head.topic not in peer.streams and not core.stream_table.is_full:
+                core.stream_table.add(peer, head.topic)
         starts = {head.topic: head for head in heads}
         for topic, stream in peer.streams.items():
             receiver, found = stream.receiver, starts.get(topic)
             if receiver.started:
                 continue
             if found is not None:
-                core.begin(stream, found.start, now_ns=now_ns)
+                core.stream_table.begin(stream, found.start, now_ns=now_ns)
                 receiver.observe_head(found.next, now_ns=now_ns)
             elif peer.returning or core.start.kind == "sequence":
-                core.begin(stream, now_ns=now_ns)
+                core.stream_table.begin(stream, now_ns=now_ns)
             elif core.start.kind == "latest":
-                core.begin(stream, receiver.first_known, now_ns=now_ns)
+                core.stream_table.begin(stream, receiver.first_known, now_ns=now_ns)
             else:
-                core.begin(stream, receiver.earliest_known, now_ns=now_ns)
+                core.stream_table.begin(stream, receiver.earliest_known, now_ns=now_ns)
         if core.cursor is not None and peer.streams:
             core.cursor.note(peer)
         known = f"what it had of {len(peer.streams)} streams is delivered or reported lost"
@@ -492,10 +512,5 @@ class LineDesk:
         peer = self._core.peers.pop(session)
         if self._core.member is not None:
             self._core.member.forget(peer)
-        self._core._stream_count -= len(peer.streams) + len(peer.former)
         self._core._last = None
-        for stream in (*peer.former, *peer.streams.values()):
-            self._core.gaps.discard(stream)
-            if self._core.tally is not None:
-                self._core.tally.forget(stream)
-            self._core.forgotten.update(stream.totals())
+        self._core.stream_table.forget(peer)

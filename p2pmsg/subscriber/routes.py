@@ -98,11 +98,6 @@ class Routes:
                 for start, stop in ranges:
                     other.note_refused(topic, start, stop, reason)
 
-    def settled(self, session: Session, topic: str) -> None:
-        """Forget what was refused of a stream: nothing of it is missing."""
-        for route in session.routes:
-            route.refused.pop(topic, None)
-
     def losses(self, session: Session, topic: str, ranges: Ranges) -> list[Loss]:
         """Return as losses what all routes have refused, for the nearest one's reason."""
         routes = sorted(self._live(session), key=lambda route: route.hops)

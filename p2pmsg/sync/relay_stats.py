@@ -26,7 +26,7 @@ def relay_stats(
 ) -> RelayStats:
     """Return the counters; the caller holds both locks."""
     served = list(core.sessions.values())
-    totals: Counter[str] = Counter(source.forgotten)
+    totals: Counter[str] = Counter(source.stream_table.forgotten)
     for stream in source.streams:
         totals.update(stream.totals())
     invalid = Counter(source.invalid) + core.invalid + Counter(core.requests.frames_invalid)
@@ -93,7 +93,7 @@ def _counts(
 ) -> dict[str, int]:
     handlers = [served.requests for served in core.sessions.values()]
     return {
-        "streams_rewound": source.streams_rewound,
+        "streams_rewound": source.stream_table.rewound,
         "control_dropped": core.control.dropped
         + core.requests.replies_dropped
         + sum(handler.replies_dropped for handler in handlers),

@@ -31,7 +31,8 @@ def subscriber_stats(
         for stream in streams
         if stream.receiver.started
     ]
-    totals: Counter[str] = Counter(core.forgotten)
+    forgotten = core.stream_table.forgotten
+    totals: Counter[str] = Counter(forgotten)
     for stream in streams:
         totals.update(stream.totals())
     repaired = {"buffer": totals["repaired"]}
@@ -43,16 +44,16 @@ def subscriber_stats(
         repaired["relay"] = totals["relayed"]
     return SubscriberStats(
         published=sum(ledger.published for ledger in ledgers),
-        delivered=sum(ledger.delivered for ledger in ledgers) + core.forgotten["handed"],
+        delivered=sum(ledger.delivered for ledger in ledgers) + forgotten["handed"],
         outstanding=sum(ledger.outstanding for ledger in ledgers),
-        lost=sum(ledger.lost for ledger in ledgers) + core.forgotten["lost"],
+        lost=sum(ledger.lost for ledger in ledgers) + forgotten["lost"],
         repaired=repaired,
         duplicates=totals["duplicates"],
         late=totals["late"],
         losses=[loss for stream in streams for loss in stream.losses()],
         streams=ledgers,
         conflated=totals["conflated"],
-        repair_latency=core.repair_latency,
+        repair_latency=core.stream_table.repair_latency,
         nacks_sent=totals["nacks"],
         frames_received=core.frames_received,
         frames_invalid=dict(core.invalid),
@@ -62,6 +63,6 @@ def subscriber_stats(
         cursor=cursor,
         lines=lines,
         sessions_unjoined=core.sessions_unjoined,
-        streams_rewound=core.streams_rewound,
+        streams_rewound=core.stream_table.rewound,
         messages_unconfirmed=0 if core.member is None else core.member.confirmation.unconfirmed,
     )

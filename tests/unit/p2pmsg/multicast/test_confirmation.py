@@ -163,7 +163,7 @@ def test_a_head_that_was_only_heard_of_is_no_publisher_that_went_back():
     member.message(0)
     member.give(heartbeat("t", 10))
     echo(member, probed_anew(member), Head("t", 0, 1))
-    assert member.core.streams_rewound == 0
+    assert member.core.stream_table.rewound == 0
     assert outputs(member, "t") == [(0, 1)]
 
 
@@ -172,7 +172,7 @@ def test_messages_that_came_are_of_a_publisher_that_went_back():
     for sequence in (0, 1, 5):
         member.message(sequence)
     echo(member, probed_anew(member), Head("t", 0, 4, 4, 3))
-    assert member.core.streams_rewound == 1
+    assert member.core.stream_table.rewound == 1
     assert outputs(member, "t") == [(0, 1), (1, 1), (2, 5, "rewound"), (5, 1), (3, 6, "rewound")]
 
 
@@ -201,7 +201,7 @@ def test_forged_messages_from_far_ahead_do_not_hide_that_a_publisher_went_back()
         member = Member()
         new(member, *near, 2**62)
         echo(member, probed_anew(member), Head("t", 0, 0), Head("new", 0, 5, 5, 4))
-        assert member.core.streams_rewound == rewound
+        assert member.core.stream_table.rewound == rewound
         assert member.core.peers[SESSION].streams["new"].receiver.head == 5
         delivered = [out for out in outputs(member, "new") if out[0] > 7]
         assert not delivered
@@ -216,14 +216,14 @@ def test_a_stream_that_was_confirmed_after_the_probe_has_gone_back_all_the_same(
     answer(member, request, Head("new", 0, 5))
     assert peer.streams["new"].receiver.started
     echo(member, peer, Head("t", 0, 0), Head("new", 0, 5, 5, 4))
-    assert member.core.streams_rewound == 1
+    assert member.core.stream_table.rewound == 1
 
 
 def test_a_topic_that_an_echo_does_not_know_is_asked_for_and_not_handed_on():
     member = Member()
     new(member, 3)
     echo(member, probed_anew(member), Head("t", 0, 0))
-    assert member.core.streams_rewound == 0
+    assert member.core.stream_table.rewound == 0
     assert outputs(member, "new") == []
     assert not member.core.peers[SESSION].streams["new"].receiver.started
 

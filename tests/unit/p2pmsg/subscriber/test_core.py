@@ -84,7 +84,7 @@ def test_a_gap_is_asked_for_at_once_and_repaired():
     talk.now_ns += 1_000_000
     talk.reply(data(1, 2))
     assert talk.read() == [("t", 1, 2), ("t", 3, 1)]
-    assert talk.core.repair_latency.count == 1
+    assert talk.core.stream_table.repair_latency.count == 1
     assert talk.core.recovering == []
 
 

@@ -36,7 +36,7 @@ def test_a_stream_begins_again_where_the_publishers_life_began():
     talk.reply(data(4, 2))
     talk.hear(data(6))
     assert talk.read() == [("t", 4, 2), ("t", 6, 1)]
-    assert talk.core.streams_rewound == 1
+    assert talk.core.stream_table.rewound == 1
     former, now = talk.core.streams
     assert (former.ledger(0).delivered, former.ledger(0).lost) == (10, 0)
     assert (now.ledger(0).start, now.ledger(0).delivered) == (4, 3)
@@ -75,7 +75,7 @@ def test_an_echo_that_data_has_overtaken_is_no_publisher_that_went_back():
     talk.hear(data(3, 4))
     talk.hear(echo(number, began(0, 5)))
     assert talk.read() == [("t", 3, 4)]
-    assert talk.core.streams_rewound == 0
+    assert talk.core.stream_table.rewound == 0
 
 
 def test_a_stream_that_was_opened_after_the_probe_is_no_publisher_that_went_back():
@@ -85,7 +85,7 @@ def test_a_stream_that_was_opened_after_the_probe_is_no_publisher_that_went_back
     talk.hear(data(0, 2, topic="u"))
     talk.hear(echo(number, began(0, 3)))
     assert talk.read() == [("u", 0, 2)]
-    assert talk.core.streams_rewound == 0
+    assert talk.core.stream_table.rewound == 0
 
 
 def test_an_answer_that_others_got_before_is_no_publisher_that_went_back():
@@ -117,7 +117,7 @@ def test_an_answer_that_others_got_before_is_no_publisher_that_went_back():
     assert talk.read() == [("t0", 1, 1), ("new", 0, 1)]
     join()  # as a second line does
     assert talk.read() == []
-    assert talk.core.streams_rewound == 0
+    assert talk.core.stream_table.rewound == 0
 
 
 def test_a_subscriber_that_joins_first_may_be_told_what_others_were_told():
@@ -139,7 +139,7 @@ def test_who_starts_at_a_sequence_that_is_yet_to_come_says_nothing():
     talk = Talk(start=50).join(head(3, start=50))
     reconnected(talk, began(0, 4, start=50))
     assert talk.read() == []
-    assert talk.core.streams_rewound == 0
+    assert talk.core.stream_table.rewound == 0
 
 
 def lived(talk, life, *heads):
@@ -167,7 +167,7 @@ def test_a_publisher_that_went_back_and_passed_the_position_again_is_known_by_it
     talk.reply(data(4, 26))
     talk.hear(data(30))
     assert talk.read() == [("t", 4, 26), ("t", 30, 1)]
-    assert talk.core.streams_rewound == 1
+    assert talk.core.stream_table.rewound == 1
 
 
 def test_a_publisher_that_went_on_where_it_was_has_not_gone_back():
@@ -177,7 +177,7 @@ def test_a_publisher_that_went_on_where_it_was_has_not_gone_back():
     lived(talk, 3, began(35, 40))
     talk.reply(data(30, 10))
     assert talk.read() == [("t", 10, 20), ("t", 30, 10)]
-    assert talk.core.streams_rewound == 0
+    assert talk.core.stream_table.rewound == 0
 
 
 def test_the_same_life_that_is_met_again_has_not_gone_back():
@@ -185,7 +185,7 @@ def test_the_same_life_that_is_met_again_has_not_gone_back():
     lived(talk, 1, began(0, 30))
     talk.reply(data(10, 20))
     assert talk.read() == [("t", 10, 20)]
-    assert talk.core.streams_rewound == 0
+    assert talk.core.stream_table.rewound == 0
 
 
 def test_what_a_life_did_not_tell_of_proves_nothing():
@@ -194,7 +194,7 @@ def test_what_a_life_did_not_tell_of_proves_nothing():
     talk.hear(data(0, 15))  # of the next life perhaps, whose welcome was lost
     lived(talk, 2, began(10, 15))
     assert talk.read() == [("t", 0, 15)]
-    assert talk.core.streams_rewound == 0
+    assert talk.core.stream_table.rewound == 0
 
 
 def test_nothing_of_another_life_is_taken_before_its_echo():

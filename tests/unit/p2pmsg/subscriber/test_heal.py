@@ -69,10 +69,10 @@ def echo(talk):
 
 CASES = {
     "welcome": (Talk, "hear", lambda talk: frames.welcome(frames.SESSION), "Session.__init__"),
-    "echo": (welcomed, "hear", echo, "SubscriberCore.begin"),
-    "first frame": (joined, "hear", lambda talk: data(0), "SubscriberCore.begin"),
+    "echo": (welcomed, "hear", echo, "StreamTable.begin"),
+    "first frame": (joined, "hear", lambda talk: data(0), "StreamTable.begin"),
     "first heartbeat": (
-        joined, "hear", lambda talk: frames.heartbeat(1), "SubscriberCore.begin",
+        joined, "hear", lambda talk: frames.heartbeat(1), "StreamTable.begin",
     ),
     "frame behind a gap": (with_a_gap, "hear", lambda talk: data(3), "StreamReceiver.receive"),
     "request": (with_a_gap, "pass_ms", lambda talk: 5, "StreamReceiver.nacks_due"),

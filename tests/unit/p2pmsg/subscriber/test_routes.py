@@ -81,9 +81,6 @@ def test_what_all_refused_is_lost_for_the_reason_of_the_nearest(connections, ses
     assert (plan.asked, plan.refused) == ([], [(0, 3)])
     assert routes.losses(session, "t", plan.refused)[0] == Loss(0, 3, LossReason.EVICTED)
 
-    routes.settled(session, "t")
-    assert keys(routes.plan(session, "t", [(0, 3)], 0)) == [(SESSION, [(0, 3)])]
-
 
 def test_without_any_route_nothing_is_asked(session):
     assert assign([], "t", [(0, 5)]) == ([], [(0, 5)])

@@ -1,0 +1,190 @@
+"""The streams of all sessions: where they begin, what of them is ready, and their end."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from p2pmsg.config import SubscriberConfig
+from p2pmsg.start import Start
+from p2pmsg.subscriber.gaps import GapScheduler
+from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.subscriber.redundancy import LineTally
+from p2pmsg.subscriber.resume import Resume
+from p2pmsg.subscriber.rewound import WentBack, WentBackBelow
+from p2pmsg.subscriber.sessions import Session, Stream
+from p2pmsg.wire import Frame
+from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig, Rewound
+
+_MS: Final = 1_000_000
+FORMER_MAX: Final = 16
+"""Streams of a session that began again and whose ledgers are still shown; of others only the sums
+are kept."""
+
+Deliver = Callable[[Stream, Delivery[Frame] | Loss], None]
+
+
+class StreamTable:
+    """Begins streams, moves what is in order on to the application, and ends them.
+
+    Args:
+        config: the subscriber's.
+        receiver_config: how streams are received.
+        start: where new streams begin.
+        policy: what to do about gaps.
+        cursor: where streams resume; None: nowhere.
+        tally: which line brought what; None: there is one only.
+        deliver: takes what is ready.
+        rng: source of the jitter.
+
+    Attributes:
+        gaps: the streams that miss something.
+        count: how many streams there are, those that have ended included.
+        rewound: streams whose publisher has gone back.
+        forgotten: the counters of streams that are not remembered.
+        repair_latency: how old gaps were when they were repaired.
+
+    """
+
+    def __init__(
+        self,
+        config: SubscriberConfig,
+        receiver_config: ReceiverConfig,
+        *,
+        start: Start,
+        policy: GapPolicy,
+        cursor: Resume | None,
+        tally: LineTally | None,
+        deliver: Deliver,
+        rng: Random,
+    ) -> None:
+        self.config = config
+        self.receiver_config = receiver_config
+        group_nack = replace(config.nack, delay_ms=config.multicast.reorder_ms)
+        self._group_config = replace(receiver_config, nack=group_nack)
+        self.start = start
+        self.policy = policy
+        self.gaps = GapScheduler(int(config.nack.deadline_ms * _MS))
+        self.count = self.rewound = 0
+        self.forgotten: Counter[str] = Counter()
+        self.repair_latency = LatencyHistogram()
+        self._cursor = cursor
+        self._tally = tally
+        self._deliver = deliver
+        self._rng = rng
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many streams as there may be."""
+        return self.count >= self.config.streams_max
+
+    def add(self, peer: Session, topic: str, unasked: ReceiverConfig | None = None) -> Stream:
+        """Add a stream; `unasked` is how it is received if nobody can be asked for repairs."""
+        self.count += 1
+        config = unasked or self.receiver_config
+        if peer.feedback is not None:
+            config = self._group_config
+        if self.policy.skips(topic):
+            config = replace(config, wait_for_repair=False)
+        stream = Stream(peer, topic, config, self._rng)
+        stream.unasked = unasked is not None
+        if peer.group is not None:
+            stream.jump_max = self.config.multicast.history_messages
+        peer.streams[topic] = stream
+        return stream
+
+    def begin(self, stream: Stream, otherwise: int | None = None, *, now_ns: int) -> None:
+        """Start a stream where the cursor says, or else at `otherwise`; default: as a new one."""
+        of_new = self.start.position if self.start.kind == "sequence" else 0
+        start = of_new if otherwise is None else otherwise
+        if self._cursor is not None:
+            resumed = self._cursor.start_of(stream.peer.session, stream.topic, of_new)
+            start = start if resumed is None else resumed
+        receiver = stream.receiver
+        if stream.peer.group is None:
+            receiver.start_at(start, now_ns=now_ns)
+            return
+        stream.hinted = max(stream.hinted, receiver.head_known)
+        known, missing_max = stream.confirmed, stream.jump_max
+        receiver.start_at(start, now_ns=now_ns, known=known, missing_max=missing_max)
+
+    def settle(self, stream: Stream) -> None:
+        """Deliver what is in order, and note whether gaps remain."""
+        receiver, deliver = stream.receiver, self._deliver
+        while (output := receiver.next_output()) is not None:
+            deliver(stream, output)
+        if receiver.missing or not receiver.started:
+            if self.gaps.note(stream):
+                stream.peer.gaps += 1
+        elif self.gaps.discard(stream):
+            stream.peer.gaps -= 1
+            for route in stream.peer.routes:  # nothing of it is missing
+                route.refused.pop(stream.topic, None)
+        if stream.watched:
+            for age_ns in receiver.drain_repair_ages():
+                self.repair_latency.record(age_ns)
+        stream.watched = bool(receiver.missing)
+
+    def rewind(self, back: WentBack, now_ns: int) -> None:
+        """End a stream whose publisher has gone back, and begin it again where its life began."""
+        stream, following, began = back
+        peer, receiver = stream.peer, stream.receiver
+        joined = receiver.started
+        if not joined:  # what came of the publisher's former life before its echo
+            limit = None if peer.group is None else following + stream.jump_max
+            first = max(began, receiver.first_known)
+            receiver.start_at(first, now_ns=now_ns, head_max=limit)
+        receiver.observe_head(stream.probed, now_ns=now_ns)  # it may have been taken back since
+        head = receiver.head
+        receiver.abandon(LossReason.REWOUND, now_ns=now_ns)
+        self.settle(stream)
+        if self._tally is not None:
+            self._tally.forget(stream)
+        stream.retired = True
+        peer.former.append(stream)
+        if len(peer.former) > FORMER_MAX:
+            self.forgotten.update(peer.former.pop(0).totals())
+            self.count -= 1
+        new = self.add(peer, stream.topic)
+        new.history = following  # in a multicast, a log has it
+        if self._cursor is not None:
+            self._cursor.rewind(peer, stream.topic, began)
+        self._report(new, Rewound(began, head, LossReason.REWOUND))
+        if joined:  # else its echo says where it begins
+            new.receiver.start_at(began, now_ns=now_ns)
+        self.settle(new)
+
+    def rewind_committed(self, peer: Session, back: WentBackBelow, now_ns: int) -> None:
+        """Begin a stream again that had been committed further than its publisher is."""
+        stream = peer.streams.get(back.topic) or self.add(peer, back.topic)
+        if stream.receiver.started:
+            return
+        if self._cursor is not None:
+            self._cursor.rewind(peer, back.topic, back.began)
+        self.begin(stream, back.began, now_ns=now_ns)
+        self._report(stream, Rewound(back.began, back.committed, LossReason.REWOUND))
+        self.settle(stream)
+
+    def _report(self, stream: Stream, rewound: Rewound) -> None:
+        self.rewound += 1
+        self._deliver(stream, rewound)
+
+    def drop(self, stream: Stream) -> None:
+        """Take back a stream that never was."""
+        peer = stream.peer
+        del peer.streams[stream.topic]
+        self.count -= 1
+        if self.gaps.discard(stream):
+            peer.gaps -= 1
+        if self._tally is not None:
+            self._tally.forget(stream)
+
+    def forget(self, peer: Session) -> None:
+        """Forget the streams of a session; what they counted stays counted."""
+        self.count -= len(peer.streams) + len(peer.former)
+        for stream in (*peer.former, *peer.streams.values()):
+            self.gaps.discard(stream)
+            if self._tally is not None:
+                self._tally.forget(stream)
+            self.forgotten.update(stream.totals())
