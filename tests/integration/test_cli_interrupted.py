@@ -24,7 +24,7 @@ LONG_RUNNING = {
     "push": ["tcp://127.0.0.1:0"],
     "pull": ["tcp://127.0.0.1:{port}"],
     "request": ["tcp://127.0.0.1:{port}", "t", "v", "--timeout", "30"],
-    "statsd": ["--listen", "udp://127.0.0.1:{port}", "--publish", "ipc://{folder}/statsd"],
+    "statsd": ["--listen", "udp://127.0.0.1:0", "--publish", "ipc://{folder}/statsd"],
     "bench": ["--seconds", "5"],
 }
 SHORT = {
