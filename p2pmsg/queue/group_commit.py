@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from p2pmsg.errors import LogFailedError
 from p2pmsg.queue.journal.file import FileJournal
-from p2pmsg.sync.lock import ExclusiveLock
+from p2pmsg.sync.lock import PublishLock
 
 
 class GroupCommit:
@@ -24,7 +24,7 @@ class GroupCommit:
     """
 
     def __init__(
-        self, lock: ExclusiveLock, journal: FileJournal, work: Callable[[], object]
+        self, lock: PublishLock, journal: FileJournal, work: Callable[[], object]
     ) -> None:
         self._lock = lock
         self._journal = journal

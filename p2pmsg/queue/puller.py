@@ -2,6 +2,7 @@
 
 import math
 import secrets
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,13 +18,14 @@ from p2pmsg.queue.process_id import this_process, worker_name
 from p2pmsg.queue.puller_core import PullerLine
 from p2pmsg.queue.stats import PullerStats, merge_counts
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
-from p2pmsg.sync.lock import ExclusiveLock, goes_by_flag
+from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.sync.unanswered import Unanswered
 
 _MS: Final = 1_000_000
 _ROUNDS_MAX: Final = 16
 _FRAMES_PER_ROUND: Final = 64
+_get_ident = threading.get_ident
 _monotonic_ns = time.monotonic_ns
 
 
@@ -66,7 +68,7 @@ class Puller(ClosesAtOnce):
         self._config = replace(config, prefetch=prefetch) if prefetch is not None else config
         self._name = check_name(name if name is not None else worker_name())
         places = check_endpoints(endpoints)
-        self._lock = ExclusiveLock(nests=True)  # what is settled may be so by itself
+        self._lock = PublishLock(nests=True)  # what is settled may be so by itself
         self._closed = False
         self._unusable: str | None = None
         self._clients: list[transports.ZmqQueueClient] = []
@@ -121,13 +123,13 @@ class Puller(ClosesAtOnce):
     def __iter__(self) -> Iterator[Job]:
         return self
 
-    @goes_by_flag("receive")
     def __next__(self) -> Job:
         # The way of a job that is there already is written out: see Publisher.publish. One with a
         # key, or a history, goes the long way, which looks at the lease.
         lock = self._lock
-        if not lock.busy:
-            lock.busy = True
+        me = lock.first._is_owned() or _get_ident()
+        if lock.owner is None:
+            lock.owner = me
             line, job = self._line, None
             try:
                 ready = line.ready
@@ -136,14 +138,14 @@ class Puller(ClosesAtOnce):
                     line.open[job.delivery] = job
                     job._begun_ns = line.now_ns
                     ready.popleft()  # the only call: Ctrl-C comes behind it
-                    lock.busy = False
+                    lock.owner = None
                     return job
             except BaseException:
                 if job is not None:
                     line.unbegin(job)
-                lock.busy = False
+                lock.owner = None
                 raise
-            lock.busy = False
+            lock.owner = None
         try:
             return self.receive()
         except ClosedError:

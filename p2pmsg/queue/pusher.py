@@ -3,6 +3,7 @@
 import logging
 import os
 import secrets
+import threading
 import time
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from p2pmsg.queue.pusher_stats import pusher_stats
 from p2pmsg.queue.rules import JobQueue, QueuedJob
 from p2pmsg.queue.stats import PusherStats
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
-from p2pmsg.sync.lock import ExclusiveLock, goes_by_flag
+from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
 from p2pmsg.wire import encoder
 from transports.shield import shielded
@@ -33,6 +34,7 @@ from transports.shield import shielded
 _MS: Final = 1_000_000
 _IDLE_ROUNDS: Final = 5
 _encode_into = encoder.encode_into
+_get_ident = threading.get_ident
 _log = logging.getLogger("p2pmsg")
 LogChoice = str | os.PathLike[str] | LogSettings | None
 
@@ -81,7 +83,7 @@ class Pusher(ClosesItself):
     ) -> None:
         self._config = config_of(config, ack_timeout, deliveries_max, in_flight_max, job_timeout)
         self._name = check_name(name if name is not None else str(endpoint)[:80])
-        self._lock = ExclusiveLock()
+        self._lock = PublishLock()
         self._closed = False
         self._unusable: str | None = None
         self._duplicates = 0
@@ -161,7 +163,6 @@ class Pusher(ClosesItself):
         """The 64-bit id of the queue; with a log, the same after a restart."""
         return self._core.session
 
-    @goes_by_flag("_push_slowly")
     def push(
         self,
         value: Any,
@@ -201,15 +202,16 @@ class Pusher(ClosesItself):
             ClosedError: the pusher is closed.
 
         """
-        # Written out as in Publisher.publish, for the same reasons: the flag instead of the lock,
+        # Written out as in Publisher.publish, for the same reasons: the owner instead of the lock,
         # and a job is in by one append.
         lock = self._lock
+        me = lock.first._is_owned() or _get_ident()
         if (
-            lock.busy or not self._gathering or key is not None or priority or delay
+            lock.owner is not None or not self._gathering or key is not None or priority or delay
             or message_id is not None or headers is not None
         ):  # fmt: skip
             return self._push_slowly(value, key, priority, delay, message_id, headers, timeout)
-        lock.busy = True
+        lock.owner = me
         try:
             gather = self._gather
             sequence = gather.next
@@ -219,16 +221,16 @@ class Pusher(ClosesItself):
             if size < gather.bytes_max and sequence < gather.stop:
                 gather.ends.append(size)
                 gather.next = sequence + 1
-                lock.busy = False
+                lock.owner = None
                 return sequence
             gather.repair()
         except BaseException as error:
             self._gather.repair()
-            lock.busy = False
+            lock.owner = None
             if isinstance(error, PACKING_ERRORS):
                 raise packing_error("value", value, error) from None
             raise
-        lock.busy = False
+        lock.owner = None
         return self._push_slowly(value, key, priority, delay, message_id, headers, timeout)
 
     def drain(self, timeout: float | None = None) -> None:

@@ -1,18 +1,17 @@
-"""A lock with a way round it that costs a tenth: a flag, for sections without a wait.
+"""A lock that a thread may also take by setting a field, for short sections that do not wait.
 
-CPython changes threads (and handles signals) only between certain bytecodes: at the start of a
-function, behind a call and at a jump backwards. Testing a flag and then setting it has none of
-these in between, so the first thread that finds it unset has it. `Publisher.publish` does so, in
-line; a lock's acquire and release would be a quarter of its time. Where there is no GIL the flag
-stays set, and everybody goes by the lock.
+CPython changes threads, and runs signal handlers, only between certain bytecodes: at the start of a
+function, after a call and at a jump backwards. Testing `owner` and then setting it has none of
+these in between, so the first thread that finds it None has it. `Publisher.publish` does so, in
+line: an acquire and a release would be a third of its time. Without a GIL `owner` is never None,
+and every thread takes the lock.
 """
 
-import dis
 import sys
 import threading
 import time
 from collections.abc import Callable
-from types import CodeType, FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from p2pmsg.errors import ReentrantCallError
@@ -20,47 +19,30 @@ from transports.shield import shielded
 
 _TURN_S: Final = 50e-6
 _TURNS_MAX: Final = 20
-"""So that nobody is held up by one who was woken and does not run."""
+"""So that nobody is held up by a thread that was woken and does not run."""
+_HAS_GIL: Final[bool] = getattr(sys, "_is_gil_enabled", lambda: True)()
+_FIRST: Final[Any] = threading.RLock()
+_FIRST.acquire()
+"""Held by the thread that imports this, and never released."""
+_get_ident = threading.get_ident
 R = TypeVar("R")
-F = TypeVar("F", bound=Callable[..., Any])
-_by_flag: Final[dict[CodeType, tuple[int, tuple[str, ...]]]] = {}
-"""Of each method that goes by a flag: where it sets it, and what it calls outside."""
-_NEVER: Final[tuple[int, tuple[str, ...]]] = (sys.maxsize, ())
 
 
-def goes_by_flag(*outside: str) -> Callable[[F], F]:
-    """Mark a method that goes by the flag of its local variable `lock`.
+class PublishLock:
+    """A lock that refuses the thread that is inside.
 
-    Args:
-        outside: the methods that it calls while it has not set the flag.
+    A signal handler that struck inside and calls in again gets a `ReentrantCallError`, where it
+    would wait for ever, or find the work under the lock half done.
 
-    """
+    A section that neither waits nor acquires may go without the lock, so that no call stands
+    between the test and the setting::
 
-    def mark(method: F) -> F:
-        code = method.__code__
-        sets = (
-            step.offset
-            for step in dis.get_instructions(code)
-            if step.opname == "STORE_ATTR" and step.argval == "busy"
-        )
-        _by_flag[code] = next(sets), outside
-        return method
-
-    return mark
-
-
-class ExclusiveLock:
-    """A lock that also keeps out those who go by the flag.
-
-    Who is inside, either way, cannot come in again: a signal handler that tries gets a
-    `ReentrantCallError`, where it would wait for ever, or find the work under the lock half done.
-
-    Who goes by the flag is marked with `goes_by_flag`, and does, with no call in between::
-
-        if lock.busy: … go by the lock instead
-        lock.busy = True
-        try: … (no waiting, no acquire)
-        finally: lock.busy = False
+        lock = self._lock
+        me = lock.first._is_owned() or get_ident()
+        if lock.owner is not None: … take the lock instead
+        lock.owner = me
+        try: …
+        finally: lock.owner = None
 
     A thread that Ctrl-C may strike does not call `release`, since an interrupt at the start of the
     call would leave the lock taken. It writes out what `release` does::
@@ -68,68 +50,63 @@ class ExclusiveLock:
         lock.acquire()
         try: …
         finally:
-            lock.depth -= 1
-            lock.busy = lock.depth > 0 or not lock.has_gil
+            lock.owner = lock.free
             lock.unlock()
 
     Attributes:
-        busy: the flag; set while somebody is inside, either way.
-        depth: how often the thread that has the lock has taken it: once, where it does not nest.
+        owner: the thread inside, by `first._is_owned() or get_ident()`; `free` if there is none.
+        first: a lock that the importing thread owns: a third of the time of `get_ident()`, which is
+            a tenth of a `publish`.
+        free: None; 0 where only the lock may be taken, since there is no GIL.
         unlock: the last step of a release, of which C does the whole.
-        has_gil: whether this interpreter has a global lock.
-        wanted: whether somebody waits for the lock; see `give_way`.
+        wanted: whether a thread waits for the lock; see `give_way`.
 
     """
 
-    __slots__ = ("_lock", "_nests", "busy", "depth", "has_gil", "unlock", "wanted")
+    __slots__ = ("_mutex", "_nests", "first", "free", "owner", "unlock", "wanted")
 
     def __init__(self, *, nests: bool = False) -> None:
-        """Make it; with `nests` a thread that has the lock may take it once more."""
-        self._lock = threading.RLock()
+        """Make it; with `nests` a thread that has the lock may `run` under it once more."""
+        self._mutex: Any = threading.RLock()
         self._nests = nests
-        self.depth = 0
-        self.has_gil = has_gil()
-        self.busy = not self.has_gil
-        self.unlock = self._lock.release
+        self.first = _FIRST
+        self.free = None if _HAS_GIL else 0
+        self.owner: int | None = self.free
+        self.unlock = self._mutex.release
         self.wanted = False
 
     def acquire(self) -> None:
-        """Wait for the lock, and for whoever is inside by the flag.
+        """Wait for the lock, and for the thread that is inside without it.
 
         Raises:
-            ReentrantCallError: this thread is inside, and may not nest.
+            ReentrantCallError: this thread is inside.
 
         """
-        lock = self._lock
-        # Without a depth, a signal has struck between two steps of this method, or of leaving: who
-        # went on would wait for threads that need the lock, and have it taken from under them.
-        if lock._is_owned() and not (self._nests and self.depth):  # type: ignore[attr-defined]
+        mutex, me = self._mutex, _FIRST._is_owned() or _get_ident()
+        # One that owns the mutex alone was struck between two steps of this method: if it went on,
+        # it could wait for threads that need the lock.
+        if self.owner == me or mutex._is_owned():
             self.wanted = False
             raise ReentrantCallError
         try:
-            if not lock.acquire(blocking=False):
-                self._refuse_if_set_here()  # whoever has the lock waits for the flag
+            if not mutex.acquire(blocking=False):
                 self.wanted = True
-                lock.acquire()
+                mutex.acquire()
                 self.wanted = False
-            if self.depth == 0 and self.has_gil:
-                if self.busy:
-                    self._refuse_if_set_here()
-                    while self.busy:
-                        time.sleep(0)  # whoever is inside needs the GIL to come out
-                self.busy = True
-            self.depth += 1
+            while self.owner != self.free:
+                time.sleep(0)  # the thread that is inside needs the GIL to come out
+            self.owner = me
         except BaseException:
             self.wanted = False
-            if self.depth == 0 and lock._is_owned():  # type: ignore[attr-defined]
-                lock.release()
+            if self.owner != me and mutex._is_owned():
+                mutex.release()
             raise
 
     def give_way(self) -> None:
-        """Let in who waits; for a loop that takes the lock again as soon as it has left it.
+        """Let in a thread that waits; for a loop that takes the lock again at once.
 
-        A release wakes the one who waits, too late to find the lock free: behind `publish_many` it
-        waited for 8 ms, and was woken for nothing after each frame.
+        A release wakes the thread that waits, too late to find the lock free: after `publish_many`
+        it waited for 8 ms, and was woken for nothing after each frame.
         """
         for _ in range(_TURNS_MAX):
             if not self.wanted:
@@ -140,32 +117,25 @@ class ExclusiveLock:
         """Raise `ReentrantCallError` where this thread is inside; for the start of many steps."""
         self.run(dict)  # a call of C, so that Ctrl-C cannot come before it is left
 
-    def _refuse_if_set_here(self) -> None:
-        """Raise where this thread has set the flag further out, and is not out again."""
-        frame: FrameType | None = sys._getframe(1)
-        inner = ""
-        while frame is not None:
-            set_at, outside = _by_flag.get(frame.f_code, _NEVER)
-            has_set = frame.f_lasti > set_at and inner not in outside
-            if has_set and frame.f_locals.get("lock") is self:
-                raise ReentrantCallError
-            inner, frame = frame.f_code.co_name, frame.f_back
-
     def release(self) -> None:
-        """Leave; the last release lets others in, by the flag too."""
-        self.depth -= 1
-        self.busy = self.depth > 0 or not self.has_gil
+        """Leave."""
+        self.owner = self.free
         self.unlock()
 
     def run(self, call: Callable[..., R], *arguments: Any, **options: Any) -> R:
         """Call under the lock."""
+        if self._nests and self._has_lock():
+            return call(*arguments, **options)
         self.acquire()
         try:
             return call(*arguments, **options)
         finally:
-            self.depth -= 1
-            self.busy = self.depth > 0 or not self.has_gil
+            self.owner = self.free
             self.unlock()
+
+    def _has_lock(self) -> bool:
+        me = _FIRST._is_owned() or _get_ident()
+        return self.owner == me and self._mutex._is_owned()
 
     def look(self, call: Callable[..., R], *arguments: Any, **options: Any) -> R:
         """Call what only reads: under the lock, or at once where this thread is inside."""
@@ -175,7 +145,7 @@ class ExclusiveLock:
             return call(*arguments, **options)
 
     def run_whole(self, call: Callable[..., R], *arguments: Any) -> R:
-        """Call under the lock, without a wait; Ctrl-C strikes behind it and not within."""
+        """Call under the lock, without a wait, and with signal handlers deferred."""
         result: R = shielded(self.run, call, *arguments)
         return result
 
@@ -189,11 +159,3 @@ class ExclusiveLock:
         trace: TracebackType | None,
     ) -> None:
         self.release()
-
-
-def has_gil() -> bool:
-    """Whether this interpreter has a global lock."""
-    return _HAS_GIL
-
-
-_HAS_GIL: bool = getattr(sys, "_is_gil_enabled", lambda: True)()

@@ -1,6 +1,7 @@
 """The threaded publisher."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +12,7 @@ from p2pmsg.publisher.open_batches import OpenBatches
 from p2pmsg.stats import PublisherStats
 from p2pmsg.sync.bulk import Bulk
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
-from p2pmsg.sync.lock import ExclusiveLock, goes_by_flag
+from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.opening import open_publisher
 from p2pmsg.sync.publisher_stats import publisher_stats
 from p2pmsg.sync.publisher_thread import PublisherDriver
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _MS = 1_000_000
 _encode_into = encoder.encode_into
+_get_ident = threading.get_ident
 _now_ns = time.monotonic_ns
 _wall_ns = time.time_ns
 _log = logging.getLogger("p2pmsg")
@@ -74,7 +76,7 @@ class Publisher(ClosesItself):
     ) -> None:
         self._config = publisher_config(config, replay_bytes, on_full, stall_ms)
         self._name = check_name(name if name is not None else str(endpoint)[:80])
-        self._lock = ExclusiveLock()
+        self._lock = PublishLock()
         self._closed = False
         self._unusable: str | None = None
         self._undelivered = 0
@@ -126,7 +128,6 @@ class Publisher(ClosesItself):
         """The 64-bit id of this publisher's sequence space."""
         return self._core.session
 
-    @goes_by_flag("_publish_locked", "_send_rest")
     def publish(
         self,
         topic: str,
@@ -161,13 +162,14 @@ class Publisher(ClosesItself):
 
         """
         # The fast path is written out here: each call saved is a tenth of it, and so is the use of
-        # keyword-only parameters. See ExclusiveLock for why testing and setting the flag is one
+        # keyword-only parameters. See PublishLock for why testing and setting the owner is one
         # step; whatever strikes behind it (Ctrl-C too), a message is in or out by the setting of
         # `end` and `next`, which is one step too, and repair() cuts off the rest.
         lock = self._lock
-        if lock.busy:
+        me = lock.first._is_owned() or _get_ident()
+        if lock.owner is not None:
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
-        lock.busy = True
+        lock.owner = me
         try:
             batches = self._fast_batches
             if topic is batches.topic:
@@ -185,7 +187,7 @@ class Publisher(ClosesItself):
                 if size < batch.limit:
                     sequence = batch.next
                     batch.end, batch.next = size, sequence + 1
-                    lock.busy = False
+                    lock.owner = None
                     return sequence
                 batch.repair()  # it fills the batch: the core looks at it closely
             else:
@@ -200,18 +202,17 @@ class Publisher(ClosesItself):
                         outbox.popleft()
                     core.note_beat(topic, now_ns=now_ns)
                     TURN.is_theirs = True
-                    lock.busy = False
+                    lock.owner = None
                     if not sent:
                         self._send_rest()
                     return sequence
         except BaseException as error:
             self._repair(topic)
-            lock.busy = False
+            lock.owner = None
             raise publish_error(error, topic, value) from None
-        lock.busy = False
+        lock.owner = None
         return self._publish_locked(topic, value, key, timestamp_ns, headers)
 
-    @goes_by_flag("_publish_locked", "publish")
     def _publish_kept(
         self,
         topic: str,
@@ -222,9 +223,10 @@ class Publisher(ClosesItself):
     ) -> int:
         """Do as `publish`, where messages are gathered in the log's tail file: see `KeptBatch`."""
         lock = self._lock
-        if lock.busy:
+        me = lock.first._is_owned() or _get_ident()
+        if lock.owner is not None:
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
-        lock.busy = True
+        lock.owner = me
         try:
             batches: Any = self._batches  # each is a KeptBatch
             batch = batches.batch if topic is batches.topic else batches.get(topic)
@@ -240,14 +242,14 @@ class Publisher(ClosesItself):
                     sequence: int = batch.next
                     batch.header[0] = size  # from here on the message outlives the process
                     batch.end, batch.next = size, sequence + 1
-                    lock.busy = False
+                    lock.owner = None
                     return sequence
                 batch.repair()  # it fills the batch: the core looks at it closely
         except BaseException as error:
             self._repair(topic)
-            lock.busy = False
+            lock.owner = None
             raise publish_error(error, topic, value) from None
-        lock.busy = False
+        lock.owner = None
         if batch is None:
             return Publisher.publish(self, topic, value, key, timestamp_ns, headers)
         return self._publish_locked(topic, value, key, timestamp_ns, headers)
@@ -425,8 +427,7 @@ class Publisher(ClosesItself):
             self._repair(topic)
             raise publish_error(error, topic, value) from None
         finally:
-            lock.depth -= 1  # written out: see ExclusiveLock
-            lock.busy = lock.depth > 0 or not lock.has_gil
+            lock.owner = lock.free  # written out: see PublishLock
             lock.unlock()
         if not gone or not taken:
             self._send_rest()
@@ -505,7 +506,7 @@ class Publisher(ClosesItself):
         """In a forked child: the sockets and the thread are the parent's, perhaps the lock too."""
         self._unusable = "it belongs to the parent process"
         self._closed = True
-        self._lock = ExclusiveLock()
+        self._lock = PublishLock()
         self._core.closing = True
         # So that publish() goes by the lock, and looks at _unusable.
         self._batches = self._fast_batches = OpenBatches()

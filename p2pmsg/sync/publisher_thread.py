@@ -15,7 +15,7 @@ from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.sync.acknowledge import Acknowledgements
 from p2pmsg.sync.datagram_sender import DatagramSender
-from p2pmsg.sync.lock import ExclusiveLock
+from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.notifier import News
 from p2pmsg.sync.sending import Outgoing
 
@@ -61,7 +61,7 @@ class PublisherDriver:
         core: PublisherCore | RelayCore,
         sender: transports.ZmqSender | DatagramSender,
         server: transports.ZmqRecoveryServer,
-        lock: ExclusiveLock,
+        lock: PublishLock,
         outgoing: Outgoing,
     ) -> None:
         self._core = core

@@ -20,7 +20,7 @@ from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lines import open_lines
-from p2pmsg.sync.lock import ExclusiveLock
+from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.opening import ZMQ_MEMORY, recovery_endpoint_of
 from p2pmsg.sync.publisher_thread import PublisherDriver
 from p2pmsg.sync.relay_stats import relay_stats
@@ -95,7 +95,7 @@ class Relay(ClosesItself):
         self._name = check_name(name if name is not None else str(endpoint)[:80])
         places, names = check_endpoints(upstreams), check_topics(topics)
         self._upstreams = [*map(str, places)]
-        self._lock = ExclusiveLock()
+        self._lock = PublishLock()
         self._closed = False
         self._undelivered = self._loops_said = 0
         self._log_failure: str | None = None
@@ -363,6 +363,6 @@ class Relay(ClosesItself):
         """In a forked child: the sockets and the threads are the parent's, perhaps the lock too."""
         self._closed = True
         self._ended.set()
-        self._lock = ExclusiveLock()
+        self._lock = PublishLock()
         self._receiving.lock = threading.RLock()
         self._core.closing = True

@@ -1,106 +1,129 @@
-"""Who may come into an ExclusiveLock, and who is refused."""
+"""Which thread may enter a PublishLock, and which is refused."""
 
+import sys
 import threading
 import time
 
 import pytest
 
 from p2pmsg import ReentrantCallError
-from p2pmsg.sync.lock import ExclusiveLock, goes_by_flag, has_gil
+from p2pmsg.sync.lock import PublishLock
 
-pytestmark = pytest.mark.skipif(not has_gil(), reason="without a GIL nobody goes by the flag")
+pytestmark = pytest.mark.skipif(
+    PublishLock().owner is not None, reason="without a GIL every thread takes the lock"
+)
 DEADLINE_S = 10.0
 
 
 class Door:
-    """Goes by the flag, calls `inside` there and `outside` behind it."""
+    """Enters as owner without the lock, calls `inside` there and `outside` after it."""
 
     def __init__(self, inside=None, outside=None, **options):
-        self.exclusive = ExclusiveLock(**options)
+        self.lock = PublishLock(**options)
         self.inside, self.outside = inside, outside
 
-    @goes_by_flag("_slowly")
     def enter(self):
-        lock = self.exclusive
-        if lock.busy:
-            return self._slowly()
-        lock.busy = True
+        lock = self.lock
+        me = lock.first._is_owned() or threading.get_ident()
+        if lock.owner is not None:
+            return self.slowly()
+        lock.owner = me
         try:
             if self.inside is not None:
                 self.inside()
         finally:
-            lock.busy = False
-        return self._slowly() if self.outside is not None else "by flag"
+            lock.owner = None
+        return self.slowly() if self.outside is not None else "as owner"
 
-    def _slowly(self):
-        self.exclusive.acquire()
-        self.exclusive.release()
+    def slowly(self):
+        self.lock.acquire()
+        self.lock.release()
         return "by lock"
 
 
-def test_whoever_has_the_lock_is_refused_and_still_has_it():
-    lock = ExclusiveLock()
+def can_enter(lock):
+    """Whether another thread gets in at once."""
+    entered = threading.Event()
+    threading.Thread(target=lock.run, args=(entered.set,), daemon=True).start()
+    return entered.wait(0.2)
+
+
+def test_the_thread_that_has_the_lock_is_refused_and_still_has_it():
+    lock = PublishLock()
     with lock:
         with pytest.raises(ReentrantCallError):
             lock.acquire()
-        assert (lock.depth, lock.busy) == (1, True)
-    assert (lock.depth, lock.busy) == (0, False)
-    lock.refuse_inside()  # nobody is
+        with pytest.raises(ReentrantCallError):
+            lock.refuse_inside()
+        assert not can_enter(lock)
+    assert can_enter(lock)
+    lock.refuse_inside()  # no thread is
 
 
 def test_a_lock_that_nests_may_be_taken_again():
-    lock = ExclusiveLock(nests=True)
-    with lock, lock:
-        assert lock.depth == 2
-    assert (lock.depth, lock.busy) == (0, False)
+    lock = PublishLock(nests=True)
+    assert lock.run(lock.run, lambda: can_enter(lock)) is False
+    assert can_enter(lock)
 
 
-def test_whoever_has_set_the_flag_is_refused_and_the_flag_stays_set():
+def test_a_lock_that_nests_refuses_a_thread_that_is_inside_without_it():
+    door = Door(nests=True)
+
+    def struck():
+        with pytest.raises(ReentrantCallError):
+            door.lock.run(dict)
+
+    door.inside = struck
+    assert door.enter() == "as owner"
+
+
+def test_the_owner_is_refused_and_stays_the_owner():
     door = Door()
 
     def struck():
         with pytest.raises(ReentrantCallError):
             door.enter()
-        assert door.exclusive.busy
-        assert door.exclusive.look(lambda: "read") == "read"
+        assert not can_enter(door.lock)
+        assert door.lock.look(lambda: "read") == "read"
 
     door.inside = struck
-    assert door.enter() == "by flag"
-    assert not door.exclusive.busy
+    assert door.enter() == "as owner"
+    assert can_enter(door.lock)
 
 
-def test_whoever_has_set_the_flag_is_refused_while_another_thread_with_the_lock_waits_for_it():
+def test_the_owner_is_refused_while_another_thread_with_the_lock_waits_for_it():
     door = Door()
-    waiter = threading.Thread(target=door._slowly)
+    waiter = threading.Thread(target=door.slowly)
 
     def struck():
         waiter.start()
         deadline = time.monotonic() + DEADLINE_S
-        while door.exclusive._lock.acquire(blocking=False):  # until the other one has it
-            door.exclusive._lock.release()
+        third = threading.Thread(target=door.slowly)
+        third.start()
+        while not door.lock.wanted:  # one of the two has the lock, and the other waits for it
             assert time.monotonic() < deadline
             time.sleep(0.001)
         with pytest.raises(ReentrantCallError):
             door.enter()
 
     door.inside = struck
-    assert door.enter() == "by flag"
+    assert door.enter() == "as owner"
     waiter.join(DEADLINE_S)
     assert not waiter.is_alive()
 
 
 def test_another_object_of_the_same_kind_is_another_matter():
     other = Door()
-    door = Door(inside=lambda: other.exclusive.refuse_inside())
-    assert door.enter() == "by flag"
+    door = Door(inside=lambda: other.lock.refuse_inside())
+    assert door.enter() == "as owner"
 
 
-def test_behind_the_flag_the_lock_is_waited_for():
+def test_another_threads_lock_is_waited_for():
     door = Door(outside=True)
     held, let_go = threading.Event(), threading.Event()
 
     def hold():
-        with door.exclusive:
+        with door.lock:
             held.set()
             assert let_go.wait(DEADLINE_S)
 
@@ -116,8 +139,8 @@ def test_behind_the_flag_the_lock_is_waited_for():
     holder.join(DEADLINE_S)
 
 
-def test_who_waits_gets_in_between_two_turns_of_a_loop():
-    lock = ExclusiveLock()
+def test_a_thread_that_waits_gets_in_between_two_turns_of_a_loop():
+    lock = PublishLock()
     turns, waited, is_over = 0, [], threading.Event()
 
     def work():
@@ -147,15 +170,15 @@ def test_who_waits_gets_in_between_two_turns_of_a_loop():
     assert not lock.wanted
 
 
-def test_nobody_gives_way_for_long_to_one_who_does_not_come():
-    lock = ExclusiveLock()
+def test_a_loop_does_not_give_way_for_long_to_a_thread_that_does_not_come():
+    lock = PublishLock()
     lock.wanted = True
     lock.give_way()
     assert lock.run(lambda: "in") == "in"
 
 
-def test_an_exception_while_one_waits_leaves_nobody_wanted():
-    lock = ExclusiveLock()
+def test_an_exception_while_a_thread_waits_leaves_none_wanted():
+    lock = PublishLock()
 
     def enter_twice():
         with pytest.raises(ReentrantCallError):
@@ -164,3 +187,47 @@ def test_an_exception_while_one_waits_leaves_nobody_wanted():
     lock.wanted = True
     lock.run(enter_twice)
     assert not lock.wanted
+
+
+def test_owners_in_other_threads_are_refused_too():
+    door, refused = Door(), []
+
+    def struck():
+        with pytest.raises(ReentrantCallError):
+            door.enter()
+        refused.append(True)
+
+    door.inside = struck
+    thread = threading.Thread(target=door.enter)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert refused == [True]
+
+
+def test_no_two_threads_are_inside():
+    door, inside = Door(), []
+
+    def work():
+        inside.append(None)
+        alone.append(len(inside) == 1)
+        inside.pop()
+
+    def enter():
+        for _ in range(2000):
+            door.enter()
+            door.lock.run(work)
+
+    alone = []
+    door.inside = work
+    threads = [threading.Thread(target=enter) for _ in range(3)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+    finally:
+        sys.setswitchinterval(before)
+    assert len(alone) >= 6000
+    assert all(alone)
