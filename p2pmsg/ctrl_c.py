@@ -25,8 +25,9 @@ INTERRUPTED = 130
 _AGAIN_S = 3.0
 """So long the end is not disturbed by a second Ctrl-C."""
 _REPEAT_S = 0.01
-_IMPORTERS = ("importlib._bootstrap", "_frozen_importlib")
-"""The module that imports others: with its name, and before `importlib` has given it that name."""
+_CALLS = (b"p2pmsg.cli", b"console_scripts")
+"""What the script of the command has in it, one or the other, by whatever tool it was written."""
+_SCRIPT_BYTES = 4096
 _last_s = -_AGAIN_S
 _was_pressed = False
 
@@ -69,28 +70,23 @@ def _look() -> bool:
         asked = " ".join(sys.orig_argv[1:]) + " "
         is_ours = "-m p2pmsg " in asked or "-mp2pmsg " in asked
     else:
-        is_ours = os.path.basename(name) == "p2pmsg"
+        is_ours = os.path.basename(name) == "p2pmsg" and _calls_command(name)
     return is_ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def _calls_command(script: str) -> bool:
+    """Whether it is the script of the command, and not another program of that name."""
+    try:
+        with open(script, "rb") as file:
+            text = file.read(_SCRIPT_BYTES)
+    except OSError:
+        return False
+    return any(call in text for call in _CALLS)
 
 
 def _on_ctrl_c(handler: "Callable[[int, FrameType | None], None]") -> None:
     if _is_command:
         signal.signal(signal.SIGINT, handler)
-
-
-def _while_importing(number: int, frame: "FrameType | None") -> None:
-    """End at once; another program that has our name is interrupted as any is."""
-    if "p2pmsg.cli" not in sys.modules and not _is_import(frame) and sys.argv[0] != "-m":
-        signal.default_int_handler(number, frame)
-    _end_at_once()
-
-
-def _is_import(frame: "FrameType | None") -> bool:
-    while frame is not None:
-        if frame.f_globals.get("__name__") in _IMPORTERS:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _interrupt(number: int, frame: "FrameType | None") -> None:
@@ -128,7 +124,7 @@ def _ignore() -> None:
 
 _is_command = _look()
 if _is_command:
-    signal.signal(signal.SIGINT, _while_importing)
+    signal.signal(signal.SIGINT, _end_at_once)
     sys.unraisablehook = _unraisable
     import atexit
 
