@@ -35,12 +35,13 @@ those of the same names here inherit from them. A malformed frame off the wire i
 raised.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import transports
 from recovery import Loss
 from recovery import errors as recovery_errors
-from transports import EndpointError as TransportEndpointError
 
 __all__ = [
     "AdminRefusedError",
@@ -101,7 +102,7 @@ class ConfigError(P2PError, ValueError):
 class EndpointError(ConfigError):
     """An endpoint string is not one, or cannot be used here."""
 
-    def __init__(self, error: TransportEndpointError) -> None:
+    def __init__(self, error: transports.EndpointError) -> None:
         P2PError.__init__(self, str(error))
         self.field = "endpoint"
         self.value = error.endpoint
@@ -444,3 +445,14 @@ class RewoundReport(LossReport):
             f"sequences [{self.start}, {self.stop}) for other messages. Its log was restored from "
             "a copy, or has lost its end"
         )
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise the transports' `EndpointError` and `BindError` as those of this package."""
+    try:
+        yield
+    except transports.EndpointError as error:
+        raise EndpointError(error) from error
+    except transports.BindError as error:
+        raise BindError(str(error), error.errno) from error

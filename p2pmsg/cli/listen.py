@@ -9,7 +9,7 @@ from typing import Any
 
 import transports
 from p2pmsg.cli import arguments as kinds
-from p2pmsg.errors import BindError, EndpointError
+from p2pmsg.errors import translated
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.listener import Listener, StreamView
 
@@ -54,17 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
     datagram.require_checksum()
     endpoint = transports.parse_endpoint(arguments.endpoint)
     listener = Listener(mold=endpoint.scheme == "mold")
-    try:
+    with translated():
         receiver = transports.UdpReceiver(endpoint)
         try:
             receiver.connect()
             _listen(receiver, listener, arguments)
         finally:
             receiver.close()
-    except transports.EndpointError as error:
-        raise EndpointError(error) from error
-    except transports.BindError as error:
-        raise BindError(str(error), error.errno) from error
     return 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import transports
-from p2pmsg.errors import AdminRefusedError, EndpointError, TransportError
+from p2pmsg.errors import AdminRefusedError, TransportError, translated
 from p2pmsg.queue import frames, process_id
 from p2pmsg.queue.dead_letters import DeadLetter, dead_job_of, letter_of
 from p2pmsg.queue.journal.file import FileJournal, LogSettings
@@ -46,11 +46,9 @@ class LiveBox:
     def __init__(self, endpoint: str, timeout: float) -> None:
         self._timeout = timeout
         self._endpoint = endpoint
-        try:
+        with translated():
             self._client = transports.ZmqQueueClient(endpoint, context=transports.context())
             self._client.connect()
-        except transports.EndpointError as error:
-            raise EndpointError(error) from error
 
     def list(self) -> Sequence[DeadLetter]:
         """Return all, by sequence; `TimeoutError` where the pusher does not answer."""

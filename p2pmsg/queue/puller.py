@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import transports
 from p2pmsg.config import at_least, of_kind
-from p2pmsg.errors import ClosedError, EndpointError
+from p2pmsg.errors import ClosedError, translated
 from p2pmsg.queue.config import PullerConfig
 from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.job import Job
@@ -96,7 +96,7 @@ class Puller(ClosesAtOnce):
     def _connect(self, places: Sequence[transports.Endpoint]) -> None:
         process, now_ns = this_process(), _monotonic_ns()
         for place in places:
-            try:
+            with translated():
                 client = transports.ZmqQueueClient(
                     place,
                     context=transports.context(),
@@ -104,8 +104,6 @@ class Puller(ClosesAtOnce):
                 )
                 self._clients.append(client)
                 client.connect()
-            except transports.EndpointError as error:
-                raise EndpointError(error) from error
             # Not from a generator: forked children would have the same id.
             line = PullerLine(
                 secrets.randbits(64), self._name, self._config.prefetch, process, now_ns=now_ns

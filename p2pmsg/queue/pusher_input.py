@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import transports
 from p2pmsg.config import at_least, of_kind
-from p2pmsg.errors import BindError, ConfigError, EndpointError
+from p2pmsg.errors import ConfigError, translated
 from p2pmsg.publisher.batch import (
     PACKING_ERRORS,
     check_key,
@@ -54,12 +54,8 @@ def job_of(
 
 def bind(endpoint: str) -> transports.ZmqQueueServer:
     """Return a bound socket."""
-    try:
+    with translated():
         return transports.ZmqQueueServer(endpoint, context=transports.context())
-    except transports.EndpointError as error:
-        raise EndpointError(error) from error
-    except transports.BindError as error:
-        raise BindError(str(error), error.errno) from error
 
 
 def admin_refusal(admin: str, endpoint: str) -> str | None:

@@ -10,7 +10,7 @@ import zmq
 
 import transports
 from p2pmsg import control, wire
-from p2pmsg.errors import ClosedError, EndpointError
+from p2pmsg.errors import ClosedError, EndpointError, translated
 from p2pmsg.reader.announcements import WelcomeLine
 from p2pmsg.reader.membership import GroupMembers, Presence
 from p2pmsg.reader.relay_sessions import RelayList, SessionEntry
@@ -99,7 +99,7 @@ class RangeChannel:
 
     def address(self, text: str) -> transports.Endpoint:
         """Return where to ask for ranges; a wildcard host stands for the publisher's host."""
-        try:
+        with translated():
             address = transports.parse_endpoint(text)
             if address.is_wildcard and self.endpoint.has_port:
                 line = self._line
@@ -108,8 +108,6 @@ class RangeChannel:
             if address.scheme not in ("tcp", "ipc", "inproc"):
                 raise transports.EndpointError(text, "scheme", "it is not one of ZeroMQ's")
             return address.require_connectable()
-        except transports.EndpointError as error:
-            raise EndpointError(error) from error
 
     def meet(self, publisher: Presence) -> None:
         """Connect to the recovery channel of `publisher`."""

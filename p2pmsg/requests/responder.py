@@ -11,7 +11,7 @@ from typing import Any, Final, Self, TypeVar
 
 import transports
 from p2pmsg.config import at_least, check, check_busy_wait, whole
-from p2pmsg.errors import BindError, ClosedError, ConfigError, EndpointError
+from p2pmsg.errors import ClosedError, ConfigError, translated
 from p2pmsg.publisher.batch import check_size
 from p2pmsg.requests import frames
 from p2pmsg.requests.cache import ReplyCache, Request
@@ -93,14 +93,10 @@ class Responder(ClosesAtOnce):
         self._serving = threading.Lock()
         self._closed = False
         self._unusable = "it is closed"
-        try:
+        with translated():
             self._server = transports.ZmqQueueServer(
                 endpoint, context=transports.context(), busy_wait_us=busy_wait_us
             )
-        except transports.EndpointError as error:
-            raise EndpointError(error) from error
-        except transports.BindError as error:
-            raise BindError(str(error), error.errno) from error
         # Nobody gives credit here: who asks and never reads must not fill the memory.
         self._server.memory = transports.ReplyMemory()
         close_in_children(self)

@@ -1,11 +1,12 @@
 """A subscriber's lines, each by the scheme of its endpoint."""
 
 import threading
+from contextlib import ExitStack
 
 import transports
 from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
-from p2pmsg.errors import BindError, ConfigError, EndpointError
+from p2pmsg.errors import ConfigError, translated
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.datagram_line import DatagramLine
 from p2pmsg.sync.mold_line import MoldGroup, MoldLine
@@ -29,7 +30,7 @@ def open_lines(
     lock = threading.RLock()
     lines: list[transports.ZmqReceiver | DatagramLine] = []
     group: MoldGroup | None = None
-    try:
+    with translated(), ExitStack() as undo:
         for line, place in enumerate(places):
             if place.scheme == "mold":
                 if core.start.kind == "time":
@@ -40,16 +41,10 @@ def open_lines(
                 lines.append(DatagramLine(place, core, line, lock))
             else:
                 lines.append(make_receiver(place, topics, config))
+            undo.callback(lines[-1].close)
         for one in lines:
             one.connect()
-    except BaseException as error:
-        for one in lines:
-            one.close()
-        if isinstance(error, transports.EndpointError):
-            raise EndpointError(error) from error
-        if isinstance(error, transports.BindError):
-            raise BindError(str(error), error.errno) from error
-        raise
+        undo.pop_all()
     return SubscriberDriver(core, lines, places, lock)
 
 

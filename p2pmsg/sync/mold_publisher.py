@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import transports
 from p2pmsg.checks import check, whole
-from p2pmsg.errors import BindError, ClosedError, ConfigError, EndpointError
+from p2pmsg.errors import BindError, ClosedError, ConfigError, translated
 from p2pmsg.mold import codec
 from p2pmsg.mold.log import MoldLog
 from p2pmsg.mold.publisher_core import History, MoldPublisherCore
@@ -102,15 +102,11 @@ class MoldPublisher(ClosesAtOnce):
         self._closed = False
         self._lock = threading.Lock()
         self._bucket = TokenBucket(rate_limit_bytes_s, max(65_536, rate_limit_bytes_s // 100))
-        try:
+        with translated():
             at = transports.parse_endpoint(endpoint)
             if at.scheme != "mold":
                 raise ConfigError("endpoint", "mold://…", endpoint)
             self._udp = transports.UdpSender(at)
-        except transports.EndpointError as error:
-            raise EndpointError(error) from error
-        except transports.BindError as error:
-            raise BindError(str(error), error.errno) from error
         self._server = self._bind_server(at)
         self._log = self._open_log(log, name, at)
         self._core = MoldPublisherCore(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import transports
 from p2pmsg.config import PublisherConfig
-from p2pmsg.errors import BindError, ConfigError, EndpointError
+from p2pmsg.errors import ConfigError, translated
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
@@ -35,17 +35,12 @@ def open_publisher(
     log: "LogConfig | None",
 ) -> Opened:
     """Open all, or nothing; raises what `Publisher` says."""
-    try:
+    with translated(), ExitStack() as undo:
         places = parse_lines(endpoint)
         recovery_at = recovery_endpoint_of(places[0], recovery_endpoint)
-        with ExitStack() as undo:
-            opened = _open(name, places, recovery_at, config, log, undo)
-            undo.pop_all()
-            return opened
-    except transports.EndpointError as error:
-        raise EndpointError(error) from error
-    except transports.BindError as error:
-        raise BindError(str(error), error.errno) from error
+        opened = _open(name, places, recovery_at, config, log, undo)
+        undo.pop_all()
+        return opened
 
 
 def _open(

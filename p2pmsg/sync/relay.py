@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig
-from p2pmsg.errors import BindError, ClosedError, ConfigError, EndpointError, LogFailedError
+from p2pmsg.errors import (
+    ClosedError,
+    ConfigError,
+    LogFailedError,
+    translated,
+)
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import SESSIONS_MAX, RelayCore
 from p2pmsg.relay.metadata import RelayMemo
@@ -100,14 +105,9 @@ class Relay(ClosesItself):
         self._undelivered = self._loops_said = 0
         self._log_failure: str | None = None
         self._ended = threading.Event()
-        try:
-            with ExitStack() as undo:
-                self._open(endpoint, recovery_endpoint, settings, log, undo)
-                undo.pop_all()
-        except transports.EndpointError as error:
-            raise EndpointError(error) from error
-        except transports.BindError as error:
-            raise BindError(str(error), error.errno) from error
+        with translated(), ExitStack() as undo:
+            self._open(endpoint, recovery_endpoint, settings, log, undo)
+            undo.pop_all()
         self._source = SubscriberCore(
             topics=names,
             lines=len(places),

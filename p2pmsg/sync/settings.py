@@ -7,7 +7,13 @@ from typing import Any, Final, TypeVar
 
 import transports
 from p2pmsg.config import OnEnd, OnFull, PublisherConfig, SubscriberConfig, at_least, check
-from p2pmsg.errors import ClosedError, ConfigError, EndpointError, MessageError, P2PError
+from p2pmsg.errors import (
+    ClosedError,
+    ConfigError,
+    MessageError,
+    P2PError,
+    translated,
+)
 from p2pmsg.publisher.batch import PACKING_ERRORS, packing_error
 from p2pmsg.topics import check_topic
 from recovery import CursorConfig
@@ -123,10 +129,8 @@ def check_endpoints(endpoints: str | Sequence[str]) -> list[transports.Endpoint]
     texts = [endpoints] if isinstance(endpoints, str) else list(endpoints)
     if not texts:
         raise ConfigError("endpoints", "at least one endpoint", endpoints)
-    try:
+    with translated():
         return [transports.parse_endpoint(text).require_connectable() for text in texts]
-    except transports.EndpointError as error:
-        raise EndpointError(error) from error
 
 
 def check_topics(topics: str | Sequence[str] | None) -> list[str]:
