@@ -3,14 +3,13 @@
 It is the cursor's only I/O. All methods raise `OSError` where the operating system does.
 """
 
-import fcntl
 import os
 from io import FileIO
 from pathlib import Path
 from typing import Protocol
 
 from recovery.cursor import MAGIC, CursorLockedError
-from recovery.folder import make_folder
+from recovery.durable import lock_file, make_folder, sync_path, unlock_file
 
 
 class CursorStore(Protocol):
@@ -72,15 +71,10 @@ class CursorFileStore:
     def lock(self) -> None:
         """Make the folder if it is missing, and keep others away; `CursorLockedError`."""
         make_folder(os.path.dirname(self._path))
-        self._lock = FileIO(self._path + ".lock", "a")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException as error:
-            self._lock.close()
-            self._lock = None
-            if isinstance(error, BlockingIOError):
-                raise CursorLockedError("another subscriber has it") from error
-            raise
+            self._lock = lock_file(self._path + ".lock")
+        except BlockingIOError as error:
+            raise CursorLockedError("another subscriber has it") from error
 
     def read(self) -> bytes | None:
         """Return what the file holds, or None where there is none."""
@@ -115,11 +109,7 @@ class CursorFileStore:
 
     def sync_folder(self) -> None:
         """Force the renaming to the disk."""
-        folder = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_path(os.path.dirname(self._path))
 
     def append(self, data: bytes) -> None:
         """Write behind the file's end, where the last one who wrote or read has stopped."""
@@ -136,9 +126,8 @@ class CursorFileStore:
 
     def close(self) -> None:
         """Let go of the file and the lock; in a forked child, of its copies only."""
-        if self._lock is not None and not self._lock.closed and os.getpid() == self._owner_pid:
-            # A child that was forked just now may not have closed its copy yet.
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
+        if self._lock is not None and os.getpid() == self._owner_pid:
+            unlock_file(self._lock)
         for file in (self._file, self._new, self._lock):
             if file is not None:
                 file.close()

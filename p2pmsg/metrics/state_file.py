@@ -6,6 +6,7 @@ from pathlib import Path
 
 from p2pmsg.errors import ConfigError
 from p2pmsg.metrics.totals import ExactTotals, StateError
+from recovery.durable import sync_path
 
 
 class StateFile:
@@ -52,8 +53,4 @@ class StateFile:
             except OSError:
                 pass  # what went wrong before is what is told
             raise
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_path(self._path.parent)

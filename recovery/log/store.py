@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 from weakref import WeakSet
 
-from recovery.folder import make_folder
+from recovery.durable import make_folder
 from recovery.log.errors import FileDeletedError, LogLockedError, SyncFailedError, lacks_means
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")

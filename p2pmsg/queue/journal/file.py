@@ -5,7 +5,6 @@ about twice what it has to keep, and no copy is ever long. `journal` has the rec
 `journal_reading` the files' format.
 """
 
-import fcntl
 import logging
 import os
 import secrets
@@ -20,7 +19,7 @@ import msgspec
 from p2pmsg.config import at_least, check, whole
 from p2pmsg.errors import LogFailedError, LogInUseError
 from p2pmsg.queue.journal import records as records
-from p2pmsg.queue.journal.position import Position, PositionFile, sync_path
+from p2pmsg.queue.journal.position import Position, PositionFile
 from p2pmsg.queue.journal.reading import (
     apply_segment,
     packed,
@@ -31,7 +30,7 @@ from p2pmsg.queue.journal.reading import (
 )
 from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.journal.reservations import Marks
-from recovery.folder import make_folder
+from recovery.durable import lock_file, make_folder, sync_path, unlock_file
 
 _decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
 _LOCK: Final = "queue.lock"
@@ -111,12 +110,15 @@ class FileJournal:
         self._boot = boot
         self._folder = Path(settings.directory)
         make_folder(self._folder)
-        self._lock_fd = _lock(self._folder)
+        try:
+            self._lock = lock_file(self._folder / _LOCK)
+        except BlockingIOError as error:
+            raise LogInUseError(str(self._folder)) from error
         self._fd = -1
         self.is_always = settings.fsync == "always"
         self.written = self.synced = 0
         self.broken: str | None = None
-        self._position = PositionFile(self._folder, self._lock_fd)
+        self._position = PositionFile(self._folder, self._lock.fileno())
         try:
             self._position.read()
             self._sizes: dict[int, int] = {}
@@ -218,16 +220,14 @@ class FileJournal:
 
     def forget(self) -> None:
         """Close the files and nothing else, as a forked child does: the log is its parent's."""
-        for fd in (self._fd, self._lock_fd):
-            if fd >= 0:
-                os.close(fd)
-        self._fd = self._lock_fd = -1
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._lock.close()
         self._position.close()
 
     def _let_go(self) -> None:
-        if self._lock_fd >= 0:
-            # A child that was forked just now may not have closed its own copy yet.
-            fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
+        unlock_file(self._lock)
         self.forget()
 
     @property
@@ -480,13 +480,3 @@ class PendingSync:
         finally:
             if self._owns:
                 os.close(fd)
-
-
-def _lock(folder: Path) -> int:
-    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        raise LogInUseError(str(folder)) from error
-    return fd

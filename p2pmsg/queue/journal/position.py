@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from recovery.durable import sync_path
+
 NAME: Final = "queue.position"
 _MAGIC: Final = b"p2q1"
 _HEAD: Final = struct.Struct("!4sI?")
@@ -154,12 +156,3 @@ def _is_as_written(fd: int) -> bool:
     """
     status = os.fstat(fd)
     return status.st_mtime_ns == status.st_ctime_ns
-
-
-def sync_path(path: Path) -> None:
-    """Force a file, or the names in a folder, to the disk; raises `OSError`."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

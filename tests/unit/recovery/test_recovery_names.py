@@ -8,7 +8,7 @@ import recovery
 FILES = sorted(
     path
     for path in Path(recovery.__file__).parent.glob("*.py")
-    if path.name not in ("cursor_store.py", "folder.py")  # the cursor's only I/O, and folders
+    if path.name not in ("cursor_store.py", "durable.py")  # the only I/O, besides the log
 )
 IMPURE = {"time", "socket", "select", "threading", "asyncio", "zmq", "p2pmsg", "transports", "os"}
 

@@ -1,4 +1,4 @@
-"""A folder that was made is on the disk, and so are those above it."""
+"""Folders that were made are on the disk; a lock keeps others away until it is given back."""
 
 import os
 
@@ -6,7 +6,7 @@ import pytest
 
 import p2pmsg
 from recovery.cursor_store import CursorFileStore
-from recovery.folder import make_folder
+from recovery.durable import lock_file, make_folder, unlock_file
 
 
 def open_log(folder):
@@ -49,3 +49,20 @@ def test_folders_that_are_there_are_left_alone(tmp_path, forced, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_folder(".")
     assert forced == []
+
+
+def test_a_lock_is_had_once_and_given_back(tmp_path):
+    held = lock_file(tmp_path / "lock")
+    with pytest.raises(BlockingIOError):
+        lock_file(tmp_path / "lock")
+    unlock_file(held)
+    unlock_file(held)  # again, as after an exception
+    unlock_file(lock_file(tmp_path / "lock"))
+
+
+def test_a_lock_given_back_is_free_although_a_forked_child_has_a_copy(tmp_path):
+    held = lock_file(tmp_path / "lock")
+    copy = os.dup(held.fileno())
+    unlock_file(held)
+    unlock_file(lock_file(tmp_path / "lock"))
+    os.close(copy)
