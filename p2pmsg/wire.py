@@ -181,12 +181,12 @@ def stream_prefix(topic: str, session: int, flags: int = 0) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def lone_struct(prefix_bytes: int) -> struct.Struct:
+def single_struct(prefix_bytes: int) -> struct.Struct:
     """Return what reads a `stream_prefix`, `REST`, and how a body of one short value begins."""
     return struct.Struct(f"!{prefix_bytes}s{REST.format[1:]}I")
 
 
-LONE_BYTES: Final = 0x9491C400
+SINGLE_BYTES: Final = 0x9491C400
 """How a body of one value begins that is bytes, fewer than 256; the last byte is their number."""
 
 
@@ -330,23 +330,32 @@ def decode_others(frame: Frame, at: int) -> Columns:
     return [], timestamps, keys, headers
 
 
-NOT_PLAIN: Final = object()
 _PLAIN_BEGIN: Final = b"\x94\x91"
 _decode_value: Final = msgspec.msgpack.Decoder().decode
 
 
-def decode_plain(data: bytes, body_at: int) -> Any:
-    """Return the value of a body that has one and no other column, or `NOT_PLAIN`.
+def decode_one(
+    data: bytes, body_at: int, base_ns: int
+) -> tuple[Any, int, str | None, dict[str, Any] | None]:
+    """Return value, timestamp, key and headers of a body of one message; `FrameError` if malformed.
 
-    Decoding the columns takes 3.5 µs with cold caches, and this a fifth.
+    Decoding the columns takes 3.5 µs with cold caches, and a value alone a fifth.
     """
     at = body_at + 2
-    if data[body_at:at] != _PLAIN_BEGIN or not data.endswith(NO_COLUMNS, at + 1):
-        return NOT_PLAIN
-    try:
-        return _decode_value(memoryview(data)[at:-3])
-    except _WIRE_ERRORS:
-        return NOT_PLAIN
+    if data[body_at:at] == _PLAIN_BEGIN and data.endswith(NO_COLUMNS, at + 1):
+        try:
+            return _decode_value(memoryview(data)[at:-3]), base_ns, None, None
+        except _WIRE_ERRORS:
+            pass  # such as an array of one value that ends like that
+    if _count_of(data, body_at) != 1:
+        raise FrameError("count")
+    values, timestamps, keys, headers = decode_body(data, body_at, 1, base_ns)
+    return (
+        values[0],
+        base_ns if timestamps is None else timestamps[0],
+        None if keys is None else keys[0],
+        None if headers is None else headers[0],
+    )
 
 
 def topic_prefixes(topics: Iterable[str]) -> list[bytes]:

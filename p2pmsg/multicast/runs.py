@@ -1,6 +1,6 @@
-"""The short way of a train: datagrams of one stream that follow one another become one frame.
+"""The fast path of a train: datagrams of one stream that follow one another become one frame.
 
-A train of 45 datagrams costs 45 × 0.6 µs here, where the long way takes 45 × 6 µs. It takes frames
+A train of 45 datagrams costs 45 × 0.6 µs here, where the slow path takes 45 × 6 µs. It takes frames
 that say that they have values only (FLAG_PLAIN), so that their bodies can be put behind one another
 without decoding them.
 """
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from p2pmsg.multicast.datagram import TRAILER_BYTES, checksum
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.wire import ARRAY4, REST, SEQUENCE_MAX, Frame, values_header
-from recovery import Delivery
 
 if TYPE_CHECKING:
     from p2pmsg.subscriber.core import SubscriberCore
@@ -32,7 +31,7 @@ def take_run(
 ) -> int:
     """Take the datagrams from `at` on that are one run of `stream`; return where the next begins.
 
-    It returns `at` where it takes none: the first one is then to go the long way.
+    It returns `at` where it takes none: the first one is then to take the slow path.
     """
     raw = data.obj  # what the view is of, from its beginning on
     assert isinstance(raw, bytes | bytearray)
@@ -79,8 +78,7 @@ def take_run(
     if core.tally is not None:
         core.tally.note(line, stream, first, following - first, now_ns=now_ns)
     if stream.receiver.accept(first, following - first):
-        core.ready_bytes += len(frame.data)
-        core.ready.append((stream, Delivery(frame, first, 0, following - first)))
+        core.ready.append_frame(stream, frame)
     else:
         core._take(stream, frame, now_ns, repaired=False)
     return at

@@ -177,8 +177,8 @@ class Intake:
             self._look_ns = now_ns + _LOOK_NS
             self.note_sessions(now_ns=now_ns)
         moved = 0
-        while moved < count_max and source.ready:
-            stream, output = source.ready[0]
+        while moved < count_max and source.ready.entries:
+            stream, output = source.ready.entries[0]
             session = stream.peer.session
             if session not in relay.sessions:
                 self.note_sessions(now_ns=now_ns)
@@ -194,7 +194,7 @@ class Intake:
                 self._note_rewound(stream, output, now_ns)
             else:
                 relay.lose(session, stream.topic, output, now_ns=now_ns)
-            source.pop_ready()
+            source.ready.pop()
             moved += 1
         if relay.memo is not None:
             relay.memo.write(now_ns=now_ns)

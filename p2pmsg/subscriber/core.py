@@ -9,12 +9,14 @@ from random import Random
 
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.message import Message, MessageBatch
 from p2pmsg.multicast.receiver import GroupMember
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.joining import LineDesk
 from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.subscriber.ready import ReadyQueue
 from p2pmsg.subscriber.redundancy import LineTally
 from p2pmsg.subscriber.relays import RelayDesk
 from p2pmsg.subscriber.resume import Resume
@@ -25,12 +27,9 @@ from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.subscriber.window import ReceiveWindow
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import (
-    Delivery,
-    Loss,
     LossReason,
     RangeSet,
     ReceiverConfig,
-    Rewound,
 )
 
 _MS = 1_000_000
@@ -50,8 +49,7 @@ class SubscriberCore:
     """The state machine. Not thread-safe: the shell holds a lock around every call.
 
     Attributes:
-        ready: what is to be handed on, oldest first: (stream, Delivery or Loss).
-        ready_bytes: bytes of the frames in `ready`.
+        ready: what is to be delivered; the only exit.
         commands: what the shell is to do, oldest first.
         requests: (whose, frame) for the recovery channel of a session's publisher, or of a relay.
         invalid: frames that were dropped, by reason.
@@ -63,7 +61,6 @@ class SubscriberCore:
         sessions_unjoined: sessions that ended, or fell silent for good, before they were joined.
         cursor: where streams resume; None: nowhere.
         endings: sessions that are over, until the shell has reported them.
-        lone: the stream whose last message went past `ready`, until the shell has seen that.
         is_settled: whether the application is done with all of a closing session, asked before its
             publisher is told that it may go; None: to have received it is enough.
 
@@ -89,15 +86,13 @@ class SubscriberCore:
         self.config = config
         self.topics = topics
         self.start = start
-        self.ready: deque[tuple[Stream, Delivery[Frame] | Loss]] = deque()
-        self.ready_bytes = 0
         self.policy = policy or GapPolicy("wait")
         self.commands: deque[Command] = deque()
         self.requests: deque[tuple[int, bytes]] = deque()
         self.invalid: Counter[str] = Counter()
+        self.ready = ReadyQueue(self.policy, self.invalid)
         self.frames_received = self.frames_shed = 0
         self.cursor = cursor
-        self.lone: Stream | None = None
         self.is_settled: Callable[[Session], bool] | None = None
         self.endings: deque[Ending] = deque(maxlen=ENDINGS_MAX)
         shared = (index in datagram_lines for index in range(lines))
@@ -115,7 +110,7 @@ class SubscriberCore:
         self.tally = LineTally(self.lines, *waits_ns) if lines > 1 else None
         self.stream_table = StreamTable(
             config, self.receiver_config, start=start, policy=self.policy, cursor=cursor,
-            tally=self.tally, deliver=self._deliver, rng=rng,
+            tally=self.tally, deliver=self.ready.append, rng=rng,
         )  # fmt: skip
         self.gaps = self.stream_table.gaps
         self._last: Stream | None = None
@@ -138,7 +133,7 @@ class SubscriberCore:
     @property
     def bytes_held(self) -> int:
         """Bytes of frames that wait for the application, or for a repair."""
-        return self.ready_bytes + self.gaps.bytes_held
+        return self.ready.bytes_held + self.gaps.bytes_held
 
     @property
     def is_full(self) -> bool:
@@ -152,7 +147,7 @@ class SubscriberCore:
         It is read even while all room is taken by frames that wait for a repair: nothing else can
         make room then.
         """
-        return bool(self.ready) and self.is_full
+        return bool(self.ready.entries) and self.is_full
 
     def receive_frame(self, line: int, data: bytes, *, now_ns: int, shed: bool = False) -> None:
         """Take a frame from the data path; with `shed`, only note that its messages exist."""
@@ -167,10 +162,7 @@ class SubscriberCore:
                 following.sequence, following.count
             ):
                 state.heard_ns = peer.heard_ns = now_ns
-                self.ready_bytes += len(data)
-                self.ready.append(
-                    (stream, Delivery(following, following.sequence, 0, following.count))
-                )
+                self.ready.append_frame(stream, following)
                 return
         if state.refused_until_ns is not None:
             return
@@ -201,6 +193,29 @@ class SubscriberCore:
                 self.relays.note_unknown(line, now_ns)
             elif str(error) == "session" and not state.shared:
                 self.desk.note_stranger(line, now_ns)
+
+    def take_frame(
+        self, stream: Stream, data: bytes, count_max: int, batched: bool, now_ns: int
+    ) -> Message | MessageBatch | None:
+        """Take a frame from the only connection to the application at once.
+
+        None: it is to be given to `receive_frame`; see `ReadyQueue.take_frame`.
+        """
+        taken = self.ready.take_frame(stream, data, count_max, batched)
+        if taken is not None:
+            self.frames_received += 1
+            line = self.lines[0]
+            line.received += 1
+            line.heard_ns = stream.peer.heard_ns = now_ns
+        return taken
+
+    def stream_of(self, data: bytes) -> Stream | None:
+        """Return the stream that a frame begins like one of, if it is known."""
+        zero = data.find(b"\0", 0, wire.TOPIC_BYTES_MAX + 1)
+        if zero < 1:
+            return None
+        peer = self.peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
+        return None if peer is None else peer.streams.get(data[:zero].decode("utf-8", "replace"))
 
     @property
     def last_stream(self) -> Stream | None:
@@ -244,20 +259,6 @@ class SubscriberCore:
                 raise FrameError("kind")
         except FrameError as error:
             self.invalid[str(error)] += 1
-
-    def pop_ready(self) -> tuple[Stream, Delivery[Frame] | Loss] | None:
-        """Take out what is to be handed on next, or None."""
-        if not self.ready:
-            return None
-        stream, output = self.ready.popleft()
-        if isinstance(output, Delivery):
-            self.ready_bytes -= len(output.item.data)
-            if not output.late:
-                stream.given = output.sequence + output.count
-            stream.given_messages += output.count
-        elif not isinstance(output, Rewound):
-            stream.given = max(output.stop, stream.position)
-        return stream, output
 
     def pop_ending(self) -> Ending | None:
         """Take out a session that is over and all of which was delivered, or None."""
@@ -460,11 +461,6 @@ class SubscriberCore:
             frame.sequence, frame.count, len(frame.data), frame, now_ns=now_ns, repaired=repaired
         )
         self.stream_table.settle(stream)
-
-    def _deliver(self, stream: Stream, output: Delivery[Frame] | Loss) -> None:
-        if isinstance(output, Delivery):
-            self.ready_bytes += len(output.item.data)
-        self.ready.append((stream, output))
 
     def note_life(self, peer: Session, life: int, now_ns: int) -> bool:
         """Note which life of a publisher is heard of; True: it is another one."""

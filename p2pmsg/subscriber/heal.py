@@ -13,16 +13,16 @@ from recovery import Delivery, LossReason, Rewound
 
 def heal(core: SubscriberCore, *, now_ns: int) -> None:
     """Rewind every stream to what was handed on; it may be called again, should it be cut short."""
-    given: dict[int, tuple[int, int]] = {}
-    core.ready_bytes = 0
+    kept: dict[int, tuple[int, int]] = {}
+    core.ready.recount()
     for stream, output in list(core.ready):
-        before, messages = given.get(id(stream), (stream.given or 0, stream.given_messages))
+        delivered = stream.delivered_to or 0, stream.delivered_count
+        before, messages = kept.get(id(stream), delivered)
         if isinstance(output, Delivery):
-            core.ready_bytes += len(output.item.data)
             stop = output.sequence + output.count
-            given[id(stream)] = (max(stop, before), messages + output.count)
+            kept[id(stream)] = (max(stop, before), messages + output.count)
         elif not isinstance(output, Rewound):
-            given[id(stream)] = (max(output.stop, before), messages)
+            kept[id(stream)] = (max(output.stop, before), messages)
     core._last = None
     core.gaps.clear()
     core.stream_table.count = len(core.streams)
@@ -31,7 +31,8 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
     for stream in core.streams:
         stream.peer.gaps = 0
     for stream in core.streams:
-        _rewind(stream, *given.get(id(stream), (stream.given, stream.given_messages)), now_ns)
+        position = stream.delivered_to, stream.delivered_count
+        _rewind(stream, *kept.get(id(stream), position), now_ns)
         if stream.receiver.started or stream.peer.gone or not stream.peer.joined:
             pass
         elif core.member is not None and stream.peer.group is not None:

@@ -7,7 +7,7 @@ from p2pmsg.control import Heads, Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.message import Origin
 from p2pmsg.stats import StreamLedger
-from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, lone_struct, stream_prefix
+from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, single_struct, stream_prefix
 from recovery import Feedback, Loss, LossReason, RangeSet, ReceiverConfig, StreamReceiver
 
 MALFORMED_MAX: Final = 1024
@@ -280,8 +280,8 @@ class Stream:
 
     Attributes:
         conflated: messages in whose place newer ones of the same key were given.
-        given: up to where it was taken from the core, a message or a loss; None: from the start.
-        given_messages: how many messages were.
+        delivered_to: up to where the application took messages or losses; None: it took none.
+        delivered_count: how many messages it took.
         history: in a multicast, where it stood when it was joined.
         relayed: messages that were missing and came from a relay.
         malformed: messages whose frame turned out to be malformed; they count as lost.
@@ -292,7 +292,7 @@ class Stream:
         published: up to where its publisher's life that is known was, as it said itself.
         retired: it has ended, and another one has its place: the publisher has gone back.
         prefix: how its frames begin; `plain_prefix` those that have values only.
-        lone: reads `prefix`, the header behind it, and four bytes of the body.
+        single: reads `prefix`, the header behind it, and four bytes of the body.
         watched: whether repair ages may be waiting.
         unasked: there is nobody to ask for what is missing, so that it is given up soon.
         jump_max: by how many messages a frame may be ahead of what is known of, to be believed.
@@ -307,14 +307,13 @@ class Stream:
     __slots__ = (
         "confirmed",
         "conflated",
+        "delivered_count",
+        "delivered_to",
         "doubt_ns",
         "doubted",
-        "given",
-        "given_messages",
         "hinted",
         "history",
         "jump_max",
-        "lone",
         "malformed",
         "malformed_between",
         "peer",
@@ -328,6 +327,7 @@ class Stream:
         "relay_heads",
         "relayed",
         "retired",
+        "single",
         "topic",
         "unasked",
         "watched",
@@ -338,15 +338,15 @@ class Stream:
         self.topic = topic
         self.prefix = stream_prefix(topic, peer.session)
         self.plain_prefix = stream_prefix(topic, peer.session, FLAG_PLAIN)
-        self.lone = lone_struct(len(self.prefix))
+        self.single = single_struct(len(self.prefix))
         self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng, peer.feedback)
         self.history = self.probed = self.progress_ns = self.published = 0
         self.probed_early: tuple[int, ...] = ()
         self.relay_heads: dict[int, int] = {}
         self.retired = False
         self.conflated = 0
-        self.given: int | None = None
-        self.given_messages = self.relayed = 0
+        self.delivered_to: int | None = None
+        self.delivered_count = self.relayed = 0
         self.malformed: list[Loss] = []
         self.malformed_between = 0
         self.watched = self.unasked = self.doubted = False
@@ -366,8 +366,8 @@ class Stream:
 
     @property
     def position(self) -> int:
-        """The sequence behind what was taken from the core."""
-        return self.receiver.start if self.given is None else self.given
+        """The sequence after what was taken from the core."""
+        return self.receiver.start if self.delivered_to is None else self.delivered_to
 
     def ledger(self, waiting: int, committed: int | None = None) -> StreamLedger:
         """Return the ledger, where `waiting` of the messages handed on are not delivered yet."""

@@ -48,7 +48,7 @@ class Source(Protocol):
     _batch: MessageBatch | None
     _values: Any
 
-    def _set_active(self, stream: Stream | None, batch: MessageBatch | None) -> None: ...
+    def _clear_active(self) -> None: ...
 
     def receive(self, timeout: float | None = None) -> Message:
         """Return the next message."""
@@ -114,11 +114,11 @@ class Commits:
         source, core = self._source, self._core
         with self._core_lock:
             self._hand = None
-            if core.lone is not None:
-                self.touched.add(core.lone)
-                core.lone = None
+            if core.ready.single is not None:
+                self.touched.add(core.ready.single)
+                core.ready.single = None
             if source._stream is not None and not source._values.__length_hint__():
-                source._set_active(None, None)
+                source._clear_active()
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -130,7 +130,7 @@ class Commits:
         source = self._source
         stream, touched = source._stream, self.touched
         durable = self._fsync == "always"
-        alone = stream in touched and len(touched) == 1 and self._core.lone is None
+        alone = stream in touched and len(touched) == 1 and self._core.ready.single is None
         if stream is None or not alone or stream.retired:
             self.commit_returned(durable=durable)
             return
@@ -259,8 +259,8 @@ class Commits:
 
     def _commit(self, *, in_hand: bool, durable: bool) -> None:
         with self._core_lock:
-            if self._core.lone is not None:
-                self.touched.add(self._core.lone)
+            if self._core.ready.single is not None:
+                self.touched.add(self._core.ready.single)
             positions = {stream: self._returned(stream) for stream in self.touched}
             held = None if in_hand else self._held()
             if held is not None:
@@ -282,7 +282,7 @@ class Commits:
 
     def _held(self) -> tuple[Stream, int] | None:
         """Return the stream of what is in hand and its first sequence; the core's lock is held."""
-        source, hand, lone = self._source, self._hand, self._core.lone
+        source, hand, single = self._source, self._hand, self._core.ready.single
         stream, values = source._stream, source._values
         total = 1 if source._batch is None else len(source._batch)
         left = int(values.__length_hint__())
@@ -292,7 +292,7 @@ class Commits:
             if isinstance(source._batch, ConflatedBatch):
                 return stream, source._batch.sequences[total - left - 1]
             return stream, stream.position - left - 1
-        return None if lone is None else (lone, lone.position - 1)
+        return None if single is None else (single, single.position - 1)
 
     def _write(self, positions: Iterable[tuple[Stream, int]], *, durable: bool) -> None:
         with self._translated():

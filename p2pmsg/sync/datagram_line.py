@@ -107,7 +107,7 @@ class DatagramLine:
             taken += 1
             with self._lock:
                 self._give(*received, shed=shed)
-            if core.ready and not shed:
+            if core.ready.entries and not shed:
                 break  # somebody waits for it; the kernel keeps the rest
         while (answer := udp.receive_back()) is not None:
             taken += 1
@@ -121,7 +121,7 @@ class DatagramLine:
     def receive_wait(self, timeout_ms: int) -> bytes | None:
         """Wait; return a frame of the last stream that came alone. What else comes, the core gets.
 
-        It is for the short ways of `p2pmsg.sync.receiving`.
+        It is for the fast path of `p2pmsg.sync.receiving`.
         """
         if not self.wait(timeout_ms):
             return None

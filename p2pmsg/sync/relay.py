@@ -324,7 +324,7 @@ class Relay(ClosesItself):
     def _receive(self) -> None:
         receiving = self._receiving
         with receiving.io_lock:
-            if not self._source.ready:
+            if not self._source.ready.entries:
                 receiving.round(_WAIT_MS)
 
     def _move(self) -> bool:

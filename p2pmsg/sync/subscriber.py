@@ -24,17 +24,17 @@ from p2pmsg.errors import (
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.start import parse_start
 from p2pmsg.stats import SubscriberStats
-from p2pmsg.subscriber.conflation import ConflatedBatch, Folded, fold
+from p2pmsg.subscriber.conflation import ConflatedBatch
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.fast_path import take_lone
+from p2pmsg.subscriber.decoded import batch_of
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.sync.commits import Commit, Commits, EachCommitted, check_commit, open_cursor
-from p2pmsg.sync.freshness import Freshest, messages_of_batch
+from p2pmsg.sync.freshness import Freshest
 from p2pmsg.sync.iteration import iterate, waiter
 from p2pmsg.sync.lifecycle import close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lines import open_lines
-from p2pmsg.sync.receiving import receive_active, receive_short, receive_whole
+from p2pmsg.sync.receiving import receive_frame
 from p2pmsg.sync.settings import (
     check_endpoints,
     check_name,
@@ -43,13 +43,13 @@ from p2pmsg.sync.settings import (
     cursor_config,
     subscriber_config,
 )
-from p2pmsg.sync.subscriber_parts import batch_of, deadline, read, read_single
+from p2pmsg.sync.subscriber_parts import deadline
 from p2pmsg.sync.subscriber_stats import subscriber_stats
-from p2pmsg.wire import Frame, FrameError
-from recovery import CursorConfig, Delivery, Loss, Rewound
+from recovery import CursorConfig, Loss, Rewound
 
 _MS = 1_000_000
 _WAIT_MS = 1000
+_COUNT_MAX = 2**32
 _NOTHING: Iterator[Message] = iter(())
 _NO_VALUES: Iterator[Any] = iter([])
 _log = logging.getLogger("p2pmsg")
@@ -197,8 +197,8 @@ class Subscriber:
         deadline_ns = deadline(timeout)
         if self._commits is not None:
             self._commits.asked()
-        if lone := receive_short(self._core, self._driver, deadline_ns, take_lone, 1):
-            return lone
+        if single := receive_frame(self, deadline_ns, 1, False):
+            return single
         while True:  # another thread may be quicker
             self._advance(timeout, deadline_ns)
             for message in self._active:
@@ -224,39 +224,47 @@ class Subscriber:
             self._commits.asked()
         while True:
             taken = None if self._values is _NO_VALUES else self._take_batch(count_max)
-            if taken := taken or receive_whole(self._core, self._driver, deadline_ns, count_max):
+            if not taken and self._driver.takes_batches:
+                taken = receive_frame(self, deadline_ns, count_max, True)
+            if taken:
                 return taken
-            self._advance(timeout, deadline_ns)
+            self._advance(timeout, deadline_ns, count_max)
 
     def _take_batch(self, count_max: int) -> MessageBatch | None:
-        """Return what is left of the active batch, at most `count_max`; None where nothing is."""
-        whole: MessageBatch | None = None
-        at = 0
+        """Return what is left of the active batch, or put it back if that is above `count_max`."""
+        rest: list[Any] = []
+        stream, batch = self._stream, self._batch
         try:
             with self._driver.lock:
                 if isinstance(self._active, Freshest):
                     self._active.renew()
-                stream, batch, values = self._stream, self._batch, self._values
-                at = 0 if batch is None else len(batch) - values.__length_hint__()
-                # All of the iterator, so that whoever else has it (a loop, a thread) gets none.
-                rest = [] if self._closed else list(values)
-                if not rest:
-                    self._set_active(None, None)
+                stream, batch = self._stream, self._batch
+                if not self._closed:
+                    # All of it, so that a loop or a thread that iterates over it gets none.
+                    rest.extend(self._values)
+                if stream is None or not rest:
+                    self._clear_active()
                     return None
                 whole = batch if batch is not None else batch_of(rest[0])
-                total = len(whole)
-                at = total - len(rest)
-                stop = min(total, at + count_max)
-                taken = whole.part(at, stop)
-                self._set_active(stream, whole.part(stop, total) if stop < total else None)
-                if self._commits is not None and stream is not None:
+                if len(rest) > count_max:
+                    self._put_back(stream, whole, len(rest))
+                    return None
+                self._clear_active()
+                taken = whole.part(len(whole) - len(rest), len(whole))
+                if self._commits is not None:
                     self._commits.hand_out(stream, taken.sequence)
             return taken
         except BaseException:
-            if whole is not None:  # Ctrl-C: put back what was not returned
+            if stream is not None and rest:  # Ctrl-C: what was not returned comes again
                 with self._driver.lock:
-                    self._set_active(self._stream or stream, whole.part(at, len(whole)))
+                    whole = batch if batch is not None else batch_of(rest[0])
+                    self._put_back(stream, whole, len(rest))
             raise
+
+    def _put_back(self, stream: Stream, batch: MessageBatch, left: int) -> None:
+        """Put back the last `left` messages of the active batch; the core's lock is held."""
+        self._core.ready.put_back(stream, batch, left)
+        self._clear_active()
 
     def commit(self, message: Message | MessageBatch | None = None) -> None:
         """Note durably that messages are processed, so that they do not come after a restart.
@@ -323,9 +331,14 @@ class Subscriber:
     ) -> None:
         self._close(in_hand=error is None)
 
-    def _advance(self, timeout: float | None, deadline_ns: int | None = None) -> None:
+    def _advance(
+        self,
+        timeout: float | None,
+        deadline_ns: int | None = None,
+        count_max: int = _COUNT_MAX,
+    ) -> None:
         """Make a batch with messages the active one, doing I/O until there is one."""
-        driver, commits = self._driver, self._commits
+        driver, commits, ready = self._driver, self._commits, self._core.ready
         if commits is not None:
             commits.asked()
         while True:
@@ -333,7 +346,9 @@ class Subscriber:
                 raise ClosedError("the subscriber")
             if commits is not None and commits.newcomers:
                 commits.record()
-            if receive_active(self, deadline_ns) or self._activate():
+            if driver.takes_batches and receive_frame(self, deadline_ns, count_max, False, True):
+                return
+            if self._activate(count_max):
                 return
             wait_ms = _WAIT_MS
             if deadline_ns is not None:
@@ -342,87 +357,52 @@ class Subscriber:
             with driver.io_lock:
                 if self._closed:
                     continue
-                if not self._core.ready or (commits is not None and commits.joining):
+                if not ready.entries or (commits is not None and commits.joining):
                     driver.read(wait_ms)
-            ready = self._core.ready and not (commits is not None and commits.joining)
-            if deadline_ns is not None and wait_ms == 0 and not ready:
+            has_next = ready.entries and not (commits is not None and commits.joining)
+            if deadline_ns is not None and wait_ms == 0 and not has_next:
                 raise TimeoutError(f"no message within {timeout} s")
 
-    def _activate(self) -> bool:
+    def _activate(self, count_max: int) -> bool:
         """Take from the core what is ready: True when there are messages."""
-        core, commits = self._core, self._commits
+        core, commits, ready = self._core, self._commits, self._core.ready
         if core.endings:
             self._report_endings()
-        if not core.ready:
+        if not ready.entries:
             return bool(self._values.__length_hint__())
         while not self._closed:
             with self._driver.lock:
                 if self._values.__length_hint__():
                     return True
-                if not core.ready or (commits is not None and commits.newcomers):
+                if not ready.entries or (commits is not None and commits.newcomers):
                     return False
-                if self._policy.any_conflates and self._policy.conflates(core.ready[0][0].topic):
-                    fold(core, core.ready[0][0])
-                stream, output = core.ready[0]
                 if commits is not None:
-                    commits.touched.add(stream)
-                if not isinstance(output, Delivery):
-                    core.pop_ready()
-                    self._note_loss(stream, output)
-                elif self._open_batch(stream, output):
-                    return True
+                    commits.touched.add(ready.entries[0][0])
                 else:
-                    core.pop_ready()
-                    output = stream.note_malformed(output.sequence, output.count)
-                    self._note_loss(stream, output)
-            self._report(stream, output)
+                    self._batch = None  # two would not fit in the processor's cache
+                now_ns = time.monotonic_ns() if self._policy.any_conflates else 0
+                taken = ready.take(count_max, now_ns=now_ns)
+                if taken is None:
+                    return False
+                stream, loss, batch, values, messages = taken
+                if loss is None:
+                    # No call since `take`, so that Ctrl-C comes before it all or after it all.
+                    self._stream, self._batch, self._values, self._active = (
+                        stream, batch, values, messages,
+                    )  # fmt: skip
+                    if isinstance(batch, ConflatedBatch):
+                        self._active = Freshest(self, stream, messages, values)
+                    return True
+                if commits is not None:
+                    commits.hand_out(stream, loss.start)
+            self._report(stream, loss)
             if core.endings:
                 self._report_endings()
         return False
 
-    def _open_batch(self, stream: Stream, output: Delivery[Frame]) -> bool:
-        """Make the first of what is ready the active batch; False where it is malformed."""
-        core, frame = self._core, output.item
-        batch: MessageBatch | None = None
-        if self._commits is None:
-            self._batch = None  # two would not fit in the processor's cache
-        try:
-            if isinstance(frame, Folded):
-                batch = ConflatedBatch(frame.messages)
-                values = iter(batch.values)
-                active = messages_of_batch(self, stream, batch, values)
-            elif frame.count == 1 and not output.late:
-                values = active = iter((read_single(stream, frame),))
-            else:
-                batch = read(stream, output)
-                values = iter(batch.values)
-                active = batch.iterate(values)
-        except FrameError as error:
-            core.invalid[str(error)] += 1
-            return False
-        size, given = len(frame.data), stream.given_messages + output.count
-        stop = stream.given if output.late and stream.given else output.sequence + output.count
-        conflated = output.count - frame.count if isinstance(frame, Folded) else 0
-        # No call in between, so that Ctrl-C comes before it all or behind it all.
-        self._stream, self._batch, self._values, self._active = stream, batch, values, active
-        stream.given, stream.given_messages = stop, given
-        stream.conflated += conflated
-        core.ready_bytes -= size
-        core.ready.popleft()
-        return True
-
-    def _set_active(self, stream: Stream | None, batch: MessageBatch | None) -> None:
-        if batch is None:
-            self._stream, self._batch = None, None
-            self._values, self._active = _NO_VALUES, _NOTHING
-            return
-        values = iter(batch.values)
-        active = messages_of_batch(self, stream, batch, values)
-        self._stream, self._batch, self._values, self._active = stream, batch, values, active
-
-    def _note_loss(self, stream: Stream, loss: Loss) -> None:
-        if self._commits is not None:
-            self._commits.hand_out(stream, loss.start)
+    def _clear_active(self) -> None:
+        self._stream = self._batch = None
+        self._values, self._active = _NO_VALUES, _NOTHING
 
     def _report(self, stream: Stream, loss: Loss) -> None:
         rewound = isinstance(loss, Rewound)

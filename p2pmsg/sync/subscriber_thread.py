@@ -9,7 +9,6 @@ import zmq
 import transports
 from p2pmsg.errors import ClosedError, TransportError
 from p2pmsg.stats import LineStats
-from p2pmsg.subscriber.conflation import make_room
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.heal import heal
@@ -54,11 +53,10 @@ class SubscriberDriver:
         last_round_ns: when somebody last looked at the sockets.
         late_ns: from when on the thread lacks the interpreter: it should have had its turn before.
             Not where a line is UDP, which is not kept waiting.
-        sole: the only socket that messages come from, or None; no repairs are awaited from others
-            while there is a `steady`.
-        steady: the stream whose frames come one behind the other with nothing else to be done, or
-            None where that is to be found out.
-        takes_whole: whether a frame's messages are handed on all together.
+        zmq_receiver: the only socket that messages come from, if it is ZeroMQ's; else None.
+        followed: the stream whose frames come one after the other with nothing else to be done and
+            no repairs to wait for, or None where that is to be found out.
+        takes_batches: whether the fast path takes a frame of several messages.
 
     """
 
@@ -82,11 +80,11 @@ class SubscriberDriver:
         self.commits: Commits | None = None
         self.last_round_ns, self.late_ns = 0, _NEVER_NS
         only = receivers[0] if len(receivers) == 1 else None
-        self.sole = only if isinstance(only, transports.ZmqReceiver) else None
+        self.zmq_receiver = only if isinstance(only, transports.ZmqReceiver) else None
         self._has_datagrams = any(isinstance(one, DatagramLine) for one in receivers)
         self._feeds = [one for one in receivers if isinstance(one, MoldLine)]
-        self.steady: Stream | None = None
-        self.takes_whole = core.cursor is None and not core.policy.any_conflates
+        self.followed: Stream | None = None
+        self.takes_batches = core.cursor is None and not core.policy.any_conflates
         self._full_since_ns: int | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="p2pmsg-subscriber", daemon=True)
@@ -127,7 +125,7 @@ class SubscriberDriver:
         """Do I/O once, waiting at most `wait_ms` for something to come; `io_lock` is held."""
         core = self._core
         now_ns = time.monotonic_ns()
-        self.last_round_ns, self.steady = now_ns, None
+        self.last_round_ns, self.followed = now_ns, None
         if self.hurt:
             self.heal()
         deadline_ns = core.next_deadline_ns()
@@ -140,7 +138,7 @@ class SubscriberDriver:
         wait_ms = max(0, min(wait_ms, _SLICE_MS, -((now_ns - deadline_ns) // _MS)))
         if core.is_full and core.policy.any_conflates:
             with self.lock:
-                make_room(core)
+                core.ready.fold_all()
         if core.is_full:
             self._round_while_full(wait_ms)
             return
@@ -164,7 +162,7 @@ class SubscriberDriver:
         self._poll(wait_ms)
         self._take_all()
 
-    def sole_receiver(self) -> transports.ZmqReceiver | DatagramLine | None:
+    def only_receiver(self) -> transports.ZmqReceiver | DatagramLine | None:
         """Return the only socket that anything can come from; None where there are several."""
         receivers = self._receivers
         if len(receivers) != 1 or self._core.is_full or self._clients_awaited():
@@ -269,7 +267,7 @@ class SubscriberDriver:
         stalls = [peer.stall_ms for peer in self._core.peers.values() if peer.stall_ms >= 0]
         shed = bool(stalls) and now_ns - self._full_since_ns > min(stalls) * _MS
         # A multicast repairs over the lines, so they are read while it is repairs that lack.
-        shed |= self._core.member is not None and not self._core.ready
+        shed |= self._core.member is not None and not self._core.ready.entries
         if not self._take_all(lines=shed, shed=shed):
             time.sleep(min(wait_ms, 5) / 1000)
 

@@ -297,7 +297,7 @@ class SimulatedSubscriber:
             self.cursor.record(core, hurried=True)
             if core is not self.core:
                 return 0
-        while (ready := core.pop_ready()) is not None:
+        while (ready := core.ready.pop()) is not None:
             self._network.note(f"{self.name} reads {ready[0].topic} {_describe(ready[1])}")
             self.hand_over(*ready)
             count += 1

@@ -73,7 +73,7 @@ class Joiner:
         for session, client in self.clients.items():
             while (reply := client.receive()) is not None:
                 core.receive_reply(session, reply, now_ns=now_ns)
-        while (ready := core.pop_ready()) is not None:
+        while (ready := core.ready.pop()) is not None:
             self.delivered += ready[1].count
         if now_ns >= core.next_deadline_ns():
             core.handle_timer(now_ns=now_ns)

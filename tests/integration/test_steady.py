@@ -110,7 +110,7 @@ def test_closing_in_the_middle_ends_the_loop(flood, followed):
 
 @pytest.fixture(params=[False, True], ids=["", "cursor"])
 def crowded(request, flood, tmp_path):
-    """A busy subscriber; with a cursor its frames go the long way."""
+    """A busy subscriber; with a cursor its frames go the slow path."""
     options = {"cursor": CursorConfig(tmp_path / "cursor", fsync="never")} if request.param else {}
     return flood("a", **options)[1]
 
@@ -167,9 +167,9 @@ def test_behind_a_round_of_another_thread_it_is_asked_anew_what_is_to_be_done(fl
     _, subscriber = flood("a")
     driver = subscriber._driver
     end = time.monotonic() + DEADLINE_S
-    while driver.steady is None and time.monotonic() < end:
+    while driver.followed is None and time.monotonic() < end:
         subscriber.receive_many(timeout=20)
-    assert driver.steady is not None
+    assert driver.followed is not None
     with driver.io_lock:
         driver.round(0)
-    assert driver.steady is None
+    assert driver.followed is None

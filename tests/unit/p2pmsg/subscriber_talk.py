@@ -96,8 +96,8 @@ class Talk:
     def read(self):
         """Take out what is ready: (topic, sequence, count), or a loss."""
         found = []
-        while (ready := self.core.pop_ready()) is not None:
-            stream, output = ready
+        while (taken := self.core.ready.pop()) is not None:
+            stream, output = taken
             if isinstance(output, Delivery):
                 found.append((stream.topic, output.sequence, output.count))
             else:

@@ -9,9 +9,8 @@ from p2pmsg.mold.feed import MoldFeed
 from p2pmsg.mold.sessions import MoldSessions
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.sync.subscriber_parts import read
 from p2pmsg.wire import Frame, Kind
-from recovery import Delivery, NackConfig
+from recovery import NackConfig
 
 MS = 1_000_000
 NAME = b"S1".ljust(10)
@@ -95,12 +94,11 @@ class Feeds:
     def taken(self):
         """Take out what is handed on: values, and losses as (start, stop, reason)."""
         found = []
-        while (ready := self.core.pop_ready()) is not None:
-            stream, output = ready
-            if isinstance(output, Delivery):
-                found += read(stream, output).values
-            else:
-                found.append((output.start, output.stop, output.reason.value))
+        while (taken := self.core.ready.take()) is not None:
+            _, loss, _, _, messages = taken
+            found += [message.value for message in messages]
+            if loss is not None:
+                found.append((loss.start, loss.stop, loss.reason.value))
         return found
 
     def endings(self):

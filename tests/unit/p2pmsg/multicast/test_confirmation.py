@@ -150,7 +150,7 @@ def echo(member, peer, *heads):
 
 
 def outputs(member, topic):
-    found = iter(member.core.pop_ready, None)
+    found = iter(member.core.ready.pop, None)
     return [
         (out.sequence, out.count) if isinstance(out, Delivery)
         else (out.start, out.stop, out.reason.value)

@@ -58,11 +58,10 @@ def give(core, frames, size=0):
 
 def delivered(core):
     values = []
-    while (ready := core.pop_ready()) is not None:
-        output = ready[1]
-        assert isinstance(output, Delivery), output
-        column = wire.decode_columns(output.item)[0]
-        values += column[output.skip : output.skip + output.count]
+    while (taken := core.ready.take()) is not None:
+        _, loss, _, _, messages = taken
+        assert loss is None
+        values += [message.value for message in messages]
     return values
 
 

@@ -74,7 +74,7 @@ class Member:
         )
 
     def read(self):
-        while self.core.pop_ready() is not None:
+        while self.core.ready.take() is not None:
             pass
 
 

@@ -1,6 +1,6 @@
 """Folding what waits for a slow reader."""
 
-from p2pmsg.subscriber.conflation import Folded, fold
+from p2pmsg.subscriber.decoded import DecodedFrame
 from recovery import Delivery, Loss
 from tests.unit.p2pmsg.frames import refused
 from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
@@ -8,7 +8,7 @@ from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
 
 def ready(talk):
     return [
-        (output.sequence, output.count, len(output.item.messages))
+        (output.sequence, output.count, len(output.item.batch))
         if isinstance(output, Delivery)
         else (output.start, output.stop)
         for _, output in talk.core.ready
@@ -17,7 +17,7 @@ def ready(talk):
 
 def fold_all(talk):
     (stream,) = talk.core.streams
-    fold(talk.core, stream)
+    talk.core.ready.fold(stream)
     return stream
 
 
@@ -28,10 +28,10 @@ def test_what_is_ready_comes_down_to_the_newest_of_each_key():
     fold_all(talk)
 
     ((stream, output),) = talk.core.ready
-    assert isinstance(output.item, Folded)
+    assert isinstance(output.item, DecodedFrame)
     assert (output.sequence, output.count) == (0, 6)
-    assert [message.sequence for message in output.item.messages] == [5]  # they have no keys
-    assert talk.core.ready_bytes == len(output.item.data)
+    assert output.item.batch.sequences == [5]  # they have no keys
+    assert talk.core.ready.bytes_held == output.item.size > 0
     assert talk.read() == [("t", 0, 6)]
     assert stream.position == 6
 
@@ -45,7 +45,7 @@ def test_a_loss_stays_between_what_came_before_it_and_what_came_after():
 
     assert ready(talk) == [(0, 4, 1), (4, 6), (6, 4, 1)]
     positions = []
-    while talk.core.pop_ready() is not None:
+    while talk.core.ready.take() is not None:
         positions.append(stream.position)
     assert positions == [4, 6, 10]
 
@@ -68,5 +68,5 @@ def test_what_is_malformed_is_a_loss_in_its_place():
     fold_all(talk)
 
     assert ready(talk) == [(0, 2, 1), (2, 4), (4, 2, 1)]
-    assert isinstance(talk.core.ready[1][1], Loss)
+    assert isinstance(list(talk.core.ready)[1][1], Loss)
     assert sum(talk.core.invalid.values()) == 1

@@ -1,11 +1,10 @@
-"""The short ways give what the long way gives, or leave the frame to it, untouched."""
+"""The fast path gives what `receive_frame` and `take` give, or leaves the frame to them."""
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from p2pmsg.message import Message
-from p2pmsg.subscriber.fast_path import take_lone, take_whole
 from p2pmsg.wire import Frame, decode_columns
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
@@ -13,12 +12,16 @@ from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
 COUNT_MAX = 3
 
 
-def lone(core, stream, frame):
-    return take_lone(core, stream, frame, 7)
+def single(core, stream, frame):
+    return core.take_frame(stream, frame, 1, False, 7)
 
 
-def whole(core, stream, frame):
-    return take_whole(core, stream, frame, 7, COUNT_MAX)
+def batch(core, stream, frame):
+    return core.take_frame(stream, frame, COUNT_MAX, True, 7)
+
+
+def either(core, stream, frame):
+    return core.take_frame(stream, frame, COUNT_MAX, False, 7)
 
 
 def joined(**options):
@@ -30,36 +33,37 @@ def joined(**options):
 
 
 def ledger(stream):
-    return stream.ledger(0), stream.given, stream.given_messages
+    return stream.ledger(0), stream.delivered_to, stream.delivered_count
 
 
-@pytest.mark.parametrize(("take", "count"), [(lone, 1), (whole, 1), (whole, COUNT_MAX)])
-def test_the_next_frame_is_taken_and_counted_as_the_long_way_does(take, count):
-    short, stream = joined()
-    long, other = joined()
-    taken = take(short.core, stream, data(5, count))
-    long.hear(data(5, count))
+@pytest.mark.parametrize(
+    ("take", "count"),
+    [(single, 1), (batch, 1), (batch, COUNT_MAX), (either, 1), (either, COUNT_MAX)],
+)
+def test_the_next_frame_is_taken_and_counted_as_the_slow_path_does(take, count):
+    fast, stream = joined()
+    slow, other = joined()
+    taken = take(fast.core, stream, data(5, count))
+    slow.hear(data(5, count))
 
-    assert long.read() == [("t", 5, count)]
+    assert slow.read() == [("t", 5, count)]
     messages = [taken] if isinstance(taken, Message) else list(taken)
     assert [message.sequence for message in messages] == [*range(5, 5 + count)]
     assert {(m.topic, m.value, m.publisher, m.timestamp_ns) for m in messages} == {
         ("t", b"x", "feed", 1000)
     }
     assert ledger(stream) == ledger(other)
-    assert short.core.frames_received == long.core.frames_received
-    assert short.core.lines[0].heard_ns == 7
-    assert not short.core.ready
-    assert short.core.ready_bytes == 0
+    assert fast.core.frames_received == slow.core.frames_received
+    assert fast.core.lines[0].heard_ns == 7
+    assert not fast.core.ready
+    assert fast.core.ready.bytes_held == 0
 
 
-def test_all_columns_of_a_whole_frame_come_along():
+def test_all_columns_of_a_frame_come_along():
     talk, stream = joined()
     columns = ([1, 2], ["a", None], [None, {"h": 1}])
-    batch = take_whole(
-        talk.core, stream, frames.data([1, {"k": 2}], sequence=5, columns=columns), 7, COUNT_MAX
-    )
-    first, second = batch
+    frame = frames.data([1, {"k": 2}], sequence=5, columns=columns)
+    first, second = batch(talk.core, stream, frame)
     assert (first.value, first.key, first.headers, first.timestamp_ns) == (1, "a", None, 1001)
     assert (second.value, second.key, second.headers) == ({"k": 2}, None, {"h": 1})
 
@@ -80,17 +84,17 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("take", [lone, whole])
+@pytest.mark.parametrize("take", [single, batch, either])
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_not_the_next_frame_is_left_to_the_long_way(take, what):
+def test_what_is_not_the_next_frame_is_left_to_the_slow_path(take, what):
     talk, stream = joined()
     before = ledger(stream), talk.core.frames_received
     assert take(talk.core, stream, REFUSED[what]) is None
     assert (ledger(stream), talk.core.frames_received) == before
 
 
-@pytest.mark.parametrize(("take", "count"), [(lone, 2), (whole, COUNT_MAX + 1)])
-def test_more_messages_than_are_wanted_are_left_to_the_long_way(take, count):
+@pytest.mark.parametrize(("take", "count"), [(single, 2), (batch, COUNT_MAX + 1)])
+def test_more_messages_than_are_wanted_are_left_to_the_slow_path(take, count):
     talk, stream = joined()
     assert take(talk.core, stream, data(5, count)) is None
     talk.hear(data(5, count))
@@ -112,31 +116,36 @@ bodies = st.one_of(
 @example(b"\x94\x91\xc5\x00\xff" + b"v" * 255 + b"\xc0\xc0\xc0")  # longer than it need be
 @example(b"\x94\x91\xc4\x00\xc0\xc0\xc0")
 @example(b"\x94\x91\xc4\x00\xc0\xc0")
-def test_a_lone_message_is_read_as_the_long_way_reads_it_or_not_at_all(body):
+def test_a_single_message_is_read_as_the_slow_path_reads_it_or_not_at_all(body):
     talk, stream = joined()
     frame = frames.header(sequence=5, body=body)
-    message = lone(talk.core, stream, frame)
+    message = single(talk.core, stream, frame)
     if message is not None:
         (value,), *others = decode_columns(Frame(frame))
-        assert (message.value, others) == (value, [None, None, None])
+        base, found = 0, (message.timestamp_ns, message.key, message.headers)
+        assert message.value == value
         assert type(message.value) is type(value)
+        assert found == tuple(
+            other if column is None else column[0]
+            for column, other in zip(others, (base, None, None), strict=True)
+        )
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5), st.booleans()), max_size=12))
-def test_mixed_with_the_long_way_each_message_comes_once_and_in_order(arrivals):
-    """Frames in any order, some of them offered to the short way first, as the shell does."""
-    short, stream = joined()
-    long, other = joined()
+def test_mixed_with_the_slow_path_each_message_comes_once_and_in_order(arrivals):
+    """Frames in any order, some of them offered to the fast path first, as the shell does."""
+    fast, stream = joined()
+    slow, other = joined()
     got, due = [], []
     for at, count, hurried in arrivals:
         frame = data(5 + at, count)
-        taken = whole(short.core, stream, frame) if hurried and not short.core.ready else None
+        taken = batch(fast.core, stream, frame) if hurried else None
         if taken is None:
-            short.hear(frame)
-            got += short.read()
+            fast.hear(frame)
+            got += fast.read()
         else:
             got.append(("t", taken.sequence, len(taken)))
-        long.hear(frame)
-        due += long.read()
+        slow.hear(frame)
+        due += slow.read()
     assert got == due
     assert ledger(stream) == ledger(other)

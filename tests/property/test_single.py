@@ -1,14 +1,13 @@
-"""The short way of a lone message gives what the long way gives, or leaves the frame to it."""
+"""A single message is decoded as a whole frame is, or both refuse it."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from p2pmsg.wire import (
-    NOT_PLAIN,
     Frame,
     FrameError,
     decode_columns,
-    decode_plain,
+    decode_one,
     encoder,
     next_frame,
     stream_prefix,
@@ -28,18 +27,22 @@ columns = st.sampled_from([None, [], [None], ["k"], ["k", "l"], [{"h": 1}], [1],
 
 def check(body):
     data = header(body=body)
-    value = decode_plain(data, len(data) - len(body))
     frame = next_frame(data, PREFIX, "t", SESSION)
     try:
-        whole = None if frame is None else decode_columns(frame)
+        columns = None if frame is None else decode_columns(frame)
     except FrameError:
-        whole = None
-    if value is not NOT_PLAIN:
-        packed = encoder.encode(([value], None, None, None))  # packed, since nan is not itself
-        assert encoder.encode(whole) == packed
-        assert encoder.encode(decode_columns(Frame(data))) == packed
-        assert type(value) is type(whole[0][0])
-    return value
+        columns = None
+    try:
+        value, timestamp_ns, key, headers = decode_one(data, len(data) - len(body), 0)
+    except FrameError:
+        assert columns is None or len(columns[0]) != 1
+        return None
+    found = [[value], [timestamp_ns], [key], [headers]]
+    whole = [one or [other] for one, other in zip(columns, (0, 0, None, None), strict=True)]
+    assert encoder.encode(found) == encoder.encode(whole)  # packed, since nan is not itself
+    assert encoder.encode(decode_columns(Frame(data))) == encoder.encode(columns)
+    assert type(value) is type(columns[0][0])
+    return found
 
 
 @given(values)
@@ -47,15 +50,14 @@ def check(body):
 @example(b"\xc0" * 255)
 @example(b"\xc0" * 256)
 def test_a_plain_message_is_read_alike(value):
-    assert check(encoder.encode([[value], None, None, None])) == value
+    assert check(encoder.encode([[value], None, None, None]))[0] == [value]
 
 
 @given(st.lists(values, max_size=3), columns, columns, columns)
-def test_whatever_has_other_columns_is_left_alone(many, times, keys, headers):
-    body = encoder.encode([many, times, keys, headers])
-    got = check(body)
-    if len(many) != 1 or (times, keys, headers) != (None, None, None):
-        assert got is NOT_PLAIN
+def test_other_columns_come_along_and_other_counts_are_refused(many, times, keys, headers):
+    got = check(encoder.encode([many, times, keys, headers]))
+    if len(many) != 1:
+        assert got is None
 
 
 @given(values, st.data())

@@ -1,0 +1,338 @@
+"""The only exit of a subscriber's core: what is ready, and how far each stream was delivered.
+
+::
+
+    frames in order, losses ──append──▶ ready ──take──▶ the application
+                                          ▲               │
+                                          └────put_back───┘  an interrupt, or newer values
+    the next frame, while nothing is ready ──take_frame──▶ the application
+
+Nobody else changes a stream's `delivered_to`, `delivered_count` and `conflated`, or the bytes held.
+The changes of one call stand together without a call in between, and what takes an entry out or
+puts it back is the last of them: so an exception (Ctrl-C) comes before all of it or after it.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from struct import error as StructError
+from typing import Any, Final
+
+from p2pmsg.message import Message, MessageBatch
+from p2pmsg.subscriber.conflation import Newest, refold_ns
+from p2pmsg.subscriber.decoded import (
+    DecodedFrame,
+    batch_of,
+    bytes_of,
+    decode,
+    decode_single,
+    estimated_bytes,
+)
+from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.subscriber.sessions import Stream
+from p2pmsg.wire import (
+    NO_COLUMNS,
+    REST,
+    SEQUENCE_MAX,
+    SINGLE_BYTES,
+    Frame,
+    FrameError,
+    decode_body,
+    decode_one,
+)
+from recovery import Delivery, Loss, Rewound
+
+_REST_BYTES: Final = REST.size
+_COUNT_MAX: Final = 2**32
+_NO_MESSAGES: Final[Iterator[Message]] = iter(())
+
+Entry = tuple[Stream, Delivery[Frame] | Loss]
+Taken = tuple[Stream, Loss | None, MessageBatch | None, Any, Iterator[Message]]
+"""Stream, loss, batch (None for a single message), an iterator over the values, and one over the
+messages that is driven by it. Where there is a loss there are no messages."""
+
+
+class ReadyQueue:
+    """What waits for the application, oldest first.
+
+    Args:
+        policy: says which streams are conflated.
+        invalid: where malformed frames are counted, by reason.
+
+    Attributes:
+        entries: (stream, delivery or loss), to be read only.
+        bytes_held: bytes of the frames in it.
+        single: the stream whose last message was taken alone by `take_frame`, until the shell has
+            noted it for its cursor.
+
+    """
+
+    __slots__ = ("_invalid", "_policy", "bytes_held", "entries", "single")
+
+    def __init__(self, policy: GapPolicy, invalid: Counter[str]) -> None:
+        self._policy = policy
+        self._invalid = invalid
+        self.entries: deque[Entry] = deque()
+        self.bytes_held = 0
+        self.single: Stream | None = None
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def append(self, stream: Stream, output: Delivery[Frame] | Loss) -> None:
+        """Add what is to be delivered after all that is here."""
+        if isinstance(output, Delivery):
+            self.bytes_held += len(output.item.data)
+        self.entries.append((stream, output))
+
+    def append_frame(self, stream: Stream, frame: Frame) -> None:
+        """Add a whole frame, as `append` does."""
+        self.bytes_held += len(frame.data)
+        self.entries.append((stream, Delivery(frame, frame.sequence, 0, frame.count)))
+
+    def take(self, count_max: int = _COUNT_MAX, *, now_ns: int = 0) -> Taken | None:
+        """Take out what comes next: messages of one stream, at most `count_max`, or a loss.
+
+        A malformed frame is counted, and becomes a loss. Of a conflated stream, the newest message
+        of each key is taken; `now_ns` says whether a batch that was taken in part is out of date.
+        """
+        if not self.entries:
+            return None
+        stream, output = self.entries[0]
+        if self._policy.any_conflates and self._policy.conflates(stream.topic):
+            if not _is_settled(output, now_ns):
+                self.fold(stream)
+            stream, output = self.entries[0]
+        if isinstance(output, Loss):
+            self._pass_loss(stream, output)
+            return stream, output, None, _NO_MESSAGES, _NO_MESSAGES
+        frame, size = output.item, bytes_of(output.item)
+        count, conflated = output.count, 0
+        batch: MessageBatch | None = None
+        rest: Entry | None = None
+        to = stream.position if output.late else output.sequence + count
+        try:
+            if frame.count == 1 and not output.late and not isinstance(frame, DecodedFrame):
+                values = messages = iter((decode_single(stream, frame),))
+            else:
+                batch = decode(stream, output)
+                total = len(batch)
+                conflated = count - total
+                if total > count_max:
+                    left = total - count_max
+                    after = batch.part(count_max, total)
+                    batch = batch.part(0, count_max)
+                    part: Frame = DecodedFrame(
+                        stream, after, size * left // total, now_ns + refold_ns(left)
+                    )
+                    size -= bytes_of(part)
+                    count -= left
+                    start = output.sequence + count
+                    rest = stream, Delivery(part, start, 0, left, output.late)
+                    to = to if output.late else after.sequence
+                values = iter(batch.values)
+                messages = batch.iterate(values)
+        except FrameError as error:
+            return self._pass_malformed(stream, output, str(error))
+        taken = stream, None, batch, values, messages
+        delivered, held = stream.delivered_count + count, self.bytes_held - size
+        conflated += stream.conflated
+        # No call in between, so that Ctrl-C comes before it all or after it all.
+        stream.delivered_to, stream.delivered_count, stream.conflated = to, delivered, conflated
+        self.bytes_held = held
+        if rest is not None:
+            self.entries[0] = rest
+        else:
+            self.entries.popleft()
+        return taken
+
+    def take_frame(
+        self, stream: Stream, data: bytes, count_max: int, batched: bool
+    ) -> Message | MessageBatch | None:
+        """Return the messages of a stream's next frame, past all that `append` and `take` do.
+
+        This is the fast path. A thread that waits for a message is woken with cold caches, and each
+        function on the way then costs ten times what it does in a loop.
+
+        Args:
+            stream: of the frame.
+            data: the frame.
+            count_max: how many messages are wanted at most.
+            batched: whether one message is wanted as a batch, too.
+
+        Returns:
+            A message, or a batch. None where the frame is not the next one, or has more messages,
+            or is malformed, or others are ready before it: nothing is changed then.
+
+        """
+        try:
+            prefix, sequence, count, length, timestamp_ns, lead = stream.single.unpack_from(data)
+        except StructError:
+            return None
+        if prefix != stream.prefix or not 0 < count <= count_max or self.entries:
+            return None
+        taken: Message | MessageBatch
+        if count == 1 and not batched:
+            value: Any = data[stream.single.size : -3]
+            size = len(value)
+            key = header = None
+            if (
+                lead != SINGLE_BYTES + size
+                or length != size + 7
+                or size > 255
+                or data[-3:] != NO_COLUMNS
+            ):
+                body_at = len(prefix) + _REST_BYTES
+                if length != len(data) - body_at:
+                    return None
+                try:
+                    value, timestamp_ns, key, header = decode_one(data, body_at, timestamp_ns)
+                except FrameError:
+                    return None
+            if sequence >= SEQUENCE_MAX or not stream.receiver.accept(sequence, 1):
+                return None
+            taken = Message(
+                stream.topic, value, timestamp_ns, sequence, stream.peer.origin, key, header
+            )
+            delivered = stream.delivered_count + 1
+            # No call in between, as in `take`.
+            self.single = stream
+            stream.delivered_to, stream.delivered_count = sequence + 1, delivered
+            return taken
+        body_at = len(prefix) + _REST_BYTES
+        if length != len(data) - body_at:
+            return None
+        try:
+            values, timestamps, keys, headers = decode_body(data, body_at, count, timestamp_ns)
+        except FrameError:
+            return None
+        if sequence + count > SEQUENCE_MAX or not stream.receiver.accept(sequence, count):
+            return None
+        peer = stream.peer
+        taken = MessageBatch(
+            stream.topic, peer.session, peer.name, sequence, timestamp_ns,
+            values, timestamps, keys, headers,
+        )  # fmt: skip
+        delivered = stream.delivered_count + count
+        stream.delivered_to, stream.delivered_count = sequence + count, delivered
+        return taken
+
+    def put_back(self, stream: Stream, messages: Message | MessageBatch, left: int) -> None:
+        """Let the last `left` of the messages that were taken last of a stream come again, first.
+
+        It may be called again where an exception cut it short.
+        """
+        batch = messages if isinstance(messages, MessageBatch) else batch_of(messages)
+        rest = batch.part(len(batch) - left, len(batch))
+        if self._is_first(stream, rest):
+            return
+        frame: Frame = DecodedFrame(stream, rest, estimated_bytes(rest))
+        start = rest.sequence if rest.late else stream.position - left
+        entry = stream, Delivery(frame, start, 0, left, rest.late)
+        to = stream.position if rest.late else rest.sequence
+        delivered, held = stream.delivered_count - left, self.bytes_held + bytes_of(frame)
+        # No call in between, as in `take`.
+        stream.delivered_to, stream.delivered_count, self.bytes_held = to, delivered, held
+        self.entries.appendleft(entry)
+
+    def pop(self) -> Entry | None:
+        """Take out what comes next as it came, not decoded; for a relay."""
+        if not self.entries:
+            return None
+        stream, output = self.entries[0]
+        if isinstance(output, Loss):
+            self._pass_loss(stream, output)
+        else:
+            self._pass(stream, output)
+        return stream, output
+
+    def fold(self, stream: Stream) -> None:
+        """Make one entry of all that is ready of a stream, or one between each two of its losses.
+
+        Losses stay in their place, so that an entry before one does not go past it. What is
+        malformed is counted, and becomes a loss in its place.
+        """
+        kept: deque[Entry] = deque()
+        runs: list[tuple[int, Newest]] = []
+        run: Newest | None = None
+        malformed = 0
+        for entry in self.entries:
+            owner, output = entry
+            if owner is not stream or isinstance(output, Loss):
+                kept.append(entry)
+                run = None if owner is stream else run
+                continue
+            try:
+                batch = decode(stream, output)
+            except FrameError as error:
+                self._invalid[str(error)] += 1
+                kept.append((stream, stream.note_malformed(output.sequence, output.count)))
+                malformed += output.count
+                run = None
+                continue
+            if run is None:
+                run = Newest(output)
+                runs.append((len(kept), run))
+                kept.append(entry)
+            run.add(output, batch)
+        for at, one in runs:
+            kept[at] = stream, one.delivery(stream)
+        held, delivered = _bytes_in(kept), stream.delivered_count + malformed
+        self.entries, self.bytes_held, stream.delivered_count = kept, held, delivered
+
+    def fold_all(self) -> None:
+        """Fold all streams of which only the newest values matter."""
+        for stream in {id(one): one for one, _ in self.entries}.values():
+            if self._policy.conflates(stream.topic):
+                self.fold(stream)
+
+    def recount(self) -> None:
+        """Count the bytes held again, after an exception cut a call short."""
+        self.bytes_held = _bytes_in(self.entries)
+
+    def _pass(self, stream: Stream, output: Delivery[Frame]) -> None:
+        count, item = output.count, output.item
+        to = stream.position if output.late else output.sequence + count
+        delivered = stream.delivered_count + count
+        held = self.bytes_held - (len(item.data) or bytes_of(item))
+        # No call in between, as in `take`.
+        stream.delivered_to, stream.delivered_count, self.bytes_held = to, delivered, held
+        self.entries.popleft()
+
+    def _pass_loss(self, stream: Stream, loss: Loss) -> None:
+        to = stream.delivered_to
+        if not isinstance(loss, Rewound):
+            to = max(loss.stop, stream.position)
+        stream.delivered_to = to
+        self.entries.popleft()
+
+    def _pass_malformed(self, stream: Stream, output: Delivery[Frame], reason: str) -> Taken:
+        self._invalid[reason] += 1
+        loss = stream.note_malformed(output.sequence, output.count)
+        self._pass(stream, output)
+        return stream, loss, None, _NO_MESSAGES, _NO_MESSAGES
+
+    def _is_first(self, stream: Stream, rest: MessageBatch) -> bool:
+        if not self.entries:
+            return False
+        owner, output = self.entries[0]
+        return (
+            owner is stream
+            and isinstance(output, Delivery)
+            and isinstance(output.item, DecodedFrame)
+            and (output.item.sequence, output.late) == (rest.sequence, rest.late)
+        )
+
+
+def _is_settled(output: Delivery[Frame] | Loss, now_ns: int) -> bool:
+    """Whether a loss comes next, or the rest of a batch that was folded right before."""
+    if isinstance(output, Loss):
+        return True
+    return isinstance(output.item, DecodedFrame) and now_ns < output.item.settled_ns
+
+
+def _bytes_in(entries: deque[Entry]) -> int:
+    outputs = [output for _, output in entries]
+    return sum(bytes_of(output.item) for output in outputs if isinstance(output, Delivery))

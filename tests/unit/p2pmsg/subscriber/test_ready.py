@@ -1,0 +1,314 @@
+"""The exit: what is taken, put back and folded, and that all counts agree after each step."""
+
+from collections import Counter
+from functools import partial
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import p2pmsg
+from p2pmsg.control import Welcome
+from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.subscriber.ready import ReadyQueue
+from p2pmsg.subscriber.sessions import Session, Stream
+from p2pmsg.wire import Frame
+from recovery import Delivery, Loss, LossReason, ReceiverConfig, Rewound
+from tests.unit.p2pmsg import frames
+from tests.unit.p2pmsg.interrupts import interrupt_at
+
+PACKAGE = str(Path(p2pmsg.__file__).parent)
+
+
+class Exit:
+    """A queue and one stream of it, with a receiver that hands frames on."""
+
+    def __init__(self, policy="wait", start=0):
+        self.invalid = Counter()
+        self.queue = ReadyQueue(GapPolicy(policy), self.invalid)
+        peer = Session(frames.SESSION, Welcome("p", "", 0.0, 0), returning=False, now_ns=0)
+        self.stream = Stream(peer, "t", ReceiverConfig(), Random(1))
+        self.stream.receiver.start_at(start, now_ns=0)
+        self.following = start
+
+    def frame(self, size, keys=None):
+        first = self.following
+        self.following += size
+        columns = (None, keys, None)
+        values = list(range(first, first + size))
+        return frames.data(values, topic="t", sequence=first, columns=columns)
+
+    def add(self, *sizes, keys=None):
+        for size in sizes:
+            frame = Frame(self.frame(size, keys))
+            assert self.stream.receiver.accept(frame.sequence, size)
+            self.queue.append_frame(self.stream, frame)
+
+    def lose(self, size):
+        receiver, first = self.stream.receiver, self.following
+        self.following += size
+        receiver.observe_head(self.following, now_ns=0)
+        receiver.abandon(LossReason.TIMEOUT, now_ns=0)
+        self.queue.append(self.stream, receiver.next_output())
+        assert first + size == receiver.head
+
+    def take(self, count_max=2**32, **options):
+        """Return the sequences taken, or (start, stop) of a loss; None where nothing is ready."""
+        taken = self.queue.take(count_max, **options)
+        if taken is None:
+            return None
+        _, loss, _, _, messages = taken
+        return [m.sequence for m in messages] if loss is None else (loss.start, loss.stop)
+
+    def check(self, delivered, position):
+        """All messages are somewhere once, and what is held is what is in the queue."""
+        waiting = sum(o.count for _, o in self.queue if isinstance(o, Delivery))
+        ledger = self.stream.ledger(waiting)
+        assert ledger.balanced, ledger
+        assert ledger.delivered == delivered
+        assert self.stream.position == position
+        assert self.stream.delivered_count == self.stream.receiver.handed - waiting
+        held = self.queue.bytes_held
+        self.queue.recount()
+        assert held == self.queue.bytes_held
+        assert held > 0 if waiting else held == 0
+
+
+def test_a_frame_is_taken_whole():
+    one = Exit()
+    one.add(3, 2)
+    assert one.take() == [0, 1, 2]
+    one.check(3, 3)
+    assert one.take() == [3, 4]
+    one.check(5, 5)
+    assert one.take() is None
+
+
+def test_no_more_is_taken_than_is_wanted_and_the_rest_stays():
+    one = Exit()
+    one.add(5, 2)
+    found = []
+    for delivered in (2, 4, 5, 7):
+        found.append(one.take(2))
+        one.check(delivered, delivered)
+    assert found == [[0, 1], [2, 3], [4], [5, 6]]
+
+
+def test_a_loss_moves_the_position_and_counts_nothing_delivered():
+    one = Exit()
+    one.add(2)
+    one.lose(3)
+    one.add(1)
+    assert [one.take(), one.take(), one.take()] == [[0, 1], (2, 5), [5]]
+    one.check(3, 6)
+
+
+def test_a_publisher_that_went_back_moves_no_position():
+    one = Exit(start=7)
+    one.queue.append(one.stream, Rewound(3, 7, LossReason.REWOUND))
+    assert one.take() == (3, 7)
+    assert one.stream.position == 7
+
+
+def test_a_malformed_frame_is_counted_and_taken_as_a_loss():
+    one = Exit()
+    one.add(1)
+    bad = Frame(frames.header(sequence=1, count=1, body=b"\x94\x91\xc1\xc0\xc0\xc0"))
+    one.stream.receiver.accept(1, 1)
+    one.following = 2
+    one.queue.append_frame(one.stream, bad)
+    one.add(1)
+    assert [one.take(), one.take(), one.take()] == [[0], (1, 2), [2]]
+    one.check(2, 3)
+    assert sum(one.invalid.values()) == 1
+
+
+@pytest.mark.parametrize("left", [1, 2, 3])
+def test_what_is_put_back_comes_again_first(left):
+    one = Exit()
+    one.add(3, 1)
+    stream, _, batch, _, _ = one.queue.take()
+    one.queue.put_back(stream, batch, left)
+    one.check(3 - left, 3 - left)
+    one.queue.put_back(stream, batch, left)  # again, for the first call was cut short
+    one.check(3 - left, 3 - left)
+    assert one.take() == [0, 1, 2][3 - left :]
+    assert one.take() == [3]
+    one.check(4, 4)
+
+
+def test_a_message_of_the_fast_path_is_put_back():
+    one = Exit()
+    message = one.queue.take_frame(one.stream, one.frame(1), 1, False)
+    one.check(1, 1)
+    one.queue.put_back(one.stream, message, 1)
+    one.check(0, 0)
+    assert one.take() == [0]
+    one.check(1, 1)
+
+
+def test_late_messages_move_no_position_not_when_put_back_either():
+    one = Exit("skip")
+    one.add(2)
+    assert one.take() == [0, 1]
+    late = Frame(frames.data([0], topic="t", sequence=0))
+    one.stream.receiver.handed += 1
+    one.queue.append(one.stream, Delivery(late, 0, 0, 1, late=True))
+    stream, _, batch, _, _ = one.queue.take()
+    assert batch.late
+    assert one.stream.position == 2
+    one.queue.put_back(stream, batch, 1)
+    assert one.stream.position == 2
+    assert one.take() == [0]
+    assert (one.stream.position, one.stream.delivered_count) == (2, 3)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_the_fast_path_passes_nothing_that_is_ready(batched):
+    one = Exit()
+    one.add(1)
+    assert one.queue.take_frame(one.stream, one.frame(1), 1, batched) is None
+    one.check(0, 0)
+
+
+def test_a_conflated_stream_is_folded_where_it_is_taken():
+    one = Exit("latest")
+    one.add(3, keys=["a", "b", "c"])
+    one.add(2, keys=["b", "c"])
+    assert one.take() == [0, 3, 4]
+    one.check(3, 5)
+    assert one.stream.conflated == 2
+
+
+def test_the_rest_of_a_conflated_batch_is_folded_again_after_a_while():
+    one = Exit("latest")
+    one.add(3, keys=["a", "b", "c"])
+    assert one.take(1, now_ns=0) == [0]
+    one.check(1, 1)
+    one.add(1, keys=["b"])
+    assert one.take(1, now_ns=10) == [1]  # too soon
+    one.add(1, keys=["c"])
+    assert one.take(1, now_ns=10**9) == [3]
+    one.check(3, 4)
+    assert one.take(1, now_ns=10**9) == [4]
+    one.check(4, 5)
+
+
+def test_what_is_left_of_a_conflated_batch_is_put_back_where_its_oldest_message_is():
+    one = Exit("latest")
+    one.add(4, keys=["a", "b", "a", "c"])
+    stream, _, batch, _, _ = one.queue.take()
+    assert batch.sequences == [1, 2, 3]
+    one.queue.put_back(stream, batch, 2)
+    one.check(1, 2)
+    one.add(1, keys=["c"])
+    assert one.take() == [2, 4]
+    one.check(3, 5)
+
+
+def test_losses_stay_in_their_place_where_a_stream_is_folded():
+    one = Exit("latest")
+    one.add(2, 2)
+    one.lose(1)
+    one.add(2)
+    one.queue.fold_all()
+    one.check(0, 0)
+    assert [one.take(), one.take(), one.take()] == [[3], (4, 5), [6]]
+    one.check(2, 7)
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("add"), st.integers(1, 4)),
+    st.tuples(st.just("lose"), st.integers(1, 3)),
+    st.tuples(st.just("take"), st.integers(1, 5)),
+    st.tuples(st.just("fast"), st.integers(1, 3)),
+    st.tuples(st.just("put back"), st.integers(1, 3)),
+)
+
+
+@given(st.lists(STEPS, max_size=20))
+def test_in_any_order_of_calls_each_message_comes_once_and_in_order(steps):
+    one, delivered, got, expected = Exit(), 0, [], []
+    for what, size in steps:
+        if what in ("add", "lose"):
+            expected += range(one.following, one.following + size) if what == "add" else []
+            getattr(one, what)(size)
+            continue
+        if what == "fast":
+            frame, first = one.frame(size), one.following - size
+            batch = one.queue.take_frame(one.stream, frame, size, True)
+            if batch is None:
+                one.following = first
+            else:
+                expected += range(first, first + size)
+        else:
+            taken = one.queue.take(size)
+            batch = None if taken is None or taken[1] is not None else taken[2] or list(taken[4])
+        if not batch:
+            continue
+        if what == "put back" and not isinstance(batch, list):
+            left = min(size, len(batch))
+            one.queue.put_back(one.stream, batch, left)
+            batch = batch[: len(batch) - left]
+        got += [message.sequence for message in batch]
+        delivered = len(got)
+        assert one.stream.delivered_count == delivered
+    while (taken := one.take()) is not None:
+        got += taken if isinstance(taken, list) else []
+    assert got == expected
+    one.check(len(got), one.following)
+
+
+def is_ours(code):
+    return code.co_filename.startswith(PACKAGE) and code.co_name != "<genexpr>"
+
+
+def before():
+    one = Exit()
+    one.add(3, 2)
+    return one
+
+
+def taken_before():
+    one = before()
+    one.taken = one.queue.take()
+    return one
+
+
+CALLS = {
+    "take": (before, lambda one: one.queue.take()),
+    "take a part": (before, lambda one: one.queue.take(2)),
+    "put back": (taken_before, lambda one: one.queue.put_back(one.stream, one.taken[2], 2)),
+    "pop": (before, lambda one: one.queue.pop()),
+}
+
+
+@pytest.mark.parametrize("event", ["signal", "call"])
+@pytest.mark.parametrize("what", CALLS)
+def test_an_exception_comes_before_all_of_it_or_after_all_of_it(what, event):
+    start, call = CALLS[what]
+    done = start()
+    call(done)
+    ends = [state(start()), state(done)]
+    for step in count():
+        one = start()
+        if interrupt_at(step, partial(call, one), is_ours, event) is None:
+            break
+        assert state(one) in ends, step
+    assert step > 1
+
+
+def state(one):
+    entries = [(o.sequence, o.count) for _, o in one.queue]
+    return entries, one.stream.position, one.stream.delivered_count, one.queue.bytes_held
+
+
+def test_a_loss_alone_is_no_message():
+    one = Exit()
+    one.queue.append(one.stream, Loss(0, 2, LossReason.EVICTED))
+    stream, loss, batch, values, messages = one.queue.take()
+    assert (stream, loss.stop, batch) == (one.stream, 2, None)
+    assert [*values, *messages] == []
