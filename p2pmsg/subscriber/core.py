@@ -3,6 +3,7 @@
 What the lines say of themselves goes to the `LineDesk`; here are the messages and their gaps.
 """
 
+import enum
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from random import Random
@@ -43,6 +44,16 @@ UNREAD_NS = 1000 * _MS
 """How long unread datagrams put off losses: after that more comes than can be read."""
 STOPPED_NS = 500 * _MS
 """Who is so late to look was stopped, or starved of processor time, and could not read either."""
+
+
+class Intake(enum.Enum):
+    """What the shell does with what comes over the data path."""
+
+    READ = enum.auto()
+    HOLD = enum.auto()
+    """Only the recovery channel is read, so that the publisher is held up."""
+    SHED = enum.auto()
+    """All is read, and of messages it is only noted that they exist."""
 
 
 class SubscriberCore:
@@ -115,6 +126,7 @@ class SubscriberCore:
         self.gaps = self.stream_table.gaps
         self._last: Stream | None = None
         self._unread_ns: int | None = None
+        self._full_since_ns: int | None = None
         self.window = ReceiveWindow(config.receive_bytes, self.receiver_config)
         self.next_check_ns = now_ns
         self.desk = LineDesk(self, subscriber, name)
@@ -259,6 +271,25 @@ class SubscriberCore:
                 raise FrameError("kind")
         except FrameError as error:
             self.invalid[str(error)] += 1
+
+    def intake(self, now_ns: int) -> Intake:
+        """Return what is done with what comes now; where all is full, conflated streams are folded.
+
+        A publisher is held up for its `stall_ms` at most. A multicast repairs over the data path,
+        so it is read while it is repairs that are missing.
+        """
+        if self.is_full and self.policy.any_conflates:
+            self.ready.fold_all()
+        if not self.is_full:
+            self._full_since_ns = None
+            return Intake.READ
+        if self._full_since_ns is None:
+            self._full_since_ns = now_ns
+        if self.member is not None and not self.ready.entries:
+            return Intake.SHED
+        stalls = [peer.stall_ms for peer in self.peers.values() if peer.stall_ms >= 0]
+        is_late = bool(stalls) and now_ns - self._full_since_ns > min(stalls) * _MS
+        return Intake.SHED if is_late else Intake.HOLD
 
     def pop_ending(self) -> Ending | None:
         """Take out a session that is over and all of which was delivered, or None."""

@@ -9,7 +9,7 @@ import zmq
 import transports
 from p2pmsg.errors import ClosedError, TransportError
 from p2pmsg.stats import LineStats
-from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.core import Intake, SubscriberCore
 from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.heal import heal
 from p2pmsg.subscriber.sessions import Stream
@@ -85,7 +85,6 @@ class SubscriberDriver:
         self._feeds = [one for one in receivers if isinstance(one, MoldLine)]
         self.followed: Stream | None = None
         self.takes_batches = core.cursor is None and not core.policy.any_conflates
-        self._full_since_ns: int | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="p2pmsg-subscriber", daemon=True)
 
@@ -136,13 +135,13 @@ class SubscriberDriver:
             self._handle_timer(now_ns)
             deadline_ns = core.next_deadline_ns()
         wait_ms = max(0, min(wait_ms, _SLICE_MS, -((now_ns - deadline_ns) // _MS)))
-        if core.is_full and core.policy.any_conflates:
-            with self.lock:
-                core.ready.fold_all()
-        if core.is_full:
-            self._round_while_full(wait_ms)
+        with self.lock:
+            intake = core.intake(now_ns)
+        if intake is not Intake.READ:
+            shed = intake is Intake.SHED
+            if not self._take_all(lines=shed, shed=shed):
+                time.sleep(min(wait_ms, 5) / 1000)
             return
-        self._full_since_ns = None
         if len(self._receivers) == 1 and not self._clients_awaited():
             # Waiting straight in recv saves the poll: 5 µs of a ping-pong's 65.
             receiver = self._receivers[0]
@@ -258,18 +257,6 @@ class SubscriberDriver:
         if core.commands or core.requests:
             self.do_commands()
         return taken
-
-    def _round_while_full(self, wait_ms: int) -> None:
-        """Read nothing, so that the publisher feels it; after `stall_ms`, read and let go."""
-        now_ns = time.monotonic_ns()
-        if self._full_since_ns is None:
-            self._full_since_ns = now_ns
-        stalls = [peer.stall_ms for peer in self._core.peers.values() if peer.stall_ms >= 0]
-        shed = bool(stalls) and now_ns - self._full_since_ns > min(stalls) * _MS
-        # A multicast repairs over the lines, so they are read while it is repairs that lack.
-        shed |= self._core.member is not None and not self._core.ready.entries
-        if not self._take_all(lines=shed, shed=shed):
-            time.sleep(min(wait_ms, 5) / 1000)
 
     def _handle_timer(self, now_ns: int) -> None:
         with self.lock:

@@ -10,7 +10,7 @@ from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.publisher.requests import matches
 from p2pmsg.start import parse_start
-from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.core import Intake, SubscriberCore
 from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.testing.network import MS, FaultyNetwork
@@ -109,7 +109,6 @@ class SimulatedSubscriber:
         self.core = self._make_core()
         self._clients: dict[int, MemoryRecoveryClient] = {}
         self._receivers: list[MemoryReceiver | GroupReceiving] = []
-        self._full_since_ns: int | None = None
         self._wake_ns = 0
         self._reading = False
         network.note(f"{self.name} starts")
@@ -212,11 +211,11 @@ class SimulatedSubscriber:
             core.handle_timer(now_ns=now_ns)
         self._do_commands(core)
         while True:
-            if core.is_full:
-                taken = self._round_while_full(core, now_ns)
+            intake = core.intake(now_ns)
+            if intake is Intake.HOLD:
+                taken = self._take_replies(core, now_ns)
             else:
-                self._full_since_ns = None
-                taken = self._take_all(core, now_ns)
+                taken = self._take_all(core, now_ns, shed=intake is Intake.SHED)
             self._do_commands(core)
             read = self._read(core, now_ns)
             if core is not self.core:
@@ -276,15 +275,6 @@ class SimulatedSubscriber:
                 taken += 1
                 core.receive_reply(session, reply, now_ns=now_ns)
         return taken
-
-    def _round_while_full(self, core: SubscriberCore, now_ns: int) -> int:
-        if self._full_since_ns is None:
-            self._full_since_ns = now_ns
-        stalls = [peer.stall_ms for peer in core.peers.values() if peer.stall_ms >= 0]
-        late = bool(stalls) and now_ns - self._full_since_ns > min(stalls) * MS
-        if late or (core.member is not None and not core.ready):
-            return self._take_all(core, now_ns, shed=True)
-        return self._take_replies(core, now_ns)
 
     def _read(self, core: SubscriberCore, now_ns: int) -> int:
         """Let the application read what is ready, if it does read now."""

@@ -6,6 +6,7 @@ from p2pmsg import control
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.wire import Frame, Kind
 from recovery import Delivery, NackConfig
 from tests.unit.p2pmsg import frames
@@ -25,6 +26,7 @@ class Talk:
         lines=1,
         wait_for_repair=True,
         cursor=None,
+        on_gap="wait",
         **options,
     ):
         options.setdefault("nack", NackConfig(jitter=0.0))
@@ -40,6 +42,7 @@ class Talk:
             rng=Random(1),
             now_ns=0,
             cursor=cursor,
+            policy=GapPolicy(on_gap),
         )
 
     def hear(self, data, *, line=0, shed=False):

@@ -1,9 +1,10 @@
 import pytest
 
+from p2pmsg.subscriber.core import Intake
 from p2pmsg.wire import Kind
 from recovery import NackConfig
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, nack, probe, refused, welcome
-from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
+from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
 
 
 def test_a_welcome_is_answered_with_a_probe_after_its_prefix_was_subscribed_to():
@@ -227,3 +228,39 @@ def test_streams_beyond_the_bound_are_counted_and_dropped():
     assert talk.read() == [("a", 0, 1), ("b", 0, 1)]
     assert talk.core.invalid == {"streams_max": 4}
     assert len(talk.core.streams) == 2
+
+
+def fill(talk, now_ns):
+    """Receive until there is no more room; returns what is done with what comes at `now_ns`."""
+    stream = talk.core.last_stream
+    following = 0 if stream is None else stream.receiver.head
+    for sequence in range(following, following + 70):
+        talk.hear(data(sequence, size=1000))
+    return talk.core.intake(now_ns)
+
+
+def joined_with_little_room(**options):
+    """A subscriber that may hold its publisher up for 1000 ms."""
+    return Talk(start="earliest", receive_bytes=64 * 1024, **options).join(head(0))
+
+
+def test_one_that_is_full_holds_its_publisher_up_for_as_long_as_that_allows():
+    talk = joined_with_little_room()
+    assert fill(talk, 5 * MS) is Intake.HOLD
+    assert talk.core.intake(1005 * MS) is Intake.HOLD
+    assert talk.core.intake(1006 * MS) is Intake.SHED
+
+
+def test_one_that_was_read_in_between_may_hold_it_up_again():
+    talk = joined_with_little_room()
+    assert fill(talk, 5 * MS) is Intake.HOLD
+    talk.read()
+    assert talk.core.intake(900 * MS) is Intake.READ
+    assert fill(talk, 1100 * MS) is Intake.HOLD
+    assert talk.core.intake(2101 * MS) is Intake.SHED
+
+
+def test_one_that_wants_the_newest_values_only_folds_them_and_reads_on():
+    talk = joined_with_little_room(on_gap="latest")
+    assert fill(talk, 5 * MS) is Intake.READ
+    assert 0 < talk.core.ready.bytes_held < 2000
