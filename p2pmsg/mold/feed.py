@@ -250,11 +250,11 @@ class MoldFeed:
 
     def _join(self, packet: codec.Packet, session: MoldSession, now_ns: int) -> int:
         """Make a session the line's; returns the head that a cursor knows of it, or 0."""
-        core, desk = self._core, self._core.desk
+        core, joiner = self._core, self._core.joiner
         state = core.lines[self._line]
         head = 0
         if session.session not in core.peers:
-            desk._forget_peers()
+            joiner.make_room()
             head = self._make_peer(packet, session, now_ns)
         former, state.session, state.contacted = state.session, session.session, True
         if former in core.peers and all(line.session != former for line in core.lines):
@@ -283,7 +283,7 @@ class MoldFeed:
     def _give_up(self, peer: Session, now_ns: int) -> None:
         """End a session that another one took the place of."""
         stream = peer.streams.get(self._topic)
-        self._core.desk.end_peer(peer, now_ns)
+        self._core.joiner.end_peer(peer, now_ns)
         if stream is not None and not self._has_ended(peer):
             self._core.endings.append(Ending(stream, stream.receiver.head, announced=False))
 

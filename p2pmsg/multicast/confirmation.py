@@ -128,7 +128,7 @@ class Confirmation:
             assert member is not None
             member.begin_life(peer)
             # Whatever place the datagram named: this one is where the publisher is.
-            self._core.desk.begin_again(peer, now_ns)
+            self._core.joiner.begin_again(peer, now_ns)
         elif suspect is not None:
             self._core.invalid["forged"] += 1
             peer.closing = False  # or its next farewell says it again
@@ -230,7 +230,7 @@ class Confirmation:
             head = max(head, stream.hinted)
             if first < head:
                 found.append((stream.topic, first, head))
-        self._core.sessions_unjoined += bool(found)
+        self._core.joiner.sessions_unjoined += bool(found)
         may_tell = now_ns - self._warn_ns >= WARN_NS
         if found and may_tell:
             self._warn_ns = now_ns
@@ -387,8 +387,8 @@ class Confirmation:
         if not state.token:
             state.join_tries += 1
             state.is_old = state.join_tries > JOIN_TRIES_MAX
-        self._core.desk.send_joined(peer, now_ns)
+        self._core.joiner.send_joined(peer, now_ns)
 
     def _look_again(self, due_ns: int) -> None:
         self.due_ns = min(self.due_ns, due_ns)
-        self._core.next_check_ns = min(self._core.next_check_ns, due_ns)
+        self._core.joiner.hurry(due_ns)

@@ -182,7 +182,7 @@ class GroupMember:
         core = self._core
         self.confirmation.tell_unjoined(peer, now_ns)
         core.commands.append(Command("disconnect", session=peer.session))
-        core.desk.forget_peer(peer.session)
+        core.joiner.forget_peer(peer.session)
         core.invalid["forged"] += 1
 
     def forget(self, peer: Session) -> None:
@@ -262,7 +262,7 @@ class GroupMember:
                 if not other.joined:
                     self._give_up(other, now_ns)
                 elif self.confirmation.is_silent(other, now_ns):
-                    self._core.desk.end_peer(other, now_ns)
+                    self._core.joiner.end_peer(other, now_ns)
                     self.sources.pop(other.session, None)
 
     def make_feedback(self) -> Feedback:
@@ -424,7 +424,7 @@ class GroupMember:
         if peer.feedback is not None:
             peer.feedback.group_size = group_size  # else all would ask at once, or late
         if now_ns - heard_ns > SILENT_NS:  # perhaps it has another address now: its echo shows it
-            core.desk.send_probe(peer, line, now_ns)
+            core.joiner.send_probe(peer, line, now_ns)
 
     def _receive_echo(self, line: int, data: bytes, address: Any, now_ns: int) -> None:
         """Take an echo, which shows where the datagrams of its publisher come from.

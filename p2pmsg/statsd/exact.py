@@ -69,7 +69,7 @@ class ExactInlet:
         self._subscriber = Subscriber(
             endpoints, topics=[TOPIC], start="earliest", on_gap=self._note_lost, name="statsd"
         )
-        self._subscriber._core.is_settled = self._is_settled
+        self._subscriber._core.joiner.is_settled = self._is_settled
         self._threads = [threading.Thread(target=self._run, name="statsd-exact", daemon=True)]
         if state is not None:
             self._threads.append(

@@ -1,11 +1,11 @@
 """The subscriber's state machine: frames in, messages and requests out. No I/O.
 
-What the lines say of themselves goes to the `LineDesk`; here are the messages and their gaps.
+What the lines say of themselves goes to the `SessionJoiner`; here are the messages and their gaps.
 """
 
 import enum
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from random import Random
 
 from p2pmsg import control, wire
@@ -14,16 +14,14 @@ from p2pmsg.message import Message, MessageBatch
 from p2pmsg.multicast.receiver import GroupMember
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection
-from p2pmsg.subscriber.effects import Command
-from p2pmsg.subscriber.joining import LineDesk
+from p2pmsg.subscriber.joining import SessionJoiner
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.ready import ReadyQueue
 from p2pmsg.subscriber.redundancy import LineTally
-from p2pmsg.subscriber.relays import RelayDesk
 from p2pmsg.subscriber.resume import Resume
-from p2pmsg.subscriber.rewound import note_life
 from p2pmsg.subscriber.routes import Ranges, Routes
 from p2pmsg.subscriber.sessions import Ending, Route, Session, Stream
+from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.subscriber.window import ReceiveWindow
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -34,10 +32,6 @@ from recovery import (
 )
 
 _MS = 1_000_000
-CHECK_NS = 250 * _MS
-"""How often publishers are looked at: whether they are silent, and are told that we are there."""
-HURRIED_CHECK_NS = 25 * _MS
-"""The same while one is being probed, or is closing."""
 ENDINGS_MAX = 1024
 """Sessions that are over and not reported yet; the oldest is forgotten first."""
 UNREAD_NS = 1000 * _MS
@@ -64,7 +58,7 @@ class SubscriberCore:
         commands: what the shell is to do, oldest first.
         requests: (whose, frame) for the recovery channel of a session's publisher, or of a relay.
         invalid: frames that were dropped, by reason.
-        desk: who looks after the lines, relays after those to relays, routes after who is asked.
+        joiner: joins and gives up sessions; `relays` asks relays; `routes` plans who is asked.
         member: what datagram lines need beside; None: there is none.
         tally: which line brought what; None: there is one only.
         stream_table: begins streams and settles them; `gaps` those that miss something.
@@ -72,8 +66,6 @@ class SubscriberCore:
         sessions_unjoined: sessions that ended, or fell silent for good, before they were joined.
         cursor: where streams resume; None: nowhere.
         endings: sessions that are over, until the shell has reported them.
-        is_settled: whether the application is done with all of a closing session, asked before its
-            publisher is told that it may go; None: to have received it is enough.
 
     """
 
@@ -94,24 +86,21 @@ class SubscriberCore:
         datagram_lines: Collection[int] = (),
         policy: GapPolicy | None = None,
     ) -> None:
-        self.config = config
-        self.topics = topics
-        self.start = start
+        settings = Settings(
+            subscriber=subscriber, name=name, topics=topics, start=start, config=config,
+            cursor=cursor,
+        )  # fmt: skip
+        self.config, self.topics, self.start = config, topics, start
         self.policy = policy or GapPolicy("wait")
-        self.commands: deque[Command] = deque()
-        self.requests: deque[tuple[int, bytes]] = deque()
         self.invalid: Counter[str] = Counter()
         self.ready = ReadyQueue(self.policy, self.invalid)
         self.frames_received = self.frames_shed = 0
         self.cursor = cursor
-        self.is_settled: Callable[[Session], bool] | None = None
         self.endings: deque[Ending] = deque(maxlen=ENDINGS_MAX)
         shared = (index in datagram_lines for index in range(lines))
         self.lines = [Connection(heard_ns=now_ns, shared=one) for one in shared]
         for index, line in enumerate(self.lines):
             line.contacted = cursor is not None and cursor.contacted(index)
-        self.peers: dict[int, Session] = {}
-        self.sessions_unjoined = 0
         self._rng = rng
         self.receiver_config = ReceiverConfig(
             nack=config.nack, reorder_bytes_max=config.receive_bytes,
@@ -128,13 +117,17 @@ class SubscriberCore:
         self._unread_ns: int | None = None
         self._full_since_ns: int | None = None
         self.window = ReceiveWindow(config.receive_bytes, self.receiver_config)
-        self.next_check_ns = now_ns
-        self.desk = LineDesk(self, subscriber, name)
-        self.relays = RelayDesk(self, relay, now_ns)
+        self.joiner = SessionJoiner(
+            settings, self.stream_table, self.lines, relay=relay, invalid=self.invalid,
+            forget_last=self._forget_last, rng=rng, now_ns=now_ns,
+        )  # fmt: skip
+        self.peers, self.relays = self.joiner.peers, self.joiner.relays
+        self.commands, self.requests = self.joiner.commands, self.joiner.requests
         self.routes = Routes(self.lines)
         self.member: GroupMember | None = None
         if datagram_lines:
             self.member = GroupMember(self, set(datagram_lines), subscriber)
+            self.joiner.member = self.member
 
     @property
     def streams(self) -> list[Stream]:
@@ -184,16 +177,16 @@ class SubscriberCore:
             if kind == Kind.DATA:
                 self._receive_data(line, frame, now_ns, shed)
             elif kind == Kind.HEARTBEAT and state.relay is not None:
-                self.relays.receive_heartbeat(line, frame, now_ns)
+                self._receive_relay_heartbeat(line, frame, now_ns)
             elif kind == Kind.HEARTBEAT:
                 place = self._receive_heartbeat(frame, now_ns)
                 strange = frame.session != state.session or place not in (0, state.place)
                 if strange and not state.shared:
-                    self.desk.note_stranger(line, now_ns)
+                    self.joiner.note_stranger(line, now_ns)
             elif kind == Kind.WELCOME:
-                self.desk.receive_welcome(line, frame, now_ns)
+                self.joiner.receive_welcome(line, frame, now_ns)
             elif kind == Kind.ECHO:
-                if not self.desk.receive_echo(frame, now_ns):
+                if not self.joiner.receive_echo(frame, now_ns):
                     return
             else:
                 raise FrameError("kind")
@@ -204,7 +197,7 @@ class SubscriberCore:
             if str(error) == "session" and state.relay is not None:
                 self.relays.note_unknown(line, now_ns)
             elif str(error) == "session" and not state.shared:
-                self.desk.note_stranger(line, now_ns)
+                self.joiner.note_stranger(line, now_ns)
 
     def take_frame(
         self, stream: Stream, data: bytes, count_max: int, batched: bool, now_ns: int
@@ -239,7 +232,7 @@ class SubscriberCore:
         try:
             frame = Frame(data)
             if frame.kind == Kind.SESSIONS:
-                self.relays.receive_sessions(key, frame, now_ns)
+                self.joiner.receive_sessions(key, frame, now_ns)
                 return
             peer = self.peers.get(frame.session)
             if peer is None:
@@ -314,10 +307,10 @@ class SubscriberCore:
                 if stream.unasked:
                     stream.receiver.postpone(now_ns=now_ns, delay_ns=0)
                     self.gaps.note(stream)
-        if 0 < self.next_check_ns < now_ns - STOPPED_NS:
-            self.desk.note_stopped(now_ns - self.next_check_ns, now_ns)
+        if 0 < self.joiner.next_check_ns < now_ns - STOPPED_NS:
+            self.joiner.note_stopped(now_ns - self.joiner.next_check_ns, now_ns)
         if self.is_full:
-            self.desk.excuse_silence(now_ns)
+            self.joiner.excuse_silence(now_ns)
         if self.replies_full:
             # What is asked for now could not be taken in; gaps must not age meanwhile.
             self.gaps.postpone(now_ns=now_ns, delay_ns=5 * _MS)
@@ -325,21 +318,13 @@ class SubscriberCore:
                 self.member.note_pause()
         else:
             self._care_for_gaps(now_ns)
-        if now_ns >= self.next_check_ns:
-            self.desk.check(now_ns=now_ns)
-            hurried = bool(self.relays.waiting) or any(
-                (p.probe or p.closing or (p.relayed and not p.joined)) and not p.gone
-                for p in self.peers.values()
-            )
-            self.next_check_ns = now_ns + (HURRIED_CHECK_NS if hurried else CHECK_NS)
-            if self.member is not None:
-                due_ns = self.member.confirmation.due_ns
-                self.next_check_ns = min(self.next_check_ns, max(due_ns, now_ns + _MS))
+        if now_ns >= self.joiner.next_check_ns:
+            self.joiner.check(now_ns=now_ns)
 
     def next_deadline_ns(self) -> int:
         """Return when `handle_timer` has something to do."""
-        due_ns = self.gaps.next_deadline_ns()
-        return self.next_check_ns if due_ns is None else min(due_ns, self.next_check_ns)
+        due_ns, check_ns = self.gaps.next_deadline_ns(), self.joiner.next_check_ns
+        return check_ns if due_ns is None else min(due_ns, check_ns)
 
     @property
     def recovering(self) -> list[int]:
@@ -360,11 +345,11 @@ class SubscriberCore:
             self.cursor.record(self.lines)
         finally:
             if len(self.cursor.newcomers) < waiting:
-                self.next_check_ns = 0  # their publishers are to count this subscriber now
+                self.joiner.next_check_ns = 0  # their publishers are to count this subscriber now
 
     def leave(self) -> None:
         """Tell all publishers and relays that this subscriber goes."""
-        self.desk.leave()
+        self.joiner.leave()
         self.relays.leave()
 
     def _care_for_gaps(self, now_ns: int) -> None:
@@ -437,14 +422,6 @@ class SubscriberCore:
                 self._ask(stream, wanted, now_ns)
         return stream
 
-    def evicted_before(self, peer: Session, earliest: int, now_ns: int) -> int | None:
-        """Return before what all is evicted, where one route keeps nothing older; None: not known.
-
-        Another route may keep more; it says so itself when it is asked.
-        """
-        several = len(peer.routes) > 1 or self.relays.unsettled(now_ns)
-        return None if several else earliest
-
     def _receive_data(self, line: int, frame: Frame, now_ns: int, shed: bool) -> None:
         peer = self.peers.get(frame.session)
         if peer is None:
@@ -493,12 +470,20 @@ class SubscriberCore:
         )
         self.stream_table.settle(stream)
 
-    def note_life(self, peer: Session, life: int, now_ns: int) -> bool:
-        """Note which life of a publisher is heard of; True: it is another one."""
-        is_other = note_life(peer, life, now_ns)
-        if is_other:
-            self._last = None  # so that no frame takes the fast path
-        return is_other
+    def _receive_relay_heartbeat(self, line: int, frame: Frame, now_ns: int) -> None:
+        """Take a heartbeat over a relay's line: of a stream, or the relay's own."""
+        state = self.lines[line]
+        if not frame.topic and frame.session == state.relay:
+            place = self.relays.receive_pulse(frame, now_ns)
+        else:
+            place = self._receive_heartbeat(frame, now_ns)
+            self.relays.note_head(self.peers[frame.session], line, frame, now_ns)
+        if place not in (0, state.place):
+            self.joiner.note_stranger(line, now_ns)
+
+    def _forget_last(self) -> None:
+        """Take the next frame as that of any stream."""
+        self._last = None
 
     def _receive_heartbeat(self, frame: Frame, now_ns: int) -> int:
         peer = self.peers.get(frame.session)
@@ -506,8 +491,8 @@ class SubscriberCore:
             raise FrameError("session")
         body = control.read_body(frame, control.Heartbeat)
         peer.heard_ns = now_ns
-        if self.note_life(peer, body.life, now_ns):
-            self.desk.send_probe(peer, peer.probe_line, now_ns)
+        if self.joiner.note_life(peer, body.life, now_ns):
+            self.joiner.send_probe(peer, peer.probe_line, now_ns)
         if now_ns < peer.doubt_until_ns:
             return body.place
         stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
@@ -517,7 +502,7 @@ class SubscriberCore:
             self.member.confirmation.hint_head(stream, frame.sequence, body.earliest, now_ns)
             self.stream_table.settle(stream)
             return body.place
-        earliest = self.evicted_before(peer, min(body.earliest, frame.sequence), now_ns)
+        earliest = self.joiner.evicted_before(peer, min(body.earliest, frame.sequence), now_ns)
         stream.receiver.observe_head(frame.sequence, now_ns=now_ns, earliest=earliest)
         self.stream_table.settle(stream)
         return body.place

@@ -59,11 +59,11 @@ def _heal_peers(core: SubscriberCore, now_ns: int) -> None:
                     line.session = None
                 core.commands.append(Command("reconnect", index))
         elif session not in in_use and peer.feedback is None:  # a group's line has several
-            core.desk.end_peer(peer, now_ns)
+            core.joiner.end_peer(peer, now_ns)
         else:
             core.commands.append(Command("connect", peer.probe_line, session, peer.recovery))
             if peer.probe is not None:
-                core.desk.send_probe(peer, peer.probe_line, now_ns)
+                core.joiner.send_probe(peer, peer.probe_line, now_ns)
 
 
 def _rewind(stream: Stream, expected: int | None, handed: int, now_ns: int) -> None:

@@ -9,14 +9,18 @@ The list is asked for again every second, when the relay says that it has change
 of an unknown session come.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
+from typing import Final
 
 from p2pmsg import control, wire
 from p2pmsg.start import Start
+from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command
-from p2pmsg.subscriber.joining import probe_wait_ns
+from p2pmsg.subscriber.handshake import probe_wait_ns
 from p2pmsg.subscriber.sessions import Route, Session, Stream
+from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.upstream import (
     HOLD_NS,
     QUIET_NS,
@@ -26,9 +30,6 @@ from p2pmsg.subscriber.upstream import (
     merge_heads,
 )
 from p2pmsg.wire import Frame, FrameError, Kind
-
-if TYPE_CHECKING:
-    from p2pmsg.subscriber.core import SubscriberCore
 
 _MS = 1_000_000
 ASK_NS: Final = 1000 * _MS
@@ -41,24 +42,53 @@ REFUSED_NS: Final = 5000 * _MS
 a ring come back at once."""
 
 
-class RelayDesk:
-    """Keeps routes by relays; part of `SubscriberCore`.
+class RelayClient:
+    """Asks relays what they serve, and keeps the routes over them.
+
+    Args:
+        settings: the subscriber's.
+        own: the id of the relay that this subscriber is the receiving side of, or None.
+        peers: the sessions; their routes are kept here.
+        lines: the connections of the data path.
+        commands: takes what the shell is to do.
+        requests: takes what is to be sent over recovery channels.
+        hurry: called with when `check` is due, if that is sooner than was known.
+        rng: draws the ids of probes.
 
     Attributes:
-        own: the id of the relay that this subscriber is the intake of, or None.
+        ended: sessions that have lost their last route, until the caller has ended them.
         upstreams: the relays at the other ends, by their ids.
         loops_refused: how often a line was refused because it leads back to `own`.
 
     """
 
-    def __init__(self, core: "SubscriberCore", own: int | None, now_ns: int) -> None:
-        self._core = core
+    def __init__(
+        self,
+        settings: Settings,
+        own: int | None,
+        *,
+        peers: Mapping[int, Session],
+        lines: Sequence[Connection],
+        commands: deque[Command],
+        requests: deque[tuple[int, bytes]],
+        hurry: Callable[[int], None],
+        rng: Random,
+        now_ns: int,
+    ) -> None:
+        self._settings = settings
         self.own = own
+        self._peers = peers
+        self._lines = lines
+        self._commands = commands
+        self._requests = requests
+        self._hurry = hurry
+        self._rng = rng
+        self.ended: list[Session] = []
         self.upstreams: dict[int, Upstream] = {}
         self.loops_refused = 0
         self._born_ns = now_ns
-        self._timeout_ns = int(core.config.publisher_timeout_ms * _MS)
-        self._keep_alive_ns = int(core.config.keep_alive_ms * _MS)
+        self._timeout_ns = int(settings.config.publisher_timeout_ms * _MS)
+        self._keep_alive_ns = int(settings.config.keep_alive_ms * _MS)
 
     def unsettled(self, now_ns: int) -> bool:
         """Whether another line may yet turn out to be a route to a session that is known.
@@ -66,7 +96,7 @@ class RelayDesk:
         For a moment after the start a line may not have said who is there, and a relay has its
         list to send; a publisher that is away is not waited for.
         """
-        lines = self._core.lines
+        lines = self._lines
         if len(lines) < 2:
             return False
         if now_ns - self._born_ns > SETTLE_NS:
@@ -83,7 +113,7 @@ class RelayDesk:
         Nothing is given up then: it is asked on. It is away for a bounded time, and so is each that
         it gets its streams from.
         """
-        lines = self._core.lines
+        lines = self._lines
         new = now_ns - self._born_ns < REFORM_NS
         for line in lines:
             away_ns = now_ns - line.was_heard_ns
@@ -112,8 +142,8 @@ class RelayDesk:
         Who starts at `earliest`, or at a time, begins where the route does that reaches back
         farthest; so all routes are heard, for a moment. The probe is repeated meanwhile.
         """
-        core = self._core
-        if peer.joined or len(core.lines) < 2 or core.start.kind not in ("earliest", "time"):
+        start = self._settings.start
+        if peer.joined or len(self._lines) < 2 or start.kind not in ("earliest", "time"):
             return heads
         if not peer.held:
             peer.held_ns = now_ns
@@ -134,29 +164,18 @@ class RelayDesk:
         """Return all relays from which anything comes."""
         return [relay for up in self.upstreams.values() for relay in (up.id, *up.path)]
 
-    def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
-        """Take what a new connection to a relay begins with, or what a closing relay sends."""
-        core = self._core
-        welcome = control.read_body(frame, control.Welcome)
-        state = core.lines[line]
-        if frame.flags & wire.FLAG_CLOSING:
-            self._note_closing(frame.session, line, now_ns)
-            return
-        relay = frame.session
-        state.strange_ns = None
-        state.contacted, state.doubted = True, False
-        state.place = control.place_of(welcome.recovery)
-        if state.session is not None:
-            former, state.session = state.session, None
-            if all(other.session != former for other in core.lines) and former in core.peers:
-                core.desk.end_peer(core.peers[former], now_ns)
+    def receive_welcome(
+        self, line: int, relay: int, welcome: control.Welcome, now_ns: int
+    ) -> bool:
+        """Take what a new connection to a relay begins with; False: the relay is refused."""
+        state = self._lines[line]
         up = self.upstreams.get(relay)
         if up is None:
             up = self.upstreams[relay] = Upstream(relay, welcome, now_ns)
-            core.commands.append(Command("connect", line, relay, welcome.recovery))
+            self._commands.append(Command("connect", line, relay, welcome.recovery))
         elif up.recovery != welcome.recovery:
-            core.commands.append(Command("disconnect", session=relay))
-            core.commands.append(Command("connect", line, relay, welcome.recovery))
+            self._commands.append(Command("disconnect", session=relay))
+            self._commands.append(Command("connect", line, relay, welcome.recovery))
         up.name, up.recovery, up.stall_ms = welcome.name, welcome.recovery, welcome.stall_ms
         former_relay, state.relay = state.relay, relay
         if former_relay is not None and former_relay != relay:
@@ -164,15 +183,15 @@ class RelayDesk:
         if line not in up.lines:
             up.lines.append(line)
             prefix = wire.control_prefix(Kind.HEARTBEAT, relay)
-            core.commands.append(Command("subscribe", line, prefix=prefix))
+            self._commands.append(Command("subscribe", line, prefix=prefix))
         for peer, route in self._routes(line):
             self._send_probe(peer, route, now_ns)
         if relay == self.own:
             self._refuse(up, now_ns)
-            return
+            return False
         up.page = 0
         self._ask(up, now_ns)
-        core.next_check_ns = now_ns
+        return True
 
     def _move(self, line: int, former: int, relay: int) -> None:
         """Let routes over a line be another relay's: it was restarted without its log."""
@@ -186,14 +205,14 @@ class RelayDesk:
             return
         up.lines.remove(line)
         prefix = wire.control_prefix(Kind.HEARTBEAT, relay)
-        self._core.commands.append(Command("unsubscribe", line, prefix=prefix))
+        self._commands.append(Command("unsubscribe", line, prefix=prefix))
         if not up.lines:
             del self.upstreams[relay]
-            self._core.commands.append(Command("disconnect", session=relay))
+            self._commands.append(Command("disconnect", session=relay))
 
     def leave_line(self, line: int, now_ns: int) -> None:
         """Give up the routes over a line: there is no relay at its end any more."""
-        state = self._core.lines[line]
+        state = self._lines[line]
         relay, state.relay = state.relay, None
         if relay is not None:
             self._part(line, relay)
@@ -201,41 +220,32 @@ class RelayDesk:
             self._drop(peer, route, now_ns)
 
     def _routes(self, line: int) -> Iterator[tuple[Session, Route]]:
-        for peer in list(self._core.peers.values()):
+        for peer in list(self._peers.values()):
             for route in peer.relayed:
                 if route.line == line:
                     yield peer, route
 
     def _drop(self, peer: Session, route: Route, now_ns: int) -> None:
-        self._forget_probe(route)
+        self.forget_probe(route)
         peer.relayed.remove(route)
         if peer.current is route:
             peer.current = None
         if not peer.relayed and not peer.direct and not peer.gone:
-            self._core.desk.end_peer(peer, now_ns)
+            self.ended.append(peer)
 
-    def receive_heartbeat(self, line: int, frame: Frame, now_ns: int) -> None:
-        """Take a heartbeat over a relay's line: of a stream, or the relay's own."""
-        core = self._core
-        state = core.lines[line]
-        if not frame.topic and frame.session == state.relay:
-            body = control.read_body(frame, control.Heartbeat)
-            place = body.place
-            up = self.upstreams[frame.session]
-            if up.version != frame.sequence:
-                up.version = frame.sequence
-                self._ask_soon(up, now_ns)
-        else:
-            place = core._receive_heartbeat(frame, now_ns)
-            peer = core.peers[frame.session]
-            self._note_head(peer, line, frame, now_ns)
-            if not any(route.line == line for route in peer.relayed):
-                self.note_unknown(line, now_ns)
-        if place not in (0, state.place):
-            core.desk.note_stranger(line, now_ns)
+    def receive_pulse(self, frame: Frame, now_ns: int) -> int:
+        """Take a relay's own heartbeat; returns what stands for its place."""
+        body = control.read_body(frame, control.Heartbeat)
+        up = self.upstreams[frame.session]
+        if up.version != frame.sequence:
+            up.version = frame.sequence
+            self._ask_soon(up, now_ns)
+        return body.place
 
-    def _note_head(self, peer: Session, line: int, frame: Frame, now_ns: int) -> None:
-        """Note how far a relay is with a stream."""
+    def note_head(self, peer: Session, line: int, frame: Frame, now_ns: int) -> None:
+        """Note how far a relay is with a stream, as its heartbeat says."""
+        if not any(route.line == line for route in peer.relayed):
+            self.note_unknown(line, now_ns)
         stream = peer.streams[frame.topic]
         known = stream.relay_heads.get(line, 0)
         stream.relay_heads[line] = frame.sequence
@@ -244,22 +254,24 @@ class RelayDesk:
 
     def note_unknown(self, line: int, now_ns: int) -> None:
         """Note that frames of a session came that the relay has not announced."""
-        up = self.upstreams.get(self._core.lines[line].relay or -1)
+        up = self.upstreams.get(self._lines[line].relay or -1)
         if up is not None:
             self._ask_soon(up, now_ns)
 
     def _ask_soon(self, up: Upstream, now_ns: int) -> None:
         last_ns = up.answered_ns if up.asked_ns is None else up.asked_ns
         up.due_ns = min(up.due_ns, max(now_ns, last_ns + RETRY_NS))
-        self._core.next_check_ns = min(self._core.next_check_ns, up.due_ns)
+        self._hurry(up.due_ns)
 
     def _ask(self, up: Upstream, now_ns: int) -> None:
         up.asked_ns, up.due_ns = now_ns, now_ns + RETRY_NS
         frame = wire.control_frame(Kind.SESSIONS_REQUEST, up.id, sequence=up.page)
-        self._core.requests.append((up.id, frame))
+        self._requests.append((up.id, frame))
 
-    def receive_sessions(self, relay: int, frame: Frame, now_ns: int) -> None:
-        """Take a page of the sessions that a relay serves."""
+    def receive_sessions(
+        self, relay: int, frame: Frame, now_ns: int
+    ) -> Iterator[tuple[Upstream, control.SessionEntry]]:
+        """Take a page of the sessions that a relay serves, and yield them for `add_routes`."""
         body = control.read_body(frame, control.Sessions)
         up = self.upstreams.get(relay)
         if up is None or frame.session != relay:
@@ -272,9 +284,9 @@ class RelayDesk:
             self._refuse(up, now_ns)
             return
         for line in up.lines:
-            self._core.lines[line].refused_until_ns = None
+            self._lines[line].refused_until_ns = None
         for entry in body.sessions:
-            self._announce(up, entry, now_ns)
+            yield up, entry
         up.page = body.following
         if not up.page:
             up.complete, up.listed_ns = True, now_ns
@@ -282,16 +294,10 @@ class RelayDesk:
         if up.page:
             self._ask(up, now_ns)
 
-    def _announce(self, up: Upstream, entry: control.SessionEntry, now_ns: int) -> None:
-        core = self._core
-        peer = core.peers.get(entry.session)
-        if peer is None:
-            core.desk._forget_peers()
-            welcome = control.Welcome(entry.name, "", up.stall_ms)
-            peer = core.peers[entry.session] = Session(
-                entry.session, welcome, returning=False, now_ns=now_ns
-            )
-            peer.late = up.complete
+    def add_routes(
+        self, up: Upstream, peer: Session, entry: control.SessionEntry, now_ns: int
+    ) -> None:
+        """Note that a relay serves a session, over each of its connections."""
         peer.gone, peer.ending_ns = False, None
         if not peer.direct:
             peer.name = entry.name or peer.name
@@ -309,7 +315,7 @@ class RelayDesk:
     def may_have(self, peer: Session, now_ns: int) -> bool:
         """Whether a relay may yet say that it has a session that has lost its last route."""
         # Frames come over these, but not their welcome yet: they may be relays'.
-        unmet = any(line.key is None and line.strange_ns is not None for line in self._core.lines)
+        unmet = any(line.key is None and line.strange_ns is not None for line in self._lines)
         if not self.upstreams and not unmet:
             peer.ending_ns = None
             return False
@@ -327,95 +333,91 @@ class RelayDesk:
 
     def _refuse(self, up: Upstream, now_ns: int) -> None:
         """Refuse a relay that gets from us what it would give to us."""
-        core = self._core
         self.loops_refused += 1
         up.path, up.asked_ns = [], None
         for line in list(up.lines):
-            state = core.lines[line]
-            state.refused_until_ns = now_ns + int(REFUSED_NS * (1 + core._rng.random()))
-            core.commands.append(Command("leave", line))
+            state = self._lines[line]
+            state.refused_until_ns = now_ns + int(REFUSED_NS * (1 + self._rng.random()))
+            self._commands.append(Command("leave", line))
             self.leave_line(line, now_ns)
 
     def _send_probe(self, peer: Session, route: Route, now_ns: int) -> None:
-        self._forget_probe(route)
-        route.probe = self._core._rng.getrandbits(64)
+        self.forget_probe(route)
+        route.probe = self._rng.getrandbits(64)
         route.probe_tries = 0
         prefix = wire.control_prefix(Kind.ECHO, route.probe)
-        self._core.commands.append(Command("subscribe", route.line, prefix=prefix))
-        self._core.next_check_ns = min(self._core.next_check_ns, now_ns + probe_wait_ns(0))
+        self._commands.append(Command("subscribe", route.line, prefix=prefix))
+        self._hurry(now_ns + probe_wait_ns(0))
         self._request_probe(peer, route, now_ns)
 
-    def _forget_probe(self, route: Route) -> None:
+    def forget_probe(self, route: Route) -> None:
+        """Wait for no echo over a route."""
         if route.probe is not None:
             prefix = wire.control_prefix(Kind.ECHO, route.probe)
-            self._core.commands.append(Command("unsubscribe", route.line, prefix=prefix))
+            self._commands.append(Command("unsubscribe", route.line, prefix=prefix))
             route.probe = None
 
     def _request_probe(self, peer: Session, route: Route, now_ns: int) -> None:
-        core = self._core
+        settings = self._settings
         assert route.probe is not None
         route.probe_due_ns = now_ns + probe_wait_ns(route.probe_tries)
         # Of a session that began since we came, all that the relay has is ours.
-        late = peer.late and core.start.kind == "latest"
-        start = Start("earliest") if late else core.start
-        body = control.Probe(route.probe, core.topics or ["*"], start.kind, start.position)
+        late = peer.late and settings.start.kind == "latest"
+        start = Start("earliest") if late else settings.start
+        body = control.Probe(route.probe, settings.patterns, start.kind, start.position)
         frame = wire.control_frame(Kind.PROBE, peer.session, body)
-        core.requests.append((route.key, frame))
+        self._requests.append((route.key, frame))
 
     def route_of_probe(self, probe: int) -> tuple[Session, Route] | None:
         """Return whose echo that is, or None where it is not ours."""
-        for peer in self._core.peers.values():
+        for peer in self._peers.values():
             for route in peer.relayed:
                 if route.probe == probe:
                     return peer, route
         return None
 
-    def receive_echo(self, peer: Session, route: Route, heads: control.Heads, now_ns: int) -> None:
-        """Take an echo over a relay's line."""
-        held = self.hold(peer, route.key, heads, now_ns)
-        if held is None:
-            route.probe_tries = 0  # it is answered, and to be repeated
-            return
-        self._core.desk.take_heads(peer, held, now_ns)
-        self._forget_probe(route)
-        route.joined = peer.joined = True
-        peer.given_up = False
-        route.keep_alive_ns = now_ns
-        self._core.next_check_ns = now_ns
-
-    def _note_closing(self, session: int, line: int, now_ns: int) -> None:
-        peer = self._core.peers.get(session)
-        for route in [] if peer is None else peer.relayed:
-            assert peer is not None
+    def note_closing(self, peer: Session, line: int, now_ns: int) -> bool:
+        """Note that a relay closes; whether the session has a route over it that was not."""
+        found = False
+        for route in peer.relayed:
             if route.line == line and not route.closing:
                 route.closing, route.told_complete = True, False
-                self._core.next_check_ns = now_ns
+                found = True
                 self._send_probe(peer, route, now_ns)
+        return found
 
-    def check(self, *, now_ns: int) -> None:
-        """Ask for lists that are due, repeat probes, send keep-alives, give up routes."""
-        core = self._core
+    def check(self, is_settled: Callable[[Session], bool] | None, *, now_ns: int) -> None:
+        """Ask for lists that are due, repeat probes, send keep-alives, give up routes.
+
+        `is_settled` says whether the application is done with all of a session that is closing.
+        """
         for up in self.upstreams.values():
             if now_ns >= up.due_ns:
                 self._ask(up, now_ns)
-        for peer in list(core.peers.values()):
+        for peer in list(self._peers.values()):
             if peer.direct:
                 peer.ending_ns = None
             elif peer.ending_ns is not None:
-                core.desk.end_peer(peer, now_ns)
+                self.ended.append(peer)
             for route in list(peer.relayed):
                 up_ = self.upstreams.get(route.key)
                 answered_ns = 0 if up_ is None else up_.answered_ns
                 if answered_ns - route.announced_ns > self._timeout_ns:
                     self._drop(peer, route, now_ns)
                     continue
-                self._check_route(peer, route, now_ns)
-        for index, line in enumerate(core.lines):
+                self._check_route(peer, route, is_settled, now_ns)
+        for index, line in enumerate(self._lines):
             if line.refused_until_ns is not None and now_ns >= line.refused_until_ns:
                 line.refused_until_ns = None
-                core.commands.append(Command("reconnect", index))
+                self._commands.append(Command("reconnect", index))
 
-    def _check_route(self, peer: Session, route: Route, now_ns: int) -> None:
+    def _check_route(
+        self,
+        peer: Session,
+        route: Route,
+        is_settled: Callable[[Session], bool] | None,
+        now_ns: int,
+    ) -> None:
         if not peer.gaps:
             route.asked_ns = None
         if route.probe is not None and now_ns >= route.probe_due_ns:
@@ -423,13 +425,12 @@ class RelayDesk:
             self._request_probe(peer, route, now_ns)
         if not route.joined:
             return
-        is_settled = self._core.is_settled
         complete = route.closing and route.probe is None and not peer.missing
         complete = complete and (is_settled is None or is_settled(peer))
         untold = complete and not route.told_complete
         if not (untold or now_ns >= route.keep_alive_ns):
             return
-        cursor = self._core.cursor
+        cursor = self._settings.cursor
         if cursor is not None and peer in cursor.newcomers:
             return  # it has joined once the cursor says so
         route.told_complete = complete
@@ -438,16 +439,16 @@ class RelayDesk:
 
     def leave(self) -> None:
         """Tell all relays that this subscriber goes."""
-        for peer in self._core.peers.values():
+        for peer in self._peers.values():
             for route in peer.relayed:
                 if route.joined:
                     self._tell(peer, route, Kind.LEAVE)
 
     def _tell(self, peer: Session, route: Route, kind: Kind, *, complete: bool = False) -> None:
-        desk = self._core.desk
-        body = control.Joined(desk.subscriber, desk.name, complete)
+        settings = self._settings
+        body = control.Joined(settings.subscriber, settings.name, complete)
         frame = wire.control_frame(kind, peer.session, body)
-        self._core.requests.append((route.key, frame))
+        self._requests.append((route.key, frame))
 
     def asked_ns(self, line: int) -> int | None:
         """Return since when a NACK over this line's relay is without an answer, or None."""
@@ -464,8 +465,8 @@ class RelayDesk:
         for up in self.upstreams.values():
             for line in up.lines[:1]:
                 command = Command("connect", line, up.id, up.recovery)
-                self._core.commands.append(command)
+                self._commands.append(command)
             up.page, up.asked_ns, up.due_ns = 0, None, now_ns
-        for peer in self._core.peers.values():
+        for peer in self._peers.values():
             for route in peer.relayed:
                 self._send_probe(peer, route, now_ns)

@@ -86,7 +86,7 @@ def receive_frame(
                         taken = _activate(source, stream, taken)
                 if taken is None:
                     core.receive_frame(0, data, now_ns=now_ns)
-            if taken is None or now_ns >= core.next_check_ns:
+            if taken is None or now_ns >= core.joiner.next_check_ns:
                 driver.followed = None
                 driver.do_commands()
             elif len(data) >= _BATCHED_BYTES:

@@ -62,7 +62,7 @@ def subscriber_stats(
         publishers=[peer.name for peer in core.peers.values() if peer.joined and not peer.gone],
         cursor=cursor,
         lines=lines,
-        sessions_unjoined=core.sessions_unjoined,
+        sessions_unjoined=core.joiner.sessions_unjoined,
         streams_rewound=core.stream_table.rewound,
         messages_unconfirmed=0 if core.member is None else core.member.confirmation.unconfirmed,
     )

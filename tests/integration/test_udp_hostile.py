@@ -236,7 +236,7 @@ class TestStrangers:
     def test_places_and_sizes_that_are_announced_without_end_cost_little(self, joined):
         """Each one made every receiver ask its publisher who is there: 6,000 times a second."""
         publisher, subscriber, forger = joined
-        desk, told = subscriber._core.desk, []
+        desk, told = subscriber._core.joiner, []
         send_joined = desk.send_joined
         desk.send_joined = lambda *arguments: told.append(1) or send_joined(*arguments)
         feedback = subscriber._core.peers[publisher.session].feedback

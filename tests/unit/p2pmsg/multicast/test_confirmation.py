@@ -141,7 +141,7 @@ def test_nacks_bear_the_token():
 def probed_anew(member):
     """Have the session probed again; returns its peer."""
     peer = member.core.peers[SESSION]
-    member.core.desk.send_probe(peer, 0, member.now_ns)
+    member.core.joiner.send_probe(peer, 0, member.now_ns)
     return peer
 
 
@@ -232,7 +232,7 @@ def test_what_came_unconfirmed_is_handed_on_when_another_session_takes_the_place
     member = Member()
     new(member, 0, 2)
     peer = member.core.peers[SESSION]
-    member.core.desk.end_peer(peer, member.now_ns)
+    member.core.joiner.end_peer(peer, member.now_ns)
     assert outputs(member, "new") == [(0, 1), (1, 2, "publisher_gone"), (2, 1)]
 
 

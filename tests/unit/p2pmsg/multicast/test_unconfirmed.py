@@ -107,5 +107,5 @@ def test_a_session_that_never_answered_is_counted_and_said_at_most_once_a_minute
     unconfirmed, (text,) = fall_silent(member)
     assert unconfirmed == 6
     assert "[7, 10) of 'u'" in text
-    assert member.core.sessions_unjoined == 2
+    assert member.core.joiner.sessions_unjoined == 2
     assert {501, 502, 503}.isdisjoint(member.core.peers)

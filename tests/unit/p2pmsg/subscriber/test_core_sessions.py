@@ -131,7 +131,7 @@ def test_where_a_heartbeat_said_what_is_kept_no_more_than_that_is_reported(ends)
     else:
         talk.hear(welcome(NEXT))
     assert talk.read() == [("t", 300, 710, "publisher_gone")]
-    assert talk.core.sessions_unjoined == 1
+    assert talk.core.joiner.sessions_unjoined == 1
 
 
 def test_what_came_of_a_publisher_that_stays_away_is_handed_on_though_it_was_never_joined():
@@ -145,7 +145,7 @@ def test_what_came_of_a_publisher_that_stays_away_is_handed_on_though_it_was_nev
     assert sum(command.what == "warn" for command in talk.core.commands) == 1
 
     talk.pass_ms(60_000)
-    assert talk.core.sessions_unjoined == 1  # it is told once
+    assert talk.core.joiner.sessions_unjoined == 1  # it is told once
     talk.hear(welcome())  # it comes back on its log
     talk.hear(echo(talk.probe().probe, head(504, start=0), head(3, topic="u", start=0)))
     talk.pass_ms(1)
