@@ -1,15 +1,16 @@
 """How far a subscriber has come in what its publishers sent, as their marks count it."""
 
 from collections import deque
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
-from p2pmsg.subscriber.sessions import Session, Stream
+from recovery import StreamReceiver
 
 WAITING_MAX: Final = 64
 """Marks of a session with gaps before them that are remembered; the oldest go first."""
 SESSIONS_MAX: Final = 4096
 
-_Mark = tuple[int, list[tuple[Stream, int]]]
+_Mark = tuple[int, list[tuple[StreamReceiver[Any], int]]]
 """A mark's position, and up to where each stream that missed something is to get."""
 
 
@@ -26,30 +27,27 @@ class Marks:
         self._marks: dict[int, deque[_Mark]] = {}
         self.waiting = 0
 
-    def note(self, peer: Session, position: int) -> None:
-        """Note that a mark was read."""
-        if peer.session not in self._places and len(self._places) >= SESSIONS_MAX:
+    def note(
+        self, session: int, position: int, gaps: Sequence[StreamReceiver[Any]]
+    ) -> None:
+        """Note that a mark was read, while these streams of its session missed something."""
+        if session not in self._places and len(self._places) >= SESSIONS_MAX:
             forgotten = next(iter(self._places))
             del self._places[forgotten]
             self.waiting -= len(self._marks.pop(forgotten, ()))
-        complete = self._places.get(peer.session, (0, 0))[1]
+        complete = self._places.get(session, (0, 0))[1]
         read = position  # of this one: a false one must not stand for those that follow
-        if not peer.gaps:
+        if not gaps:
             complete = read
-            self.waiting -= len(self._marks.pop(peer.session, ()))
+            self.waiting -= len(self._marks.pop(session, ()))
         else:
-            marks = self._marks.setdefault(peer.session, deque())
-            wanted = [
-                (stream, stream.receiver.head)
-                for stream in peer.streams.values()
-                if stream.receiver.missing
-            ]
-            marks.append((position, wanted))
+            marks = self._marks.setdefault(session, deque())
+            marks.append((position, [(receiver, receiver.head) for receiver in gaps]))
             self.waiting += 1
             if len(marks) > WAITING_MAX:
                 marks.popleft()
                 self.waiting -= 1
-        self._places[peer.session] = read, min(read, complete)
+        self._places[session] = read, min(read, complete)
 
     def forget(self, session: int) -> None:
         """Forget a session's marks: its publisher was started again, and counts anew."""
@@ -62,8 +60,8 @@ class Marks:
         for session, marks in list(self._marks.items()):
             done = -1
             while marks and all(
-                stream.receiver.expected >= head or not stream.receiver.missing
-                for stream, head in marks[0][1]
+                receiver.expected >= head or not receiver.missing
+                for receiver, head in marks[0][1]
             ):
                 done = marks.popleft()[0]
                 self.waiting -= 1

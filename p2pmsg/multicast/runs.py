@@ -1,46 +1,42 @@
-"""The fast path of a train: datagrams of one stream that follow one another become one frame.
+"""The fast path of a train: consecutive datagrams of one stream become one frame.
 
-A train of 45 datagrams costs 45 × 0.6 µs here, where the slow path takes 45 × 6 µs. It takes frames
-that say that they have values only (FLAG_PLAIN), so that their bodies can be put behind one another
-without decoding them.
+A train of 45 datagrams costs 45 × 0.6 µs here; one by one they cost 45 × 6 µs. It takes frames
+that say that they have values only (FLAG_PLAIN), so that their bodies can be joined without
+decoding them.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
 from p2pmsg.multicast.datagram import TRAILER_BYTES, checksum
-from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.wire import ARRAY4, REST, SEQUENCE_MAX, Frame, values_header
-
-if TYPE_CHECKING:
-    from p2pmsg.subscriber.core import SubscriberCore
 
 _REST_BYTES: Final = REST.size
 _NO_COLUMNS: Final = b"\xc0\xc0\xc0"
 _unpack: Final = REST.unpack_from
 
 
-def take_run(
-    core: "SubscriberCore",
-    line: int,
-    stream: Stream,
-    data: memoryview,
-    at: int,
-    segment: int,
-    *,
-    now_ns: int,
-) -> int:
-    """Take the datagrams from `at` on that are one run of `stream`; return where the next begins.
+class Run(NamedTuple):
+    """Datagrams that became one frame: how many there were, and where the next one begins."""
 
-    It returns `at` where it takes none: the first one is then to take the slow path.
+    frame: Frame
+    datagrams: int
+    after: int
+
+
+def take_run(
+    prefix: bytes, topic: str, session: int, data: memoryview, at: int, segment: int
+) -> Run | None:
+    """Join the datagrams from `at` on that are one run of a stream, whose frames begin so.
+
+    None: the first one is not of such a run.
     """
     raw = data.obj  # what the view is of, from its beginning on
     assert isinstance(raw, bytes | bytearray)
-    prefix = stream.plain_prefix
     lead = len(prefix)
     body = lead + _REST_BYTES
     first = following = -1
     base_ns = 0
-    begin, end = at, len(data)
+    end = len(data)
     bodies: list[memoryview] = []
     while at < end:
         stop = min(at + segment, end)
@@ -71,33 +67,31 @@ def take_run(
         following = sequence + count
         at = stop
     if not bodies or following > SEQUENCE_MAX:
-        return begin
-    frame = _join(stream, first, following - first, base_ns, bodies)
-    core.frames_received += len(bodies)
-    stream.peer.heard_ns = now_ns
-    if core.tally is not None:
-        core.tally.note(line, stream, first, following - first, now_ns=now_ns)
-    if stream.receiver.accept(first, following - first):
-        core.ready.append_frame(stream, frame)
-    else:
-        core._take(stream, frame, now_ns, repaired=False)
-    return at
+        return None
+    count = following - first
+    frame = _join(prefix, topic, session, first, count, base_ns, bodies)
+    return Run(frame, len(bodies), at)
 
 
 def _join(
-    stream: Stream, first: int, count: int, base_ns: int, bodies: list[memoryview]
+    prefix: bytes,
+    topic: str,
+    session: int,
+    first: int,
+    count: int,
+    base_ns: int,
+    bodies: list[memoryview],
 ) -> Frame:
     """Return one frame with the values of all the bodies."""
     lead = values_header(count)
     length = len(lead) + sum(map(len, bodies)) + len(_NO_COLUMNS)
-    prefix = stream.plain_prefix
     rest = REST.pack(first, count, length, base_ns)
     frame = Frame.__new__(Frame)
     frame.data = b"".join((prefix, rest, lead, *bodies, _NO_COLUMNS))
-    frame.topic = stream.topic
+    frame.topic = topic
     frame.kind = 1
     frame.flags = prefix[-10]
-    frame.session = stream.peer.session
+    frame.session = session
     frame.sequence = first
     frame.count = count
     frame.base_timestamp_ns = base_ns

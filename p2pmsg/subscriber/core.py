@@ -1,6 +1,6 @@
 """The subscriber's state machine: frames in, messages and requests out. No I/O.
 
-What the lines say of themselves goes to the `SessionJoiner`; here are the messages and their gaps.
+What connections say of themselves goes to the `SessionJoiner`; here are messages and gaps.
 """
 
 import enum
@@ -11,9 +11,9 @@ from random import Random
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.message import Message, MessageBatch
-from p2pmsg.multicast.receiver import GroupMember
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection
+from p2pmsg.subscriber.group import MulticastReceiver
 from p2pmsg.subscriber.joining import SessionJoiner
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.ready import ReadyQueue
@@ -58,12 +58,11 @@ class SubscriberCore:
         commands: what the shell is to do, oldest first.
         requests: (whose, frame) for the recovery channel of a session's publisher, or of a relay.
         invalid: frames that were dropped, by reason.
-        joiner: joins and gives up sessions; `relays` asks relays; `routes` plans who is asked.
-        member: what datagram lines need beside; None: there is none.
+        joiner: joins sessions and ends them; `relays` asks relays, `routes` says who is asked.
+        member: takes datagrams; None: there are none.
         tally: which line brought what; None: there is one only.
         stream_table: begins streams and settles them; `gaps` those that miss something.
         window: how much more fits.
-        sessions_unjoined: sessions that ended, or fell silent for good, before they were joined.
         cursor: where streams resume; None: nowhere.
         endings: sessions that are over, until the shell has reported them.
 
@@ -124,10 +123,9 @@ class SubscriberCore:
         self.peers, self.relays = self.joiner.peers, self.joiner.relays
         self.commands, self.requests = self.joiner.commands, self.joiner.requests
         self.routes = Routes(self.lines)
-        self.member: GroupMember | None = None
+        self.member: MulticastReceiver | None = None
         if datagram_lines:
-            self.member = GroupMember(self, set(datagram_lines), subscriber)
-            self.joiner.member = self.member
+            self.member = self.joiner.receive_multicast(self)
 
     @property
     def streams(self) -> list[Stream]:
@@ -253,7 +251,7 @@ class SubscriberCore:
                     return
                 self.gaps.answered(stream, now_ns)
                 before = stream.receiver.repaired
-                self._take(stream, frame, now_ns, repaired=True)
+                self.take(stream, frame, now_ns, repaired=True)
                 if route.hops:
                     stream.relayed += stream.receiver.repaired - before
             elif frame.kind == Kind.REFUSED:
@@ -449,14 +447,28 @@ class SubscriberCore:
             self.tally.note(line, stream, frame.sequence, frame.count, now_ns=now_ns)
         if self.lines[line].relay is not None and frame.sequence < stream.receiver.expected:
             self.relays.note_progress(stream, now_ns)
-        self._take(stream, frame, now_ns, repaired=False)
+        self.take(stream, frame, now_ns, repaired=False)
 
     def admit_repair(self, stream: Stream, frame: Frame, now_ns: int) -> bool:
         """Whether a repair fits; later frames of its stream are evicted for it."""
         held = self.bytes_held
         return self.window.admit_repair(stream.receiver, frame, bytes_held=held, now_ns=now_ns)
 
-    def _take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
+    def take_run(
+        self, line: int, stream: Stream, frame: Frame, datagrams: int, now_ns: int
+    ) -> None:
+        """Take a frame that was joined of so many datagrams of a stream."""
+        self.frames_received += datagrams
+        stream.peer.heard_ns = now_ns
+        if self.tally is not None:
+            self.tally.note(line, stream, frame.sequence, frame.count, now_ns=now_ns)
+        if stream.receiver.accept(frame.sequence, frame.count):
+            self.ready.append_frame(stream, frame)
+        else:
+            self.take(stream, frame, now_ns, repaired=False)
+
+    def take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
+        """Take a frame of a stream, which came by itself or as a repair."""
         receiver = stream.receiver
         stop = frame.sequence if repaired else frame.sequence + frame.count
         if stop > stream.jump_max + receiver.head and receiver.started:

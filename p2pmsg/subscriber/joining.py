@@ -15,10 +15,10 @@ from random import Random
 from typing import Final
 
 from p2pmsg import control, wire
-from p2pmsg.multicast.receiver import GroupMember
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.group import FrameTaker, MulticastReceiver
 from p2pmsg.subscriber.handshake import probe_wait_ns
 from p2pmsg.subscriber.relays import RelayClient
 from p2pmsg.subscriber.rewound import (
@@ -71,7 +71,6 @@ class SessionJoiner:
         relays: the relays that are connected.
         member: what datagram lines need in addition; None: there is none.
         next_check_ns: when `check` is due.
-        sessions_unjoined: sessions that ended, or fell silent for good, before they were joined.
         is_settled: whether the application is done with all of a closing session, asked before its
             publisher is told that it may go; None: to have received it is enough.
 
@@ -103,9 +102,9 @@ class SessionJoiner:
             settings, relay, peers=self.peers, lines=lines, commands=self.commands,
             requests=self.requests, hurry=self.hurry, rng=rng, now_ns=now_ns,
         )  # fmt: skip
-        self.member: GroupMember | None = None
+        self.member: MulticastReceiver | None = None
         self.next_check_ns = now_ns
-        self.sessions_unjoined = 0
+        self._unjoined = 0
         self.is_settled: Callable[[Session], bool] | None = None
         self._forget_last = forget_last
         self._rng = rng
@@ -115,6 +114,20 @@ class SessionJoiner:
         self._give_up_ns = max(again_ns, int(config.nack.deadline_ms * _MS))
         self._asked = self.start.position if self.start.kind == "sequence" else 0
         self._pages = control.HeadPages(config.streams_max)
+
+    def receive_multicast(self, taker: FrameTaker) -> MulticastReceiver:
+        """Return what takes the datagrams of multicasts; it gives their frames to `taker`."""
+        self.member = MulticastReceiver(
+            self.settings, self.stream_table, self, taker, lines=self.lines, peers=self.peers,
+            commands=self.commands, requests=self.requests, invalid=self.invalid, rng=self._rng,
+        )  # fmt: skip
+        return self.member
+
+    @property
+    def sessions_unjoined(self) -> int:
+        """How many sessions ended, or fell silent for good, before they were joined."""
+        group = self.member
+        return self._unjoined + (0 if group is None else group.confirmation.sessions_unjoined)
 
     def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
         """Take what each new connection begins with, or what a closing publisher sends."""
@@ -586,7 +599,7 @@ class SessionJoiner:
         """
         heads = merge_heads([*peer.held.values()]).streams if peer.held else []
         peer.held = {}
-        self.sessions_unjoined += not peer.given_up
+        self._unjoined += not peer.given_up
         for head in heads:
             if head.topic not in peer.streams and not self.stream_table.is_full:
                 self.stream_table.add(peer, head.topic)

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import transports
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.receiver import GroupMember, is_from
 from p2pmsg.stats import LineStats
 from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.group import MulticastReceiver, is_from
 from p2pmsg.subscriber.redundancy import LineCount
 from p2pmsg.wire import FrameError
 
@@ -40,7 +40,7 @@ class DatagramLine:
         datagram.require_checksum()
         assert core.member is not None
         self._core = core
-        self._member: GroupMember = core.member
+        self._member: MulticastReceiver = core.member
         self._line = line
         self._lock = lock
         wanted = core.config.multicast.buffer_bytes

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from p2pmsg.multicast.confirmation import Confirmation
+from p2pmsg.subscriber.confirmation import Confirmation
 from tests.simulation.profiles import MULTICAST, PROFILES, build, run
 
 SEEDS = pytest.mark.rounds(5, 150)

@@ -6,7 +6,7 @@ from p2pmsg import wire
 from p2pmsg.control import Head, Heads, Heartbeat, Welcome
 from p2pmsg.wire import Kind
 from tests.unit.p2pmsg import frames
-from tests.unit.p2pmsg.multicast.test_room import MS, SESSION, Member
+from tests.unit.p2pmsg.subscriber.test_group import MS, SESSION, Member
 
 HISTORY = 65_536
 """`history_messages`, as it is by default."""

@@ -6,7 +6,7 @@ from p2pmsg.multicast import datagram
 from p2pmsg.wire import Frame, Kind
 from recovery import Delivery
 from tests.unit.p2pmsg import frames
-from tests.unit.p2pmsg.multicast.test_room import MS, SESSION, Member
+from tests.unit.p2pmsg.subscriber.test_group import MS, SESSION, Member
 
 
 def heartbeat(topic, following, earliest=0):

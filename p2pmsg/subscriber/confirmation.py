@@ -12,15 +12,17 @@ channel, which only it answers::
 A session is asked at most once at a time, and ever more rarely while the hints are false.
 """
 
-from typing import TYPE_CHECKING, Final
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Final, Protocol
 
 from p2pmsg import control, wire
 from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.sessions import FIRST_WAIT_NS, GroupState, Session, Stream
+from p2pmsg.subscriber.settings import Settings
+from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
-
-if TYPE_CHECKING:
-    from p2pmsg.subscriber.core import SubscriberCore
 
 _MS: Final = 1_000_000
 _NEVER_NS: Final = 2**62
@@ -46,8 +48,41 @@ DOUBT_NS: Final = 10_000 * _MS
 """How long a session may be announced without being joined, before it is forgotten."""
 
 
+class Joiner(Protocol):
+    """Joins sessions and ends them: what datagrams may lead to."""
+
+    def send_probe(self, peer: Session, line: int, now_ns: int) -> None:
+        """Ask for an echo over a connection."""
+
+    def send_joined(self, peer: Session, now_ns: int) -> None:
+        """Say that this subscriber is there, which asks for a token."""
+
+    def begin_again(self, peer: Session, now_ns: int) -> None:
+        """Join a session again: its publisher was restarted."""
+
+    def end_peer(self, peer: Session, now_ns: int) -> None:
+        """End a session: another one has its place."""
+
+    def forget_peer(self, session: int) -> None:
+        """Forget a session that never was."""
+
+    def hurry(self, due_ns: int) -> None:
+        """Let sessions be checked by a time."""
+
+
 class Confirmation:
-    """Asks publishers for what datagrams only hint at; part of `GroupMember`.
+    """Asks publishers for what datagrams only hint at.
+
+    Args:
+        settings: the subscriber's.
+        stream_table: has the streams of the sessions.
+        joiner: joins sessions again.
+        peers: the sessions by their ids.
+        commands: takes what the shell is to do.
+        requests: takes what is to be sent over recovery channels.
+        invalid: counts what was dropped, by reason.
+        begin_life: called when a session's publisher was restarted.
+        rng: draws the ids of questions.
 
     Attributes:
         streams: those that no publisher has confirmed yet, by (session, topic).
@@ -58,9 +93,30 @@ class Confirmation:
 
     """
 
-    def __init__(self, core: "SubscriberCore") -> None:
-        self._core = core
-        self._pages = control.HeadPages(core.config.streams_max)
+    def __init__(
+        self,
+        settings: Settings,
+        stream_table: StreamTable,
+        joiner: Joiner,
+        *,
+        peers: Mapping[int, Session],
+        commands: deque[Command],
+        requests: deque[tuple[int, bytes]],
+        invalid: Counter[str],
+        begin_life: Callable[[Session], None],
+        rng: Random,
+    ) -> None:
+        self._settings = settings
+        self._table = stream_table
+        self._joiner = joiner
+        self._peers = peers
+        self._commands = commands
+        self._requests = requests
+        self._invalid = invalid
+        self._begin_life = begin_life
+        self._rng = rng
+        self._pages = control.HeadPages(settings.config.streams_max)
+        self.sessions_unjoined = 0
         self.streams: dict[tuple[int, str], Stream] = {}
         self.retracted = self.unconfirmed = 0
         self._warn_ns = -WARN_NS
@@ -80,7 +136,7 @@ class Confirmation:
     def check(self, now_ns: int) -> None:
         """Repeat questions without an answer, and ask those whose time has come."""
         self.due_ns = _NEVER_NS
-        for peer in self._core.peers.values():
+        for peer in self._peers.values():
             state = peer.group
             if state is None or peer.gone:
                 continue
@@ -108,7 +164,7 @@ class Confirmation:
         state.request = None
         false = self._take_heads(peer, state, heads, now_ns)
         if false:
-            self._core.invalid["forged"] += false
+            self._invalid["forged"] += false
         state.wait_ns = min(2 * state.wait_ns, WAIT_NS_MAX) if false else FIRST_WAIT_NS
         state.due_ns = now_ns + state.wait_ns
         if state.topics or state.everything:
@@ -124,13 +180,11 @@ class Confirmation:
         state.token, state.life, state.parity = body.token, body.life, body.parity
         state.suspect, state.is_old, state.join_tries = None, False, 0
         if former is not None and former != body.life:
-            member = self._core.member
-            assert member is not None
-            member.begin_life(peer)
+            self._begin_life(peer)
             # Whatever place the datagram named: this one is where the publisher is.
-            self._core.joiner.begin_again(peer, now_ns)
+            self._joiner.begin_again(peer, now_ns)
         elif suspect is not None:
-            self._core.invalid["forged"] += 1
+            self._invalid["forged"] += 1
             peer.closing = False  # or its next farewell says it again
 
     def suspect(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
@@ -150,7 +204,7 @@ class Confirmation:
             return False
         state.suspect = None
         if state.answered_ns >= state.suspect_ns:
-            self._core.invalid["forged"] += 1
+            self._invalid["forged"] += 1
             return False
         state.life, state.token, state.join_tries = None, 0, 0
         return True
@@ -187,9 +241,9 @@ class Confirmation:
             self.want(stream.peer, stream.topic, now_ns)
             return
         if head > receiver.head:
-            waits = self._core.receiver_config.wait_for_repair
+            waits = self._table.receiver_config.wait_for_repair
             ahead = head - receiver.head > stream.jump_max or stream.doubted
-            if ahead or not waits or self._core.policy.skips(stream.topic):
+            if ahead or not waits or self._table.policy.skips(stream.topic):
                 stream.hinted = max(stream.hinted, head)
                 self.want(stream.peer, stream.topic, now_ns, head=head)
             else:
@@ -205,8 +259,8 @@ class Confirmation:
         for stream in [one for one in self.streams.values() if one.peer is peer]:
             del self.streams[peer.session, stream.topic]
             if not stream.receiver.started:
-                self._core.stream_table.begin(stream, now_ns=now_ns)
-                self._core.stream_table.settle(stream)
+                self._table.begin(stream, now_ns=now_ns)
+                self._table.settle(stream)
 
     def tell_unconfirmed(self, peer: Session) -> None:
         """Count and tell of what datagrams told of, now that its publisher is gone.
@@ -230,7 +284,7 @@ class Confirmation:
             head = max(head, stream.hinted)
             if first < head:
                 found.append((stream.topic, first, head))
-        self._core.joiner.sessions_unjoined += bool(found)
+        self.sessions_unjoined += bool(found)
         may_tell = now_ns - self._warn_ns >= WARN_NS
         if found and may_tell:
             self._warn_ns = now_ns
@@ -256,7 +310,7 @@ class Confirmation:
             f"{peer.session:016x}) {what} neither delivered nor reported lost: [{start}, {stop}) "
             f"of {topic!r}{others}. Whether there were any nobody can say: anybody sends datagrams"
         )
-        self._core.commands.append(Command("warn", peer.probe_line, peer.session, text=text))
+        self._commands.append(Command("warn", peer.probe_line, peer.session, text=text))
 
     def forget(self, peer: Session) -> None:
         """Forget the streams of a session that nobody confirmed."""
@@ -287,7 +341,7 @@ class Confirmation:
                 topic: streams[topic].receiver.head for topic in state.topics if topic in streams
             }
         state.topics = {}
-        state.request = self._core._rng.getrandbits(62)
+        state.request = self._rng.getrandbits(62)
         self._send_question(peer, state, now_ns)
         self._look_again(now_ns + ANSWER_NS)
 
@@ -303,13 +357,12 @@ class Confirmation:
         """Send the question, which is the same when it is sent again."""
         assert state.request is not None
         state.asked_ns = now_ns
-        core = self._core
         asked = [topic for topic in state.asked or () if topic]
-        topics = (core.topics or ["*"]) if state.asked is None else asked
+        topics = self._settings.patterns if state.asked is None else asked
         body = control.Probe(state.request, topics, "latest")
         request = state.request
         frame = wire.control_frame(Kind.HEADS_REQUEST, peer.session, body, sequence=request)
-        core.requests.append((peer.session, frame))
+        self._requests.append((peer.session, frame))
 
     def _take_heads(
         self, peer: Session, state: GroupState, heads: control.Heads, now_ns: int
@@ -333,18 +386,17 @@ class Confirmation:
     def _take_head(
         self, peer: Session, state: GroupState, head: control.Head, hinted: int, now_ns: int
     ) -> int:
-        core = self._core
         stream = peer.streams.get(head.topic)
         if stream is None:
-            if core.stream_table.is_full:
-                core.invalid["streams_max"] += 1
+            if self._table.is_full:
+                self._invalid["streams_max"] += 1
                 return 0
-            stream = core.stream_table.add(peer, head.topic)
+            stream = self._table.add(peer, head.topic)
         receiver, false = stream.receiver, hinted > head.next
         stream.confirmed, stream.doubt_ns = max(stream.confirmed, head.next), -1
         self.streams.pop((peer.session, head.topic), None)
         if not receiver.started:
-            core.stream_table.begin(stream, now_ns=now_ns)
+            self._table.begin(stream, now_ns=now_ns)
         if head.next < state.snapshot.get(head.topic, 0):
             taken_back = receiver.retract(head.next)
             self.retracted += taken_back
@@ -353,17 +405,16 @@ class Confirmation:
         receiver.observe_head(head.next, now_ns=now_ns)
         if stream.hinted <= max(head.next, hinted):
             stream.hinted = 0
-        core.stream_table.settle(stream)
+        self._table.settle(stream)
         return int(false)
 
     def _drop(self, stream: Stream) -> None:
         """Forget a stream that its publisher knows nothing of."""
-        core, peer = self._core, stream.peer
+        peer = stream.peer
         del self.streams[peer.session, stream.topic]
         if peer.streams.get(stream.topic) is not stream or stream.receiver.started:
             return
-        core._last = None
-        core.stream_table.drop(stream)
+        self._table.drop(stream)
 
     def _check_token(self, peer: Session, state: GroupState, now_ns: int) -> None:
         """Ask for the token again, if the answer was lost or another life is suspected."""
@@ -380,15 +431,15 @@ class Confirmation:
     def _request_token(self, peer: Session, state: GroupState, now_ns: int) -> None:
         """Ask the publisher for the token, which shows its life, too."""
         state.join_ns = now_ns
-        cursor = self._core.cursor
+        cursor = self._settings.cursor
         if not peer.joined or (cursor is not None and peer in cursor.newcomers):
             self.want(peer, "", now_ns)  # it has not joined before the cursor says so
             return
         if not state.token:
             state.join_tries += 1
             state.is_old = state.join_tries > JOIN_TRIES_MAX
-        self._core.joiner.send_joined(peer, now_ns)
+        self._joiner.send_joined(peer, now_ns)
 
     def _look_again(self, due_ns: int) -> None:
         self.due_ns = min(self.due_ns, due_ns)
-        self._core.joiner.hurry(due_ns)
+        self._joiner.hurry(due_ns)

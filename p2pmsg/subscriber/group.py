@@ -1,4 +1,4 @@
-"""A multicast subscriber's part of the protocol: datagrams in, NACKs and marks out. No I/O.
+"""The receiver of a multicast: datagrams in, frames, NACKs and marks out. No I/O.
 
 ::
 
@@ -9,24 +9,26 @@
        └─ history (perhaps as a hint says), or too long ────────┘
 """
 
-from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, Protocol
 
 from p2pmsg import control, wire
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.confirmation import DOUBT_NS, SILENT_NS, Confirmation
 from p2pmsg.multicast.parity import ParityReader
 from p2pmsg.multicast.progress import Marks
 from p2pmsg.multicast.runs import take_run
 from p2pmsg.publisher.requests import matches
+from p2pmsg.subscriber.confirmation import DOUBT_NS, SILENT_NS, Confirmation, Joiner
+from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.sessions import Session, Stream
+from p2pmsg.subscriber.settings import Settings
+from p2pmsg.subscriber.streams import StreamTable
+from p2pmsg.subscriber.window import ReceiveWindow
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Feedback, RangeSet, Reassembler, ReassemblyConfig
-
-if TYPE_CHECKING:
-    from p2pmsg.control import Welcome
-    from p2pmsg.subscriber.core import SubscriberCore
 
 _MS = 1_000_000
 OUTGOING_MAX = 1024
@@ -58,8 +60,50 @@ def is_from(peer: Session, line: int, address: Any) -> bool:
     return place is None or place == address
 
 
-class GroupMember:
-    """What a subscriber to datagram lines does beside; part of `SubscriberCore`.
+class FrameTaker(Protocol):
+    """Takes what datagrams bring; `SubscriberCore` does."""
+
+    frames_received: int
+    """What came is counted here, whether it is taken or not."""
+    window: ReceiveWindow
+
+    @property
+    def last_stream(self) -> Stream | None:
+        """The stream of the last frame, where it may go on."""
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of frames that wait for the application, or for a repair."""
+
+    def receive_frame(self, line: int, data: bytes, *, now_ns: int, shed: bool = False) -> None:
+        """Take a frame as one of a connection."""
+
+    def take_run(
+        self, line: int, stream: Stream, frame: Frame, datagrams: int, now_ns: int
+    ) -> None:
+        """Take a frame that was joined of so many datagrams of a stream."""
+
+    def take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
+        """Take a frame of a stream."""
+
+    def admit_repair(self, stream: Stream, frame: Frame, now_ns: int) -> bool:
+        """Whether a repair fits."""
+
+
+class MulticastReceiver:
+    """Takes the datagrams of a subscriber, and asks by datagrams for what is missing.
+
+    Args:
+        settings: the subscriber's.
+        stream_table: has the streams of the sessions.
+        joiner: joins sessions and ends them.
+        taker: takes frames.
+        lines: the connections of the data path.
+        peers: the sessions by their ids.
+        commands: takes what the shell is to do.
+        requests: takes what is to be sent over recovery channels.
+        invalid: counts what was dropped, by reason.
+        rng: source of the back-off.
 
     Attributes:
         outgoing: (line, address, datagram) to send, oldest first.
@@ -74,16 +118,39 @@ class GroupMember:
 
     """
 
-    def __init__(self, core: "SubscriberCore", lines: set[int], subscriber: int) -> None:
-        config = core.config
-        self._core = core
+    def __init__(
+        self,
+        settings: Settings,
+        stream_table: StreamTable,
+        joiner: Joiner,
+        taker: FrameTaker,
+        *,
+        lines: Sequence[Connection],
+        peers: Mapping[int, Session],
+        commands: deque[Command],
+        requests: deque[tuple[int, bytes]],
+        invalid: Counter[str],
+        rng: Random,
+    ) -> None:
+        config = settings.config
+        self._settings = settings
         self._config = config.multicast
-        self._subscriber = subscriber
-        self.lines = lines
+        self._table = stream_table
+        self._joiner = joiner
+        self._taker = taker
+        self._lines = lines
+        self._peers = peers
+        self._commands = commands
+        self._requests = requests
+        self._invalid = invalid
+        self._rng = rng
         self.outgoing: deque[tuple[int, Any, bytes]] = deque()
         self.sources: dict[int, tuple[int, Any]] = {}
         self.rooms: dict[int, int] = {}
-        self.confirmation = Confirmation(core)
+        self.confirmation = Confirmation(
+            settings, stream_table, joiner, peers=peers, commands=commands, requests=requests,
+            invalid=invalid, begin_life=self.begin_life, rng=rng,
+        )  # fmt: skip
         self.reassembler: Reassembler[_Key] = Reassembler(config.multicast.reassembly)
         self.control_parts: Reassembler[_Key] = Reassembler(CONTROL_PARTS)
         self.nacks_sent = 0
@@ -108,13 +175,13 @@ class GroupMember:
 
         What is to be kept of `data` is copied. With `shed`, messages are only noted to exist.
         """
-        core = self._core
-        state = core.lines[line]
+        taker = self._taker
+        state = self._lines[line]
         at, end = 0, len(data)
         seen: Stream | None = None
         fits = False
         while at < end or not end:
-            stream = core.last_stream
+            stream = taker.last_stream
             if stream is not seen:
                 seen, known = stream, self._known
                 if known is None or known[0] is not stream or known[1:] != (line, address):
@@ -123,27 +190,29 @@ class GroupMember:
                 else:
                     fits = True
             if fits and stream is not None and not shed and self.parity is None:
-                after = take_run(core, line, stream, data, at, segment, now_ns=now_ns)
-                if after > at:
-                    state.received += -(-(after - at) // segment)
+                session = stream.peer.session
+                run = take_run(stream.plain_prefix, stream.topic, session, data, at, segment)
+                if run is not None:
+                    taker.take_run(line, stream, run.frame, run.datagrams, now_ns)
+                    state.received += run.datagrams
                     state.heard_ns = now_ns
-                    at = after
+                    at = run.after
                     continue
             try:
                 frame = datagram.open_datagram(data[at : at + segment])
                 if fits and stream and self.parity is None and frame.startswith(stream.prefix):
-                    core.receive_frame(line, frame, now_ns=now_ns, shed=shed)
+                    taker.receive_frame(line, frame, now_ns=now_ns, shed=shed)
                 else:
                     self._receive_frame(line, frame, address, now_ns, shed)
             except FrameError as error:
-                core.invalid[str(error)] += 1
+                self._invalid[str(error)] += 1
             at += segment
             if not end:
                 break
         if self.marks.waiting:
             self.tell_completed()
 
-    def is_new_life(self, peer: Session, line: int, welcome: "Welcome", now_ns: int) -> bool:
+    def is_new_life(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
         """Whether a session's publisher was started again, on its log, since it was last heard.
 
         Its recovery endpoint tells, and where that is a fixed one, the time at which it started.
@@ -169,21 +238,19 @@ class GroupMember:
 
     def make_room(self, now_ns: int) -> None:
         """Forget sessions that were announced and never joined; `FrameError` where none can be."""
-        core = self._core
-        unjoined = [peer for peer in core.peers.values() if peer.group and not peer.joined]
+        unjoined = [peer for peer in self._peers.values() if peer.group and not peer.joined]
         for peer in unjoined:
             if peer.group is not None and now_ns - peer.group.met_ns > DOUBT_NS:
                 self._give_up(peer, now_ns)
-        if sum(peer.session in core.peers for peer in unjoined) >= UNJOINED_MAX:
+        if sum(peer.session in self._peers for peer in unjoined) >= UNJOINED_MAX:
             raise FrameError("sessions_unconfirmed")
 
     def _give_up(self, peer: Session, now_ns: int) -> None:
         """Forget a session of which nothing is known but by datagrams."""
-        core = self._core
         self.confirmation.tell_unjoined(peer, now_ns)
-        core.commands.append(Command("disconnect", session=peer.session))
-        core.joiner.forget_peer(peer.session)
-        core.invalid["forged"] += 1
+        self._commands.append(Command("disconnect", session=peer.session))
+        self._joiner.forget_peer(peer.session)
+        self._invalid["forged"] += 1
 
     def forget(self, peer: Session) -> None:
         """Forget what there is of a session."""
@@ -192,13 +259,13 @@ class GroupMember:
         self.marks.forget(peer.session)
         self._timed.pop(peer.session, None)
         self.sources.pop(peer.session, None)
-        for line in self._core.lines:
+        for line in self._lines:
             if line.session == peer.session:
                 line.session = None
 
     def check(self, now_ns: int) -> None:
         """Do what is due."""
-        for peer in list(self._core.peers.values()):
+        for peer in list(self._peers.values()):
             state = peer.group
             if state is None or peer.joined or now_ns - state.met_ns <= DOUBT_NS:
                 continue
@@ -214,7 +281,7 @@ class GroupMember:
         if len(confirmation.streams) >= UNCONFIRMED_MAX:
             confirmation.want(peer, None, now_ns)
             raise FrameError("streams_unconfirmed")
-        stream = self._core.stream_table.add(peer, topic)
+        stream = self._table.add(peer, topic)
         confirmation.streams[peer.session, topic] = stream
         if peer.joined:
             confirmation.want(peer, topic, now_ns)
@@ -222,7 +289,7 @@ class GroupMember:
 
     def refuse_jump(self, stream: Stream, frame: Frame, now_ns: int) -> None:
         """Drop a frame so far ahead that its publisher is asked first whether that can be."""
-        self._core.invalid["ahead"] += 1
+        self._invalid["ahead"] += 1
         head = frame.sequence + frame.count
         stream.hinted = max(stream.hinted, head)
         self.confirmation.want(stream.peer, stream.topic, now_ns, head=head)
@@ -244,13 +311,13 @@ class GroupMember:
         for stream in peer.streams.values():  # what it sent before is in its log only
             stream.history = max(stream.history, stream.receiver.head)
 
-    def greet(self, peer: Session, welcome: "Welcome", line: int, now_ns: int) -> None:
+    def greet(self, peer: Session, welcome: control.Welcome, line: int, now_ns: int) -> None:
         """Take a session's announcement, of which there are many."""
         peer.heard_ns = now_ns
         if peer.feedback is not None and welcome.receivers > 0:
             peer.feedback.group_size = welcome.receivers
         began_ns = now_ns - int(welcome.age_ms * _MS)
-        for other in list(self._core.peers.values()):
+        for other in list(self._peers.values()):
             if (
                 other is not peer
                 and peer.joined
@@ -262,12 +329,12 @@ class GroupMember:
                 if not other.joined:
                     self._give_up(other, now_ns)
                 elif self.confirmation.is_silent(other, now_ns):
-                    self._core.joiner.end_peer(other, now_ns)
+                    self._joiner.end_peer(other, now_ns)
                     self.sources.pop(other.session, None)
 
     def make_feedback(self) -> Feedback:
         """Return what draws the waits for one publisher's streams."""
-        return Feedback(self._config.feedback, self._core._rng)
+        return Feedback(self._config.feedback, self._rng)
 
     def ask(self, stream: Stream, *, now_ns: int) -> None:
         """Ask for what is due of a stream, by UDP or over the recovery channel.
@@ -275,10 +342,10 @@ class GroupMember:
         Nothing holds back what comes by UDP, so no more than fits is asked for there: what is free,
         and what the stream itself holds, for frames that are further on make way.
         """
-        peer, core, receiver = stream.peer, self._core, stream.receiver
-        free = core.config.receive_bytes - core.bytes_held + receiver.bytes_held
-        window = core.window.window_in(free)
-        crowded = 4 * free < core.config.receive_bytes
+        peer, taker, receiver = stream.peer, self._taker, stream.receiver
+        free = self._settings.config.receive_bytes - taker.bytes_held + receiver.bytes_held
+        window = taker.window.window_in(free)
+        crowded = 4 * free < self._settings.config.receive_bytes
         by_attempt = receiver.nacks_due_by_attempt(now_ns=now_ns, window=window, crowded=crowded)
         if peer.gone or not by_attempt:
             return
@@ -297,7 +364,7 @@ class GroupMember:
                 self.confirmation.want(peer, stream.topic, now_ns)
             body = control.Nack(stream.topic, list(RangeSet(far)))
             frame = wire.control_frame(Kind.NACK, peer.session, body)
-            self._core.requests.append((peer.session, frame))
+            self._requests.append((peer.session, frame))
 
     def _is_near(self, stream: Stream, start: int, stop: int, attempt: int) -> bool:
         return (
@@ -311,7 +378,7 @@ class GroupMember:
         """Return where a publisher hears us: (line, address); None: it is not known."""
         if peer.group is None or not peer.group.places:
             return None
-        lines = self._core.lines
+        lines = self._lines
         return max(peer.group.places.items(), key=lambda place: lines[place[0]].heard_ns)
 
     def _nack(
@@ -376,14 +443,14 @@ class GroupMember:
             self._receive_welcome(line, data, address, now_ns)
             return
         if zero or kind != Kind.FRAGMENT:  # those are of a welcome, or an echo
-            sender = self._core.peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
+            sender = self._peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
             if sender is not None and not is_from(sender, line, address):
                 raise FrameError("source")
         if zero and not self._wants(data[:zero]):
-            core = self._core
-            core.frames_received += 1
-            core.lines[line].heard_ns = now_ns
-            peer = core.peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
+            taker = self._taker
+            taker.frames_received += 1
+            self._lines[line].heard_ns = now_ns
+            peer = self._peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
             if peer is not None:
                 peer.heard_ns = now_ns
         elif kind == Kind.FRAGMENT:
@@ -402,21 +469,21 @@ class GroupMember:
             if self.parity is not None and kind == Kind.DATA:
                 frame = Frame(data)
                 self.parity.note(frame.session, frame.topic, frame.sequence, data)
-            self._core.receive_frame(line, data, now_ns=now_ns, shed=shed)
+            self._taker.receive_frame(line, data, now_ns=now_ns, shed=shed)
 
     def _receive_welcome(self, line: int, data: bytes, address: Any, now_ns: int) -> None:
         """Take an announcement; where a session is joined, another address is no sign of life."""
-        core = self._core
+        taker = self._taker
         session = Frame(data).session
-        peer = core.peers.get(session)
+        peer = self._peers.get(session)
         if peer is None and len(self.sources) < TOPICS_MAX:
             self.sources[session] = (line, address)
         heard_ns, group_size = None, 1
         if peer is not None and peer.joined and not peer.gone and not is_from(peer, line, address):
             heard_ns = peer.heard_ns
             group_size = 1 if peer.feedback is None else peer.feedback.group_size
-        core.receive_frame(line, data, now_ns=now_ns)
-        if session not in core.peers:
+        taker.receive_frame(line, data, now_ns=now_ns)
+        if session not in self._peers:
             self.sources.pop(session, None)
         if peer is None or heard_ns is None or peer.probe is not None:
             return
@@ -424,17 +491,17 @@ class GroupMember:
         if peer.feedback is not None:
             peer.feedback.group_size = group_size  # else all would ask at once, or late
         if now_ns - heard_ns > SILENT_NS:  # perhaps it has another address now: its echo shows it
-            core.joiner.send_probe(peer, line, now_ns)
+            self._joiner.send_probe(peer, line, now_ns)
 
     def _receive_echo(self, line: int, data: bytes, address: Any, now_ns: int) -> None:
         """Take an echo, which shows where the datagrams of its publisher come from.
 
         Only it knows the probe, until it sends this.
         """
-        core = self._core
+        taker = self._taker
         probe = Frame(data).session
-        peers = [p for p in core.peers.values() if p.group and probe in (p.probe, p.group.proof)]
-        core.receive_frame(line, data, now_ns=now_ns)
+        peers = [p for p in self._peers.values() if p.group and probe in (p.probe, p.group.proof)]
+        taker.receive_frame(line, data, now_ns=now_ns)
         for peer in peers:
             state = peer.group
             if state is None or not peer.joined:
@@ -445,14 +512,14 @@ class GroupMember:
             state.places.setdefault(line, address)  # copies come over each line
 
     def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> None:
-        core = self._core
-        core.frames_received += 1
-        peer = core.peers.get(frame.session)
+        taker = self._taker
+        taker.frames_received += 1
+        peer = self._peers.get(frame.session)
         if peer is None or not peer.joined or peer.group is None:
             return
         if not peer.group.sends_parity:
             raise FrameError("parity")
-        peer.heard_ns = core.lines[line].heard_ns = now_ns
+        peer.heard_ns = self._lines[line].heard_ns = now_ns
         if self.parity is None:
             self.parity = ParityReader()
         wait_ns = int(self._config.parity_wait_ms * _MS)
@@ -464,10 +531,10 @@ class GroupMember:
                 raise FrameError("parity")
             found = peer.streams.get(again.topic)
             if found is None:
-                core.receive_frame(line, data, now_ns=now_ns)
+                taker.receive_frame(line, data, now_ns=now_ns)
             elif not found.receiver.has(again.sequence, again.count):
                 before = found.receiver.repaired
-                core._take(found, again, now_ns, repaired=True)
+                taker.take(found, again, now_ns, repaired=True)
                 # What nobody knew to be missing yet has simply come.
                 self.parity.recovered += found.receiver.repaired - before
 
@@ -475,7 +542,7 @@ class GroupMember:
         wanted = self._wanted.get(topic)
         if wanted is None:
             try:
-                wanted = matches(topic.decode(), self._core.topics or ["*"])
+                wanted = matches(topic.decode(), self._settings.patterns)
             except UnicodeDecodeError:
                 raise FrameError("topic") from None
             if len(self._wanted) >= TOPICS_MAX:
@@ -486,22 +553,22 @@ class GroupMember:
     def _receive_part(
         self, line: int, frame: Frame, address: Any, now_ns: int, shed: bool
     ) -> None:
-        core = self._core
+        taker = self._taker
         index, parts, total, part = datagram.read_part(frame)
-        peer = core.peers.get(frame.session)
+        peer = self._peers.get(frame.session)
         topic = frame.topic.encode()
         if topic and peer is None:
             raise FrameError("session")
-        core.lines[line].heard_ns = now_ns
+        self._lines[line].heard_ns = now_ns
         kind = int(Kind.DATA) if topic else 0
         key = (frame.session, topic, frame.sequence, kind)
         reassembler, rank = self.reassembler, _FAR
-        if not topic and all(one.probe != frame.session for one in core.peers.values()):
+        if not topic and all(one.probe != frame.session for one in self._peers.values()):
             reassembler = self.control_parts
         elif peer is not None and topic:
             stream = peer.streams.get(frame.topic) or self.make_stream(peer, frame.topic, now_ns)
             if stream.receiver.has(frame.sequence, frame.count):
-                core.frames_received += 1
+                taker.frames_received += 1
                 reassembler.discard(key)
                 return
             if stream.receiver.started:
@@ -516,7 +583,7 @@ class GroupMember:
         if reassembler.refused > refused:
             raise FrameError("fragment")
         if whole is None:
-            core.frames_received += 1
+            taker.frames_received += 1
             return
         if not whole.startswith(topic + b"\0"):
             raise FrameError("fragment")
@@ -530,26 +597,27 @@ class GroupMember:
         elif again.kind == Kind.WELCOME:
             self._receive_welcome(line, whole, address, now_ns)
         else:
-            core.receive_frame(line, whole, now_ns=now_ns, shed=shed)
+            taker.receive_frame(line, whole, now_ns=now_ns, shed=shed)
 
     def _receive_mark(self, line: int, frame: Frame, address: Any, now_ns: int) -> None:
-        core = self._core
-        core.frames_received += 1
-        peer = core.peers.get(frame.session)
+        taker = self._taker
+        taker.frames_received += 1
+        peer = self._peers.get(frame.session)
         if peer is None or not peer.joined:
             return
-        peer.heard_ns = core.lines[line].heard_ns = now_ns
+        peer.heard_ns = self._lines[line].heard_ns = now_ns
         room = self.rooms.get(line, 0)
         if peer.group is None or peer.group.places.get(line) != address:
             return  # nobody is answered whose address is not known to be the publisher's
         if room > 0:
-            self.marks.note(peer, frame.sequence)
+            gaps = [one.receiver for one in peer.streams.values() if one.receiver.missing]
+            self.marks.note(peer.session, frame.sequence, gaps if peer.gaps else ())
             self._tell_mark(peer, line, address, room)
 
     def _receive_hint(self, frame: Frame) -> None:
         """Note up to where a stream is history, and to be asked for over the recovery channel."""
-        self._core.frames_received += 1
-        peer = self._core.peers.get(frame.session)
+        self._taker.frames_received += 1
+        peer = self._peers.get(frame.session)
         if peer is None:
             raise FrameError("session")
         body = control.read_body(frame, control.Refused)
@@ -563,7 +631,7 @@ class GroupMember:
     def tell_completed(self) -> None:
         """Tell publishers that what was missing before their marks is there."""
         for session in self.marks.completed():
-            peer = self._core.peers.get(session)
+            peer = self._peers.get(session)
             place = None if peer is None else self._place(peer)
             if peer is not None and place is not None:
                 self._tell_mark(peer, *place, self.rooms.get(place[0], 0))
@@ -571,15 +639,15 @@ class GroupMember:
     def _tell_mark(self, peer: Session, line: int, address: Any, room: int) -> None:
         position, complete = self.marks.place(peer.session)
         token = 0 if peer.group is None else peer.group.token
-        body = control.Marked(self._subscriber, complete, max(1, room), token)
+        body = control.Marked(self._settings.subscriber, complete, max(1, room), token)
         reply = wire.control_frame(Kind.MARKED, peer.session, body, sequence=position)
         self._put(line, address, reply)
 
     def _receive_repair(self, data: bytes, now_ns: int) -> None:
-        core = self._core
-        core.frames_received += 1
+        taker = self._taker
+        taker.frames_received += 1
         frame = Frame(datagram.with_flags(data, remove=wire.FLAG_RETRANSMISSION))
-        peer = core.peers.get(frame.session)
+        peer = self._peers.get(frame.session)
         if peer is None:
             raise FrameError("session")
         peer.heard_ns = now_ns
@@ -591,5 +659,5 @@ class GroupMember:
             del self._timed[peer.session]
             if peer.feedback is not None:
                 peer.feedback.answered(now_ns - timed[2])
-        if core.admit_repair(stream, frame, now_ns):
-            core._take(stream, frame, now_ns, repaired=True)
+        if taker.admit_repair(stream, frame, now_ns):
+            taker.take(stream, frame, now_ns, repaired=True)
