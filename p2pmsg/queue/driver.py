@@ -4,20 +4,15 @@ Whoever waits (in `push` for room, in `receive` for a job) does the I/O itself, 
 the thread steps in when nobody waits.
 """
 
-import logging
 import select
-import socket
-import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
-import transports
+from p2pmsg.sync.worker import Worker
 
 _IDLE_MS: Final = 20
 """While somebody else waits for news, how soon the thread looks whether he still does."""
 _LONGEST_MS: Final = 250
-_log = logging.getLogger("p2pmsg")
 
 
 class Driver:
@@ -37,31 +32,14 @@ class Driver:
         self._turn = turn
         self._fds = fds
         self.waiters = 0
-        self._stopping = False
-        self._ears, self._mouth = socket.socketpair()
-        self._ears.setblocking(False)
-        self._mouth.setblocking(False)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, and wait for it."""
-        self._stopping = True
-        self.wake()
-        if self._thread is not threading.current_thread():
-            self._thread.join(5.0)
-        self._ears.close()
-        self._mouth.close()
-
-    def wake(self) -> None:
-        """Have the thread take a turn now."""
-        try:
-            self._mouth.send(b"\0")
-        except OSError:  # full: it is awake; closed: it has ended
-            pass
+        self._worker = Worker(name, "the queue", self._take_turn)
+        self.start, self.stop, self.wake = (
+            self._worker.start, self._worker.stop, self._worker.wake,
+        )  # fmt: skip
+        self._alone, self._crowd = select.poll(), select.poll()
+        for fd in (self._worker.fileno(), *fds):
+            self._alone.register(fd, select.POLLIN)
+        self._crowd.register(self._worker.fileno(), select.POLLIN)
 
     def wait(self, wait_ms: float) -> None:
         """Wait in the caller's thread until there may be news."""
@@ -74,31 +52,10 @@ class Driver:
         finally:
             self.waiters -= 1
 
-    def _run(self) -> None:
-        alone, crowd = select.poll(), select.poll()
-        alone.register(self._ears, select.POLLIN)
-        crowd.register(self._ears, select.POLLIN)
-        for fd in self._fds:
-            alone.register(fd, select.POLLIN)
-        while not self._stopping:
-            try:
-                wait_ms = self._turn()
-                if self.waiters:
-                    crowd.poll(max(0.0, min(wait_ms, _IDLE_MS)))
-                else:
-                    alone.poll(max(0.0, min(wait_ms, _LONGEST_MS)))
-                self._listen()
-            except transports.ClosedError:
-                return
-            except Exception:  # the thread must go on: without it nothing is given back
-                if self._stopping:
-                    return
-                _log.exception("the queue's background thread failed; it goes on")
-                time.sleep(0.05)
-
-    def _listen(self) -> None:
-        try:
-            while self._ears.recv(4096):
-                pass
-        except BlockingIOError:
-            pass
+    def _take_turn(self) -> None:
+        wait_ms = self._turn()
+        if self.waiters:
+            self._crowd.poll(max(0.0, min(wait_ms, _IDLE_MS)))
+        else:
+            self._alone.poll(max(0.0, min(wait_ms, _LONGEST_MS)))
+        self._worker.clear()

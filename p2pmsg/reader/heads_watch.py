@@ -7,9 +7,7 @@
 """
 
 import logging
-import os
 import selectors
-import threading
 import time
 from collections.abc import Iterable
 from itertools import count
@@ -24,6 +22,7 @@ from p2pmsg.reader.reader import Heads
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.sync.notifier import News
 from p2pmsg.sync.settings import check_endpoints
+from p2pmsg.sync.worker import Worker
 from p2pmsg.topics import check_topic
 
 __all__ = ["HeadsWatch"]
@@ -77,13 +76,12 @@ class HeadsWatch(ClosesAtOnce):
         self._versions = count(1)  # two threads count, and none of their changes may be missed
         self.version = 0
         self._closed = False
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._worker = Worker("p2pmsg-heads", "the heads watch", self._turn, at_end=self._end)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._selector.register(self._worker, selectors.EVENT_READ)
         self._sockets: dict[str, list[tuple[PeerSocket, int]]] = {}
         close_in_children(self)
-        self._thread = threading.Thread(target=self._run, name="p2pmsg-heads", daemon=True)
-        self._thread.start()
+        self._worker.start()
 
     def heads(self) -> dict[str, Heads | None]:
         """Return the last known heads by endpoint.
@@ -137,17 +135,14 @@ class HeadsWatch(ClosesAtOnce):
         """Follow these from now on; those that stay are kept connected."""
         self._wanted = self._checked(endpoints)
         self.version = next(self._versions)
-        self._wake()
+        self._worker.wake()
 
     def close(self) -> None:
         """End the thread and close the sockets; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        self._wake()
-        self._thread.join()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        self._worker.stop()
 
     def _forget(self) -> None:
         self._closed = True
@@ -163,32 +158,22 @@ class HeadsWatch(ClosesAtOnce):
         peers = self._peers
         return all(each in peers and peers[each].has_answered for each in self._wanted)
 
-    def _wake(self) -> None:
+    def _turn(self) -> None:
         try:
-            os.write(self._wake_write, b"x")
-        except BlockingIOError:
-            pass  # it is awake
-
-    def _run(self) -> None:
-        try:
-            while not self._closed:
-                try:
-                    self._renew_peers()
-                    self._step()
-                except transports.ClosedError:
-                    raise
-                except transports.TransportError as error:  # no descriptor was left, mostly
-                    if not self._closed:
-                        _log.warning("it is tried again: %s", error)
-                        time.sleep(_AGAIN_S)
-        except Exception:
+            self._renew_peers()
+            self._step()
+        except transports.ClosedError:
+            raise
+        except transports.TransportError as error:  # no descriptor was left, mostly
             if not self._closed:
-                _log.exception("the heads of publishers are no longer followed")
-        finally:
-            for peer in self._peers.values():
-                peer.channel.close()
-            self._selector.close()
-            self._news.tell()
+                _log.warning("it is tried again: %s", error)
+                time.sleep(_AGAIN_S)
+
+    def _end(self) -> None:
+        for peer in self._peers.values():
+            peer.channel.close()
+        self._selector.close()
+        self._news.tell()
 
     def _renew_peers(self) -> None:
         if self._wanted == tuple(self._peers):
@@ -231,7 +216,7 @@ class HeadsWatch(ClosesAtOnce):
         wait_ns = 0 if readable else max(MS, due_ns - time.monotonic_ns())
         for key, _ in self._selector.select(wait_ns / 1e9):
             if key.data is None:
-                os.read(self._wake_read, 4096)
+                self._worker.clear()
             else:
                 readable.add(key.data)
         now_ns = time.monotonic_ns()

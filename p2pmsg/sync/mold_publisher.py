@@ -1,6 +1,5 @@
 """The threaded publisher of a MoldUDP64 feed."""
 
-import logging
 import select
 import socket
 import threading
@@ -17,6 +16,7 @@ from p2pmsg.mold.log import MoldLog
 from p2pmsg.mold.publisher_core import History, MoldPublisherCore
 from p2pmsg.stats import LogStats
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.worker import Worker
 from recovery import HeartbeatConfig, ReplayConfig, RetransmitConfig, TokenBucket
 from transports.endpoint_options import request_address
 
@@ -28,7 +28,6 @@ _REQUESTS_PER_ROUND: Final = 256
 _ANSWERS_PER_ROUND: Final = 64
 _END_S: Final = 0.35
 _now_ns: Final = time.monotonic_ns
-_log = logging.getLogger("p2pmsg")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +118,12 @@ class MoldPublisher(ClosesAtOnce):
             now_ns=_now_ns(),
             log=self._log,
         )
-        self._wake, self._woken = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, name="p2pmsg-mold", daemon=True)
+        self._worker = Worker("p2pmsg-mold", "the Mold publisher", self._turn)
+        self._poll = select.poll()
+        self._poll.register(self._server, select.POLLIN)
+        self._poll.register(self._worker, select.POLLIN)
         close_in_children(self)
-        self._thread.start()
+        self._worker.start()
         close_at_exit(self, lambda one, left: one.close(min(left, _END_S)))
 
     @property
@@ -195,17 +196,13 @@ class MoldPublisher(ClosesAtOnce):
             self._closed = True
             was_closed(self)
             self._core.end(now_ns=_now_ns())
-        self._wake.send(b"\0")
+        self._worker.wake()
         time.sleep(max(0.0, linger))
-        self._stopping = True
-        self._wake.send(b"\0")
-        self._thread.join(5.0)
-        for one in (self._udp, self._server, self._wake, self._woken):
-            one.close()
+        self._worker.stop()
+        self._udp.close()
+        self._server.close()
         if self._log is not None:
             self._log.close()
-
-    _stopping = False
 
     def _open_log(
         self, config: "LogConfig | None", session: bytes, endpoint: transports.Endpoint
@@ -249,23 +246,12 @@ class MoldPublisher(ClosesAtOnce):
                 continue
             self._bucket.take(len(outbox.popleft()), now_ns)
 
-    def _run(self) -> None:
-        poll = select.poll()
-        poll.register(self._server, select.POLLIN)
-        poll.register(self._woken, select.POLLIN)
-        while not self._stopping:
-            try:
-                self._turn(poll)
-            except Exception:  # the thread must go on: without it nothing is repaired
-                _log.exception("the Mold publisher's background thread failed; it goes on")
-                time.sleep(0.05)
-
-    def _turn(self, poll: "select.poll") -> None:
+    def _turn(self) -> None:
         with self._lock:
             due_ns = self._core.next_deadline_ns(now_ns=_now_ns())
             sync_ns = self._log and self._log.next_deadline_ns(now_ns=_now_ns())
         due_ns = min(due_ns, sync_ns or due_ns)
-        poll.poll(max(0, min(1000, -(-(due_ns - _now_ns()) // _MS))))
+        self._poll.poll(max(0, min(1000, -(-(due_ns - _now_ns()) // _MS))))
         requests = self._take_requests()
         with self._lock:
             now_ns = _now_ns()
@@ -286,12 +272,7 @@ class MoldPublisher(ClosesAtOnce):
 
     def _take_requests(self) -> list[tuple[bytes, Any]]:
         found: list[tuple[bytes, Any]] = []
-        for one in (self._woken, self._server):
-            one.setblocking(False)
-        try:
-            self._woken.recv(4096)
-        except OSError:
-            pass
+        self._worker.clear()
         while len(found) < _REQUESTS_PER_ROUND:
             try:
                 found.append(self._server.recvfrom(2048))

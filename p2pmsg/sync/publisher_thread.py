@@ -1,8 +1,5 @@
 """The publisher's background thread: answers requests, sends heartbeats, flushes."""
 
-import logging
-import socket
-import threading
 import time
 from collections.abc import Callable
 
@@ -18,6 +15,7 @@ from p2pmsg.sync.datagram_sender import DatagramSender
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.notifier import News
 from p2pmsg.sync.sending import Outgoing
+from p2pmsg.sync.worker import Worker
 
 _MS = 1_000_000
 _IDLE_ROUNDS = 3
@@ -41,7 +39,6 @@ _BUSY_NS = 20 * _MS
 """How long after a frame the publisher counts as busy, and at most how long news then wait."""
 _OUTBOX_MAX = 64
 """While so many frames cannot leave, no heartbeats are added to them."""
-_log = logging.getLogger("p2pmsg")
 
 
 class PublisherDriver:
@@ -78,36 +75,25 @@ class PublisherDriver:
         self._often = False
         self._idle_rounds = 0
         self._tick_ms = max(1, round(core.config.linger_ms))
-        self._stopping = False
-        self._ears, self._mouth = socket.socketpair()
-        self._ears.setblocking(False)
-        self._mouth.setblocking(False)
         self._changed = News()
         core.control.awaits_subscriptions = isinstance(sender, transports.ZmqSender)
         if self._publisher is not None:
             self._publisher.heartbeats.sooner = self._wake_sleeper
-        self._thread = threading.Thread(target=self._run, name="p2pmsg-publisher", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        self._worker = Worker("p2pmsg-publisher", "the publisher", self._turn)
+        self.start, self.wake = self._worker.start, self._worker.wake
+        self.thread = self._worker.thread
+        self._has_datagrams = isinstance(sender, DatagramSender)
+        self._polls_sender = False
+        self._poller = self._make_poller()
 
     def stop(self) -> None:
         """End the thread, and wait for it."""
-        self._stopping = True
-        self._wake()
-        self._thread.join(5.0)
-        self._ears.close()
-        self._mouth.close()
+        self._worker.stop()
         self._changed.tell()
 
     def is_over(self) -> bool:
         """Whether the thread has ended, or is about to."""
-        return self._stopping
-
-    def wake(self) -> None:
-        """Let the thread look at what is due now."""
-        self._wake()
+        return self._worker.stopping
 
     def tick(self) -> None:
         """Look after the open batches from now on; called under the lock."""
@@ -115,13 +101,13 @@ class PublisherDriver:
         self._often = now_ns - self._begun_ns < _OFTEN_NS
         self._begun_ns = now_ns
         self.ticking = True
-        self._wake()
+        self.wake()
 
     def wait_for_subscribers(self, count: int, timeout: float | None) -> bool:
         """Wait until so many have confirmed; False when the time is up or the thread ended."""
-        subscribers = self._core.requests.subscribers
+        core, subscribers = self._core, self._core.requests.subscribers
         self._changed.wait_for(
-            lambda: len(subscribers) >= count or self._stopping or self._core.closing, timeout
+            lambda: len(subscribers) >= count or self._worker.stopping or core.closing, timeout
         )
         return len(subscribers) >= count
 
@@ -132,7 +118,7 @@ class PublisherDriver:
 
         `enough` is called without the lock, whenever something has happened.
         """
-        self._wake()
+        self.wake()
         core = self._core
         return self._changed.wait_for(
             lambda: (
@@ -140,61 +126,48 @@ class PublisherDriver:
                     not (core.requests.incomplete or core.outbox or core.unsynced or core.control)
                     and enough()
                 )
-                or self._stopping
+                or self._worker.stopping
             ),
             timeout,
         )
 
     def _wake_sleeper(self) -> None:
         if not self.ticking:
-            self._wake()
+            self.wake()
 
-    def _wake(self) -> None:
-        try:
-            self._mouth.send(b"\0")
-        except OSError:  # full: it is awake; closed: it has ended
-            pass
-
-    def _run(self) -> None:
-        # The data socket belongs to whoever holds the lock, so it is not polled as a socket; the
-        # descriptor that ZeroMQ signals news on may be.
+    def _make_poller(self) -> zmq.Poller:
         poller = zmq.Poller()
         poller.register(self._server.socket, zmq.POLLIN)
-        datagrams = isinstance(self._sender, DatagramSender)
-        news, ears = self._sender.fileno(), self._ears.fileno()
-        poller.register(ears, zmq.POLLIN)
+        poller.register(self._worker.fileno(), zmq.POLLIN)
         poller.register(self._server.connections.fd, zmq.POLLIN)
         if isinstance(self._sender, transports.ZmqSender):
             poller.register(self._sender.connections.fd, zmq.POLLIN)
-        polled = False
-        while not self._stopping:
-            try:
-                wait_ms = self._wait_ms()
-                # While messages are sent, sending looks at the news by itself, and the news are
-                # mostly of no use to us: room in queues.
-                busy = time.monotonic_ns() - self._core.sealed_ns < _BUSY_NS and not datagrams
-                if polled == busy:
-                    polled = not busy
-                    if polled:
-                        poller.register(news, zmq.POLLIN)
-                    else:
-                        poller.unregister(news)
-                happened = poller.poll(min(wait_ms, _BUSY_NS // _MS) if busy else wait_ms)
-                now_ns = time.monotonic_ns()
-                due = now_ns >= self._round_due_ns or self._has_more_subscriptions
-                if self.acknowledgements.is_wanted and not due:
-                    self._commit()  # many wait for it, and it waits for nothing
-                elif happened or due or not self.ticking:
-                    self._round_due_ns = now_ns + _ROUND_NS
-                    self._owes_round = False
-                    self._round(woken=any(source == ears for source, _ in happened))
-                elif self._publisher is not None and self._publisher.lingering(now_ns=now_ns):
-                    self._flush(self._publisher)
-            except (transports.ClosedError, zmq.ContextTerminated):
-                return
-            except Exception:  # the thread must go on: without it nothing is repaired
-                _log.exception("the publisher's background thread failed; it goes on")
-                time.sleep(0.05)
+        return poller
+
+    def _turn(self) -> None:
+        wait_ms = self._wait_ms()
+        # While messages are sent, sending looks at the data socket by itself, and what is signalled
+        # there is mostly of no use to us: room in queues. It belongs to the thread that holds the
+        # lock, so only the descriptor that ZeroMQ signals on is polled.
+        busy = time.monotonic_ns() - self._core.sealed_ns < _BUSY_NS and not self._has_datagrams
+        if self._polls_sender == busy:
+            self._polls_sender = not busy
+            if busy:
+                self._poller.unregister(self._sender.fileno())
+            else:
+                self._poller.register(self._sender.fileno(), zmq.POLLIN)
+        happened = self._poller.poll(min(wait_ms, _BUSY_NS // _MS) if busy else wait_ms)
+        now_ns = time.monotonic_ns()
+        due = now_ns >= self._round_due_ns or self._has_more_subscriptions
+        if self.acknowledgements.is_wanted and not due:
+            self._commit()  # many wait for it, and it waits for nothing
+        elif happened or due or not self.ticking:
+            self._round_due_ns = now_ns + _ROUND_NS
+            self._owes_round = False
+            woken = self._worker.fileno()
+            self._round(woken=any(source == woken for source, _ in happened))
+        elif self._publisher is not None and self._publisher.lingering(now_ns=now_ns):
+            self._flush(self._publisher)
 
     def _flush(self, core: PublisherCore) -> None:
         with self._lock:
@@ -236,16 +209,9 @@ class PublisherDriver:
         sender = self._sender
         return isinstance(sender, transports.ZmqSender) and sender.has_more
 
-    def _hear(self) -> None:
-        try:
-            while self._ears.recv(4096):
-                pass
-        except BlockingIOError:
-            pass
-
     def _commit(self) -> None:
         """Bring the log to the disk for those who wait; all else is seen to a little later."""
-        self._hear()
+        self._worker.clear()
         self._owes_round = True
         if self._core.log is not None:
             self._sync(self._core.log)
@@ -255,7 +221,7 @@ class PublisherDriver:
 
     def _round(self, *, woken: bool) -> None:
         if woken:
-            self._hear()
+            self._worker.clear()
         self._server.connections.update()
         for _ in range(_SUBSCRIPTION_CALLS):  # a probe's echo needs its own, which came just now
             with self._lock:

@@ -32,6 +32,7 @@ from p2pmsg.sync.relay_stats import relay_stats
 from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.settings import check_endpoints, check_name, check_topics, publisher_config
 from p2pmsg.sync.settings import subscriber_config as intake_config
+from p2pmsg.sync.worker import Worker
 from p2pmsg.trouble import Refusals
 
 if TYPE_CHECKING:
@@ -104,7 +105,6 @@ class Relay(ClosesItself):
         self._closed = False
         self._undelivered = self._loops_said = 0
         self._log_failure: str | None = None
-        self._ended = threading.Event()
         with translated(), ExitStack() as undo:
             self._open(endpoint, recovery_endpoint, settings, log, undo)
             undo.pop_all()
@@ -128,11 +128,11 @@ class Relay(ClosesItself):
         except BaseException:
             self._close_sockets(0)
             raise
-        self._thread = threading.Thread(target=self._run, name="p2pmsg-relay", daemon=True)
+        self._worker = Worker("p2pmsg-relay", "the relay", self._turn)
         close_in_children(self)
         self._driver.start()
         self._receiving.start()
-        self._thread.start()
+        self._worker.start()
         close_at_exit(self, Relay.close)
 
     def _open(
@@ -273,8 +273,7 @@ class Relay(ClosesItself):
             return
         self._closed = True
         was_closed(self)
-        self._ended.set()
-        self._thread.join(5.0)
+        self._worker.stop()
         try:
             self._receiving.stop()
             self._lock.run(self._core.begin_close, now_ns=time.monotonic_ns())
@@ -298,28 +297,24 @@ class Relay(ClosesItself):
         state = "closed" if self._closed else self.endpoint
         return f"<Relay {self._name!r} {state}>"
 
-    def _run(self) -> None:
-        """Receive, keep and send on, until the relay is closed."""
-        while not self._ended.is_set():
-            try:
-                self._receive()
-                while self._move() and not self._ended.is_set():
-                    pass
-                self._log_failure = None
-                self._say_loops()
-                self._say_refusals()
-                self._receiving.look_for_answers(time.monotonic_ns())
-            except transports.ClosedError:
-                return
-            except LogFailedError as error:
-                if str(error) != self._log_failure:
-                    _log.error("the relay cannot keep what it receives, and waits: %s", error)
-                self._log_failure = str(error)
-                self._ended.wait(_LOG_RETRY_S)
-            except Exception:  # the thread must go on: without it nothing is relayed
-                self._receiving.hurt = True
-                _log.exception("the relay's thread failed; it goes on")
-                self._ended.wait(0.05)
+    def _turn(self) -> None:
+        """Receive, keep and send on."""
+        try:
+            self._receive()
+            while self._move() and not self._worker.stopping:
+                pass
+            self._log_failure = None
+            self._say_loops()
+            self._say_refusals()
+            self._receiving.look_for_answers(time.monotonic_ns())
+        except LogFailedError as error:
+            if str(error) != self._log_failure:
+                _log.error("the relay cannot keep what it receives, and waits: %s", error)
+            self._log_failure = str(error)
+            self._worker.rest(_LOG_RETRY_S)
+        except Exception:
+            self._receiving.hurt = True
+            raise
 
     def _receive(self) -> None:
         receiving = self._receiving
@@ -336,7 +331,7 @@ class Relay(ClosesItself):
             gone = self._send()
         if version != self._core.version:
             self._driver.wake()
-        while not gone and not self._ended.is_set():
+        while not gone and not self._worker.stopping:
             time.sleep(0.0002)
             gone = self._lock.run(self._send)
         return bool(moved)
@@ -362,7 +357,7 @@ class Relay(ClosesItself):
     def _forget(self) -> None:
         """In a forked child: the sockets and the threads are the parent's, perhaps the lock too."""
         self._closed = True
-        self._ended.set()
+        self._worker.stopping = True
         self._lock = PublishLock()
         self._receiving.lock = threading.RLock()
         self._core.closing = True

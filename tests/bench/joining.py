@@ -87,7 +87,7 @@ class Feed:
             self._published += 1
 
     def _times(self) -> dict[str, float]:
-        driver = self._publisher._driver._thread.native_id
+        driver = self._publisher._driver.thread.native_id
         own = {driver: "driver_s", self._thread.native_id: "publishing_s"}
         found = {"driver_s": 0.0, "publishing_s": 0.0, "others_s": 0.0}
         for task in Path("/proc/self/task").iterdir():

@@ -24,16 +24,15 @@ def say_end(feed):
     """Say that the session is over, and go on serving it, as exchanges do."""
     with feed._lock:
         feed._core.end(now_ns=time.monotonic_ns())
-    feed._wake.send(b"\0")
+    feed._worker.wake()
 
 
 def kill(feed):
     """Let a publisher vanish without a word."""
-    feed._stopping = feed._closed = True
-    feed._wake.send(b"\0")
-    feed._thread.join()
-    for one in (feed._udp, feed._server, feed._wake, feed._woken):
-        one.close()
+    feed._closed = True
+    feed._worker.stop()
+    feed._udp.close()
+    feed._server.close()
 
 
 def test_a_loop_over_a_feed_ends_with_its_session(make_feed, make_subscriber, place):

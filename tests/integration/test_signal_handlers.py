@@ -166,7 +166,7 @@ def test_a_handler_that_closes_never_waits_for_what_it_struck_in(
         ends["closed"] += len(struck.results)
         ends["refused"] += struck.refused
         if struck.results:
-            assert not driver._thread.is_alive()  # else it was given up after 5 s
+            assert not driver.thread.is_alive()  # else it was given up after 5 s
         sender.close(timeout=0.0)
     assert ends["closed"]
     assert ends["refused"]

@@ -1,0 +1,110 @@
+"""A background thread that can be woken, and that goes on after an exception."""
+
+import logging
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import zmq
+
+import transports
+
+_AGAIN_S: Final = 0.05
+"""How long it rests after an exception."""
+_JOIN_S: Final = 5.0
+_log = logging.getLogger("p2pmsg")
+
+
+class Worker:
+    """Calls `turn` again and again in a thread, until `stop`, or until its sockets are closed.
+
+    `turn` waits by itself, on its own descriptors and on this one, which is readable after `wake`;
+    it calls `clear` then.
+
+    Args:
+        name: of the thread.
+        owner: whose it is, for the log.
+        turn: one round of the work.
+        at_end: called by the thread when it ends.
+
+    Attributes:
+        stopping: whether the thread is to end, or has ended.
+        thread: the thread.
+
+    """
+
+    def __init__(
+        self,
+        name: str,
+        owner: str,
+        turn: Callable[[], object],
+        *,
+        at_end: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._owner = owner
+        self._turn = turn
+        self._at_end = at_end
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        self.stopping = False
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait for it."""
+        self.stopping = True
+        self.wake()
+        if self.thread is not threading.current_thread():
+            self.thread.join(_JOIN_S)
+        self._wake_read.close()
+        self._wake_write.close()
+
+    def wake(self) -> None:
+        """Have the thread take a turn now."""
+        try:
+            self._wake_write.send(b"\0")
+        except OSError:  # full: it is awake; closed: it has ended
+            pass
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable after `wake`."""
+        return self._wake_read.fileno()
+
+    def clear(self) -> None:
+        """Forget that the thread was woken."""
+        try:
+            while self._wake_read.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def rest(self, seconds: float) -> None:
+        """Wait in a turn, so long or until `wake`."""
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        poll.poll(seconds * 1000)
+        self.clear()
+
+    def _run(self) -> None:
+        try:
+            self._take_turns()
+        finally:
+            self._at_end()
+
+    def _take_turns(self) -> None:
+        while not self.stopping:
+            try:
+                self._turn()
+            except (transports.ClosedError, zmq.ContextTerminated):
+                return
+            except Exception:  # the thread must go on: without it nothing is repaired
+                if not self.stopping:
+                    _log.exception("%s's background thread failed; it goes on", self._owner)
+                    time.sleep(_AGAIN_S)
