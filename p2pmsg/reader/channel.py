@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from socket import socket as UdpSocket
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 import zmq
@@ -17,15 +17,22 @@ from p2pmsg.reader.relay_sessions import RelayList, SessionEntry
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.wire import Frame, FrameError, Kind
 
-if TYPE_CHECKING:
-    from p2pmsg.reader.fetch import RangeFetch
-
 MS: Final = 1_000_000
 SILENCE_NS: Final = 200 * MS
 """After so long without an answer one looks whether another session is at the endpoint."""
 _QUEUE_FRAMES: Final = 64
 
 PeerSocket = zmq.Socket[bytes] | UdpSocket
+
+
+class Fetch(Protocol):
+    """Takes what comes for one range."""
+
+    def take_frame(self, frame: Frame, now_ns: int) -> None:
+        """Take messages."""
+
+    def take_refusal(self, body: control.Refused, now_ns: int) -> None:
+        """Take what is not there any more."""
 
 
 class RangeChannel:
@@ -64,7 +71,7 @@ class RangeChannel:
         self._relay_at: transports.Endpoint | None = None
         self._served: tuple[dict[int, SessionEntry], dict[int, Presence]] = {}, {}
         self.invalid = 0
-        self.fetches: WeakValueDictionary[tuple[int, str], RangeFetch] = WeakValueDictionary()
+        self.fetches: WeakValueDictionary[tuple[int, str], Fetch] = WeakValueDictionary()
         self._line: transports.ZmqReceiver | WelcomeLine | None = None
         self._client: transports.ZmqRecoveryClient | None = None
         self._closed = False

@@ -169,17 +169,18 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
                 body = control.read_body(frame, control.Refused)
                 fetch = self._channel.fetches.get((self._session, body.topic))
                 if fetch is not None:
-                    fetch._take_refusal(body, now_ns)
+                    fetch.take_refusal(body, now_ns)
             elif frame.kind == Kind.DATA:
                 fetch = self._channel.fetches.get((self._session, frame.topic))
                 if fetch is not None:
-                    fetch._take_frame(frame, now_ns)
+                    fetch.take_frame(frame, now_ns)
                 if fetch is self and self._machine is not None:
                     self._ask(now_ns)
         except FrameError:
             self._channel.invalid += 1
 
-    def _take_frame(self, frame: Frame, now_ns: int) -> None:
+    def take_frame(self, frame: Frame, now_ns: int) -> None:
+        """Take messages of this range."""
         count = min(frame.count, self._stop - frame.sequence)
         if count < 1:
             return  # left over from an earlier fetch
@@ -195,7 +196,8 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         receiver = self._receiver(now_ns)
         receiver.receive(frame.sequence, count, size, frame, now_ns=now_ns)
 
-    def _take_refusal(self, body: control.Refused, now_ns: int) -> None:
+    def take_refusal(self, body: control.Refused, now_ns: int) -> None:
+        """Take that a part of it is not there any more."""
         self._heard_ns = now_ns
         if self._start >= self._stop or self._whole is not None:
             return
