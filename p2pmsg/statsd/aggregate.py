@@ -350,7 +350,10 @@ class Aggregator:
         self.settle()
         self._note_lag(timestamp_s)
         self._delete_idle()
-        snapshot = Snapshot(self, timestamp_s, self._timed, self._events)
+        snapshot = Snapshot(
+            self.config, self.series, self.values, self.sets, timestamp_s=timestamp_s,
+            exact_totals=self.exact_totals, timed=self._timed, events=self._events,
+        )  # fmt: skip
         self._timed, self._events = {}, []
         self.values = Values(self.config.values_max, self._defer)
         self.sets = {}

@@ -1,8 +1,8 @@
 """What a flush hands to the outputs: all of one interval, as rows that are made in parts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from ddsketch import DDSketch
@@ -11,12 +11,9 @@ from p2pmsg.statsd.columns import Flags
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.keys import split_key
 from p2pmsg.statsd.metric import Event, Kind, ServiceCheck
-from p2pmsg.statsd.series import KIND_OF_MARK
+from p2pmsg.statsd.series import KIND_OF_MARK, Series
 from p2pmsg.statsd.statistics import Fields, Statistics, sketched_fields
-from p2pmsg.statsd.values import Binned, bin_values, bins_object, sketch_object
-
-if TYPE_CHECKING:
-    from p2pmsg.statsd.aggregate import Aggregator
+from p2pmsg.statsd.values import Binned, Values, bin_values, bins_object, sketch_object
 
 CHUNK_ROWS = 32
 """Rows made at a time: with all outputs a millisecond, so that reading goes on in between."""
@@ -75,24 +72,28 @@ class Snapshot:
 
     def __init__(
         self,
-        aggregator: "Aggregator",
+        config: AggregateConfig,
+        series: Series,
+        values: Values,
+        sets: dict[int, set[str]],
+        *,
         timestamp_s: float,
+        exact_totals: Mapping[str, float],
         timed: dict[Timed, float],
         events: list[Event | ServiceCheck],
     ) -> None:
-        series = aggregator.series
         count = series.row_count
         self.timestamp_s = timestamp_s
-        self.config: AggregateConfig = aggregator.config
-        self.interval_s = self.config.interval_s
+        self.config = config
+        self.interval_s = config.interval_s
         self.events = events
         self._timed = timed
-        self._exact = dict(aggregator.exact_totals)
+        self._exact = dict(exact_totals)
         self._keys = series.marked_keys()
         self._kinds = series.kinds[:count].copy()
         self._totals = series.totals[:count].copy()
-        self._values = aggregator.values
-        self._sets = aggregator.sets
+        self._values = values
+        self._sets = sets
         self._statistics: Statistics | None = None
         self._binned: Binned | None = None
 
