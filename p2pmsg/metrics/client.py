@@ -22,10 +22,10 @@ from p2pmsg.metrics.gathering import (
     make_key,
 )
 from p2pmsg.statsd.listen import parse_listen
+from p2pmsg.statsd.totals import TOPIC
 from p2pmsg.sync.lifecycle import ClosesItself, close_in_children
 from p2pmsg.sync.publisher import Publisher
 
-TOPIC = "metrics.deltas"
 _PACKET_BYTES = 1432
 """What fits into one Ethernet frame, as statsd's documentation advises."""
 _RELIABLE = ("tcp", "ipc", "inproc")

@@ -7,8 +7,8 @@ from typing import Any
 from p2pmsg.errors import MessageError
 from p2pmsg.statsd.keys import make_key, split_key
 from p2pmsg.statsd.node_text import number_text
+from p2pmsg.statsd.totals import VERSION
 
-VERSION = 1
 INTEGER_MAX = 2**63 - 1
 """Largest delta of one message; what is added up to more is sent in several."""
 VALUES_MAX = 10_000
@@ -16,7 +16,6 @@ VALUES_MAX = 10_000
 KEYS_MAX = 5_000
 """Metrics in one message."""
 _FORBIDDEN = frozenset(":|@\n\r")
-STATISTICS = ("ms", "h", "d")
 
 
 def check_name(name: str) -> str:

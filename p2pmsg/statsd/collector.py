@@ -15,8 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 from p2pmsg.errors import ClosedError, ConfigError
-from p2pmsg.metrics.state_file import StateFile
-from p2pmsg.metrics.totals import ExactTotals
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import Dialect, find_dialect
@@ -27,7 +25,9 @@ from p2pmsg.statsd.management import Management
 from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.outputs.stream import StreamOutput
 from p2pmsg.statsd.sockets import Inlets
+from p2pmsg.statsd.state_file import StateFile
 from p2pmsg.statsd.stats import CollectorStats, collector_stats
+from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.statsd.values import Binned
 from p2pmsg.sync.lifecycle import ClosesItself
 from p2pmsg.sync.publisher import Publisher
@@ -58,7 +58,7 @@ class Collector(ClosesItself):
         interval_s: time between flushes, in seconds. Default 10.
         dialect: how lines are read, by name (`strict`, `etsy`, …) or a `Dialect`. Default `strict`.
         percentiles: of timers. Default 90.
-        exact: endpoints of `p2pmsg.metrics.Client`s, whose deltas are added up exactly; `totals`
+        exact: endpoints of `p2pmsg.statsd.Client`s, whose deltas are added up exactly; `totals`
             has them. Default: none.
         state: a file in which those totals survive a crash of the collector. Default: none, and a
             restart begins with what the clients' replay buffers hold.

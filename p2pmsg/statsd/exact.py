@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from p2pmsg import control, wire
 from p2pmsg.errors import LossReport
-from p2pmsg.metrics.client import TOPIC
-from p2pmsg.metrics.state_file import StateFile
-from p2pmsg.metrics.totals import HERE, NOT_JOINED, VANISHED, ExactTotals
 from p2pmsg.statsd.aggregate import Aggregator
+from p2pmsg.statsd.state_file import StateFile
+from p2pmsg.statsd.totals import HERE, NOT_JOINED, TOPIC, VANISHED, ExactTotals
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.sync.subscriber import Subscriber
 from p2pmsg.trouble import Trouble

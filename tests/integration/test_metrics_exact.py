@@ -14,11 +14,11 @@ import pytest
 
 import p2pmsg
 from p2pmsg import metrics
-from p2pmsg.metrics.state_file import StateFile
-from p2pmsg.metrics.totals import ExactTotals
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.exact import ExactInlet
+from p2pmsg.statsd.state_file import StateFile
+from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.testing import TcpProxy
 from tests.integration.statsd_tools import LOOPBACK, collecting, until
 from tests.places import lasting_place

@@ -15,10 +15,13 @@ from typing import Any
 
 import msgspec
 
-from p2pmsg.metrics.gathering import STATISTICS, VERSION
 from p2pmsg.statsd.keys import split_key
 from p2pmsg.statsd.metric import Kind, Metric
 
+TOPIC = "metrics.deltas"
+VERSION = 1
+"""Of the deltas, as `p2pmsg.metrics` writes them."""
+STATISTICS = ("ms", "h", "d")
 SESSIONS_MAX = 65_536
 """Sessions remembered; of more, those that were silent longest are forgotten."""
 LOSSES_MAX = 1_000

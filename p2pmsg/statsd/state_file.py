@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from p2pmsg.errors import ConfigError
-from p2pmsg.metrics.totals import ExactTotals, StateError
+from p2pmsg.statsd.totals import ExactTotals, StateError
 from recovery.durable import sync_path
 
 
