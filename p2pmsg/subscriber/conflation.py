@@ -68,13 +68,13 @@ class ConflatedBatch(MessageBatch):
 class Newest:
     """The newest message of each key of deliveries of a stream that follow one another."""
 
-    def __init__(self, first: Delivery[Frame]) -> None:
-        self._sequence = first.sequence
-        self._count = 0
+    def __init__(self) -> None:
+        self._stop = self._count = 0
         self._messages: dict[str | None, Message] = {}
 
     def add(self, output: Delivery[Frame], batch: MessageBatch) -> None:
         """Add the messages of the next delivery."""
+        self._stop = output.sequence + output.count
         self._count += output.count
         messages = self._messages
         for message in batch:
@@ -85,4 +85,4 @@ class Newest:
         """Return one delivery in the place of all."""
         batch = ConflatedBatch(list(self._messages.values()))
         frame: Frame = DecodedFrame(stream, batch, estimated_bytes(batch))
-        return Delivery(frame, self._sequence, 0, self._count)
+        return Delivery(frame, self._stop - self._count, 0, self._count)

@@ -273,7 +273,7 @@ class ReadyQueue:
                 run = None
                 continue
             if run is None:
-                run = Newest(output)
+                run = Newest()
                 runs.append((len(kept), run))
                 kept.append(entry)
             run.add(output, batch)

@@ -47,9 +47,13 @@ def _stream_violations(subscriber: SimulatedSubscriber, stream: Stream) -> Itera
         yield f"{name} misses {receiver.missing} and holds back {receiver.buffered}"
     key = (stream.peer.session, stream.topic)
     seen = subscriber.witness.seen.get(key)
-    delivered, lost = (seen.delivered, seen.lost) if seen else (0, 0)
-    if receiver.head - receiver.start != delivered + lost:
-        told = f"{delivered} delivered and {lost} lost"
+    delivered, lost, conflated = (
+        (seen.delivered, seen.lost, seen.conflated) if seen else (0, 0, 0)
+    )
+    if seen and seen.replaced:
+        yield f"{name} did not deliver the newest value of {seen.replaced}"
+    if receiver.head - receiver.start != delivered + lost + conflated:
+        told = f"{delivered} delivered, {lost} lost and {conflated} conflated"
         yield f"{name} has [{receiver.start}, {receiver.head}), and {told}"
 
 

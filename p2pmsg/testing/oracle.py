@@ -4,10 +4,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from p2pmsg import wire
+from p2pmsg.message import MessageBatch
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.wire import Frame, FrameError
-from recovery import Delivery, Loss, LossReason, RangeSet, Rewound
+from recovery import Loss, LossReason, RangeSet, Rewound
 
 VIOLATIONS_MAX = 10
 
@@ -114,6 +113,8 @@ class Seen:
         next: the sequence after that.
         delivered, lost, reasons: how many, and for which reasons.
         gone: what was reported lost.
+        conflated: how many messages newer ones of their keys were to come instead of.
+        replaced: of these, the newest sequence of each key of which the newer one is yet to come.
         messages: what was delivered, by sequence, where the publisher has gone back.
 
     """
@@ -124,10 +125,18 @@ class Seen:
     reasons: Counter[str] = field(default_factory=Counter)
     messages: "dict[int, Accepted | None]" = field(default_factory=dict)
     gone: RangeSet = field(default_factory=RangeSet)
+    conflated: int = 0
+    replaced: dict[str | None, int] = field(default_factory=dict)
 
 
 class Witness:
     """Watches what one subscriber hands to its application.
+
+    Args:
+        name: of the subscriber.
+        book: what was published.
+        deadline_ns: how long it waits for repairs.
+        conflate: whether only the newest message of each key is wanted.
 
     Attributes:
         seen: what the application saw, by (session, topic).
@@ -135,14 +144,17 @@ class Witness:
 
     """
 
-    def __init__(self, name: str, book: Book, deadline_ns: int) -> None:
+    def __init__(
+        self, name: str, book: Book, deadline_ns: int, *, conflate: bool = False
+    ) -> None:
+        self.conflate = conflate
         self.name = name
         self.book = book
         self.deadline_ns = deadline_ns
         self.seen: dict[tuple[int, str], Seen] = {}
         self.rewound = 0
 
-    def take(self, stream: Stream, output: "Delivery[Frame] | Loss", *, now_ns: int) -> None:
+    def take(self, stream: Stream, output: MessageBatch | Loss, *, now_ns: int) -> None:
         """Look at what the application gets next."""
         if isinstance(output, Rewound):
             self._take_rewound(stream, output)
@@ -150,24 +162,25 @@ class Witness:
         seen = self._seen(stream)
         if not isinstance(output, Loss) and output.late:
             # What was skipped comes after all: it is lost no more.
-            seen.delivered += output.count
-            seen.lost -= output.count
-            seen.reasons["skipped"] -= output.count
+            seen.delivered += len(output)
+            seen.lost -= len(output)
+            seen.reasons["skipped"] -= len(output)
             if seen.reasons["skipped"] < 0:
                 self._complain(stream, f"delivered {output.sequence} late, and had not skipped it")
             self._check_content(stream, output)
             return
-        start = output.start if isinstance(output, Loss) else output.sequence
-        if start != seen.next:
-            self._complain(stream, f"went on at {start} instead of {seen.next}")
-        seen.next = start + output.count
         if isinstance(output, Loss):
+            self._go_on(stream, seen, output.start, output.stop)
             seen.lost += output.count
             seen.reasons[output.reason.value] += output.count
             seen.gone.add(output.start, output.stop)
             self._check_loss(stream, output, now_ns)
         else:
-            seen.delivered += output.count
+            for message in output:
+                self._go_on(stream, seen, message.sequence, message.sequence + 1)
+                if seen.replaced.get(message.key, seen.next) < seen.next:
+                    del seen.replaced[message.key]
+            seen.delivered += len(output)
             self._check_content(stream, output)
 
     def check_stream(self, stream: Stream, waiting: int) -> None:
@@ -193,6 +206,26 @@ class Witness:
         if receiver.head > max(known, receiver.start):
             self._complain(stream, f"has head {receiver.head} where {known} were published")
 
+    def check_position(self, stream: Stream, position: int) -> None:
+        """Compare a stream's position with what the application saw."""
+        key = (stream.peer.session, stream.topic)
+        if not stream.receiver.started or key in self.book.former:
+            return
+        following = self._seen(stream).next
+        if position < following or (position > following and not self.conflate):
+            self._complain(stream, f"has position {position} where {following} comes next")
+
+    def _go_on(self, stream: Stream, seen: Seen, start: int, stop: int) -> None:
+        """Go on with what follows; what is left out was conflated, or else it is wrong."""
+        if start < seen.next or (start > seen.next and not self.conflate):
+            self._complain(stream, f"went on at {start} instead of {seen.next}")
+        published = self.book.published.get((stream.peer.session, stream.topic), [])
+        for sequence in range(seen.next, min(start, len(published))):
+            message = published[sequence]
+            seen.conflated += 1
+            seen.replaced[None if message is None else message.key] = sequence
+        seen.next = stop
+
     def _take_rewound(self, stream: Stream, rewound: Rewound) -> None:
         key = (stream.peer.session, stream.topic)
         if key not in self.book.former:
@@ -209,32 +242,20 @@ class Witness:
             seen.next = stream.receiver.start
         return seen
 
-    def _check_content(self, stream: Stream, delivery: "Delivery[Frame]") -> None:
+    def _check_content(self, stream: Stream, batch: MessageBatch) -> None:
         key = (stream.peer.session, stream.topic)
         messages = self.book.published.get(key, [])
         former = self.book.former.get(key, [])
-        frame = delivery.item
-        try:
-            values, timestamps, keys, headers = wire.decode_columns(frame)
-        except FrameError as error:
-            self._complain(stream, f"delivered what cannot be read: {error}")
-            return
-        for at in range(delivery.count):
-            sequence, index = delivery.sequence + at, delivery.skip + at
-            got = Accepted(
-                values[index],
-                keys[index] if keys else None,
-                timestamps[index] if timestamps else frame.base_timestamp_ns,
-                headers[index] if headers else None,
-                0,
-            )
+        for message in batch:
+            sequence = message.sequence
+            got = Accepted(message.value, message.key, message.timestamp_ns, message.headers, 0)
             if former:
                 found = next((m for m in (messages, *former) if _has(m, sequence, got)), None)
                 if found is None:
                     self._complain(stream, f"delivered {sequence} with no content that it had")
                 else:
                     self._seen(stream).messages[sequence] = found[sequence]
-            elif sequence >= len(messages) or frame.sequence + index != sequence:
+            elif sequence >= len(messages):
                 self._complain(stream, f"delivered {sequence}, which was never published")
                 return
             elif not _has(messages, sequence, got):

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from p2pmsg.message import MessageBatch
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import Book
-from p2pmsg.wire import Frame
-from recovery import CursorConfig, CursorFile, Delivery, Loss, MemoryCursorStore, Rewound
+from recovery import CursorConfig, CursorFile, Loss, MemoryCursorStore, Rewound
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class SimulatedCursor:
         if step is not None:
             step("CURSOR", self._name, self._name)
 
-    def take(self, stream: Stream, output: "Delivery[Frame] | Loss") -> None:
+    def take(self, stream: Stream, output: MessageBatch | Loss) -> None:
         """Look at what the application gets next."""
         key = (stream.peer.session, stream.topic)
         if isinstance(output, Rewound):
@@ -119,14 +119,15 @@ class SimulatedCursor:
                 self._complain(stream, f"resumes at {start} and leaves out from {covered.next} on")
             if start < covered.committed:
                 self._complain(stream, f"resumes at {start} in front of {covered.committed}")
-        covered.at_hand = start + output.count
+        count = output.count if isinstance(output, Loss) else len(output)
+        covered.at_hand = start + count
         new = max(0, covered.at_hand - covered.next)
         covered.next += new
         if isinstance(output, Loss):
             self.lost[output.reason.value] += new
         else:
             self.delivered += new
-            self.repeated += output.count - new
+            self.repeated += count - new
 
     def commit(self, streams: Sequence[Stream], *, all_of_it: bool = False) -> None:
         """Commit what the application got, all of it or a part."""

@@ -167,6 +167,10 @@ class SimulatedRelay(SimulatedSubscriber):
         send_some(relay.control, self._sender, guard, data_waits=waits, now_ns=now_ns)
         self._serve_later(relay)
 
+    def _read_frame(self, core: SubscriberCore, data: bytes, now_ns: int) -> bool:
+        """Return False: a relay has no fast path."""
+        return False
+
     def _read(self, core: SubscriberCore, now_ns: int) -> int:
         """Move what is ready to the publishing side."""
         relay = self.relay
@@ -177,6 +181,10 @@ class SimulatedRelay(SimulatedSubscriber):
         )
         self._try_send(relay)
         return moved
+
+    def _check_exit(self, core: SubscriberCore) -> None:
+        if wrong := self.reader.miscounted():
+            self._book.complain(f"{self.name}: {wrong}")
 
     def check_streams(self) -> None:
         """Do nothing: it has no application to compare with."""

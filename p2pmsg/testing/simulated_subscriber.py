@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING
 
 from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
+from p2pmsg.message import MessageBatch
 from p2pmsg.publisher.requests import matches
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.core import Intake, SubscriberCore
 from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.testing.network import MS, FaultyNetwork
 from p2pmsg.testing.oracle import Book, Witness
 from p2pmsg.testing.simulated_cursor import SimulatedCursor
 from p2pmsg.testing.simulated_group import GroupReceiving
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
-from p2pmsg.wire import Frame, Kind
+from p2pmsg.testing.simulated_reader import SimulatedReader
+from p2pmsg.wire import Kind
 from recovery import Delivery, Loss
 from transports import MemoryReceiver, MemoryRecoveryClient
 
@@ -37,6 +40,7 @@ class SimulatedSubscriber:
         name: of the subscriber, through all its lives.
         core: the real core, or None while it is dead.
         witness: watches what the application of the current life gets.
+        reader: the application of the current life.
         crashes: how often it died.
         places: whom it connects to, one a line; `publishers` those of them that publish.
         cursor: its durable position; None without one.
@@ -58,6 +62,7 @@ class SimulatedSubscriber:
         start: str | int | datetime,
         wait_for_repair: bool,
         config: SubscriberConfig | None,
+        conflate: bool = False,
     ) -> None:
         options = network.options
         self.name = name
@@ -66,6 +71,7 @@ class SimulatedSubscriber:
         self.topics = list(topics)
         self.start = parse_start(start)
         self.wait_for_repair = wait_for_repair
+        self.conflate = conflate
         self._network = network
         self.config = self._make_config(config or SubscriberConfig())
         self.core: SubscriberCore | None = None
@@ -101,12 +107,15 @@ class SimulatedSubscriber:
         deadline_ns = int(self.config.nack.deadline_ms * MS)
         if len(self.publishers) < len(self.places):
             deadline_ns //= 2  # a relay gives up before its subscribers do
-        self.witness = Witness(self.name, self._book, deadline_ns)
+        self.witness = Witness(self.name, self._book, deadline_ns, conflate=self.conflate)
         recorded = set() if self.cursor is None else self.cursor.recorded
         self.joins = {key: head for key, head in self.joins.items() if key[0] in recorded}
         self.whole &= recorded
         self.joined &= recorded
         self.core = self._make_core()
+        # Its choices are its own, so that they change nothing of what the network does.
+        choices = Random(f"{network.options.seed} {self.name} {self.crashes}")
+        self.reader = SimulatedReader(self.core, choices)
         self._clients: dict[int, MemoryRecoveryClient] = {}
         self._receivers: list[MemoryReceiver | GroupReceiving] = []
         self._wake_ns = 0
@@ -140,6 +149,7 @@ class SimulatedSubscriber:
             name=self.name,
             config=self.config,
             wait_for_repair=self.wait_for_repair,
+            policy=GapPolicy("latest") if self.conflate else None,
             rng=Random(self._network.rng.getrandbits(64)),
             now_ns=self._network.clock.now_ns,
             cursor=None if self.cursor is None else self.cursor.open(),
@@ -231,12 +241,13 @@ class SimulatedSubscriber:
             self._book.complain(f"{self.name} holds {core.bytes_held} bytes")
         if core.gaps.bytes_held != sum(s.receiver.bytes_held for s in core.gaps):
             self._book.complain(f"{self.name} miscounts what it holds")
+        self._check_exit(core)
         self._pumps += 1
         if self._pumps % _CHECK_EVERY == 0:
             self.check_streams()
         self._schedule()
 
-    def hand_over(self, stream: Stream, output: "Delivery[Frame] | Loss") -> None:
+    def hand_over(self, stream: Stream, output: MessageBatch | Loss) -> None:
         """Give the application what comes next; a test may put something else in its place."""
         if self.cursor is not None:
             self.cursor.take(stream, output)
@@ -265,7 +276,8 @@ class SimulatedSubscriber:
                 continue
             while (shed or not core.is_full) and (data := receiver.receive()) is not None:
                 taken += 1
-                core.receive_frame(line, data, now_ns=now_ns, shed=shed)
+                if shed or not self._read_frame(core, data, now_ns):
+                    core.receive_frame(line, data, now_ns=now_ns, shed=shed)
         return taken
 
     def _take_replies(self, core: SubscriberCore, now_ns: int) -> int:
@@ -276,9 +288,27 @@ class SimulatedSubscriber:
                 core.receive_reply(session, reply, now_ns=now_ns)
         return taken
 
+    def _read_frame(self, core: SubscriberCore, data: bytes, now_ns: int) -> bool:
+        """Give a frame of the only connection to an application that waits; False: it does not."""
+        if len(self.places) > 1 or now_ns < self._stopped_until_ns or self._reading:
+            return False
+        received = core.frames_received
+        read = self.reader.read_frame(data, now_ns)
+        if read is not None:
+            self._deliver(core, *read)
+        return core.frames_received > received
+
+    def _deliver(self, core: SubscriberCore, stream: Stream, output: MessageBatch | Loss) -> None:
+        self._network.note(f"{self.name} reads {stream.topic} {_describe(output)}")
+        self.hand_over(stream, output)
+        self.witness.check_position(stream, self.reader.position(stream))
+        read_ms = 0.0 if self._hurried else self._network.options.read_ms
+        if read_ms:
+            self._reading = True
+            self._network.after_ms(read_ms, self._read_on, core)
+
     def _read(self, core: SubscriberCore, now_ns: int) -> int:
         """Let the application read what is ready, if it does read now."""
-        read_ms = 0.0 if self._hurried else self._network.options.read_ms
         if now_ns < self._stopped_until_ns or self._reading:
             return 0
         count = 0
@@ -287,14 +317,9 @@ class SimulatedSubscriber:
             self.cursor.record(core, hurried=True)
             if core is not self.core:
                 return 0
-        while (ready := core.ready.pop()) is not None:
-            self._network.note(f"{self.name} reads {ready[0].topic} {_describe(ready[1])}")
-            self.hand_over(*ready)
+        while not self._reading and (read := self.reader.read(now_ns)) is not None:
+            self._deliver(core, *read)
             count += 1
-            if read_ms:
-                self._reading = True
-                self._network.after_ms(read_ms, self._read_on, core)
-                break
         return count
 
     def commit(self) -> None:
@@ -371,6 +396,13 @@ class SimulatedSubscriber:
                 for topic, head in publisher.core.heads().items():
                     self.joins[session, topic] = head
 
+    def _check_exit(self, core: SubscriberCore) -> None:
+        """Check what was taken out against what the application got."""
+        if wrong := self.reader.miscounted():
+            self._book.complain(f"{self.name}: {wrong}")
+        for stream in core.streams:
+            self.witness.check_position(stream, self.reader.position(stream))
+
     def check_streams(self) -> None:
         """Check the ledgers and the bounds; done now and then by itself."""
         core = self.core
@@ -390,7 +422,8 @@ class SimulatedSubscriber:
                 complain(f"{self.name} reorders {receiver.bytes_held} bytes, of at most {limit}")
             if len(list(receiver.missing_ranges)) > self.config.nack.gaps_max:
                 complain(f"{self.name} has more gaps than gaps_max")
-            self.witness.check_stream(stream, waiting.get(id(stream), 0))
+            left = self.reader.left_of(stream)
+            self.witness.check_stream(stream, waiting.get(id(stream), 0) + left)
 
     def _schedule(self) -> None:
         core, now_ns = self.core, self._network.clock.now_ns
@@ -409,7 +442,7 @@ class SimulatedSubscriber:
             self.pump()
 
 
-def _describe(output: "Delivery[Frame] | Loss") -> str:
+def _describe(output: MessageBatch | Loss) -> str:
     if isinstance(output, Loss):
         return f"lost {output.start} {output.stop} {output.reason.value}"
-    return f"{output.sequence} {output.count}"
+    return f"{output.sequence} {len(output)}"

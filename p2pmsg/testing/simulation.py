@@ -159,6 +159,7 @@ class Simulation:
         start: str | int | datetime = "latest",
         wait_for_repair: bool = True,
         config: SubscriberConfig | None = None,
+        conflate: bool = False,
     ) -> SimulatedSubscriber:
         """Add a subscriber and an application that reads what it gets.
 
@@ -168,6 +169,7 @@ class Simulation:
             start: as for `Subscriber`.
             wait_for_repair: False is what `on_gap="skip"` means.
             config: its settings; what `NetworkOptions` has too is taken from there.
+            conflate: True is what `on_gap="latest"` means.
 
         """
         subscriber = SimulatedSubscriber(
@@ -179,6 +181,7 @@ class Simulation:
             start=start,
             wait_for_repair=wait_for_repair,
             config=config,
+            conflate=conflate,
         )
         self.subscribers.append(subscriber)
         return subscriber
@@ -377,7 +380,9 @@ class Simulation:
 
 def _has_everything(subscriber: SimulatedSubscriber) -> bool:
     core = subscriber.core
-    if core is None or core.ready or any(line.strange_ns is not None for line in core.lines):
+    if core is None or core.ready or subscriber.reader.left:
+        return False
+    if any(line.strange_ns is not None for line in core.lines):
         return False
     if any(not (peer.joined or peer.gone or peer.given_up) for peer in core.peers.values()):
         return False  # of a session that died before it was joined, too, the end is noticed

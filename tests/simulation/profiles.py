@@ -20,6 +20,7 @@ class Profile:
     starts: tuple[Any, ...] = ("earliest", "latest")
     joiners: tuple[Any, ...] = ()
     wait_for_repair: bool = True
+    conflate: bool = False
     nack: NackConfig = field(default_factory=NackConfig)
     publishers: int = 1
     lines: int = 1
@@ -80,6 +81,8 @@ PROFILES = {
         {"loss": 0.05, "replay_bytes": 3000}, joiners=("earliest", "latest", 5, "time")
     ),
     "skip": Profile({"loss": 0.1, "cuts_per_s": 4}, starts=("latest",), wait_for_repair=False),
+    "newest values": Profile({"loss": 0.1, "read_ms": 5}, conflate=True),
+    "newest values, everything": Profile({**EVERYTHING, **TIGHT, "read_ms": 10}, conflate=True),
     "many join at once": Profile(MANY, starts=("latest",), joiners=("latest", "earliest") * 6),
     "many join at once, little room": Profile(
         {**MANY, "queue_frames": 4, "cuts_per_s": 4, "read_ms": 2},
@@ -130,6 +133,7 @@ MULTICAST = {
     "two lines to each publisher": Profile({**GROUP, "loss": 0.2}, lines=2),
     "joins midway": Profile({**GROUP, "loss": 0.05}, joiners=("earliest", "latest", 5, "time")),
     "skip": Profile({**GROUP, "loss": 0.1}, starts=("latest",), wait_for_repair=False),
+    "newest values": Profile({**GROUP, "loss": 0.1, "read_ms": 5}, conflate=True),
     "logs": Profile({**GROUP, **LOGGED}),
     "logs, little buffer": Profile(
         {**GROUP, **LOGGED, "replay_bytes": 2000}, joiners=("earliest", "latest", 5, "time")
@@ -168,6 +172,7 @@ def add_subscriber(simulation: Simulation, profile: Profile, start: Any) -> None
         simulation.publishers * profile.lines,
         start=start,
         wait_for_repair=profile.wait_for_repair,
+        conflate=profile.conflate,
         config=SubscriberConfig(nack=replace(profile.nack)),
     )
 

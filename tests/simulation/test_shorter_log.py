@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from p2pmsg.testing import InvariantError, NetworkOptions, Simulation
-from recovery import Delivery
+from recovery import Loss
 
 pytest.importorskip("recovery.log")
 
@@ -128,9 +128,10 @@ def watch(subscriber, seen):
     take = subscriber.witness.take
 
     def note(stream, output, *, now_ns):
-        if isinstance(output, Delivery):
-            for sequence in range(output.sequence, output.sequence + output.count):
-                seen[id(subscriber), stream.topic, sequence, output.item.base_timestamp_ns] += 1
+        if not isinstance(output, Loss):
+            for message in output:
+                place = id(subscriber), stream.topic, message.sequence, message.timestamp_ns
+                seen[place] += 1
         take(stream, output, now_ns=now_ns)
 
     subscriber.witness.take = note

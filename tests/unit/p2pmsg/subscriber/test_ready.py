@@ -209,6 +209,17 @@ def test_what_is_left_of_a_conflated_batch_is_put_back_where_its_oldest_message_
     one.check(3, 5)
 
 
+def test_a_part_of_a_conflated_batch_that_is_put_back_is_joined_to_the_rest():
+    one = Exit("latest")
+    one.add(5, keys=["a", "b", "b", "a", "c"])
+    stream, _, batch, _, _ = one.queue.take(1)
+    assert batch.sequences == [2]
+    one.queue.put_back(stream, batch, 1)
+    one.check(0, 2)
+    assert one.take() == [2, 3, 4]
+    one.check(3, 5)
+
+
 def test_losses_stay_in_their_place_where_a_stream_is_folded():
     one = Exit("latest")
     one.add(2, 2)

@@ -1,0 +1,129 @@
+"""A mistake in what the exit counts is found within a few seeds, in each way of taking messages."""
+
+import copy
+
+import pytest
+
+from p2pmsg.message import Message
+from p2pmsg.subscriber.conflation import Newest
+from p2pmsg.subscriber.ready import ReadyQueue
+from p2pmsg.testing import InvariantError
+from tests.simulation import test_relay
+from tests.simulation.profiles import PROFILES, Profile, build, run
+
+SEEDS_MAX = 5
+LOSSY = Profile({"loss": 0.1}, run_ms=200)
+CONFLATED = PROFILES["newest values"]
+
+
+def takes_all(queue, before, taken):
+    return taken is not None and taken[1] is None and len(queue.entries) < before
+
+
+def takes_a_part(queue, before, taken):
+    return taken is not None and taken[1] is None and len(queue.entries) == before
+
+
+def takes_a_loss(queue, before, taken):
+    return taken is not None and taken[1] is not None
+
+
+def takes_a_message(queue, before, taken):
+    return isinstance(taken, Message)
+
+
+def takes_a_batch(queue, before, taken):
+    return taken is not None and not isinstance(taken, Message)
+
+
+def always(queue, before, taken):
+    return True
+
+
+WAYS = {
+    "all of a frame": ("take", takes_all, LOSSY, ("position", "count", "bytes")),
+    "a part of a frame": ("take", takes_a_part, LOSSY, ("position", "count", "bytes", "rest")),
+    "a loss": ("take", takes_a_loss, PROFILES["skip"], ("position",)),
+    "a conflated batch": ("take", always, CONFLATED, ("position", "count", "bytes", "conflated")),
+    "a single message": ("take_frame", takes_a_message, LOSSY, ("position", "count")),
+    "a batch at once": ("take_frame", takes_a_batch, LOSSY, ("position", "count")),
+    "put back": ("put_back", always, LOSSY, ("position", "count", "bytes", "one lost", "rest")),
+    "folded": ("fold", always, CONFLATED, ("bytes",)),
+    "a relay's": ("pop", always, None, ("count", "bytes")),
+}
+MUTANTS = [(way, what) for way, (*_, faults) in WAYS.items() for what in faults]
+FIELDS = {"position": "delivered_to", "count": "delivered_count", "conflated": "conflated"}
+
+
+def mutant(real, applies, what):
+    """Return a method that leaves one thing as it was before, or loses what is first then."""
+
+    def method(self, *args, **options):
+        first = args[0] if args and not isinstance(args[0], int) else None
+        stream = first if first is not None else self.entries[0][0] if self.entries else None
+        before, held = len(self.entries), self.bytes_held
+        former = None if stream is None else copy.copy(stream)
+        if what == "one lost" and args[2] > 1:
+            args = (*args[:2], args[2] - 1)
+        result = real(self, *args, **options)
+        if stream is None or not applies(self, before, result):
+            return result
+        if what in FIELDS:
+            setattr(stream, FIELDS[what], getattr(former, FIELDS[what]))
+        elif what == "bytes":
+            self.bytes_held = held
+        elif what == "rest" and self.entries:
+            self.entries.popleft()
+        return result
+
+    return method
+
+
+def simulate(profile, seed):
+    if profile is not None:
+        run(build(profile, seed), profile, quiet_ms=0)
+        return
+    simulation = test_relay.build(test_relay.SHAPES["relay only"], seed)
+    simulation.heal()
+    simulation.settle(10_000)
+    simulation.check(quiet_ms=0)
+
+
+@pytest.mark.parametrize(("way", "what"), MUTANTS)
+def test_a_mistake_is_found(way, what, monkeypatch):
+    name, applies, profile, _ = WAYS[way]
+    monkeypatch.setattr(ReadyQueue, name, mutant(getattr(ReadyQueue, name), applies, what))
+    for seed in range(SEEDS_MAX):
+        try:
+            simulate(profile, seed)
+        except InvariantError:
+            return
+    pytest.fail(f"not found by {SEEDS_MAX} seeds")
+
+
+def test_old_values_in_the_place_of_new_ones_are_found(monkeypatch):
+    def add(self, output, batch, real=Newest.add):
+        real(self, output, list(batch)[::-1])
+
+    monkeypatch.setattr(Newest, "add", add)
+    with pytest.raises(InvariantError):
+        for seed in range(SEEDS_MAX):
+            simulate(CONFLATED, seed)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_is_taken_and_found_right(way, monkeypatch):
+    name, applies, profile, _ = WAYS[way]
+    real, count = getattr(ReadyQueue, name), 0
+
+    def method(self, *args, **options):
+        nonlocal count
+        before = len(self.entries)
+        result = real(self, *args, **options)
+        count += bool(applies(self, before, result))
+        return result
+
+    monkeypatch.setattr(ReadyQueue, name, method)
+    for seed in range(SEEDS_MAX):
+        simulate(profile, seed)
+    assert count > SEEDS_MAX
