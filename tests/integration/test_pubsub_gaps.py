@@ -56,17 +56,17 @@ LOST = [(3, 5, "evicted"), (9, 10, "evicted")]
 REST = [0, 1, 2, 5, 6, 7, 8, *range(10, 20)]
 
 
-def stalled_repairs(publisher):
-    """Publish past what is kept before the publisher's thread can answer."""
-    publisher._lock._nests = True  # this thread publishes, and the one that answers waits
-    with publisher._lock:
-        publish(publisher, 0, 20)
+def publish_past(publisher, proxy):
+    """Publish past what is kept before the subscriber sees any of it."""
+    proxy.stall()
+    publish(publisher, 0, 20)
+    proxy.resume()
 
 
 def test_wait_logs_the_loss_and_goes_on(lossy, caplog):
     publisher, subscriber, proxy = lossy(3, 4, 9)
     with caplog.at_level(logging.WARNING, "p2pmsg"):
-        stalled_repairs(publisher)
+        publish_past(publisher, proxy)
         messages = take_all(subscriber, 20)
     check_exact(messages, REST)
     stats = check_ledger(subscriber, delivered=17, lost=3, outstanding=0)
@@ -77,8 +77,8 @@ def test_wait_logs_the_loss_and_goes_on(lossy, caplog):
 
 
 def test_raise_names_the_loss_and_the_iterator_goes_on(lossy):
-    publisher, subscriber, _ = lossy(3, 4, 9, on_gap="raise")
-    stalled_repairs(publisher)
+    publisher, subscriber, proxy = lossy(3, 4, 9, on_gap="raise")
+    publish_past(publisher, proxy)
     messages, reports = [], []
     iterator = iter(subscriber)
     while len(messages) < 17:
@@ -99,8 +99,8 @@ def test_raise_names_the_loss_and_the_iterator_goes_on(lossy):
 
 @pytest.mark.parametrize("how", ["receive", "receive_many", "for"])
 def test_raise_with_every_way_of_receiving(lossy, how):
-    publisher, subscriber, _ = lossy(3, 4, 9, on_gap="raise")
-    stalled_repairs(publisher)
+    publisher, subscriber, proxy = lossy(3, 4, 9, on_gap="raise")
+    publish_past(publisher, proxy)
     messages, losses = [], 0
     while len(messages) < 17:
         try:
@@ -121,10 +121,10 @@ def test_raise_with_every_way_of_receiving(lossy, how):
 
 def test_a_callable_gets_the_report_in_its_place(lossy):
     order = []
-    publisher, subscriber, _ = lossy(
+    publisher, subscriber, proxy = lossy(
         3, 4, 9, on_gap=lambda report: order.append((report.start, report.stop))
     )
-    stalled_repairs(publisher)
+    publish_past(publisher, proxy)
     while len(order) < 19:
         order.append(subscriber.receive(10).sequence)
     assert order == [0, 1, 2, (3, 5), 5, 6, 7, 8, (9, 10), *range(10, 20)]
@@ -134,8 +134,8 @@ def test_a_callable_that_raises_does_not_end_the_iterator(lossy):
     def refuse(report):
         raise KeyError(report.start)
 
-    publisher, subscriber, _ = lossy(3, 4, 9, on_gap=refuse)
-    stalled_repairs(publisher)
+    publisher, subscriber, proxy = lossy(3, 4, 9, on_gap=refuse)
+    publish_past(publisher, proxy)
     messages, errors = [], []
     iterator = iter(subscriber)
     while len(messages) < 17:
@@ -154,8 +154,8 @@ def test_a_callable_may_ask_for_stats_and_close(lossy):
         seen.append(check_ledger(subscriber).lost)
         subscriber.close()
 
-    publisher, subscriber, _ = lossy(3, 4, 9, on_gap=close)
-    stalled_repairs(publisher)
+    publisher, subscriber, proxy = lossy(3, 4, 9, on_gap=close)
+    publish_past(publisher, proxy)
     check_exact(list(subscriber))
     assert seen in ([2], [3])  # the second loss may not be known yet
     check_ledger(subscriber, delivered=3)
