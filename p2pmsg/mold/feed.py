@@ -5,8 +5,7 @@ for becomes requests. So a feed has the ledger, the gap policies and the second 
 stream has.
 """
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import NamedTuple, Protocol
 
 from p2pmsg import control, wire
 from p2pmsg.mold import codec
@@ -22,29 +21,81 @@ from p2pmsg.mold.sessions import (
     MoldSessions,
 )
 from p2pmsg.publisher.batch import pack_slice
-from p2pmsg.subscriber.effects import Command
-from p2pmsg.subscriber.sessions import Ending, Session, Stream
 from p2pmsg.wire import FrameError, Kind
-from recovery import ReceiverConfig
-
-if TYPE_CHECKING:
-    from p2pmsg.subscriber.core import SubscriberCore
 
 FIRST = 1
 """The first sequence of every MoldUDP64 session."""
 SUCCESSOR_NS = 2_000_000_000
 """How long a session that has not ended is silent before another one is believed: twice the time
 between heartbeats."""
-_NEVER_MS = 1e9
 _VIEWS_MAX = 64
 """Sessions that a line's packets are told apart by; the oldest is forgotten first."""
+
+
+class SessionAnnounced(NamedTuple):
+    """A session of a feed whose first packet has come.
+
+    Attributes:
+        session: its 64-bit id, and `name` what it is called.
+        topic: that its messages get.
+        first: the first sequence of any session.
+        following: the sequence of the packet.
+        can_ask: whether there is anybody to ask for what is missing.
+
+    """
+
+    session: int
+    name: str
+    topic: str
+    first: int
+    following: int
+    can_ask: bool
+
+
+class FeedTaker(Protocol):
+    """Takes what a feed brings; `SubscriberCore` does."""
+
+    def receive_frame(self, line: int, data: bytes, *, now_ns: int, shed: bool = False) -> None:
+        """Take a frame."""
+
+    def reject(self, reason: str, *, frames: int = 0) -> None:
+        """Count what was dropped, and how many packets came with it."""
+
+    def note_heard(self, line: int, now_ns: int) -> None:
+        """Note that a line is not silent."""
+
+    def current_feed(self, line: int) -> tuple[int, int] | None:
+        """Return the session of a line, and when it was last heard; None: it has none."""
+
+    def misses(self, session: int, topic: str, start: int, count: int) -> bool:
+        """Whether any of these messages of a stream that is known has not come."""
+
+    def announce(
+        self, line: int, feed: SessionAnnounced, now_ns: int
+    ) -> tuple[int | None, int | None]:
+        """Take a session for the line's.
+
+        Returns:
+            where a cursor resumes it, or 0, or None if it was known already; and the session that
+            has ended because of it.
+
+        """
+
+    def end_feed(self, session: int, topic: str, stop: int | None) -> bool:
+        """Note that a session ends at `stop`, or (None) at what is known, as another one began.
+
+        False: it is not known.
+        """
+
+    def revoke_end(self, session: int, topic: str) -> None:
+        """Take back that a session has ended."""
 
 
 class MoldFeed:
     """Takes the packets of one line.
 
     Args:
-        core: gets the frames.
+        taker: gets the frames, and the sessions.
         line: which of its lines this is.
         topic: that the messages get.
         sessions: what all lines know of them.
@@ -52,9 +103,9 @@ class MoldFeed:
     """
 
     def __init__(
-        self, core: "SubscriberCore", line: int, topic: str, sessions: MoldSessions
+        self, taker: FeedTaker, line: int, topic: str, sessions: MoldSessions
     ) -> None:
-        self._core = core
+        self._taker = taker
         self._line = line
         self._topic = topic
         self._sessions = sessions
@@ -65,14 +116,12 @@ class MoldFeed:
 
     def receive(self, data: bytes | memoryview, *, now_ns: int, wall_ns: int, shed: bool) -> None:
         """Take a packet; what is malformed is counted."""
-        core = self._core
         try:
             packet = codec.read_packet(data)
             view = self._views.get(packet.session) or self._begin(packet, now_ns)
             self._take(view, packet, now_ns, wall_ns, shed)
         except FrameError as error:
-            core.frames_received += 1
-            core.invalid[str(error)] += 1
+            self._taker.reject(str(error), frames=1)
 
     def name_of(self, session: int) -> bytes:
         """Return a session's name."""
@@ -134,8 +183,8 @@ class MoldFeed:
                 return
             doubt = view.doubt = Doubt(now_ns)
         if not doubt.hold(packet):
-            self._core.invalid["unheld"] += 1
-        self._core.lines[self._line].heard_ns = now_ns
+            self._taker.reject("unheld")
+        self._taker.note_heard(self._line, now_ns)
         if packet.messages and not is_missing:
             self._pass_on(session, packet, now_ns, wall_ns, shed)  # counted as a duplicate
         wait_ns = DOUBT_NS if session.end is None else DOUBT_ENDED_NS
@@ -171,14 +220,8 @@ class MoldFeed:
             self._take(view, packet, now_ns, wall_ns, shed)
 
     def _is_missing(self, session: MoldSession, packet: codec.Packet) -> bool:
-        stream = self._stream_of(session.session)
-        if stream is None or not packet.messages:
-            return False
-        return not stream.receiver.has(packet.sequence, len(packet.messages))
-
-    def _stream_of(self, session: int) -> Stream | None:
-        peer = self._core.peers.get(session)
-        return None if peer is None else peer.streams.get(self._topic)
+        start, count = packet.sequence, len(packet.messages)
+        return count > 0 and self._taker.misses(session.session, self._topic, start, count)
 
     def _pass_on(
         self,
@@ -198,23 +241,19 @@ class MoldFeed:
                 Kind.HEARTBEAT, session.session, earliest, sequence=packet.sequence,
                 topic=self._topic.encode(),
             )  # fmt: skip
-        self._core.receive_frame(self._line, frame, now_ns=now_ns, shed=shed)
+        self._taker.receive_frame(self._line, frame, now_ns=now_ns, shed=shed)
         if packet.is_end:
             self._end(session, packet.sequence)
         elif session.end is not None and session.head > session.end:
             session.end = None  # it was not the end
-            stream = self._stream_of(session.session)
-            for ending in [one for one in self._core.endings if one.stream is stream]:
-                self._core.endings.remove(ending)
+            self._taker.revoke_end(session.session, self._topic)
 
     def _end(self, session: MoldSession, stop: int) -> None:
         if stop < session.head:
-            self._core.invalid["end"] += 1
+            self._taker.reject("end")
             return
-        stream = self._stream_of(session.session)
-        if session.end is None and stream is not None:
+        if session.end is None and self._taker.end_feed(session.session, self._topic, stop):
             session.end = stop
-            self._core.endings.append(Ending(stream, stop, announced=True))
 
     def _frame(self, session: MoldSession, packet: codec.Packet, wall_ns: int) -> bytes:
         if self._prefix_of is not session:
@@ -225,13 +264,11 @@ class MoldFeed:
 
     def _begin(self, packet: codec.Packet, now_ns: int) -> LineView:
         """Join a session that was not known; `FrameError` where it is not believed."""
-        core = self._core
         known = self._sessions.find(packet.session)
-        state = core.lines[self._line]
-        current = core.peers.get(state.session or 0)
-        if current is not None and (known is None or state.session != known.session):
-            goes_on = now_ns - current.heard_ns < SUCCESSOR_NS
-            if goes_on and not self._has_ended(current):
+        current = self._taker.current_feed(self._line)
+        if current is not None and (known is None or current[0] != known.session):
+            goes_on = now_ns - current[1] < SUCCESSOR_NS
+            if goes_on and not self._has_ended(current[0]):
                 # a feed has one session at a time: somebody forged this one, which is not noted
                 raise FrameError("session")
         session = known or self._sessions.newest(packet.session)
@@ -242,69 +279,22 @@ class MoldFeed:
         self._views[packet.session] = view
         return view
 
-    def _has_ended(self, peer: Session) -> bool:
+    def _has_ended(self, session: int) -> bool:
         try:
-            return self._sessions.of(peer.session).end is not None
+            return self._sessions.of(session).end is not None
         except KeyError:
             return True
 
     def _join(self, packet: codec.Packet, session: MoldSession, now_ns: int) -> int:
         """Make a session the line's; returns the head that a cursor knows of it, or 0."""
-        core, joiner = self._core, self._core.joiner
-        state = core.lines[self._line]
-        head = 0
-        if session.session not in core.peers:
-            joiner.make_room()
-            head = self._make_peer(packet, session, now_ns)
-        former, state.session, state.contacted = state.session, session.session, True
-        if former in core.peers and all(line.session != former for line in core.lines):
-            self._give_up(core.peers[former], now_ns)
-        return head
-
-    def _make_peer(self, packet: codec.Packet, session: MoldSession, now_ns: int) -> int:
-        core = self._core
         name = packet.session.decode("latin-1").rstrip()
-        welcome = control.Welcome(name, "", -1.0)
-        returning = core.lines[self._line].contacted
-        peer = Session(session.session, welcome, returning=returning, now_ns=now_ns)
-        peer.joined = peer.direct = True
-        peer.probe_line = self._line
-        core.peers[session.session] = peer
-        unasked = None if self._sessions.can_ask else self._unasked()
-        stream = core.stream_table.add(peer, self._topic, unasked)
-        start, resumed = self._start(packet, peer)
-        stream.receiver.start_at(start, now_ns=now_ns)
-        session.head, session.head_ns = max(session.head, resumed), now_ns
-        if core.cursor is not None:
-            core.cursor.note(peer)
-        core.commands.append(Command("connect", self._line, session.session))
-        return resumed
-
-    def _give_up(self, peer: Session, now_ns: int) -> None:
-        """End a session that another one took the place of."""
-        stream = peer.streams.get(self._topic)
-        self._core.joiner.end_peer(peer, now_ns)
-        if stream is not None and not self._has_ended(peer):
-            self._core.endings.append(Ending(stream, stream.receiver.head, announced=False))
-
-    def _unasked(self) -> ReceiverConfig:
-        """Return how a stream is received that nobody can be asked for."""
-        core = self._core
-        wait_ms = min(core.config.multicast.unasked_ms, core.config.nack.deadline_ms)
-        never = replace(
-            core.config.nack, delay_ms=_NEVER_MS, retry_ms=_NEVER_MS,
-            retry_ceiling_ms=_NEVER_MS, deadline_ms=wait_ms,
-        )  # fmt: skip
-        return replace(core.receiver_config, nack=never)
-
-    def _start(self, packet: codec.Packet, peer: Session) -> tuple[int, int]:
-        """Return where a stream starts, and where a cursor says so, or 0."""
-        start, cursor = self._core.start, self._core.cursor
-        resumed = None if cursor is None else cursor.start_of(peer.session, self._topic, FIRST)
+        can_ask = self._sessions.can_ask
+        feed = SessionAnnounced(
+            session.session, name, self._topic, FIRST, packet.sequence, can_ask
+        )
+        resumed, former = self._taker.announce(self._line, feed, now_ns)
         if resumed is not None:
-            return max(FIRST, resumed), max(FIRST, resumed)
-        if start.kind == "sequence":
-            return max(FIRST, start.position), 0
-        if start.kind == "earliest" or peer.returning:
-            return FIRST, 0
-        return packet.sequence, 0
+            session.head, session.head_ns = max(session.head, resumed), now_ns
+        if former is not None and not self._has_ended(former):
+            self._taker.end_feed(former, self._topic, None)
+        return resumed or 0

@@ -11,6 +11,7 @@ from random import Random
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.message import Message, MessageBatch
+from p2pmsg.mold.feed import SessionAnnounced
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.group import MulticastReceiver
@@ -219,6 +220,49 @@ class SubscriberCore:
             return None
         peer = self.peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
         return None if peer is None else peer.streams.get(data[:zero].decode("utf-8", "replace"))
+
+    def reject(self, reason: str, *, frames: int = 0) -> None:
+        """Count what was dropped before it became a frame, and how many packets came with it."""
+        self.frames_received += frames
+        self.invalid[reason] += 1
+
+    def note_heard(self, line: int, now_ns: int) -> None:
+        """Note that a line is not silent."""
+        self.lines[line].heard_ns = now_ns
+
+    def current_feed(self, line: int) -> tuple[int, int] | None:
+        """Return the session of a line, and when it was last heard; None: it has none."""
+        peer = self.peers.get(self.lines[line].session or 0)
+        return None if peer is None else (peer.session, peer.heard_ns)
+
+    def misses(self, session: int, topic: str, start: int, count: int) -> bool:
+        """Whether any of these messages of a stream that is known has not come."""
+        stream = self._stream(session, topic)
+        return stream is not None and not stream.receiver.has(start, count)
+
+    def announce(
+        self, line: int, feed: SessionAnnounced, now_ns: int
+    ) -> tuple[int | None, int | None]:
+        """Join a session of a feed; see `p2pmsg.mold.feed.FeedTaker`."""
+        return self.joiner.announce(line, feed, now_ns)
+
+    def end_feed(self, session: int, topic: str, stop: int | None) -> bool:
+        """Note that a session ends at `stop`, or (None) at what is known; False: it is unknown."""
+        stream = self._stream(session, topic)
+        if stream is not None:
+            at = stream.receiver.head if stop is None else stop
+            self.endings.append(Ending(stream, at, announced=stop is not None))
+        return stream is not None
+
+    def revoke_end(self, session: int, topic: str) -> None:
+        """Take back that a session has ended."""
+        stream = self._stream(session, topic)
+        for ending in [one for one in self.endings if one.stream is stream]:
+            self.endings.remove(ending)
+
+    def _stream(self, session: int, topic: str) -> Stream | None:
+        peer = self.peers.get(session)
+        return None if peer is None else peer.streams.get(topic)
 
     @property
     def last_stream(self) -> Stream | None:

@@ -11,10 +11,12 @@ what was missed in between. So is a line that says nothing, and a publisher that
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Final
 
 from p2pmsg import control, wire
+from p2pmsg.mold.feed import SessionAnnounced
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command
@@ -34,7 +36,7 @@ from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.subscriber.upstream import merge_heads
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import LossReason
+from recovery import LossReason, ReceiverConfig
 
 _MS = 1_000_000
 CHECK_NS: Final = 250 * _MS
@@ -44,6 +46,7 @@ HURRIED_CHECK_NS: Final = 25 * _MS
 PEERS_MAX = 4096
 """Sessions known at once; the ones that ended first are forgotten first."""
 _NEVER_NS = 2**62
+_NEVER_MS = 1e9
 DEAF_NS = 2000 * _MS
 """How long NACKs may be without any answer: it may have restarted on its log, its welcome lost."""
 STRANGE_NS = 1000 * _MS
@@ -228,6 +231,55 @@ class SessionJoiner:
         ended = self.relays.ended
         while ended:
             self.end_peer(ended.pop(0), now_ns)
+
+    def announce(
+        self, line: int, feed: SessionAnnounced, now_ns: int
+    ) -> tuple[int | None, int | None]:
+        """Join a session of a feed; see `p2pmsg.mold.feed.FeedTaker`."""
+        state = self.lines[line]
+        resumed = None
+        if feed.session not in self.peers:
+            self.make_room()
+            resumed = self._join_feed(line, feed, now_ns)
+        former, state.session, state.contacted = state.session, feed.session, True
+        if former not in self.peers or any(other.session == former for other in self.lines):
+            return resumed, None
+        self.end_peer(self.peers[former], now_ns)
+        return resumed, former
+
+    def _join_feed(self, line: int, feed: SessionAnnounced, now_ns: int) -> int:
+        """Make a session of a feed, which is joined at once: nobody is asked for an echo."""
+        welcome = control.Welcome(feed.name, "", -1.0)
+        returning, start = self.lines[line].contacted, self.start
+        peer = Session(feed.session, welcome, returning=returning, now_ns=now_ns)
+        peer.joined = peer.direct = True
+        peer.probe_line = line
+        self.peers[feed.session] = peer
+        stream = self.stream_table.add(peer, feed.topic, None if feed.can_ask else self._unasked())
+        resumed = None
+        if self.cursor is not None:
+            resumed = self.cursor.start_of(feed.session, feed.topic, feed.first)
+        if resumed is not None:
+            at = resumed = max(feed.first, resumed)
+        elif start.kind == "sequence":
+            at = max(feed.first, start.position)
+        else:
+            at = feed.first if start.kind == "earliest" or returning else feed.following
+        stream.receiver.start_at(at, now_ns=now_ns)
+        if self.cursor is not None:
+            self.cursor.note(peer)
+        self.commands.append(Command("connect", line, feed.session))
+        return resumed or 0
+
+    def _unasked(self) -> ReceiverConfig:
+        """Return how a stream is received that nobody can be asked for."""
+        nack = self.config.nack
+        wait_ms = min(self.config.multicast.unasked_ms, nack.deadline_ms)
+        never = replace(
+            nack, delay_ms=_NEVER_MS, retry_ms=_NEVER_MS, retry_ceiling_ms=_NEVER_MS,
+            deadline_ms=wait_ms,
+        )  # fmt: skip
+        return replace(self.stream_table.receiver_config, nack=never)
 
     def hurry(self, due_ns: int) -> None:
         """Let `check` be due by a time."""
