@@ -29,6 +29,7 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.decoded import batch_of
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
+from p2pmsg.subscriber.stats import subscriber_stats
 from p2pmsg.sync.commits import Commit, Commits, EachCommitted, check_commit, open_cursor
 from p2pmsg.sync.freshness import Freshest
 from p2pmsg.sync.iteration import iterate, waiter
@@ -44,7 +45,6 @@ from p2pmsg.sync.settings import (
     subscriber_config,
 )
 from p2pmsg.sync.subscriber_parts import deadline
-from p2pmsg.sync.subscriber_stats import subscriber_stats
 from recovery import CursorConfig, Loss, Rewound
 
 _MS = 1_000_000

@@ -1,6 +1,7 @@
 """A subscriber's ledger and counters, gathered."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from p2pmsg.stats import CursorStats, LineStats, SubscriberStats
 from p2pmsg.subscriber.core import SubscriberCore
@@ -10,10 +11,10 @@ from recovery import Delivery
 
 def subscriber_stats(
     core: SubscriberCore,
-    active: Stream | None,
-    left: int,
-    lines: list[LineStats],
-    cursor: CursorStats | None,
+    active: Stream | None = None,
+    left: int = 0,
+    lines: Sequence[LineStats] = (),
+    cursor: CursorStats | None = None,
 ) -> SubscriberStats:
     """Return the counters; `left` messages of the active batch are not delivered yet.
 
@@ -61,7 +62,7 @@ def subscriber_stats(
         bytes_held=core.bytes_held,
         publishers=[peer.name for peer in core.peers.values() if peer.joined and not peer.gone],
         cursor=cursor,
-        lines=lines,
+        lines=list(lines),
         sessions_unjoined=core.joiner.sessions_unjoined,
         streams_rewound=core.stream_table.rewound,
         messages_unconfirmed=0 if core.member is None else core.member.confirmation.unconfirmed,
