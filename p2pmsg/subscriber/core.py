@@ -5,7 +5,7 @@ What connections say of themselves goes to the `SessionJoiner`; here are message
 
 import enum
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from random import Random
 
 from p2pmsg import control, wire
@@ -14,6 +14,7 @@ from p2pmsg.message import Message, MessageBatch
 from p2pmsg.mold.feed import SessionAnnounced
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection
+from p2pmsg.subscriber.effects import Command, Send
 from p2pmsg.subscriber.group import MulticastReceiver
 from p2pmsg.subscriber.joining import SessionJoiner
 from p2pmsg.subscriber.policy import GapPolicy
@@ -325,6 +326,13 @@ class SubscriberCore:
         stalls = [peer.stall_ms for peer in self.peers.values() if peer.stall_ms >= 0]
         is_late = bool(stalls) and now_ns - self._full_since_ns > min(stalls) * _MS
         return Intake.SHED if is_late else Intake.HOLD
+
+    def effects(self) -> Iterator[Command | Send]:
+        """Take out what the shell is to do, oldest first, and then what it is to send."""
+        while self.commands:
+            yield self.commands.popleft()
+        while self.requests:
+            yield Send(*self.requests.popleft())
 
     def pop_ending(self) -> Ending | None:
         """Take out a session that is over and all of which was delivered, or None."""

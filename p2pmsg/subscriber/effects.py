@@ -1,6 +1,7 @@
 """What a subscriber's state machine wants done by its shell."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(slots=True)
@@ -18,3 +19,10 @@ class Command:
     endpoint: str = ""
     prefix: bytes = b""
     text: str = ""
+
+
+class Send(NamedTuple):
+    """A frame for the recovery channel of a session, or of a relay; without one it is dropped."""
+
+    session: int
+    frame: bytes

@@ -6,7 +6,7 @@ import pytest
 
 from p2pmsg import control
 from p2pmsg.subscriber import joining
-from p2pmsg.wire import FLAG_CLOSING, Kind, control_frame
+from p2pmsg.wire import FLAG_CLOSING, Frame, Kind, control_frame
 from recovery import NackConfig
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
 from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
@@ -24,6 +24,16 @@ def test_a_new_session_ends_the_former_one_and_what_it_owes_is_lost():
     assert ("disconnect", -1, SESSION) in talk.commanded()
     (stream,) = talk.core.streams
     assert stream.ledger(0).outstanding == 0
+
+
+def test_effects_are_taken_out_connecting_before_sending():
+    talk = Talk()
+    talk.hear(welcome(SESSION))
+
+    connect, subscribe, probe = talk.core.effects()
+    assert (connect.what, connect.session, subscribe.what) == ("connect", SESSION, "subscribe")
+    assert (probe.session, Frame(probe.frame).kind) == (SESSION, Kind.PROBE)
+    assert list(talk.core.effects()) == []
 
 
 @pytest.mark.parametrize("start", ["latest", "earliest"])
