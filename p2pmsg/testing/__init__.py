@@ -1,4 +1,4 @@
-"""Testing with p2pmsg: a network simulator, a manual clock, a TCP proxy, kernel drops.
+"""Testing with p2pmsg: a network simulator, two peers in one thread, a TCP proxy, kernel drops.
 
 The simulator runs the very state machines that run over real sockets, with time and chance in
 hand: a failing run is named by its seed, and the seed brings it back.
@@ -8,6 +8,7 @@ from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.testing.oracle import InvariantError
+from p2pmsg.testing.pair import PeerPair
 from p2pmsg.testing.proxy import TcpProxy
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
@@ -18,6 +19,7 @@ __all__ = [
     "InvariantError",
     "ManualClock",
     "NetworkOptions",
+    "PeerPair",
     "SimulatedPublisher",
     "SimulatedRelay",
     "SimulatedSubscriber",
