@@ -12,7 +12,7 @@ from p2pmsg.message import MessageBatch
 from p2pmsg.publisher.requests import matches
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.core import Intake, SubscriberCore
-from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.effects import Command, Send
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.testing.network import MS, FaultyNetwork
@@ -344,13 +344,11 @@ class SimulatedSubscriber:
             self.pump()
 
     def _do_commands(self, core: SubscriberCore) -> None:
-        while core.commands:
-            self._do(core.commands.popleft())
-        while core.requests:
-            session, frame = core.requests.popleft()
-            client = self._clients.get(session)
-            if client is not None:
-                client.send(frame)
+        for effect in core.effects():
+            if not isinstance(effect, Send):
+                self._do(effect)
+            elif (client := self._clients.get(effect.session)) is not None:
+                client.send(effect.frame)
         for receiver in self._receivers:
             if isinstance(receiver, GroupReceiving):
                 receiver.flush(core)
