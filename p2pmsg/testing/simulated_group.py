@@ -1,8 +1,9 @@
 """What simulated peers do differently in a multicast: datagrams instead of connections."""
 
 from collections import deque
+from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.sender import MulticastSender
@@ -16,9 +17,6 @@ from transports import (
     MemorySender,
     PeerUnreachableError,
 )
-
-if TYPE_CHECKING:
-    from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 
 DATAGRAM_BYTES: Final = 400
 """Small, so that few messages make several datagrams and some make fragments."""
@@ -116,9 +114,14 @@ class GroupSending:
 class GroupReceiving:
     """A simulated subscriber's socket, to one publisher's group."""
 
-    def __init__(self, subscriber: "SimulatedSubscriber", line: int, endpoint: str) -> None:
-        network = subscriber._network
-        name = f"{subscriber.name}/{subscriber.crashes}/{line}"
+    def __init__(
+        self,
+        network: FaultyNetwork,
+        name: str,
+        line: int,
+        endpoint: str,
+        pump: Callable[[], None],
+    ) -> None:
         self._line = line
         self._network = network
         self._forged: deque[tuple[bytes, Any]] = deque(maxlen=_FORGED_MAX)
@@ -135,8 +138,8 @@ class GroupReceiving:
             queue_frames=_BUFFER_DATAGRAMS,
             name=f"{name}.back",
         )
-        network.receivers[name] = subscriber.pump
-        network.receivers[f"{name}.back"] = subscriber.pump
+        network.receivers[name] = pump
+        network.receivers[f"{name}.back"] = pump
         self._receiver.connect()
         self._client.connect()
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
@@ -25,12 +25,16 @@ from p2pmsg.wire import Kind
 from recovery import Delivery, Loss
 from transports import MemoryReceiver, MemoryRecoveryClient
 
-if TYPE_CHECKING:
-    from p2pmsg.testing.simulated_relay import SimulatedRelay
-
 _FULL_NS = 5 * MS
 _CHECK_EVERY = 8
 _FRAME_BYTES_MAX = 64 * 1024
+
+
+class Place(Protocol):
+    """What a subscriber connects to: a publisher or a relay."""
+
+    name: str
+    endpoint: str
 
 
 class SimulatedSubscriber:
@@ -56,7 +60,7 @@ class SimulatedSubscriber:
         name: str,
         network: FaultyNetwork,
         book: Book,
-        publishers: Sequence["SimulatedPublisher | SimulatedRelay"],
+        publishers: Sequence[Place],
         *,
         topics: Sequence[str],
         start: str | int | datetime,
@@ -122,10 +126,12 @@ class SimulatedSubscriber:
         self._reading = False
         network.note(f"{self.name} starts")
         for line, place in enumerate(self.places):
-            if network.options.multicast:
-                self._receivers.append(GroupReceiving(self, line, place.endpoint))
-                continue
             socket = f"{self.name}/{self.crashes}/{line}"
+            if network.options.multicast:
+                self._receivers.append(
+                    GroupReceiving(network, socket, line, place.endpoint, self.pump)
+                )
+                continue
             receiver = MemoryReceiver(
                 place.endpoint,
                 network=network.sockets,

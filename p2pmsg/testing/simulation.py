@@ -391,6 +391,7 @@ def _has_everything(subscriber: SimulatedSubscriber) -> bool:
             if not has_all_of_relay(subscriber, index, publisher):
                 return False
             continue
+        assert isinstance(publisher, SimulatedPublisher)
         if publisher.is_gone:
             continue
         if line.session != publisher.session:
