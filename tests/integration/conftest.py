@@ -9,6 +9,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg.testing.proxy import TcpProxy
+from tests.integration import inside
 from tests.integration.peers import LOOPBACK, eventually, start_child
 
 
@@ -35,7 +36,7 @@ def make_subscriber(opened):
 
     def ids(publisher):
         # Not their number: one that was closed just now may still be counted.
-        return set(publisher._core.requests.subscribers)
+        return set(inside.joined_ids(publisher))
 
     def make(endpoints, *, joins=None, **options):
         publishers = [joins] if isinstance(joins, p2pmsg.Publisher) else (joins or [])

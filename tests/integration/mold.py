@@ -83,11 +83,14 @@ class Group:
             socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1")
         )
 
+    def give(self, data):
+        self._socket.sendto(data, self._to)
+
     def send(self, start, *messages, name=SESSION):
-        self._socket.sendto(codec.packet(name, start, messages), self._to)
+        self.give(codec.packet(name, start, messages))
 
     def heartbeat(self, following, name=SESSION):
-        self._socket.sendto(codec.heartbeat(name, following), self._to)
+        self.give(codec.heartbeat(name, following))
 
     def end(self, following, name=SESSION):
-        self._socket.sendto(codec.end_of_session(name, following), self._to)
+        self.give(codec.end_of_session(name, following))

@@ -1,12 +1,14 @@
 """A subscriber with a cursor: what is committed when, and where the next one begins."""
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from p2pmsg import MessagesLostError
 from tests.integration.cursors import committed, publish
+from tests.integration.inside import commits_of
 from tests.integration.peers import (
     TOPIC,
     check_exact,
@@ -156,9 +158,10 @@ def test_by_interval_it_commits_as_often_as_was_said(make_publisher, resume):
     publisher = make_publisher()
     hour_ns = 3600 * 10**9
     subscriber = resume(publisher, start=0, commit=hour_ns / 1e6, joins=publisher)
-    commits = subscriber._commits
-    eventually(lambda: commits._commit_due_ns)  # the background thread's first turn
-    now_ns = commits._commit_due_ns
+    commits = commits_of(subscriber)
+    now_ns = time.monotonic_ns() + hour_ns
+    commits.handle_timer(now_ns)
+    now_ns += hour_ns
     publish(publisher, 100)
     for turn in range(1, 10):
         for _ in range(10):
@@ -171,7 +174,7 @@ def test_by_interval_it_commits_as_often_as_was_said(make_publisher, resume):
 
 
 def test_by_interval_the_thread_looks_twice_in_each(make_publisher, resume):
-    assert resume(make_publisher(), commit=20)._commits.tick_s == 0.01
+    assert commits_of(resume(make_publisher(), commit=20)).tick_s == 0.01
 
 
 def test_by_interval_it_commits_while_it_waits(make_publisher, resume):

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from tests.integration.inside import cut_recovery
 from tests.integration.peers import (
     TOPIC,
     Collector,
@@ -97,15 +98,13 @@ def test_both_channels_cut_while_frames_are_lost(make_publisher, make_subscriber
     publisher = make_publisher(config=small_frames())
     data = make_proxy(publisher, frame_loss=0.2, seed=3, loss_after_frames=10)
     subscriber = make_subscriber(data.endpoint, joins=publisher, on_gap="raise")
-    repairs = subscriber._driver._clients[publisher.session]
     collector = Collector(subscriber)
     for n in range(20_000):
         publisher.publish(TOPIC, n)
         if n % 2000 == 1999:
             data.cut()
         if n % 3000 == 2999:
-            with subscriber._driver.io_lock:
-                repairs.reconnect()  # replies under way are lost
+            cut_recovery(subscriber, publisher.session)
     check_exact(collector.wait_for(20_000))
     check_ledger(subscriber, delivered=20_000, outstanding=0, lost=0)
 

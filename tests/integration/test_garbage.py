@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from p2pmsg import PublisherConfig, control, wire
 from p2pmsg.wire import Kind, control_frame
 from tests.integration.hostile import frame, malformed, noise, throw_bytes
+from tests.integration.inside import answers_waiting
 from tests.integration.peers import (
     TOPIC,
     Collector,
@@ -137,7 +138,7 @@ def test_ten_thousand_requests_without_reading_the_replies(good_pair, stranger):
     for n in range(10_000):
         dealers[n % 3].send(heads if n % 2 else everything)
     check_goes_on(publisher, collector)
-    assert len(publisher._core.requests._replies) <= 4096
+    assert answers_waiting(publisher) <= 4096
 
 
 def test_repairs_go_on_beside_a_requester_that_wants_all(

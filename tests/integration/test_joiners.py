@@ -10,8 +10,9 @@ import zmq
 
 import p2pmsg
 from p2pmsg import control, wire
+from p2pmsg.publisher import control_queue
 from p2pmsg.wire import Kind
-from recovery.budget import TokenBucket
+from tests.integration.inside import joined_ids
 from tests.integration.joiners import Joiner, can_open, join_all, turn_until
 from tests.integration.peers import LOOPBACK, ROOT
 
@@ -54,7 +55,7 @@ def check_all(publisher, joiners):
     try:
         assert sum(joiner.joined for joiner in joiners) == len(joiners)
         assert all(joiner.echoes <= joiner.probes for joiner in joiners)
-        there = publisher._core.requests.subscribers
+        there = joined_ids(publisher)
         assert turn_until(joiners, lambda: len(there) >= len(joiners), JOIN_S)
         assert publisher.stats().control_dropped == 0
     finally:
@@ -152,9 +153,14 @@ class Former:
             self.echoes += data[:1] == b"\0" and data[4] == Kind.ECHO
 
 
-def test_subscribers_of_a_former_release_cannot_livelock_a_publisher(publisher, busy, monkeypatch):
+@pytest.fixture
+def small_ration(monkeypatch):
+    monkeypatch.setattr(control_queue, "BROAD_FRAMES_PER_S", 4000)
+    monkeypatch.setattr(control_queue, "BROAD_FRAMES_AT_ONCE", 400)
+
+
+def test_subscribers_of_a_former_release_cannot_livelock_a_publisher(small_ration, publisher, busy):
     """Each asks without end, and each answer goes to all of them: so many frames, and no more."""
-    monkeypatch.setattr(publisher._core.control, "_bucket", TokenBucket(4000, 400))
     context = zmq.Context()
     former = [Former(context, publisher, number) for number in range(40)]
     try:

@@ -3,6 +3,7 @@
 import pytest
 
 from p2pmsg import PublisherConfig
+from tests.integration.inside import unheard_requests
 from tests.integration.peers import LOOPBACK, TOPIC
 
 MIB = 2**20
@@ -61,14 +62,13 @@ def test_a_subscriber_that_waits_for_a_repair_holds_no_more_than_it_may(
     proxy = make_proxy(publisher, drop=drop)
     subscriber = make_subscriber(proxy.endpoint, joins=publisher, receive_bytes=receive_bytes)
     held = 0
-    publisher._server.receive = lambda: None  # no repair comes, so that everything must wait
-    for n in range(20_000):
-        publisher.publish(TOPIC, bytes(500))
-        if n % 100 == 0:
-            stats = subscriber.stats()
-            assert stats.balanced
-            held = max(held, stats.bytes_held)
-    del publisher._server.receive
+    with unheard_requests(publisher):  # no repair comes, so that everything must wait
+        for n in range(20_000):
+            publisher.publish(TOPIC, bytes(500))
+            if n % 100 == 0:
+                stats = subscriber.stats()
+                assert stats.balanced
+                held = max(held, stats.bytes_held)
     assert lost
     assert held <= receive_bytes + 64 * 1024 + 1024
     for n in range(20_000):

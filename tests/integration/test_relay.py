@@ -11,6 +11,7 @@ import zmq
 
 import p2pmsg
 from p2pmsg import LogConfig, PublisherConfig, Relay, wire
+from tests.integration.inside import core_of
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.test_udp_multicast import free_port
 from tests.places import lasting_place
@@ -435,9 +436,9 @@ def test_large_frames_are_kept_in_zeromqs_memory_by_publishers_and_relays(
     publisher.publish("t", bytes(65536))
     publisher.publish_many("t", [bytes(128)] * 2000)
     assert len(take(subscriber, 2001)) == 2001
-    kept = publisher._core.replay.frames("t", 0, 2001, 2**30)
-    (served,) = relay._core.sessions.values()
-    relayed = relay._core.replay.frames(served.key("t"), 0, 2001, 2**30)
+    kept = core_of(publisher).replay.frames("t", 0, 2001, 2**30)
+    (served,) = core_of(relay).sessions.values()
+    relayed = core_of(relay).replay.frames(served.key("t"), 0, 2001, 2**30)
     assert [one.stop for one in kept][-1] == [one.stop for one in relayed][-1] == 2001
     # What stands alone a publisher keeps as the caller's own bytes.
     assert type(kept[0].frame) is bytes

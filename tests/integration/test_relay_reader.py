@@ -7,6 +7,7 @@ import pytest
 import p2pmsg
 from p2pmsg import LogConfig, RangeReader, Relay
 from recovery import Loss, LossReason
+from tests.integration.inside import core_of, held
 from tests.integration.peers import LOOPBACK, eventually, take
 
 
@@ -132,8 +133,8 @@ def test_a_relays_log_is_refused_by_publishers_and_stays_the_relays(
 def test_a_loss_on_the_way_to_the_relay_keeps_its_reason(make_publisher, make_relay, read, reason):
     (publisher,), relay = filled(make_publisher, make_relay)
     lost = Loss(1000, 1010, LossReason(reason))
-    with relay._lock:
-        relay._core.lose(publisher.session, "t", lost, now_ns=time.monotonic_ns())
+    with held(relay):
+        core_of(relay).lose(publisher.session, "t", lost, now_ns=time.monotonic_ns())
     items = list(read(relay, timeout=5.0).fetch("t", 900, 1010))
     assert values(items[:-1]) == list(range(900, 1000))
     report = items[-1]

@@ -11,6 +11,7 @@ import pytest
 import p2pmsg
 from p2pmsg.statsd import AggregateConfig, Collector, Event, GraphiteOutput, ServiceCheck
 from p2pmsg.statsd.receive import BulkReader, PlainReader
+from tests.integration.inside import held
 from tests.integration.statsd_tools import (
     LONG_S,
     TCP,
@@ -286,7 +287,7 @@ def test_two_collectors_share_a_port_and_together_count_everything():
 def test_what_the_kernel_drops_is_counted():
     with collecting(receive_buffer_bytes=4096) as (collector, _):
         with open_client(collector.endpoints[0]) as client:
-            with collector._lock:  # nothing is read meanwhile
+            with held(collector):  # nothing is read meanwhile
                 for _ in range(500):
                     client.send(b"a:1|c" * 100)
             until(lambda: collector.stats().packets > 0)

@@ -10,8 +10,9 @@ import pytest
 
 import p2pmsg
 from p2pmsg.mold import codec
-from p2pmsg.testing.kernel_loss import lose, lose_datagrams
-from tests.integration.mold import itch_messages, make_feed, place, playing, reader_of
+from p2pmsg.testing.kernel_loss import lose_datagrams
+from tests.integration.inside import lose_requests
+from tests.integration.mold import Group, itch_messages, make_feed, place, playing, reader_of
 from tests.integration.peers import check_ledger, eventually, take
 
 __all__ = ["make_feed", "place"]
@@ -36,7 +37,7 @@ def test_an_exchange_feed_is_complete_at_ten_percent_loss(make_feed, make_subscr
     feed = make_feed()
     subscriber = make_subscriber(reader_of(place, feed), start="earliest")
     lose_datagrams(subscriber, 0.1)
-    lose(feed._server, 0.1)  # requests are lost, too
+    lose_requests(feed, 0.1)  # requests are lost, too
     with playing(feed, messages):
         got = take(subscriber, len(messages))
     assert [message.value for message in got] == messages
@@ -107,7 +108,7 @@ def test_a_forged_session_and_garbage_are_counted(make_feed, make_subscriber, pl
     stranger = p2pmsg.MoldPublisher(place, session="FORGED")
     opened.callback(stranger.close, 0.0)
     stranger.publish(b"not of this feed")
-    stranger._udp.send(b"too short")
+    Group(opened, place).give(b"too short")
     feed.publish(b"goes on")
     assert subscriber.receive(5).value == b"goes on"
     eventually(lambda: subscriber.stats().frames_invalid.get("session", 0) >= 1)

@@ -9,6 +9,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg import LogConfig
+from p2pmsg.mold.log import MoldLog
 from tests.integration.peers import start_child
 from tests.integration.test_udp_multicast import free_port
 
@@ -87,21 +88,20 @@ def test_a_message_that_is_not_on_the_disk_is_not_accepted(place, tmp_path, monk
 
 
 def test_an_interrupt_between_log_and_socket_costs_a_sequence_and_no_more(
-    place, tmp_path, make_subscriber
+    place, tmp_path, make_subscriber, monkeypatch
 ):
     feed = p2pmsg.MoldPublisher(place, session="S1", log=LogConfig(tmp_path))
     feed.publish(b"first")
-    log = feed._core._log
-    append = log.append
+    append = MoldLog.append
 
-    def interrupted(sequence, packet):
-        append(sequence, packet)
+    def interrupted(log, sequence, packet):
+        append(log, sequence, packet)
         raise KeyboardInterrupt
 
-    log.append = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        feed.publish_many([b"x" * 700] * 5)
-    log.append = append
+    with monkeypatch.context() as patch:
+        patch.setattr(MoldLog, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            feed.publish_many([b"x" * 700] * 5)
     last = feed.publish(b"last")
     assert 2 < last < 7
     port = feed.request_address[1]

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 import p2pmsg
-from p2pmsg.testing.kernel_loss import lose, lose_datagrams
+from p2pmsg.testing.kernel_loss import lose_datagrams
 from recovery import GroupRepairConfig
+from tests.integration.inside import lose_on_line
 from tests.integration.peers import check_exact, check_ledger, eventually, take, take_all
 
 GROUP = "udp://239.255.8.{}:{}?interface=127.0.0.1"
@@ -219,15 +220,15 @@ def test_a_lone_loser_is_served_alone_by_choice(make_publisher, make_subscriber,
     assert other.stats().duplicates == 0
 
 
-def test_a_publisher_that_comes_back_is_another_session(make_publisher, make_subscriber, endpoint):
-    first = make_publisher(endpoint, name="feed")
-    subscriber = make_subscriber(endpoint, joins=first)
-    first.publish("t", "first life")
-    assert subscriber.receive(5).value == "first life"
-    first._driver.stop()  # no farewell
-    first._sender.close()
-    first._server.close()
-    second = make_publisher(endpoint, name="feed")
+def test_a_publisher_that_comes_back_is_another_session(
+    make_publisher, make_subscriber, make_child, endpoint
+):
+    subscriber = make_subscriber(endpoint)
+    first = make_child("publish", endpoint, 1)
+    assert subscriber.receive(20).value == 0
+    name = subscriber.stats().publishers[0]
+    first.finish()  # no farewell
+    second = make_publisher(endpoint, name=name)
     second.wait_for_subscribers(1, 10)
     second.publish("t", "second life")
     assert subscriber.receive(5).value == "second life"
@@ -277,7 +278,7 @@ def test_a_publisher_feeds_two_groups_and_one_of_them_may_go_dark(
     only_b = make_subscriber(lines[1], joins=publisher)
     publisher.publish_many("t", list(range(500)))
     take(both, 500)
-    lose(both._driver._receivers[0].sockets[0], 1.0)  # A is dead for one of them
+    lose_on_line(both, 0, 1.0)  # A is dead for one of them
     lose_datagrams(only_b, 0.2)
     for number in range(500, 2000):
         publisher.publish("t", number)

@@ -1,0 +1,90 @@
+"""The single place where tests of whole peers reach into them, where nothing public will do.
+
+A test goes by what users see, and provokes faults from outside. What is here has to strike at a
+moment that nobody outside can choose, or look at a bound that nobody outside can see.
+"""
+
+import contextlib
+
+from p2pmsg.testing.kernel_loss import lose
+from p2pmsg.wire import Frame, Kind
+
+
+def core_of(peer):
+    """Return the state machine of a publisher, a subscriber, a relay, a pusher."""
+    return peer._core
+
+
+def joined_ids(publisher):
+    """Return the ids of the subscribers that have joined; it follows them."""
+    return core_of(publisher).requests.subscribers
+
+
+def answers_waiting(publisher):
+    """Return how many answers of a publisher's recovery channel wait."""
+    return len(core_of(publisher).requests._replies)
+
+
+@contextlib.contextmanager
+def held(peer):
+    """Hold a peer's lock: its threads wait."""
+    with peer._lock:
+        yield
+
+
+@contextlib.contextmanager
+def unheard_requests(publisher):
+    """Let a publisher hear no requests, as if each were lost."""
+    publisher._server.receive = lambda: None
+    try:
+        yield
+    finally:
+        del publisher._server.receive
+
+
+@contextlib.contextmanager
+def without_nacks(subscriber):
+    """Let a subscriber send all requests but NACKs, as if those were lost."""
+    driver, requests = subscriber._driver, core_of(subscriber).requests
+
+    def send():
+        while requests:
+            session, frame = requests.popleft()
+            if Frame(frame).kind != Kind.NACK:
+                driver._clients[session].send(frame)
+
+    with driver.io_lock:
+        driver._send_requests = send
+    try:
+        yield
+    finally:
+        del driver._send_requests
+
+
+def cut_recovery(subscriber, session):
+    """Connect to a publisher's recovery channel again: replies under way are lost."""
+    with subscriber._driver.io_lock:
+        subscriber._driver._clients[session].reconnect()
+
+
+def lose_on_line(subscriber, number, part):
+    """Let the kernel drop `part` (0 to 1) of what comes over one line of a multicast."""
+    lose(subscriber._driver._receivers[number].sockets[0], part)
+
+
+def lose_requests(feed, part):
+    """Let the kernel drop `part` (0 to 1) of the requests to a MoldUDP64 feed."""
+    lose(feed._server, part)
+
+
+def count_joined(subscriber):
+    """Return a list that gets an item for each time that a publisher is asked who is there."""
+    joiner, told = core_of(subscriber).joiner, []
+    send_joined = joiner.send_joined
+    joiner.send_joined = lambda *arguments: told.append(1) or send_joined(*arguments)
+    return told
+
+
+def commits_of(subscriber):
+    """Return what commits positions to the cursor."""
+    return subscriber._commits
