@@ -8,14 +8,12 @@
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from p2pmsg.message import Message
 from p2pmsg.subscriber.conflation import ConflatedBatch, refold_ns
 from p2pmsg.subscriber.sessions import Stream
-
-if TYPE_CHECKING:
-    from p2pmsg.sync.subscriber import Subscriber
+from p2pmsg.sync.receiving import Reader
 
 
 class Freshest(Iterator[Message]):
@@ -24,7 +22,7 @@ class Freshest(Iterator[Message]):
     __slots__ = ("_handed", "_inner", "_since_ns", "_source", "_stream", "_values")
 
     def __init__(
-        self, source: "Subscriber", stream: Stream, messages: Iterator[Message], values: Any
+        self, source: Reader, stream: Stream, messages: Iterator[Message], values: Any
     ) -> None:
         self._source = source
         self._stream = stream

@@ -9,39 +9,51 @@ decodes. So what is to be found out before waiting is not asked again while the 
 """
 
 import time
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from collections.abc import Iterator
+from typing import Any, Final, Literal, Protocol, overload
 
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.sync.subscriber_thread import SubscriberDriver
 
-if TYPE_CHECKING:
-    from p2pmsg.sync.subscriber import Subscriber
-
 _now_ns: Final = time.monotonic_ns
 _BATCHED_BYTES: Final = 4096
 """From this size on a frame likely has another one after it, so that it pays to look."""
 
 
+class Reader(Protocol):
+    """A subscriber, as far as what reads for it needs to know it."""
+
+    _core: SubscriberCore
+    _driver: SubscriberDriver
+    _stream: Stream | None
+    """Whose messages are being read; `_batch` they, `_values` what is left of their values."""
+    _batch: MessageBatch | None
+    _values: Any
+    _active: Iterator[Message]
+
+    def _put_back(self, stream: Stream, batch: MessageBatch, left: int) -> None: ...
+
+
 @overload
 def receive_frame(
-    source: "Subscriber", deadline_ns: int | None, count_max: Literal[1], batched: Literal[False]
+    source: Reader, deadline_ns: int | None, count_max: Literal[1], batched: Literal[False]
 ) -> Message | None: ...
 @overload
 def receive_frame(
-    source: "Subscriber", deadline_ns: int | None, count_max: int, batched: Literal[True]
+    source: Reader, deadline_ns: int | None, count_max: int, batched: Literal[True]
 ) -> MessageBatch | None: ...
 @overload
 def receive_frame(
-    source: "Subscriber",
+    source: Reader,
     deadline_ns: int | None,
     count_max: int,
     batched: Literal[False],
     activate: Literal[True],
 ) -> Literal[True] | None: ...
 def receive_frame(
-    source: "Subscriber",
+    source: Reader,
     deadline_ns: int | None,
     count_max: int,
     batched: bool,
@@ -106,7 +118,7 @@ def receive_frame(
 
 
 def _activate(
-    source: "Subscriber", stream: Stream, taken: Message | MessageBatch
+    source: Reader, stream: Stream, taken: Message | MessageBatch
 ) -> Literal[True]:
     batch: MessageBatch | None
     values: Any

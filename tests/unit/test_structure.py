@@ -3,8 +3,10 @@
 import ast
 import importlib
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +29,7 @@ def relative(path: Path) -> str:
 
 ALL_FILES = python_files(*PACKAGES, "tests", "examples")
 BRIDGE_FILES = python_files("spark_bridge")
+PACKAGE_FILES = {relative(path) for path in python_files(*PACKAGES) if path.name == "__init__.py"}
 SUBPACKAGES = sorted(
     ".".join(path.parent.relative_to(ROOT).parts)
     for path in python_files(*PACKAGES)
@@ -152,6 +155,21 @@ def test_a_package_exports_names_that_exist_and_each_once(name):
 
     assert not [export for export in exported if not hasattr(package, export)]
     assert len(exported) == len(set(exported))
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Imports for types count, too: they say who knows whom."""
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=False)
+    imports = {
+        module: graph.find_modules_directly_imported_by(module)
+        for module in graph.modules
+        if f"{module.replace('.', '/')}/__init__.py" not in PACKAGE_FILES
+    }
+    assert len(imports) > 250
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
 
 
 SOURCES = {
