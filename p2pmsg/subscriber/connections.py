@@ -1,9 +1,15 @@
-"""What a subscriber knows of each connection of its data path."""
+"""What a subscriber knows of each connection of its data path, and when one is made again."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+_MS: Final = 1_000_000
 _NEVER_NS: Final = 2**62
+DEAF_NS: Final = 2000 * _MS
+"""How long NACKs may be without any answer: it may have restarted on its log, its welcome lost."""
+STRANGE_NS: Final = 1000 * _MS
+"""How long frames of an unknown session may come: their welcome is on its way, or was lost."""
 
 
 @dataclass(slots=True)
@@ -44,3 +50,45 @@ class Connection:
     def is_heard(self) -> bool:
         """Whether anything came since it was found silent, if it was."""
         return self.heard_ns != self.lost_ns
+
+
+class ConnectionMonitor:
+    """Says which connections are to be made again.
+
+    Args:
+        connections: of the data path.
+        timeout_ns: how long one may be silent.
+
+    """
+
+    def __init__(self, connections: Sequence[Connection], timeout_ns: int) -> None:
+        self._connections = connections
+        self._timeout_ns = timeout_ns
+
+    def excuse_silence(self, now_ns: int) -> None:
+        """Count the silence of all from now on."""
+        for one in self._connections:
+            one.heard_ns = now_ns
+
+    def note_stopped(self, stopped_ns: int, now_ns: int) -> None:
+        """Do not count a time in which this process was stopped."""
+        for one in self._connections:
+            one.heard_ns = min(now_ns, one.heard_ns + stopped_ns)
+
+    def is_broken(self, one: Connection, asked_ns: int | None, now_ns: int) -> bool:
+        """Whether a connection is to be made again; its silence then counts from now on.
+
+        `asked_ns` is since when requests over its recovery channel are without an answer. ZeroMQ
+        gives up some connections for good, and does not say so.
+        """
+        if one.is_heard:
+            one.was_heard_ns = one.heard_ns
+        silent = now_ns - one.heard_ns > self._timeout_ns
+        strange = one.strange_ns is not None and now_ns - one.strange_ns > STRANGE_NS
+        deaf = asked_ns is not None and now_ns - asked_ns > DEAF_NS
+        if not (silent or strange or deaf) or one.refused_until_ns is not None:
+            return False
+        one.doubted, one.strange_ns, one.heard_ns = strange, None, now_ns
+        if silent:
+            one.lost_ns = now_ns
+        return True

@@ -18,7 +18,7 @@ from typing import Final
 from p2pmsg import control, wire
 from p2pmsg.mold.feed import SessionAnnounced
 from p2pmsg.start import Start
-from p2pmsg.subscriber.connections import Connection
+from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
 from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.group import FrameTaker, MulticastReceiver
 from p2pmsg.subscriber.handshake import probe_wait_ns
@@ -47,10 +47,6 @@ PEERS_MAX = 4096
 """Sessions known at once; the ones that ended first are forgotten first."""
 _NEVER_NS = 2**62
 _NEVER_MS = 1e9
-DEAF_NS = 2000 * _MS
-"""How long NACKs may be without any answer: it may have restarted on its log, its welcome lost."""
-STRANGE_NS = 1000 * _MS
-"""How long frames of an unknown session may come: their welcome is on its way, or was lost."""
 AGAIN_NS = 1000 * _MS
 """How long a publisher that was not joined yet has to answer on a connection made again."""
 
@@ -112,6 +108,7 @@ class SessionJoiner:
         self._forget_last = forget_last
         self._rng = rng
         self._timeout_ns = int(config.publisher_timeout_ms * _MS)
+        self._monitor = ConnectionMonitor(lines, self._timeout_ns)
         # Not before a silent line was connected again, and a publisher there could answer.
         again_ns = self._timeout_ns + min(AGAIN_NS, self._timeout_ns)
         self._give_up_ns = max(again_ns, int(config.nack.deadline_ms * _MS))
@@ -483,9 +480,8 @@ class SessionJoiner:
         return peer.closing and not waits and (is_settled is None or is_settled(peer))
 
     def excuse_silence(self, now_ns: int) -> None:
-        """Think nothing of the lines' silence: nobody listens to them, for want of room."""
-        for line in self.lines:
-            line.heard_ns = now_ns
+        """Do not count the silence of connections that nothing is read from, as all is full."""
+        self._monitor.excuse_silence(now_ns)
         for peer in self.peers.values():
             peer.heard_ns = now_ns
 
@@ -494,8 +490,7 @@ class SessionJoiner:
 
         What came meanwhile lies unread: it is read before anything is asked for or given up.
         """
-        for line in self.lines:
-            line.heard_ns = min(now_ns, line.heard_ns + stopped_ns)
+        self._monitor.note_stopped(stopped_ns, now_ns)
         for peer in self.peers.values():
             peer.heard_ns = min(now_ns, peer.heard_ns + stopped_ns)
             for route in (peer.own, *peer.relayed):
@@ -553,31 +548,19 @@ class SessionJoiner:
 
     def _check_lines(self, now_ns: int) -> None:
         for index, line in enumerate(self.lines):
-            if line.is_heard:
-                line.was_heard_ns = line.heard_ns
             silent_ns = now_ns - line.heard_ns
-            strange_ns = 0 if line.strange_ns is None else now_ns - line.strange_ns
             peer = None if line.session is None else self.peers.get(line.session)
             if peer is not None and not peer.gaps:
                 peer.own.asked_ns = None
             asked_ns = None if peer is None or peer.gone else peer.own.asked_ns
             if line.relay is not None:
                 asked_ns = self.relays.asked_ns(index)
-            # Joining a group again does not make a feed's request servers answer.
-            is_feed = peer is not None and not peer.recovery
-            deaf = asked_ns is not None and now_ns - asked_ns > DEAF_NS and not is_feed
-            if silent_ns > self._timeout_ns or strange_ns > STRANGE_NS or deaf:
-                if line.refused_until_ns is not None:
-                    continue
+            if peer is not None and not peer.recovery:
+                asked_ns = None  # a connection made again does not make a feed's servers answer
+            if self._monitor.is_broken(line, asked_ns, now_ns):
                 if peer is not None:
                     peer.own.asked_ns = None
                 self.relays.forget_asked(index)
-                # ZeroMQ gives up some connections for good, without a word.
-                line.doubted = strange_ns > STRANGE_NS
-                line.heard_ns = now_ns
-                if silent_ns > self._timeout_ns:
-                    line.lost_ns = now_ns
-                line.strange_ns = None
                 self.commands.append(Command("reconnect", index))
             elif peer is not None and silent_ns > self._timeout_ns // 2:
                 self._probe_silent(peer, index, now_ns)

@@ -1,0 +1,56 @@
+"""Which connections are made again."""
+
+import pytest
+
+from p2pmsg.subscriber.connections import DEAF_NS, STRANGE_NS, Connection, ConnectionMonitor
+
+TIMEOUT_NS = 5_000_000_000
+
+
+@pytest.fixture
+def one():
+    return Connection()
+
+
+@pytest.fixture
+def monitor(one):
+    return ConnectionMonitor([one], TIMEOUT_NS)
+
+
+def test_a_silent_connection_is_made_again_once(monitor, one):
+    assert not monitor.is_broken(one, None, TIMEOUT_NS)
+    assert monitor.is_broken(one, None, TIMEOUT_NS + 1)
+    assert not monitor.is_broken(one, None, TIMEOUT_NS + 2)
+    assert not one.is_heard
+    one.heard_ns = TIMEOUT_NS + 3
+    assert one.is_heard
+
+
+def test_one_that_brings_what_nobody_announced_is_made_again_and_believed(monitor, one):
+    one.strange_ns = 0
+    assert monitor.is_broken(one, None, STRANGE_NS + 1)
+    assert one.doubted
+    assert one.strange_ns is None
+    assert one.is_heard
+
+
+def test_one_whose_publisher_does_not_answer_is_made_again(monitor, one):
+    assert not monitor.is_broken(one, 0, DEAF_NS)
+    assert monitor.is_broken(one, 0, DEAF_NS + 1)
+
+
+def test_one_that_is_refused_is_left_alone(monitor, one):
+    one.refused_until_ns = 2 * TIMEOUT_NS
+    assert not monitor.is_broken(one, None, TIMEOUT_NS + 1)
+
+
+def test_a_time_in_which_nothing_was_read_does_not_count(monitor, one):
+    monitor.excuse_silence(TIMEOUT_NS)
+    assert not monitor.is_broken(one, None, TIMEOUT_NS + 1)
+
+
+def test_a_time_in_which_the_process_was_stopped_does_not_count(monitor, one):
+    one.heard_ns = 10
+    monitor.note_stopped(TIMEOUT_NS, TIMEOUT_NS)
+    assert one.heard_ns == TIMEOUT_NS  # not in the future
+    assert not monitor.is_broken(one, None, TIMEOUT_NS + 1)
