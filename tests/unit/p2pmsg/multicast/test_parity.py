@@ -10,6 +10,7 @@ from p2pmsg import ConfigError, MulticastPublisherConfig, wire
 from p2pmsg.multicast import parity
 from p2pmsg.publisher.batch import pack_slice
 from p2pmsg.wire import Frame, FrameError, Kind
+from tests.unit.memory import bytes_kept
 
 SESSION = 9
 
@@ -96,11 +97,15 @@ def test_what_it_remembers_is_bounded(monkeypatch):
     monkeypatch.setattr(parity, "FRAMES_HELD_MAX", 5)
     monkeypatch.setattr(parity, "BLOCKS_HELD_MAX", 2)
     reader = parity.ParityReader()
-    for number in range(20):
-        reader.note(SESSION, "t", number, b"x")
-        body = parity.Parity(2, 1, 0, ["t"], [(0, 2 * number, 5)] * 2, bytes(9))
-        reader.take(Frame(wire.control_frame(Kind.PARITY, SESSION, body, sequence=number)), wants)
-    assert (len(reader._held), len(reader._blocks)) == (5, 2)
+
+    def read():
+        for number in range(200):
+            reader.note(SESSION, "t", number, bytes(10_000))
+            body = parity.Parity(2, 1, 0, ["t"], [(0, 2 * number, 5)] * 2, bytes(10_000))
+            frame = wire.control_frame(Kind.PARITY, SESSION, body, sequence=number)
+            assert reader.take(Frame(frame), wants) == []
+
+    assert 70_000 <= bytes_kept(read) < 100_000
 
 
 @pytest.mark.parametrize("options", [{"fec_data": 65}, {"fec_parity": 0}, {"fec_parity": 17}])

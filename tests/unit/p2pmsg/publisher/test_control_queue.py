@@ -178,9 +178,13 @@ def test_held_answers_count_for_the_bounds_and_so_do_subscriptions(monkeypatch):
     assert queue.dropped == 1
     for number in range(SUBSCRIBED_MAX + 10):
         queue.note_subscription(wanted(10 + number), now_ns=0)
-    assert len(queue._subscribed) == SUBSCRIBED_MAX
     assert queue.drain() == [b"x"] * 3
     assert len(queue) == 0
+    sender = Sender()
+    for probe in (19, 20):
+        queue.answer(probe, [b"%d" % probe], now_ns=0)
+    drive(queue, sender)
+    assert sender.sent == [b"20"]  # the first ten were forgotten
 
 
 @pytest.mark.parametrize("prefix", [b"", b"\0", wire.control_prefix(wire.Kind.ECHO)])
@@ -217,8 +221,14 @@ def test_any_note_is_taken(note):
     queue = on_zmq()
     queue.note_subscription(note, now_ns=0)
     queue.note_subscription(b"\0" + note[1:], now_ns=0)
-    assert not queue._broad
-    assert not queue._subscribed
+    queue.connections, sender = BROAD_FRAMES_AT_ONCE, Sender()
+    for probe in (1, 2):
+        queue.answer(probe, [b"%d" % probe], now_ns=0)
+    drive(queue, sender)
+    assert sender.sent == []  # nobody is known to listen
+    drive(queue, sender, now_ns=HELD_NS)
+    assert sender.sent == [b"1", b"2"]
+    assert queue.rationed == 0  # each goes to one
 
 
 def test_few_frames_that_go_to_thousands_are_sent_before_the_lock_is_left():

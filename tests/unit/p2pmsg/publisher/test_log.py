@@ -11,7 +11,7 @@ from p2pmsg import LogConfig, LogFailedError, LogFormatError, PublisherConfig
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from recovery import ReplayBuffer
-from recovery.log import LogWriter, MemoryStore, memory_store, truncate, verify
+from recovery.log import LogReader, LogWriter, MemoryStore, truncate, verify
 
 MS = 1_000_000
 INTERVAL_NS = 100 * MS
@@ -61,8 +61,9 @@ def test_it_is_due_at_once_when_so_many_bytes_wait():
 def test_one_sync_is_for_all_that_waits(fsync, monkeypatch):
     log, synced = log_of(fsync=fsync), []
     assert is_settled(log)
-    sync = memory_store._File.sync
-    monkeypatch.setattr(memory_store._File, "sync", lambda file: (synced.append(file), sync(file)))
+    kind = type(MemoryStore().open("any", create=True))
+    sync = kind.sync
+    monkeypatch.setattr(kind, "sync", lambda file: (synced.append(file), sync(file)))
     for _ in range(5):
         synced.clear()
         append(log, 200)
@@ -130,7 +131,8 @@ def test_a_stream_goes_on_where_an_interrupt_struck_between_log_and_buffer(how, 
     assert interrupted == 2
     assert log.next("t") == core.replay.next("t") >= 18
     # What was struck is in the log, and nothing else suffers.
-    ends = [(kept.start, kept.stop) for kept in log._reader.frames(log.session, "t", 0, 99, 2**30)]
+    reader = LogReader("log", store=log.store)
+    ends = [(kept.start, kept.stop) for kept in reader.frames(log.session, "t", 0, 99, 2**30)]
     assert [start for start, _ in ends] == [0, *(stop for _, stop in ends[:-1])]
     assert ends[-1][1] == log.next("t")
 
@@ -166,7 +168,7 @@ def test_a_frame_is_in_the_log_before_it_may_go_out(how, size):
             assert core.publish_alone("t", value, *nothing, now_ns, 1) == number
         core.flush(now_ns=now_ns)
     assert len(logged) == 20
-    kept = log._reader.frames(log.session, "t", 0, 99, 2**30)
+    kept = LogReader("log", store=log.store).frames(log.session, "t", 0, 99, 2**30)
     assert [one.frame for one in kept] == logged  # byte for byte as it is sent
 
 

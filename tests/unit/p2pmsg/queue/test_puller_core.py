@@ -2,6 +2,7 @@
 
 import pytest
 
+from p2pmsg.queue import frames
 from p2pmsg.queue.frames import Hello
 from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.puller_core import Process, PullerLine
@@ -197,9 +198,9 @@ def test_an_extension_is_told_to_the_pusher():
 def test_what_is_no_time_is_counted(extend_ms):
     pusher = make_pusher()
     line = joined(pusher)
-    line._extended[7] = extend_ms
-    line.flush(now_ns=0)
-    up(line, pusher)
+    report = frames.Report(extended=[(7, extend_ms)])
+    frame = control_frame(Kind.QUEUE_REPORT, line.id, report, sequence=1)
+    pusher.receive(b"a", frame, now_ns=0)
     assert pusher.invalid == {"extend": 1}
     assert pusher.queue.workers[1].extended_ns == 0
 
@@ -225,7 +226,7 @@ def test_a_worker_that_settles_nothing_is_asked_for_its_jobs_and_then_loses_them
         pusher.receive(b"a", line.outbox.popleft(), now_ns=1000 * MS)
     assert (len(line.ready), worker.assigned.count, queue.recalled) == (0, 1, 2)
 
-    later = 1000 * MS + queue._ack_timeout_ns
+    later = 1000 * MS + round(queue.config.ack_timeout_ms * MS)
     queue.heard(worker, now_ns=later)
     pusher.handle_timer(now_ns=later)
     assert (worker.assigned.count, queue.held_back) == (0, 1)

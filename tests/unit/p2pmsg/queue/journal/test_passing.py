@@ -75,7 +75,7 @@ def test_half_a_record_that_could_not_be_cut_is_cut_before_the_next_one(
 def test_a_segment_that_cannot_be_begun_is_begun_later(tmp_path, monkeypatch, name):
     journal = open_journal(tmp_path, segment_bytes=4096)
     sequence = 0
-    while journal._size < 4096:
+    while journal.size < 4096:
         push(journal, sequence)
         sequence += 1
     is_new = lambda path, flags, *_: bool(flags & os.O_CREAT)  # noqa: E731
@@ -98,7 +98,7 @@ def test_a_segment_that_could_not_be_begun_nor_deleted_is_taken_again(
 ):
     journal = open_journal(tmp_path, segment_bytes=4096)
     sequence = 0
-    while journal._size < 4096:
+    while journal.size < 4096:
         push(journal, sequence)
         sequence += 1
     with monkeypatch.context() as patch:
