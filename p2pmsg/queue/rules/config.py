@@ -59,10 +59,10 @@ class QueueConfig:
     """How old a worker's oldest job must be before those behind it are asked back for an idle
     worker. 2 ms: at full rate a worker runs dry for a moment now and then, and is fed at once."""
 
-    batch_jobs_max: int = 1024
+    parcel_jobs_max: int = 1024
     """How many jobs go out in one frame at most."""
 
-    batch_bytes: int = 256 * 1024
+    parcel_bytes: int = 256 * 1024
     """A frame with so many bytes gets no further job."""
 
     prefetch_max: int = 65_536
@@ -121,7 +121,7 @@ class QueueConfig:
         at_least("retry_delay_ms", self.retry_delay_ms, 0)
         at_least("retry_ceiling_ms", self.retry_ceiling_ms, self.retry_delay_ms)
         at_least("recall_ms", self.recall_ms, 0)
-        for name in ("batch_jobs_max", "batch_bytes", "prefetch_max", "workers_max",
+        for name in ("parcel_jobs_max", "parcel_bytes", "prefetch_max", "workers_max",
                      "unproven_max"):  # fmt: skip
             at_least(name, getattr(self, name), 1)
         for name in ("extend_max_ms", "reject_delay_max_ms", "history_characters_max"):

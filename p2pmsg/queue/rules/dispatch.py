@@ -179,7 +179,7 @@ class JobQueue:
         if best is None or not store.priorities.count:
             return None
         count = min(best.credit(now_ns=now_ns), -(-store.priorities.count // able))
-        count = min(count, self.config.batch_jobs_max)
+        count = min(count, self.config.parcel_jobs_max)
         if not (breaker.state is best.breaker.state is BreakerState.CLOSED):
             count = 1
         taken = store.take(count)

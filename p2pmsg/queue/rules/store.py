@@ -169,7 +169,7 @@ class JobStore:
 
     def take(self, count_max: int) -> Taken | None:
         """Take out what is handed out next."""
-        taken = self.priorities.take(count_max, self._config.batch_bytes)
+        taken = self.priorities.take(count_max, self._config.parcel_bytes)
         return taken or None
 
     def take_suspect(self) -> QueuedJob | None:
