@@ -8,8 +8,9 @@
     the next frame, while nothing is ready ──take_frame──▶ the application
 
 Nobody else changes a stream's `delivered_to`, `delivered_count` and `conflated`, or the bytes held.
-The changes of one call stand together without a call in between, and what takes an entry out or
-puts it back is the last of them: so an exception (Ctrl-C) comes before all of it or after it.
+The changes of one call stand together without a call in between, for Ctrl-C strikes at calls: it
+comes before all of it or after it. What takes messages out makes no call between that and its
+return (`del`, not `popleft`), so that what is out has a caller.
 """
 
 from collections import Counter, deque
@@ -145,7 +146,7 @@ class ReadyQueue:
         if rest is not None:
             self.entries[0] = rest
         else:
-            self.entries.popleft()
+            del self.entries[0]
         return taken
 
     def take_frame(
@@ -299,14 +300,14 @@ class ReadyQueue:
         held = self.bytes_held - (len(item.data) or bytes_of(item))
         # No call in between, as in `take`.
         stream.delivered_to, stream.delivered_count, self.bytes_held = to, delivered, held
-        self.entries.popleft()
+        del self.entries[0]
 
     def _pass_loss(self, stream: Stream, loss: Loss) -> None:
         to = stream.delivered_to
         if not isinstance(loss, Rewound):
             to = max(loss.stop, stream.position)
         stream.delivered_to = to
-        self.entries.popleft()
+        del self.entries[0]
 
     def _pass_malformed(self, stream: Stream, output: Delivery[Frame], reason: str) -> Taken:
         self._invalid[reason] += 1

@@ -11,11 +11,12 @@ import pytest
 import p2pmsg
 import p2pmsg.queue.rules
 from p2pmsg.queue import driver, job, puller, puller_core
+from p2pmsg.subscriber import ready
 from p2pmsg.sync import lock, receiving, subscriber
 from tests.integration.peers import TOPIC, work_until
 from transports import busy_wait, zmq_pubsub
 
-SUBSCRIBER = (busy_wait, receiving, subscriber, zmq_pubsub)
+SUBSCRIBER = (busy_wait, ready, receiving, subscriber, zmq_pubsub)
 PULLER = (driver, lock, job, puller, puller_core)
 PUSHER = [
     str(path)
@@ -50,7 +51,7 @@ class Strike:
                 signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.parametrize("how", ["iterate", "receive", "receive_many"])
+@pytest.mark.parametrize("how", ["iterate", "receive", "receive_many", "in turns"])
 @pytest.mark.parametrize("count", [1, 300, 9000])
 def test_ctrl_c_behind_any_call_neither_loses_nor_doubles(
     make_publisher, make_subscriber, how, count
@@ -64,8 +65,10 @@ def test_ctrl_c_behind_any_call_neither_loses_nor_doubles(
         while len(received) < published:
             if how == "iterate":
                 received.append(next(iterator).sequence)
-            elif how == "receive":
+            elif how == "receive" or (how == "in turns" and len(received) % 3 == 0):
                 received.append(receiver.receive(20).sequence)
+            elif how == "in turns":
+                received.extend(m.sequence for m in receiver.receive_many(1000, timeout=20))
             else:
                 received.extend(m.sequence for m in receiver.receive_many(timeout=20))
 

@@ -293,7 +293,6 @@ CALLS = {
     "take": (before, lambda one: one.queue.take()),
     "take a part": (before, lambda one: one.queue.take(2)),
     "put back": (taken_before, lambda one: one.queue.put_back(one.stream, one.taken[2], 2)),
-    "pop": (before, lambda one: one.queue.pop()),
 }
 
 
@@ -308,7 +307,7 @@ def test_an_exception_comes_before_all_of_it_or_after_all_of_it(what, event):
         one = start()
         if interrupt_at(step, partial(call, one), is_ours, event) is None:
             break
-        assert state(one) in ends, step
+        assert state(one) in (ends if what == "put back" else ends[:1]), step
     assert step > 1
 
 
