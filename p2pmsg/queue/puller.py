@@ -125,7 +125,9 @@ class Puller(ClosesAtOnce):
         # The way of a job that is there already is written out: see Publisher.publish. One with a
         # key, or a history, goes the long way, which looks at the lease.
         lock = self._lock
-        me = lock.first._is_owned() or _get_ident()
+        me = lock.mark
+        if not me._is_owned():
+            me = _get_ident()
         if lock.owner is None:
             lock.owner = me
             line, job = self._line, None
@@ -214,6 +216,7 @@ class Puller(ClosesAtOnce):
     def _take(self, taken: list[Job]) -> None:
         """Begin the next job, and put it into `taken`; nothing where there is none."""
         self._check_usable()
+        self._lock.favour()
         now_ns = _monotonic_ns()
         before = [line.begun for line in self._lines]
         try:

@@ -205,7 +205,9 @@ class Pusher(ClosesItself):
         # Written out as in Publisher.publish, for the same reasons: the owner instead of the lock,
         # and a job is in by one append.
         lock = self._lock
-        me = lock.first._is_owned() or _get_ident()
+        me = lock.mark
+        if not me._is_owned():
+            me = _get_ident()
         if (
             lock.owner is not None or not self._gathering or key is not None or priority or delay
             or message_id is not None or headers is not None
@@ -369,6 +371,7 @@ class Pusher(ClosesItself):
             self._idle_rounds = 0
             self._driver.wake()
         if self._gathering:
+            self._lock.favour()
             self._gather.open()
         self._io.work(now_ns=now_ns)
         # From here, so that what counts is the caller's pace and not how long handing out takes.

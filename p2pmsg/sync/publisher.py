@@ -161,12 +161,13 @@ class Publisher(ClosesItself):
             ClosedError: the publisher is closed.
 
         """
-        # The fast path is written out here: each call saved is a tenth of it, and so is the use of
-        # keyword-only parameters. See PublishLock for why testing and setting the owner is one
-        # step; whatever strikes behind it (Ctrl-C too), a message is in or out by the setting of
-        # `end` and `next`, which is one step too, and repair() cuts off the rest.
+        # Written out, since each call saved is a tenth of it: see PublishLock. Whatever strikes
+        # after that (Ctrl-C too), a message is in or out by the setting of `end` and `next`, which
+        # is one step, and repair() cuts off the rest.
         lock = self._lock
-        me = lock.first._is_owned() or _get_ident()
+        me = lock.mark
+        if not me._is_owned():
+            me = _get_ident()
         if lock.owner is not None:
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
         lock.owner = me
@@ -223,7 +224,9 @@ class Publisher(ClosesItself):
     ) -> int:
         """Do as `publish`, where messages are gathered in the log's tail file: see `KeptBatch`."""
         lock = self._lock
-        me = lock.first._is_owned() or _get_ident()
+        me = lock.mark
+        if not me._is_owned():
+            me = _get_ident()
         if lock.owner is not None:
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
         lock.owner = me
@@ -411,6 +414,7 @@ class Publisher(ClosesItself):
             if self._unusable is not None:
                 raise ClosedError("the publisher", self._unusable)
             core = self._core
+            lock.favour()
             taken = not self._bulk.reserved or topic not in self._bulk.reserved
             gone = True
             if taken:

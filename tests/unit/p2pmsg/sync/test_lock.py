@@ -24,7 +24,9 @@ class Door:
 
     def enter(self):
         lock = self.lock
-        me = lock.first._is_owned() or threading.get_ident()
+        me = lock.mark
+        if not me._is_owned():
+            me = threading.get_ident()
         if lock.owner is not None:
             return self.slowly()
         lock.owner = me
@@ -189,7 +191,8 @@ def test_an_exception_while_a_thread_waits_leaves_none_wanted():
     assert not lock.wanted
 
 
-def test_owners_in_other_threads_are_refused_too():
+@pytest.mark.parametrize("is_favoured", [False, True])
+def test_owners_in_other_threads_are_refused_too(is_favoured):
     door, refused = Door(), []
 
     def struck():
@@ -197,11 +200,31 @@ def test_owners_in_other_threads_are_refused_too():
             door.enter()
         refused.append(True)
 
+    def enter():
+        if is_favoured:
+            door.lock.favour()
+        door.enter()
+
     door.inside = struck
-    thread = threading.Thread(target=door.enter)
+    thread = threading.Thread(target=enter)
     thread.start()
     thread.join(DEADLINE_S)
     assert refused == [True]
+
+
+def test_the_owner_is_refused_where_another_thread_has_become_the_favoured_one():
+    door = Door()
+
+    def struck():
+        thread = threading.Thread(target=door.lock.favour)
+        thread.start()
+        thread.join(DEADLINE_S)
+        with pytest.raises(ReentrantCallError):
+            door.enter()
+
+    door.inside = struck
+    assert door.enter() == "as owner"
+    assert door.enter() == "as owner"
 
 
 def test_no_two_threads_are_inside():
@@ -213,7 +236,9 @@ def test_no_two_threads_are_inside():
         inside.pop()
 
     def enter():
-        for _ in range(2000):
+        for turn in range(2000):
+            if turn % 10 == 0:
+                door.lock.favour()
             door.enter()
             door.lock.run(work)
 
