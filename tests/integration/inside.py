@@ -25,6 +25,23 @@ def answers_waiting(publisher):
     return len(core_of(publisher).requests._replies)
 
 
+def connections_known(pusher):
+    """Return how many connections a pusher knows, strangers' too."""
+    return len(core_of(pusher)._peers)
+
+
+def line_of(puller):
+    """Return a puller's side of its only pusher."""
+    return puller._lines[0]
+
+
+def hold_for_ever(puller):
+    """Let a puller say that it lives, and never give back what it has."""
+    for line in puller._lines:
+        line._time_out = lambda now_ns: None
+        line._receive_recall = lambda frame: None
+
+
 @contextlib.contextmanager
 def held(peer):
     """Hold a peer's lock: its threads wait."""

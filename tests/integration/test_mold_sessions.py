@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -21,27 +22,19 @@ __all__ = ["make_feed", "place"]
 
 
 def say_end(feed):
-    """Say that the session is over, and go on serving it, as exchanges do."""
-    with feed._lock:
-        feed._core.end(now_ns=time.monotonic_ns())
-    feed._worker.wake()
-
-
-def kill(feed):
-    """Let a publisher vanish without a word."""
-    feed._closed = True
-    feed._worker.stop()
-    feed._udp.close()
-    feed._server.close()
+    """Say that the session is over, and serve it for a second more; return the thread."""
+    thread = threading.Thread(target=feed.close, args=(1.0,))
+    thread.start()
+    return thread
 
 
 def test_a_loop_over_a_feed_ends_with_its_session(make_feed, make_subscriber, place):
     first = make_feed("MON")
     subscriber = make_subscriber(reader_of(place, first), start="earliest", on_end="stop")
     first.publish_many([b"1", b"2", b"3"])
-    say_end(first)
+    ending = say_end(first)
     assert [message.value for message in subscriber] == [b"1", b"2", b"3"]
-    first.close(0.0)
+    ending.join()
     second = make_feed("TUE")
     second.publish_many([b"4", b"5"])
     say_end(second)
@@ -129,19 +122,19 @@ def test_the_command_line_ends_with_the_session_and_a_line(make_feed, place):
 
 
 def test_a_feed_that_begins_again_under_its_name_is_delivered_again(
-    make_feed, make_subscriber, place, caplog
+    make_child, make_subscriber, place, caplog
 ):
     """As when an exchange's simulator is started a second time in a day."""
     messages = itch_messages()
     told = []
-    first = make_feed("SIM")
-    server = f"127.0.0.1:{first.request_address[1]}"
+    first = make_child("mold", f"{place}&request=127.0.0.1:0", "SIM", module="udp_children")
+    server = first.line()
     subscriber = make_subscriber(
         f"{place}&request={server}", start="earliest", on_end=told.append
     )
-    first.publish_many(messages)
+    first.tell("publish")
     assert [message.value for message in take(subscriber, len(messages))] == messages
-    kill(first)
+    first.finish()
     time.sleep(0.6)  # as long as a process takes to start
     second = p2pmsg.MoldPublisher(f"{place}&request={server}", session="SIM")
     try:
@@ -162,7 +155,7 @@ def test_a_feed_that_begins_again_under_its_name_is_delivered_again(
 
 
 def test_after_a_restart_a_cursor_finds_the_second_life_of_a_name(
-    make_feed, place, cursor_path
+    make_child, place, cursor_path
 ):
     def read(count):
         where = f"{place}&request={server}"
@@ -171,11 +164,11 @@ def test_after_a_restart_a_cursor_finds_the_second_life_of_a_name(
             subscriber.commit()
         return values
 
-    first = make_feed("SIM")
-    server = f"127.0.0.1:{first.request_address[1]}"
-    first.publish_many([b"a%d" % number for number in range(500)])
+    first = make_child("mold", f"{place}&request=127.0.0.1:0", "SIM", module="udp_children")
+    server = first.line()
+    first.tell("publish")
     assert len(read(500)) == 500
-    kill(first)
+    first.finish()
     second = p2pmsg.MoldPublisher(f"{place}&request={server}", session="SIM")
     try:
         second.publish_many([b"b%d" % number for number in range(100)])

@@ -9,6 +9,7 @@ import p2pmsg
 from p2pmsg.queue.frames import Hello
 from p2pmsg.wire import Kind, control_frame
 from tests.integration.commands import eventually
+from tests.integration.inside import line_of
 
 LOOPBACK = "tcp://127.0.0.1:0"
 FAST = p2pmsg.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay_ms=1, ack_timeout_ms=1000))
@@ -242,7 +243,7 @@ def test_a_puller_that_is_asked_again_who_it_is_still_tells_what_it_did(make_pus
         pusher.push(number)
         job = puller.receive(timeout=5)
         assert job.value == number
-        line = puller._lines[0]
+        line = line_of(puller)
         # As from a hello that had waited for the connection: the pusher asks who this is.
         hello = Hello("", "", 0, 0, 1, 0, 0, [], [])
         line.outbox.append(control_frame(Kind.QUEUE_HELLO, line.id, hello, timestamp_ns=0))

@@ -15,6 +15,7 @@ from p2pmsg.queue.frames import Report
 from p2pmsg.testing.proxy import TcpProxy
 from p2pmsg.wire import Kind, control_frame
 from tests.integration.commands import eventually
+from tests.integration.inside import line_of
 from tests.integration.peers import work_until
 
 CHILD = """
@@ -120,7 +121,7 @@ def test_garbage_and_lies_change_nothing(make_pusher, make_puller):
         stranger.connect(pusher.endpoint)
         claim = Report([(0, 2**62), (job.delivery, job.delivery + 1)])
         stranger.send(control_frame(Kind.QUEUE_REPORT, 1, claim, sequence=1))
-        stranger.send(control_frame(Kind.QUEUE_REPORT, puller._lines[0].id, claim, sequence=9))
+        stranger.send(control_frame(Kind.QUEUE_REPORT, line_of(puller).id, claim, sequence=9))
         stranger.send(control_frame(Kind.QUEUE_HELLO, 1, [1, 2]))
         for size in range(200):
             stranger.send(os.urandom(size))

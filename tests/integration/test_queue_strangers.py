@@ -12,6 +12,7 @@ import p2pmsg
 from p2pmsg.queue import frames
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 from tests.integration.commands import eventually, run
+from tests.integration.inside import connections_known, core_of, hold_for_ever
 from tests.integration.test_queue import wait_for_workers
 
 FAST = p2pmsg.QueueConfig(ack_timeout_ms=400, reject_delay_max_ms=200, hold_ms=300)
@@ -26,9 +27,7 @@ def make_holder(make_puller):
 
     def make(endpoint, prefetch=65_536):
         puller = make_puller(endpoint, prefetch=prefetch)
-        for line in puller._lines:
-            line._time_out = lambda now_ns: None
-            line._receive_recall = lambda frame: None
+        hold_for_ever(puller)
         return puller
 
     return make
@@ -248,8 +247,8 @@ def test_an_honest_worker_gets_its_share_whatever_ten_others_do(
                 done.append(job.value)
         stats = pusher.stats()
         assert (sorted(set(done)), stats.dead) == ([*range(JOBS)], 0), stats
-        assert len(pusher._core._peers) <= 2 * limits.workers_max
-        assert len(pusher._core.outbox) < 1000
+        assert connections_known(pusher) <= 2 * limits.workers_max
+        assert len(core_of(pusher).outbox) < 1000
     finally:
         stop.set()
         thread.join()

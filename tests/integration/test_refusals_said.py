@@ -1,14 +1,17 @@
 """Who is refused at a bound is counted, and said: the first one at once, then once a minute."""
 
 import contextlib
+import resource
 import socket
+import time
 
 import pytest
 import zmq
 
 import p2pmsg
+from tests.integration.inside import core_of
 from tests.integration.peers import LOOPBACK, eventually
-from transports import connections, context
+from transports import context
 from transports.connections import Connections
 
 
@@ -46,8 +49,10 @@ def test_refused_connections_are_said_with_endpoint_limit_and_count(bound, caplo
         connect(stack, endpoint, 4)
         eventually(lambda: refused(5))
         assert len(caplog.records) == 1  # a minute has not passed
-        monkeypatch.setattr(counted._said, "_due_ns", 0)
-        counted.update()
+        in_a_minute_ns = time.monotonic_ns() + 60_000_000_000
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "monotonic_ns", lambda: in_a_minute_ns)
+            counted.update()
         assert len(caplog.records) == 2
         assert "4, since" in caplog.records[1].message
         counted.update()
@@ -56,7 +61,7 @@ def test_refused_connections_are_said_with_endpoint_limit_and_count(bound, caplo
 
 def test_descriptors_that_are_kept_are_named(bound, caplog, monkeypatch):
     counted, endpoint = bound
-    monkeypatch.setattr(connections._files, "has_room", lambda: False)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (66, 66))
     with contextlib.ExitStack() as stack:
         connect(stack, endpoint, 1)
         eventually(lambda: counted.update() or counted.refused)
@@ -87,9 +92,18 @@ def test_a_relay_says_what_it_does_not_take_on(make_publisher, opened, caplog):
     assert caplog.text.count("takes on no more") == 1
 
 
-@pytest.mark.parametrize("reason", ["peers", "workers_max"])
-def test_a_pusher_says_whom_it_does_not_take_on(make_pusher, caplog, reason):
-    pusher = make_pusher()
-    pusher._io.core._count(reason)
-    eventually(lambda: "takes on no more" in caplog.text)
-    assert "1" in caplog.text
+@pytest.fixture
+def small_pusher(make_pusher):
+    queue = p2pmsg.QueueConfig(workers_max=1, ack_timeout_ms=200)
+    return make_pusher(config=p2pmsg.PusherConfig(queue=queue))
+
+
+def test_a_pusher_says_that_it_takes_on_no_more_workers(small_pusher, make_puller, caplog):
+    for _ in range(2):
+        make_puller(small_pusher.endpoint)
+    eventually(lambda: "takes on no more workers than 1" in caplog.text)
+
+
+def test_a_pusher_says_that_it_takes_on_no_more_connections(small_pusher, caplog):
+    core_of(small_pusher).invalid["peers"] = 1  # as when each of them has joined
+    eventually(lambda: "may become one, than 2" in caplog.text)

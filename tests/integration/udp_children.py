@@ -3,7 +3,14 @@
 import json
 import sys
 
-from p2pmsg import LossReport, MulticastSubscriberConfig, Subscriber, SubscriberConfig
+from p2pmsg import (
+    LossReport,
+    MoldPublisher,
+    MulticastSubscriberConfig,
+    Subscriber,
+    SubscriberConfig,
+)
+from tests.integration.mold import itch_messages
 
 
 def say(*words):
@@ -53,7 +60,16 @@ def read_to(endpoint, buffer_bytes, repair_timeout, stop=-1):
         )
 
 
-ROLES = {role.__name__: role for role in (read_to,)}
+def mold(place, session):
+    """Publish a day of an exchange when told to, then wait to be killed."""
+    feed = MoldPublisher(place, session=session)
+    say(f"127.0.0.1:{feed.request_address[1]}")
+    sys.stdin.readline()
+    feed.publish_many(itch_messages())
+    sys.stdin.readline()
+
+
+ROLES = {role.__name__: role for role in (read_to, mold)}
 
 if __name__ == "__main__":
     ROLES[sys.argv[1]](*sys.argv[2:])

@@ -6,41 +6,41 @@ import p2pmsg
 from p2pmsg import metrics
 
 
-class Sink:
-    """Stands for where deltas go; raises when it is told to, before or after it has taken them."""
+class Sendings:
+    """What publishers publish; raises when it is told to, before or after that."""
 
-    endpoint = "nowhere"
-
-    def __init__(self):
+    def __init__(self, monkeypatch):
         self.taken, self.raises, self.after = [], None, False
+        publish = p2pmsg.Publisher.publish
 
-    def send(self, deltas):
-        if self.raises is not None and not self.after:
-            raise self.raises
-        self.taken.append(dict(deltas.counters))
-        if self.raises is not None:
-            raise self.raises
+        def strike(publisher, topic, value):
+            if self.raises is not None and not self.after:
+                raise self.raises
+            sequence = publish(publisher, topic, value)
+            self.taken.append(dict(value["c"]))
+            if self.raises is not None:
+                raise self.raises
+            return sequence
 
-    def has_sent(self):
-        return self.after
+        monkeypatch.setattr(p2pmsg.Publisher, "publish", strike)
 
-    def close(self, timeout):
-        return 0, ""
+
+@pytest.fixture
+def sink(monkeypatch):
+    return Sendings(monkeypatch)
 
 
 @pytest.fixture
 def client():
-    made = metrics.Client("udp://127.0.0.1:9", interval_ms=60_000)
-    made._sink.close(0)
-    made._sink = Sink()
+    made = metrics.Client("tcp://127.0.0.1:0", interval_ms=60_000, close_timeout=0)
     yield made
-    made._sink.raises = None
     made.close()
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_what_ctrl_c_keeps_from_being_sent_is_sent_with_the_next_flush_and_once(client, after):
-    sink = client._sink
+def test_what_ctrl_c_keeps_from_being_sent_is_sent_with_the_next_flush_and_once(
+    sink, client, after
+):
     client.increment("a")
     sink.raises, sink.after = KeyboardInterrupt(), after
     with pytest.raises(KeyboardInterrupt):
@@ -54,13 +54,13 @@ def test_what_ctrl_c_keeps_from_being_sent_is_sent_with_the_next_flush_and_once(
     assert client.undelivered == 0
 
 
-def test_what_cannot_be_sent_is_counted(client):
+def test_what_cannot_be_sent_is_counted(sink, client):
     client.increment("a")
-    client._sink.raises = p2pmsg.MessageError("value", "too large")
+    sink.raises = p2pmsg.MessageError("value", "too large")
     with pytest.raises(p2pmsg.MessageError):
         client.flush()
-    client._sink.raises = None
+    sink.raises = None
     client.flush()
 
-    assert client._sink.taken == []
+    assert sink.taken == []
     assert client.undelivered == 1
