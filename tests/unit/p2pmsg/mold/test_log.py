@@ -10,7 +10,7 @@ from p2pmsg.mold import codec
 pytest.importorskip("recovery.log")
 
 from p2pmsg.mold.log import MoldLog
-from recovery.log import LogConfig
+from recovery.log import FileStore, LogConfig
 
 NAME = codec.session_bytes("S1")
 
@@ -30,13 +30,12 @@ def test_what_could_not_be_forced_to_the_disk_yet_is_not_said_to_be_there(log, m
     log.append(1, packet(1))
     log.bring_to_disk()
     log.append(2, packet(2))
-    store = log._log.store
 
-    def away(name):
+    def away(store, name):
         raise FileNotFoundError(errno.ENOENT, "No such file or directory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "sync_file", away)
+        patch.setattr(FileStore, "sync_file", away)
         for _ in range(2):
             with pytest.raises(LogFailedError, match="No such file"):
                 log.bring_to_disk()
@@ -50,11 +49,11 @@ def test_what_cannot_be_read_for_want_of_a_descriptor_is_there_later(log, monkey
         log.append(sequence, packet(sequence))
     log.bring_to_disk()
 
-    def refuse(name, **_):
+    def refuse(store, name, **_):
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(log._log.store, "open", refuse)
+        patch.setattr(FileStore, "open", refuse)
         assert log.history(1, 3) == []
     assert log.history(1, 3) == [b"message"] * 2
 

@@ -1,5 +1,7 @@
 """When a peer that does not answer is connected to anew."""
 
+import time
+
 import pytest
 
 from p2pmsg.reader.heads_peer import HeadsPeer
@@ -8,10 +10,11 @@ SECOND = 1_000_000_000
 
 
 @pytest.fixture
-def peer():
+def peer(monkeypatch):
     """A peer at an address where nobody is, whose first second is second 0."""
-    made = HeadsPeer("tcp://127.0.0.1:9", None)
-    made._heard_ns = made._connected_ns = 0
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "monotonic_ns", lambda: 0)
+        made = HeadsPeer("tcp://127.0.0.1:9", None)
     yield made
     made.channel.close()
 
