@@ -105,3 +105,18 @@ def count_joined(subscriber):
 def commits_of(subscriber):
     """Return what commits positions to the cursor."""
     return subscriber._commits
+
+
+def inlet_of(collector):
+    """Return what collects the deltas of exact metrics."""
+    return collector._exact
+
+
+def subscriber_of(collector):
+    """Return the subscriber to the clients of exact metrics."""
+    return inlet_of(collector)._subscriber
+
+
+def found_of(reader):
+    """Return what a range reader found at its endpoint where no peer answered."""
+    return reader._channel.found

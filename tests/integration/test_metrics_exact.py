@@ -20,6 +20,7 @@ from p2pmsg.statsd.exact import ExactInlet
 from p2pmsg.statsd.state_file import StateFile
 from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.testing import TcpProxy
+from tests.integration.inside import inlet_of
 from tests.integration.statsd_tools import LOOPBACK, collecting, until
 from tests.places import lasting_place
 
@@ -398,7 +399,7 @@ def test_what_is_counted_last_is_in_the_state_though_one_was_just_being_written(
             begun.wait(20)
             client.increment("a", 3)
             until(lambda: collector.totals().counters.get("a") == 3)
-            exact = collector._exact
+            exact = inlet_of(collector)
             stop = exact.stop
 
             def stop_late():

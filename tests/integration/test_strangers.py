@@ -16,6 +16,7 @@ from p2pmsg import statsd
 from p2pmsg.queue.admin import LiveBox
 from p2pmsg.sync import unanswered
 from tests.integration.commands import run
+from tests.integration.inside import found_of, subscriber_of
 from tests.integration.peers import LOOPBACK, eventually
 from transports import describe_peer, diagnosis, parse_endpoint
 
@@ -163,7 +164,7 @@ def fetches(endpoint):
     ) as reader:
         (loss,) = reader.fetch("t", 0, 10)
         assert (loss.start, loss.stop, loss.reason) == (0, 10, "timeout")
-        return reader._channel.found
+        return found_of(reader)
 
 
 @in_threads
@@ -210,7 +211,7 @@ def subscribes(endpoints):
 
 def collects(endpoints):
     with statsd.Collector("udp://127.0.0.1:0", exact=endpoints) as collector:
-        return found_of_lines(collector._exact._subscriber, endpoints)
+        return found_of_lines(subscriber_of(collector), endpoints)
 
 
 def relays(endpoints):
