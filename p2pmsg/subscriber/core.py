@@ -27,11 +27,7 @@ from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.subscriber.window import ReceiveWindow
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import (
-    LossReason,
-    RangeSet,
-    ReceiverConfig,
-)
+from recovery import LossReason, RangeSet, ReceiverConfig
 
 _MS = 1_000_000
 ENDINGS_MAX = 1024
@@ -219,8 +215,8 @@ class SubscriberCore:
         zero = data.find(b"\0", 0, wire.TOPIC_BYTES_MAX + 1)
         if zero < 1:
             return None
-        peer = self.peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
-        return None if peer is None else peer.streams.get(data[:zero].decode("utf-8", "replace"))
+        session = int.from_bytes(data[zero + 7 : zero + 15], "big")
+        return self._stream(session, data[:zero].decode("utf-8", "replace"))
 
     def reject(self, reason: str, *, frames: int = 0) -> None:
         """Count what was dropped before it became a frame, and how many packets came with it."""
