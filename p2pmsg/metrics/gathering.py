@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from p2pmsg.errors import MessageError
-from p2pmsg.statsd.keys import make_key, split_key
-from p2pmsg.statsd.node_text import number_text
+from p2pmsg.statsd.metric import make_key, split_key
+from p2pmsg.statsd.numbers import number_text
 from p2pmsg.statsd.totals import VERSION
 
 INTEGER_MAX = 2**63 - 1

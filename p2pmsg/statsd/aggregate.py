@@ -15,7 +15,6 @@ import numpy as np
 
 from p2pmsg.statsd.columns import PAD_BYTES, Columns, Floats, Places, split_columns
 from p2pmsg.statsd.config import AggregateConfig
-from p2pmsg.statsd.keys import make_key
 from p2pmsg.statsd.line_templates import (
     COUNTER,
     CUT,
@@ -26,7 +25,7 @@ from p2pmsg.statsd.line_templates import (
     Forms,
     add_up,
 )
-from p2pmsg.statsd.metric import BadLine, Event, Item, Kind, Metric, ServiceCheck
+from p2pmsg.statsd.metric import BadLine, Event, Item, Kind, Metric, ServiceCheck, make_key
 from p2pmsg.statsd.parser import parse_line
 from p2pmsg.statsd.series import Series
 from p2pmsg.statsd.snapshot import Snapshot, Timed

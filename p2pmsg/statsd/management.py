@@ -4,11 +4,13 @@ As in statsd, what arrives at once is one command, whether or not a line feed en
 segment are an error.
 """
 
-from collections.abc import Callable, Iterable
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
 
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.metric import Kind
-from p2pmsg.statsd.node_text import number_text, object_text
+from p2pmsg.statsd.numbers import number_text
 
 _HELP = (
     "Commands: stats, counters, timers, gauges, delcounters, deltimers, delgauges, health, config, "
@@ -20,6 +22,10 @@ _DELETES: dict[str, tuple[Kind, ...]] = {
     "deltimers": (Kind.TIMER, Kind.HISTOGRAM, Kind.DISTRIBUTION),
     "delgauges": (Kind.GAUGE,),
 }
+_IDENTIFIER = re.compile(r"[a-zA-Z_][a-zA-Z_0-9]*")
+_BREAK_LENGTH = 80
+_ITEMS_MAX = 100
+_INDENT = 2
 QUIT = None
 """What `answer` returns where the connection is to be closed."""
 
@@ -125,3 +131,75 @@ class Management:
             if not found:
                 lines.append(f"metric {pattern} not found\n")
         return "".join(lines) + _END
+
+
+def key_text(key: str) -> str:
+    """Return a property's name, quoted unless it is an identifier."""
+    if _IDENTIFIER.fullmatch(key):
+        return key
+    quote = "'" if "'" not in key else ('"' if '"' not in key else "`" if "`" not in key else "'")
+    escaped = key.replace("\\", "\\\\")
+    if quote == "'":
+        escaped = escaped.replace("'", "\\'")
+    escaped = "".join(c if c >= " " and c != "\x7f" else f"\\x{ord(c):02X}" for c in escaped)
+    return f"{quote}{escaped}{quote}"
+
+
+def object_text(entries: Sequence[tuple[str, float | Sequence[float]]]) -> str:
+    """Return an object of numbers, or of arrays of numbers."""
+    if not entries:
+        return "{}"
+    output = [
+        f"{key_text(key)}: "
+        + (number_text(value) if isinstance(value, int | float) else _array_text(value))
+        for key, value in entries
+    ]
+    return _join(output, "{", "}", 0, len(output))
+
+
+def _array_text(values: Sequence[float]) -> str:
+    output = [number_text(value) for value in values[:_ITEMS_MAX]]
+    if not output:
+        return "[]"
+    more = len(values) - len(output)
+    if more:
+        output.append(f"... {more} more item{'s' if more > 1 else ''}")
+    count = len(output)
+    if count > 6:
+        output = _group(output, bool(more))
+    return _join(output, "[", "]", _INDENT, count)
+
+
+def _join(output: list[str], left: str, right: str, indent: int, count: int) -> str:
+    """Write on one line what fits there and was not grouped (`reduceToSingleString`)."""
+    if len(output) == count:
+        length = sum(map(len, output)) + 2 * len(output) + indent + len(left) + 10
+        if length <= _BREAK_LENGTH and not any("\n" in part for part in output):
+            return f"{left} {', '.join(output)} {right}"
+    space = "\n" + " " * indent
+    return f"{left}{space}  {f',{space}  '.join(output)}{space}{right}"
+
+
+def _group(output: list[str], has_more: bool) -> list[str]:
+    """Put more than six numbers in columns (`groupArrayElements`)."""
+    items = output[:-1] if has_more else output
+    longest = max(map(len, items)) + 2
+    total = sum(map(len, items)) + 2 * len(items)
+    if longest * 3 + _INDENT >= _BREAK_LENGTH or not (total / longest > 5 or longest <= 8):
+        return output
+    biased = max(longest - 3 - math.sqrt(longest - total / len(output)), 1)
+    columns = min(
+        math.floor(math.sqrt(2.5 * biased * len(items)) / biased + 0.5),
+        (_BREAK_LENGTH - _INDENT) // longest,
+        12,
+        15,
+    )
+    if columns <= 1:
+        return output
+    widths = [max(map(len, items[column::columns])) + 2 for column in range(columns)]
+    lines = []
+    for start in range(0, len(items), columns):
+        part = items[start : start + columns]
+        cells = [f"{text}, ".rjust(widths[column]) for column, text in enumerate(part[:-1])]
+        lines.append("".join(cells) + part[-1].rjust(widths[len(part) - 1] - 2))
+    return lines + output[-1:] if has_more else lines

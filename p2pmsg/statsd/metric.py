@@ -1,4 +1,4 @@
-"""What a line of StatsD says: metrics, events, service checks, and lines that say nothing."""
+"""The items of a line: metrics, events, service checks, bad lines; and the key of a metric."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -126,3 +126,18 @@ class LineError(ValueError):
         assert reason in REASONS, reason
         self.reason = reason
         super().__init__(REASONS[reason])
+
+
+_TAGS_MARK = "|#"
+"""Between name and tags in a key; in a dialect that splits at bars neither holds one itself."""
+
+
+def make_key(name: str, tags: tuple[str, ...]) -> str:
+    """Return name and tags as one text: the tags sorted, each once."""
+    return f"{name}{_TAGS_MARK}{','.join(sorted(set(tags)))}" if tags else name
+
+
+def split_key(key: str) -> tuple[str, tuple[str, ...]]:
+    """Return name and tags of a key."""
+    name, mark, tags = key.partition(_TAGS_MARK)
+    return name, tuple(tags.split(",")) if mark else ()

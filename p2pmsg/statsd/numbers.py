@@ -6,6 +6,7 @@ of them is a number here.
 
 import math
 import re
+from decimal import Decimal
 
 from p2pmsg.statsd.metric import LineError
 
@@ -57,6 +58,22 @@ def _finite(number: float) -> float:
     if not math.isfinite(number):
         raise LineError("not_finite")
     return number
+
+
+def number_text(value: float) -> str:
+    """Return a number as JavaScript writes it."""
+    value = float(value)
+    if not math.isfinite(value):
+        return "NaN" if value != value else ("Infinity" if value > 0 else "-Infinity")
+    if value == 0:
+        return "-0" if math.copysign(1, value) < 0 else "0"
+    if value.is_integer() and abs(value) < 1e21:
+        return f"{Decimal(repr(value)):.0f}"  # the shortest digits, then zeros
+    digits = repr(value)
+    if 1e-6 <= abs(value) < 1e21:
+        return f"{Decimal(digits):f}"
+    mantissa, _, exponent = digits.partition("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent):+d}"
 
 
 def strip_spaces(text: str) -> str:

@@ -1,31 +1,38 @@
-"""Lines to metrics; pure, and nothing that comes in makes it raise.
+"""Parse lines into metrics, events and service checks. Pure; no input makes `parse_line` raise.
 
 Sources: statsd's docs/metric_types.md; DataDog's "DogStatsD datagram format", versions 1.0 to 1.6.
 """
 
 import re
+from typing import Any
 
 from p2pmsg.statsd import etsy
 from p2pmsg.statsd.dialect import Dialect
-from p2pmsg.statsd.dogstatsd import parse_event, parse_service_check
-from p2pmsg.statsd.metric import BadLine, Item, Kind, LineError, Metric
+from p2pmsg.statsd.metric import BadLine, Event, Item, Kind, LineError, Metric, ServiceCheck
 from p2pmsg.statsd.numbers import clean_name, decimal
-from p2pmsg.statsd.tags import split_list, split_name
 
 LINE_BYTES_MAX = 65_536
-"""A datagram holds no longer one; over TCP it bounds what is kept of a line that never ends."""
+"""No datagram holds a longer line; over TCP it bounds what is kept of a line that never ends."""
 _STATISTICS = (Kind.TIMER, Kind.HISTOGRAM, Kind.DISTRIBUTION)
 _KINDS = {kind.value: kind for kind in Kind}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _RATE = re.compile(r"[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?")
 _SECONDS = re.compile(r"[0-9]{1,12}")
 _MARKS = ("@", "#", "T", "c:", "e:", "card:")
-"""How the sections begin that the protocol has, in any order, each once. External data and
-cardinality, of DogStatsD 1.5 and 1.6, are known, and of no use here."""
+"""How the protocol's sections begin; any order, each once. External data (1.5) and cardinality
+(1.6) are accepted and ignored."""
+_NAME_TAG_MARKS = {"librato": "#", "influx": ",", "graphite": ";"}
+_EVENT_HEADER = re.compile(r"_e\{([0-9]{1,7}),([0-9]{1,7})\}:")
+_EVENT_CHOICES = {
+    "p": ("priority", ("normal", "low")),
+    "t": ("alert_type", ("error", "warning", "info", "success")),
+}
+_CHECK_TEXTS = {"h": "hostname", "c": "container"}
+_EVENT_TEXTS = _CHECK_TEXTS | {"k": "aggregation_key", "s": "source_type"}
 
 
 def parse_line(line: bytes, dialect: Dialect) -> list[Item]:
-    """Return what a line says: several items in the etsy grammar, else one, or none if empty."""
+    """Return the items of a line: several in the etsy grammar, else one, or none if it is empty."""
     if not line:
         return []
     if len(line) > LINE_BYTES_MAX:
@@ -45,17 +52,15 @@ def parse_line(line: bytes, dialect: Dialect) -> list[Item]:
 
 
 def _parse_sections(line: bytes, dialect: Dialect) -> Item:
-    if line.startswith(b"_e"):
-        head = line[:3]
-        if head in (b"_e{", b"_e:"):
-            return parse_event(line)
+    if line.startswith((b"_e{", b"_e:")):
+        return _parse_event(line)
     if line.startswith(b"_sc|"):
-        return parse_service_check(line)
+        return _parse_service_check(line)
     text = line.decode()
     name, colon, rest = text.partition(":")
     if not colon or not rest:
         raise LineError("no_value")
-    name, tags = split_name(name, dialect.tag_styles)
+    name, tags = _split_name(name, dialect.tag_styles)
     if dialect.clean_names:
         name = clean_name(name)
     if not name:
@@ -67,13 +72,11 @@ def _parse_sections(line: bytes, dialect: Dialect) -> Item:
         raise LineError("no_type")
     kind = _parse_kind(sections[1], dialect)
     extra = _parse_extra(sections[2:], kind, dialect)
-    if extra.tags and tags and dialect.tags_twice == "reject":
+    more_tags = extra.pop("tags", ())
+    if more_tags and tags and dialect.tags_twice == "reject":
         raise LineError("mixed_tag_styles")
     values, relative = _parse_values(sections[0], kind, dialect)
-    return Metric(
-        kind, name, values, tags + extra.tags, extra.rate, relative, extra.timestamp_s,
-        extra.container,
-    )  # fmt: skip
+    return Metric(kind, name, values, tags + more_tags, relative=relative, **extra)
 
 
 def _parse_kind(text: str, dialect: Dialect) -> Kind:
@@ -106,20 +109,9 @@ def _parse_values(
     return values, ()
 
 
-class _Extra:
-    """The sections after the type."""
-
-    __slots__ = ("container", "rate", "tags", "timestamp_s")
-
-    def __init__(self) -> None:
-        self.rate = 1.0
-        self.tags: tuple[str, ...] = ()
-        self.timestamp_s: int | None = None
-        self.container = ""
-
-
-def _parse_extra(sections: list[str], kind: Kind, dialect: Dialect) -> _Extra:
-    extra = _Extra()
+def _parse_extra(sections: list[str], kind: Kind, dialect: Dialect) -> dict[str, Any]:
+    """Return the fields of a metric that stand in the sections after its type."""
+    extra: dict[str, Any] = {}
     seen = set()
     for section in sections:
         mark = next(filter(section.startswith, _MARKS), "")
@@ -128,16 +120,16 @@ def _parse_extra(sections: list[str], kind: Kind, dialect: Dialect) -> _Extra:
         if mark:
             seen.add(mark)
         if mark == "@":
-            extra.rate = _parse_rate(section[1:], dialect)
+            extra["rate"] = _parse_rate(section[1:], dialect)
         elif mark == "#":
             if "dogstatsd" in dialect.tag_styles:
-                extra.tags = split_list(section[1:], strip_marks=dialect.strip_tag_marks)
+                extra["tags"] = _split_tags(section[1:], strip_marks=dialect.strip_tag_marks)
         elif mark == "T":
-            extra.timestamp_s = _parse_timestamp(section[1:], kind, dialect)
+            extra["timestamp_s"] = _parse_timestamp(section[1:], kind, dialect)
         elif mark == "c:":
             if len(section) == 2:
                 raise LineError("bad_container")
-            extra.container = section[2:]
+            extra["container"] = section[2:]
         elif not mark and dialect.unknown_section == "reject":
             raise LineError("unknown_section")
     return extra
@@ -159,3 +151,119 @@ def _parse_timestamp(text: str, kind: Kind, dialect: Dialect) -> int | None:
     if dialect.bad_rate == "ignore":
         return None
     raise LineError("bad_timestamp")
+
+
+def _split_tags(text: str, *, strip_marks: bool = False) -> tuple[str, ...]:
+    """Split DogStatsD's tags `a:b,c`; empty ones are left out."""
+    tags = text.split(",")
+    if strip_marks:
+        tags = [tag.removeprefix("#") for tag in tags]
+    return tuple(tag for tag in tags if tag)
+
+
+def _split_name(name: str, styles: frozenset[str]) -> tuple[str, tuple[str, ...]]:
+    """Return the name without its tags, and the tags as `key:value`.
+
+    Influx, Librato, Graphite and SignalFx write tags into the name. A tag without a key is an
+    error.
+    """
+    if "signalfx" in styles and ("[" in name or "]" in name):
+        return _split_brackets(name)
+    marks = {mark: style for style, mark in _NAME_TAG_MARKS.items() if style in styles}
+    for index, character in enumerate(name):
+        style = marks.get(character)
+        if style is not None:
+            rest = name[index + 1 :]
+            if style == "graphite":  # a comma would be the end of a tag in a metric's key
+                return name[:index], _pairs(rest.replace(",", "_").split(";"))
+            return name[:index], _pairs(rest.split(","))
+    return name, ()
+
+
+def _split_brackets(name: str) -> tuple[str, tuple[str, ...]]:
+    start, end = name.find("["), name.find("]")
+    if start < 0 or end < start:
+        return name, ()  # a lone bracket: what its commas separate is unknown
+    return name[:start] + name[end + 1 :], _pairs(name[start + 1 : end].split(","))
+
+
+def _pairs(parts: list[str]) -> tuple[str, ...]:
+    tags = []
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not key and equals:
+            raise LineError("bad_tags")
+        if key:
+            tags.append(f"{key}:{value}" if equals else key)
+    return tuple(tags)
+
+
+def _parse_event(line: bytes) -> Event:
+    r"""Parse `_e{title length,text length}:title|text|…`; `\n` in the text is a line break.
+
+    DataDog's clients count the lengths in bytes of UTF-8. Where that does not fit, they are taken
+    as characters. As in DataDog's agent, metadata that does not parse is left out.
+    """
+    text = line.decode()
+    header = _EVENT_HEADER.match(text)
+    if header is None:
+        raise LineError("bad_event")
+    lengths = int(header[1]), int(header[2])
+    body = line[header.end() :]  # the header is ASCII
+    parts = _cut_event(body, *lengths) or _cut_event(body.decode(), *lengths)
+    if parts is None:
+        raise LineError("bad_event")
+    try:
+        title, content, rest = (p if isinstance(p, str) else p.decode() for p in parts)
+    except UnicodeDecodeError:
+        raise LineError("bad_event") from None
+    if not title:
+        raise LineError("bad_event")
+    fields: dict[str, Any] = {}
+    for section in rest.split("|"):
+        mark, _, value = section.partition(":")
+        if mark in _EVENT_CHOICES:
+            field, choices = _EVENT_CHOICES[mark]
+            if value in choices:
+                fields[field] = value
+        else:
+            _read_metadata(section, _EVENT_TEXTS, fields)
+    return Event(title=title, text=content.replace("\\n", "\n"), **fields)
+
+
+def _cut_event(body: Any, title_length: int, text_length: int) -> tuple[Any, Any, Any] | None:
+    """Cut bytes or characters into title, text and the rest; None where the lengths do not fit."""
+    bar = b"|" if isinstance(body, bytes) else "|"
+    text_start = title_length + 1
+    end = text_start + text_length
+    if body[title_length:text_start] != bar or len(body) < end:
+        return None
+    if len(body) > end and body[end : end + 1] != bar:
+        return None
+    return body[:title_length], body[text_start:end], body[end + 1 :]
+
+
+def _parse_service_check(line: bytes) -> ServiceCheck:
+    r"""Parse `_sc|name|status|…`; `m:` comes last and may hold bars; `m\:` in it is `m:`."""
+    sections = line.decode().split("|")
+    if len(sections) < 3 or not sections[1] or sections[2] not in ("0", "1", "2", "3"):
+        raise LineError("bad_service_check")
+    fields: dict[str, Any] = {}
+    for index, section in enumerate(sections[3:], 3):
+        if section.startswith("m:"):
+            message = "|".join(sections[index:])[2:]
+            fields["message"] = message.replace("m\\:", "m:").replace("\\n", "\n")
+            break
+        _read_metadata(section, _CHECK_TEXTS, fields)
+    return ServiceCheck(name=sections[1], status=int(sections[2]), **fields)
+
+
+def _read_metadata(section: str, texts: dict[str, str], fields: dict[str, Any]) -> None:
+    """Read a section that events and service checks both have."""
+    mark, colon, value = section.partition(":")
+    if section.startswith("#"):
+        fields["tags"] = _split_tags(section[1:])
+    elif mark == "d" and _SECONDS.fullmatch(value):
+        fields["timestamp_s"] = int(value)
+    elif colon and mark in texts:
+        fields[texts[mark]] = value

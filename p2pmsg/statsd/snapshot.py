@@ -9,8 +9,7 @@ from ddsketch import DDSketch
 
 from p2pmsg.statsd.columns import Flags
 from p2pmsg.statsd.config import AggregateConfig
-from p2pmsg.statsd.keys import split_key
-from p2pmsg.statsd.metric import Event, Kind, ServiceCheck
+from p2pmsg.statsd.metric import Event, Kind, ServiceCheck, split_key
 from p2pmsg.statsd.series import KIND_OF_MARK, Series
 from p2pmsg.statsd.statistics import Fields, Statistics, sketched_fields
 from p2pmsg.statsd.values import Binned, Values, bin_values, bins_object, sketch_object

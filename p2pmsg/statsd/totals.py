@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from p2pmsg.statsd.keys import split_key
-from p2pmsg.statsd.metric import Kind, Metric
+from p2pmsg.statsd.metric import Kind, Metric, split_key
 
 TOPIC = "metrics.deltas"
 VERSION = 1

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from p2pmsg.statsd.metric import Kind
-from p2pmsg.statsd.node_text import number_text
+from p2pmsg.statsd.numbers import number_text
 from p2pmsg.statsd.snapshot import Row, Snapshot
 
 _FIELDS = ("count", "rate", "value", "mean", "median", "upper")

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from p2pmsg.errors import ConfigError
 from p2pmsg.statsd.graphite_names import GraphiteNames
-from p2pmsg.statsd.node_text import number_text
+from p2pmsg.statsd.numbers import number_text
 from p2pmsg.statsd.snapshot import Row, Snapshot
 
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

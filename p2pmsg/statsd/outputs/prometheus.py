@@ -16,8 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, Metric
 from prometheus_client.exposition import generate_latest
 
 from p2pmsg.errors import BindError
-from p2pmsg.statsd.keys import split_key
-from p2pmsg.statsd.metric import Kind
+from p2pmsg.statsd.metric import Kind, split_key
 from p2pmsg.statsd.numbers import clean_label
 from p2pmsg.statsd.outputs.stream import tag_object
 from p2pmsg.statsd.snapshot import Row, Snapshot

@@ -12,8 +12,7 @@ from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.columns import PAD_BYTES, split_columns
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import DIALECTS
-from p2pmsg.statsd.keys import make_key
-from p2pmsg.statsd.metric import BadLine, Kind, Metric
+from p2pmsg.statsd.metric import BadLine, Kind, Metric, make_key
 from p2pmsg.statsd.parser import parse_line
 from tests.unit.p2pmsg.statsd.test_parser import mutated
 

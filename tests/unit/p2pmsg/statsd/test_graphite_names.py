@@ -12,8 +12,7 @@ from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import DIALECTS
 from p2pmsg.statsd.graphite_names import GraphiteNames
-from p2pmsg.statsd.keys import make_key
-from p2pmsg.statsd.metric import Kind
+from p2pmsg.statsd.metric import Kind, make_key
 from p2pmsg.statsd.snapshot import Row
 
 

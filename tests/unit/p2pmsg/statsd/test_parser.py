@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 
 import p2pmsg
 from p2pmsg.statsd.dialect import DIALECTS, STRICT, Dialect, find_dialect
-from p2pmsg.statsd.keys import make_key, split_key
-from p2pmsg.statsd.metric import REASONS, BadLine, Event, Kind, Metric, ServiceCheck
+from p2pmsg.statsd.metric import (
+    REASONS,
+    BadLine,
+    Event,
+    Kind,
+    Metric,
+    ServiceCheck,
+    make_key,
+    split_key,
+)
 from p2pmsg.statsd.parser import LINE_BYTES_MAX, parse_line
 from tests.unit.p2pmsg.statsd.cases import as_bytes, load_cases
 

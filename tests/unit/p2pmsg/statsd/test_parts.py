@@ -13,8 +13,8 @@ from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import DIALECTS
 from p2pmsg.statsd.listen import parse_listen
-from p2pmsg.statsd.management import QUIT, Management
-from p2pmsg.statsd.node_text import number_text, object_text
+from p2pmsg.statsd.management import QUIT, Management, object_text
+from p2pmsg.statsd.numbers import number_text
 from p2pmsg.statsd.receive import EitherBuffer, FrameBuffer, LineBuffer
 
 
