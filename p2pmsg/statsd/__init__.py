@@ -12,7 +12,7 @@ from p2pmsg.statsd.metric import BadLine, Event, Kind, Metric, ServiceCheck
 from p2pmsg.statsd.parser import parse_line
 
 if TYPE_CHECKING:
-    from p2pmsg.statsd.collector import Collector
+    from p2pmsg.statsd.collector import Collector, CollectorStats
     from p2pmsg.statsd.config import AggregateConfig
     from p2pmsg.statsd.graphite_names import GraphiteNames
     from p2pmsg.statsd.outputs import (
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         StreamOutput,
     )
     from p2pmsg.statsd.snapshot import Row, Snapshot
-    from p2pmsg.statsd.stats import CollectorStats
     from p2pmsg.statsd.values import read_sketch
 
 __all__ = [
@@ -61,7 +60,7 @@ _LATER = {
     "StreamOutput": "outputs",
     "Row": "snapshot",
     "Snapshot": "snapshot",
-    "CollectorStats": "stats",
+    "CollectorStats": "collector",
     "read_sketch": "values",
 }
 

@@ -1,15 +1,16 @@
-"""Adding metrics up between two flushes. Pure: bytes in, snapshots out; no clock, no socket.
+"""Adds metrics up between two flushes. Pure: bytes in, snapshots out; no clock, no socket.
 
-Lines are gathered to some 256 KiB and then taken together: `columns` splits them, `forms` finds
-what they add to, and only lines of a form that is new or odd are read by the parser. So a batch is
-what a loop would be, but for one thing: the order of lines matters for gauges alone, and there it
-is kept.
+Lines are collected up to some 256 KiB and then processed as one batch: `columns` splits them,
+`line_templates` finds what each adds to, and the parser reads only lines whose template is new or
+that need more than an addition. The order of lines matters for gauges alone, and there it is kept.
 """
 
 import random
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from operator import itemgetter
 
 import numpy as np
 
@@ -19,10 +20,10 @@ from p2pmsg.statsd.line_templates import (
     COUNTER,
     CUT,
     GAUGE,
-    SLOW,
+    HANDLER_BITS,
+    PARSER,
     STATISTIC,
-    WAY_BITS,
-    Forms,
+    LineTemplates,
     add_up,
 )
 from p2pmsg.statsd.metric import BadLine, Event, Item, Kind, Metric, ServiceCheck, make_key
@@ -32,12 +33,12 @@ from p2pmsg.statsd.snapshot import Snapshot, Timed
 from p2pmsg.statsd.values import Defer, Values, at_once
 
 BATCH_BYTES = 256 * 1024
-"""Lines taken together: some 8,000 in a millisecond. numpy's hundred calls cost little a line then,
-and what they make stays in the processor's cache."""
+"""Bytes a batch: some 8,000 lines in a millisecond. The hundred numpy calls of a batch then cost
+little a line, and their arrays stay in the processor's cache."""
 _PADDING = bytes(PAD_BYTES)
-_WAY_MASK = (1 << WAY_BITS) - 1
+_HANDLER_MASK = (1 << HANDLER_BITS) - 1
 _PARSED_MAX = 4096
-"""Odd lines remembered with what they say; identical ones come again and again."""
+"""Parsed lines kept with their items, since identical ones come again and again."""
 _BAD_KEPT = 20
 _EVENTS_MAX = 10_000
 _TIMED_MAX = 100_000
@@ -45,30 +46,30 @@ _COUNTERS = (Kind.COUNTER, Kind.METER)
 _STATISTICS = (Kind.TIMER, Kind.HISTOGRAM, Kind.DISTRIBUTION)
 
 
+_GaugeChange = tuple[int, int, float, bool]
+"""Number of the line in its batch, row, value, whether the value is added."""
+
+
 @dataclass(slots=True)
-class Tally:
-    """What came in since the start, and what did not get in."""
+class LineCounts:
+    """Counters since the start; `CollectorStats` documents them."""
 
     packets: int = 0
     metrics: int = 0
     bad_lines: int = 0
     events_dropped: int = 0
-    """Events and service checks beyond 10,000 a flush."""
     timed_dropped: int = 0
-    """Metrics with a timestamp beyond 100,000 a flush."""
     set_values_dropped: int = 0
-    """Values of sets beyond `set_values_max`."""
-    order_repairs: int = 0
-    """Batches in which plain and signed values of one gauge met."""
 
 
 class Aggregator:
-    """Adds up what lines say.
+    """Adds up metrics.
 
     Args:
         config: settings.
-        seed: of the codes of forms; random by default, so that names cannot be made to collide.
-        defer: who puts many values into bins; see `Values`.
+        seed: of the codes of line templates; random by default, so that nobody can choose names
+            that collide.
+        defer: how to run the binning of many values; see `Values`.
 
     """
 
@@ -81,7 +82,7 @@ class Aggregator:
     ) -> None:
         self._defer = defer
         self.config = config or AggregateConfig()
-        self.tally = Tally()
+        self.counts = LineCounts()
         self.bad_reasons: Counter[str] = Counter()
         self.bad_sample: deque[BadLine] = deque(maxlen=_BAD_KEPT)
         self.series = Series(self.config.names_max)
@@ -90,11 +91,14 @@ class Aggregator:
         self._set_values = 0
         self._timed: dict[Timed, float] = {}
         self._events: list[Event | ServiceCheck] = []
-        self._forms = Forms(4 * self.config.names_max)
+        self._templates = LineTemplates(4 * self.config.names_max)
         self._seed = random.SystemRandom().getrandbits(64) if seed is None else seed
         self._parsed: dict[bytes, list[Item]] = {}
         self._pending: list[bytes] = []
         self._pending_bytes = 0
+        self._gauge_changes: list[_GaugeChange] = []
+        self.order_repairs = 0
+        """Batches in which the same gauge was both set in bulk and changed by a parsed line."""
         self._interval = 1
         prefix = self.config.prefix_stats
         self._own_rows = [
@@ -104,18 +108,18 @@ class Aggregator:
         self._counted = (0, 0, 0)
         self._flushed_s: float | None = None
         self.exact_totals: Mapping[str, float] = {}
-        """Totals of counters that came over the reliable channel, by key."""
+        """Exact totals of counters, by key (`ExactTotals.counters`)."""
 
     def feed(self, lines: bytes, packets: int = 1) -> None:
-        """Take lines, separated by line feeds; `packets` is how many datagrams they came in."""
-        self.tally.packets += packets
+        """Collect lines, separated by line feeds, that came in `packets` datagrams."""
+        self.counts.packets += packets
         self._pending.append(lines)
         self._pending_bytes += len(lines) + 1
         if self._pending_bytes >= BATCH_BYTES:
             self.settle()
 
     def settle(self) -> None:
-        """Add up what was gathered so far, so that everything shows it."""
+        """Process the lines collected so far."""
         if self._pending:
             pending, self._pending, self._pending_bytes = self._pending, [], 0
             with np.errstate(over="ignore", invalid="ignore"):  # huge values may add up to inf
@@ -123,64 +127,63 @@ class Aggregator:
         self._count_own()
 
     def take(self, items: Sequence[Item]) -> None:
-        """Add up what was parsed elsewhere."""
+        """Add up items that were parsed elsewhere."""
         self.settle()
-        gauges: list[tuple[int, int, float, bool]] = []
         for item in items:
-            self._take_item(item, 0, gauges)
-        self._set_gauges(gauges)
+            self._take_item(item, 0)
+        self._change_gauges()
 
     def _count_own(self) -> None:
-        """Keep the counters about ourselves, as statsd does, with those of the clients."""
-        now = (self.tally.bad_lines, self.tally.packets, self.tally.metrics)
+        """Update the collector's own counters, which are flushed as any other, as in statsd."""
+        now = (self.counts.bad_lines, self.counts.packets, self.counts.metrics)
         for row, new, old in zip(self._own_rows, now, self._counted, strict=True):
             self.series.totals[row] += new - old
             self.series.seen[row] = self._interval
         self._counted = now
 
-    # ------------------------------------------------------------------------------ the batch
+    # ------------------------------------------------------------------------------- batches
 
     def _take(self, data: bytes) -> None:
         columns = split_columns(data, self._seed)
         if columns is None:
             return
-        self.tally.metrics += len(columns.ends)
-        if self._forms.is_full:
-            self._forms.clear()
-        slots = self._forms.find(columns.codes)
+        self.counts.metrics += len(columns.ends)
+        templates = self._templates
+        if templates.is_full:
+            templates.clear()
+        slots = templates.find(columns.codes)
         unknown = np.flatnonzero((slots < 0) & columns.regular)
         if len(unknown):
             self._learn(data, columns, unknown)
-            slots = self._forms.find(columns.codes)
+            slots = templates.find(columns.codes)
         known = columns.regular & (slots >= 0)
-        targets = self._forms.targets[slots]
-        weights = self._forms.weights[slots] if self._forms.weighted else None
-        rows, ways = targets >> WAY_BITS, targets & _WAY_MASK
+        targets = templates.targets[slots]
+        weights = templates.weights[slots] if templates.weighted else None
+        rows, handlers = targets >> HANDLER_BITS, targets & _HANDLER_MASK
         if not known.all():
-            ways[~known] = SLOW
+            handlers[~known] = PARSER
         if columns.negative.any():
-            ways[columns.negative & (ways != COUNTER)] = SLOW
-        odd = np.flatnonzero(ways == SLOW)
-        late: list[tuple[int, int, float, bool]] = []
-        if len(odd):
-            self._take_odd(data, columns, odd, late)
-        self._set_plain(np.flatnonzero(ways == GAUGE), rows, columns.values, late)
-        self._add_numbers(ways, rows, weights, columns.values)
+            handlers[columns.negative & (handlers != COUNTER)] = PARSER
+        to_parse = np.flatnonzero(handlers == PARSER)
+        if len(to_parse):
+            self._parse_lines(data, columns, to_parse)
+        self._set_gauges(np.flatnonzero(handlers == GAUGE), rows, columns.values)
+        self._add_numbers(handlers, rows, weights, columns.values)
         if self.series.is_full:
-            self.series.cut_count += int(np.count_nonzero(ways == CUT))
+            self.series.cut_count += int(np.count_nonzero(handlers == CUT))
 
     def _add_numbers(
-        self, ways: Places, rows: Places, weights: Floats | None, values: Floats
+        self, handlers: Places, rows: Places, weights: Floats | None, values: Floats
     ) -> None:
         series = self.series
-        counters = np.flatnonzero(ways == COUNTER)
+        counters = np.flatnonzero(handlers == COUNTER)
         if len(counters):
             where, amounts = rows[counters], values[counters]
             if weights is not None:
                 amounts *= weights[counters]
             add_up(series.totals, where, amounts, series.row_count)
             series.seen[where] = self._interval
-        statistics = np.flatnonzero(ways == STATISTIC)
+        statistics = np.flatnonzero(handlers == STATISTIC)
         if len(statistics):
             where = rows[statistics]
             weight = None if weights is None else weights[statistics]
@@ -190,60 +193,52 @@ class Aggregator:
                 weight = None
             self.values.add(where.astype(np.int32), values[statistics], weight)
 
-    def _set_plain(
-        self,
-        gauges: Places,
-        rows: Places,
-        values: Floats,
-        late: list[tuple[int, int, float, bool]],
-    ) -> None:
-        """Set gauges; those that odd lines change as well, in the order of the lines."""
-        where = rows[gauges]
-        if late and len(gauges):
+    def _set_gauges(self, lines: Places, rows: Places, values: Floats) -> None:
+        """Set gauges; those that parsed lines change too, in the order of the lines."""
+        where, late = rows[lines], self._gauge_changes
+        if late and len(lines):
             shared = np.isin(where, [row for _, row, _, _ in late])
             if shared.any():
-                self.tally.order_repairs += 1
-                chosen = gauges[shared]
-                late += [
-                    (line, row, value, False)
-                    for line, row, value in zip(
-                        chosen.tolist(), rows[chosen].tolist(), values[chosen].tolist(), strict=True
-                    )
-                ]
-                late.sort(key=lambda change: change[0])
-                gauges, where = gauges[~shared], where[~shared]
-        if len(gauges):
-            self.series.totals[where] = values[gauges]  # of several, the last one stays
+                self.order_repairs += 1
+                chosen = lines[shared]
+                late += zip(
+                    chosen.tolist(), rows[chosen].tolist(), values[chosen].tolist(), repeat(False)
+                )
+                late.sort(key=itemgetter(0))
+                lines, where = lines[~shared], where[~shared]
+        if len(lines):
+            self.series.totals[where] = values[lines]  # of several, the last one stays
             self.series.seen[where] = self._interval
-        self._set_gauges(late)
+        self._change_gauges()
 
-    def _set_gauges(self, changes: list[tuple[int, int, float, bool]]) -> None:
+    def _change_gauges(self) -> None:
         totals, seen = self.series.totals, self.series.seen
-        for _, row, value, relative in changes:
+        for _, row, value, relative in self._gauge_changes:
             totals[row] = totals[row] + value if relative else value
             seen[row] = self._interval
+        self._gauge_changes = []
 
     def _learn(self, data: bytes, columns: Columns, unknown: Places) -> None:
-        """Read each new form once, with 1 for a value."""
+        """Parse each new template once, with 1 for a value."""
         codes, first = np.unique(columns.codes[unknown], return_index=True)
         order = np.argsort(first)  # names appear in the order in which they came
-        for code, line in zip(
-            codes[order].tolist(), unknown[first[order]].tolist(), strict=True
-        ):  # fmt: skip
+        lines = unknown[first[order]].tolist()
+        for code, line in zip(codes[order].tolist(), lines, strict=True):
             start, colon = int(columns.starts[line]), int(columns.colons[line])
             bar, end = int(columns.bars[line]), int(columns.ends[line])
             sign = b":-1" if columns.negative[line] else b":1"
-            way, row, weight = self._read_form(data[start:colon] + sign + data[bar:end])
-            if way == COUNTER or sign == b":1":  # other numbers below zero are odd lines anyway
-                self._forms.add(code, way, row, weight)
+            handler, row, weight = self._parse_template(data[start:colon] + sign + data[bar:end])
+            if handler == COUNTER or sign == b":1":  # other negative numbers go to the parser
+                self._templates.add(code, handler, row, weight)
 
-    def _read_form(self, line: bytes) -> tuple[int, int, float]:
+    def _parse_template(self, line: bytes) -> tuple[int, int, float]:
+        """Return handler, row and weight."""
         items = parse_line(line, self.config.dialect)
         if len(items) != 1 or not isinstance(items[0], Metric):
-            return SLOW, -1, 1.0
+            return PARSER, -1, 1.0
         metric = items[0]
         if metric.timestamp_s is not None or metric.kind is Kind.SET:
-            return SLOW, -1, 1.0
+            return PARSER, -1, 1.0
         row = self.series.row(metric.kind, make_key(metric.name, metric.tags))
         if row < 0:
             return CUT, -1, 1.0
@@ -253,16 +248,10 @@ class Aggregator:
 
     # --------------------------------------------------------------------- lines read one by one
 
-    def _take_odd(
-        self,
-        data: bytes,
-        columns: Columns,
-        odd: Places,
-        gauges: list[tuple[int, int, float, bool]],
-    ) -> None:
+    def _parse_lines(self, data: bytes, columns: Columns, lines: Places) -> None:
         parsed, dialect = self._parsed, self.config.dialect
-        starts, ends = columns.starts[odd].tolist(), columns.ends[odd].tolist()
-        for number, start, end in zip(odd.tolist(), starts, ends, strict=True):
+        starts, ends = columns.starts[lines].tolist(), columns.ends[lines].tolist()
+        for number, start, end in zip(lines.tolist(), starts, ends, strict=True):
             line = data[start:end]
             items = parsed.get(line)
             if items is None:
@@ -272,30 +261,24 @@ class Aggregator:
                 if len(line) < 1024:
                     parsed[line] = items
             for item in items:
-                self._take_item(item, number, gauges)
+                self._take_item(item, number)
 
-    def _take_item(
-        self, item: Item, number: int, gauges: list[tuple[int, int, float, bool]]
-    ) -> None:
+    def _take_item(self, item: Item, number: int) -> None:
         if isinstance(item, BadLine):
-            self.tally.bad_lines += 1
+            self.counts.bad_lines += 1
             self.bad_reasons[item.reason] += 1
             self.bad_sample.append(item)
         elif not isinstance(item, Metric):
             if len(self._events) < _EVENTS_MAX:
                 self._events.append(item)
             else:
-                self.tally.events_dropped += 1
+                self.counts.events_dropped += 1
         elif item.timestamp_s is not None:
-            self._take_timed(item)
-        else:
-            self._take_metric(item, number, gauges)
+            self._take_timed(item, item.timestamp_s)
+        elif item.values:  # gostatsd's dialect takes a pack of empty values
+            self._take_metric(item, number)
 
-    def _take_metric(
-        self, metric: Metric, number: int, gauges: list[tuple[int, int, float, bool]]
-    ) -> None:
-        if not metric.values:  # a pack of empty values, which gostatsd's dialect takes
-            return
+    def _take_metric(self, metric: Metric, number: int) -> None:
         row = self.series.row(metric.kind, make_key(metric.name, metric.tags))
         if row < 0:
             self.series.cut_count += 1
@@ -303,7 +286,7 @@ class Aggregator:
         weight = 1 / metric.rate
         if metric.kind is Kind.GAUGE:
             for value, relative in zip(metric.numbers, metric.relative, strict=True):
-                gauges.append((number, row, value, relative))
+                self._gauge_changes.append((number, row, value, relative))
             return
         self.series.seen[row] = self._interval
         if metric.kind in _COUNTERS:
@@ -322,16 +305,15 @@ class Aggregator:
         if value in values:
             return
         if self._set_values >= self.config.set_values_max:
-            self.tally.set_values_dropped += 1
+            self.counts.set_values_dropped += 1
             return
         values.add(value)
         self._set_values += 1
 
-    def _take_timed(self, metric: Metric) -> None:
-        assert metric.timestamp_s is not None
-        timed = Timed(metric.kind, make_key(metric.name, metric.tags), metric.timestamp_s)
+    def _take_timed(self, metric: Metric, timestamp_s: int) -> None:
+        timed = Timed(metric.kind, make_key(metric.name, metric.tags), timestamp_s)
         if timed not in self._timed and len(self._timed) >= _TIMED_MAX:
-            self.tally.timed_dropped += 1
+            self.counts.timed_dropped += 1
             return
         for index, value in enumerate(metric.numbers):
             if metric.kind is Kind.GAUGE and not metric.relative[index]:
@@ -339,12 +321,12 @@ class Aggregator:
             else:
                 self._timed[timed] = self._timed.get(timed, 0.0) + value / metric.rate
 
-    # -------------------------------------------------------------------------------- the flush
+    # ------------------------------------------------------------------------------- flushes
 
     def flush(self, timestamp_s: float) -> Snapshot:
-        """Return what came since the last flush and begin anew.
+        """Return a snapshot of the interval and begin the next one.
 
-        This takes some copies of arrays; the work is in the snapshot's `rows`.
+        This only copies some arrays; the snapshot's `rows` does the work.
         """
         self.settle()
         self._note_lag(timestamp_s)
@@ -363,12 +345,13 @@ class Aggregator:
         return snapshot
 
     def _note_lag(self, timestamp_s: float) -> None:
-        """Keep, as statsd does, by how much an interval was too long."""
+        """Set the gauge `timestamp_lag`, as statsd does: by how much the interval was too long."""
         before, self._flushed_s = self._flushed_s, timestamp_s
         if before is not None:
             row = self.series.own_row(Kind.GAUGE, f"{self.config.prefix_stats}.timestamp_lag")
             lag = timestamp_s - before - self.config.interval_s
-            self._set_gauges([(0, row, round(lag, 3), False)])
+            self.series.totals[row] = round(lag, 3)
+            self.series.seen[row] = self._interval
 
     def _delete_idle(self) -> None:
         config, series = self.config, self.series
@@ -389,11 +372,11 @@ class Aggregator:
             self.series.delete(row)
             self.sets.pop(row, None)
         if rows:
-            self._forms.clear()
+            self._templates.clear()
             self._parsed.clear()
 
     def delete(self, kinds: tuple[Kind, ...], key: str) -> bool:
-        """Forget a metric at once, as the management port's `delcounters` does."""
+        """Forget a metric, as the management port's `delcounters` does; False if it is unknown."""
         self.settle()
         for kind in kinds:
             row = self.series.find(kind, key)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from p2pmsg.errors import ClosedError, ConfigError
@@ -22,11 +22,11 @@ from p2pmsg.statsd.exact import ExactInlet
 from p2pmsg.statsd.flushing import Flushing
 from p2pmsg.statsd.listen import parse_listen
 from p2pmsg.statsd.management import Management
+from p2pmsg.statsd.metric import BadLine
 from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.outputs.stream import StreamOutput
-from p2pmsg.statsd.sockets import Inlets
+from p2pmsg.statsd.sockets import Sockets
 from p2pmsg.statsd.state_file import StateFile
-from p2pmsg.statsd.stats import CollectorStats, collector_stats
 from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.statsd.values import Binned
 from p2pmsg.sync.lifecycle import ClosesItself
@@ -36,6 +36,53 @@ _log = logging.getLogger("p2pmsg")
 _BUFFER_BYTES = 8 * 2**20
 _DRAIN_S = 0.5
 _TICK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorStats:
+    """Counters since the start."""
+
+    packets: int
+    """Datagrams, and pieces of streams."""
+    metrics: int
+    """Lines that were not empty."""
+    bad_lines: int
+    """Lines, or parts of them, that said nothing."""
+    bad_reasons: dict[str, int]
+    """The same by reason."""
+    bad_sample: list[BadLine]
+    """The last 20."""
+    names: int
+    """Metrics kept now."""
+    names_cut: int
+    """Metrics that were not taken since names were too many."""
+    names_cut_sample: list[str]
+    """The first ten of their names."""
+    set_values_dropped: int
+    """Values of sets that found no room."""
+    events_dropped: int
+    """Events and service checks that found no room."""
+    timed_dropped: int
+    """Metrics with a timestamp that found no room."""
+    lines_overlong: int
+    """Lines over TCP that were too long, and frames of `unixstream://`, which end it."""
+    lines_unfinished: int
+    """Lines that had not ended, and frames that were not whole, when their connection ended, and
+    that were not taken: it was cut off, or the dialect is statsd's, which drops them."""
+    kernel_drops: int
+    """Datagrams that the kernel dropped since a receive buffer was full, as of the last flush."""
+    connections: int
+    """Connections open now."""
+    connections_refused: int
+    """Connections beyond 1,000."""
+    flushes: int
+    """Flushes that every output has."""
+    output_failures: dict[str, int]
+    """Exceptions by output."""
+    read_failures: int
+    """Exceptions while reading; each is a fault of the collector's."""
+    error: BaseException | None
+    """What ended the collector, if something did."""
 
 
 class Collector(ClosesItself):
@@ -105,12 +152,12 @@ class Collector(ClosesItself):
         self._closed = False
         self._stop = threading.Event()
         self._error: BaseException | None = None
-        self._inlets = Inlets(self._aggregator)
+        self._sockets = Sockets(self._aggregator)
         self._publisher: Publisher | None = None
         self._outputs: list[Output] = list(outputs)
         try:
             for place in places:
-                self._inlets.listen(
+                self._sockets.listen(
                     place, buffer_bytes=receive_buffer_bytes, reuse_port=reuse_port
                 )
             if publish is not None:
@@ -122,9 +169,9 @@ class Collector(ClosesItself):
                 self._aggregator, time.time(), self._statuses, self._shown_config(places)
             )
             if port is not None:
-                self._inlets.listen_management(port, self._management)
+                self._sockets.listen_management(port, self._management)
         except BaseException:
-            self._inlets.close()
+            self._sockets.close()
             if self._publisher is not None:
                 self._publisher.close(timeout=0.0)
             raise
@@ -136,12 +183,12 @@ class Collector(ClosesItself):
     @property
     def endpoints(self) -> list[str]:
         """Where it listens, with the ports that were picked."""
-        return [str(place) for place in self._inlets.endpoints]
+        return [str(place) for place in self._sockets.endpoints]
 
     @property
     def management_endpoint(self) -> str | None:
         """Where the management port is."""
-        place = self._inlets.management_endpoint
+        place = self._sockets.management_endpoint
         return None if place is None else str(place)
 
     @property
@@ -151,8 +198,22 @@ class Collector(ClosesItself):
 
     def stats(self) -> CollectorStats:
         """Return what came in, what was bad, what was dropped; also after `close`."""
+        aggregator, series = self._aggregator, self._aggregator.series
         with self._lock:
-            return collector_stats(self._aggregator, self._inlets, self._flushing, self._error)
+            aggregator.settle()
+            self._sockets.note_drops()
+            return CollectorStats(
+                **asdict(aggregator.counts),
+                **asdict(self._sockets.counts),
+                bad_reasons=dict(aggregator.bad_reasons),
+                bad_sample=list(aggregator.bad_sample),
+                names=len(series),
+                names_cut=series.cut_count,
+                names_cut_sample=list(series.cut_names),
+                flushes=self._flushing.flushes,
+                output_failures=dict(self._flushing.failures),
+                error=self._error,
+            )
 
     def totals(self) -> ExactTotals:
         """Return a copy of the totals of the exact metrics."""
@@ -172,7 +233,7 @@ class Collector(ClosesItself):
         if self._closed:
             raise ClosedError("the collector")
         asked = self._flushing.request()
-        self._inlets.wake()
+        self._sockets.wake()
         if not asked.wait(timeout):
             raise TimeoutError(f"no flush within {timeout} s")
 
@@ -187,7 +248,7 @@ class Collector(ClosesItself):
             return
         self._closed = True
         self._stop.set()
-        self._inlets.wake()
+        self._sockets.wake()
         self._thread.join()
         deadline = time.monotonic() + timeout
         for output in self._outputs:
@@ -211,7 +272,7 @@ class Collector(ClosesItself):
             self._error = error
             _log.exception("statsd: the collector has ended")
         finally:
-            self._inlets.close()
+            self._sockets.close()
             if self._exact is not None:
                 self._exact.close()
             self._flushing.abandon()
@@ -223,7 +284,7 @@ class Collector(ClosesItself):
             busy = self._flushing.is_busy
             now_s = time.monotonic()
             wait_s = 0.0 if busy else max(0.0, min(next_s - now_s, _TICK_S))
-            self._inlets.turn(wait_s, self._lock)
+            self._sockets.turn(wait_s, self._lock)
             due = time.monotonic() >= next_s
             if due or self._flushing.is_requested:
                 if self._flushing.is_busy:
@@ -236,7 +297,7 @@ class Collector(ClosesItself):
 
     def _begin_flush(self) -> None:
         with self._lock:
-            self._inlets.note_drops()
+            self._sockets.note_drops()
             if self._exact is not None:
                 self._exact.keep()
             self._flushing.begin(self._aggregator.flush(time.time()))
@@ -246,7 +307,7 @@ class Collector(ClosesItself):
         if self._exact is not None:
             self._exact.stop()
         deadline = time.monotonic() + _DRAIN_S
-        while self._inlets.turn(0.0, self._lock) and time.monotonic() < deadline:
+        while self._sockets.turn(0.0, self._lock) and time.monotonic() < deadline:
             pass
         self._flushing.finish()
         self._begin_flush()
@@ -260,7 +321,7 @@ class Collector(ClosesItself):
             file = None if state is None else StateFile(state)
             return ExactInlet(places, self._aggregator, self._lock, file) if places else None
         except BaseException:
-            self._inlets.close()
+            self._sockets.close()
             if self._publisher is not None:
                 self._publisher.close(timeout=0.0)
             raise

@@ -1,37 +1,39 @@
-"""Forms of lines: all that a line says but its value, found by its code in a few numpy look-ups.
+"""Hash table from line template (name, type, rate, tags) to accumulator slot.
 
-`api.hits:7|c|@0.1|#zone:b` and `api.hits:9|c|@0.1|#zone:b` are of one form, which the parser reads
-once. The table is a cache: when it is full it is emptied, and forms are read anew.
+`api.hits:7|c|@0.1|#zone:b` and `api.hits:9|c|@0.1|#zone:b` differ in the value alone: they have one
+template, which the parser reads once. The table is a cache: when it is full it is emptied, and
+templates are parsed again. Codes are 64 bits wide and their seed is random: two of a million
+templates would share one by accident once in 10⁷ runs.
 """
 
 import numpy as np
 
 from p2pmsg.statsd.columns import Floats, Places, Words
 
-SLOW, COUNTER, GAUGE, STATISTIC, CUT = 0, 1, 2, 3, 4
-"""How a line of the form is added: by the parser, to a sum, over a value, to the values; or not at
-all, since there were too many names."""
-WAY_BITS = 3
+PARSER, COUNTER, GAUGE, STATISTIC, CUT = 0, 1, 2, 3, 4
+"""Handlers, that is, how a line is added: by the parser, to a sum, over a gauge's value, to a
+timer's values; or not at all, since there are too many names."""
+HANDLER_BITS = 3
 _PROBES = 16
 _SLOTS_MIN = 1024
-_ROOM, _ROOM_LARGE = 8, 2
-"""Slots a form, in tables of up to 128 Ki slots and in larger ones. Sparse, nearly every form is
-found by its first probe, and each further probe costs as much as for ten lines; but a slot takes 24
-bytes. A form that would need more than 16 probes makes the table grow."""
+_SPARSE, _SPARSE_LARGE = 8, 2
+"""Slots a template, in tables of up to 128 Ki slots and in larger ones. In a sparse table nearly
+every template is found by its first probe, and a further probe costs as much as ten lines; but a
+slot takes 24 bytes. A template that would need more than 16 probes makes the table grow."""
 _LARGE_SLOTS = 128 * 1024
 
 
-class Forms:
-    """Code → how to add and where (`targets`: row, shifted, and way), and 1 / rate (`weights`).
+class LineTemplates:
+    """Maps a code to a handler and a row (`targets`: row, shifted, and handler) and to a weight.
 
     Attributes:
-        targets, weights: by slot.
-        weighted: whether there is any weight but 1.
+        targets, weights: by slot; a weight is 1 / rate.
+        weighted: whether any weight differs from 1.
 
     """
 
-    def __init__(self, forms_max: int) -> None:
-        self._forms_max = forms_max
+    def __init__(self, templates_max: int) -> None:
+        self._templates_max = templates_max
         self.weighted = False
         self._make(_SLOTS_MIN)
 
@@ -40,8 +42,8 @@ class Forms:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next form would be one too many."""
-        return self._count >= self._forms_max
+        """Whether the next template would be one too many."""
+        return self._count >= self._templates_max
 
     def _make(self, slots: int) -> None:
         self._codes = np.zeros(slots, np.uint64)
@@ -50,12 +52,12 @@ class Forms:
         self._count = 0
 
     def clear(self) -> None:
-        """Forget every form."""
+        """Forget every template."""
         self._make(_SLOTS_MIN)
         self.weighted = False
 
     def find(self, codes: Words) -> Places:
-        """Return the slot of each code, -1 for one that is not there."""
+        """Return the slot of each code, -1 for an unknown one."""
         mask = np.uint64(len(self._codes) - 1)
         slots = (codes & mask).astype(np.int64)
         missed = np.flatnonzero(self._codes[slots] != codes)
@@ -67,17 +69,17 @@ class Forms:
         slots[missed] = -1
         return slots
 
-    def add(self, code: int, way: int, row: int, weight: float) -> None:
-        """Keep a form that is not there yet."""
+    def add(self, code: int, handler: int, row: int, weight: float) -> None:
+        """Add a template whose code is unknown."""
         slots = len(self._codes)
-        if (self._count + 1) * (_ROOM if slots < _LARGE_SLOTS else _ROOM_LARGE) > slots:
+        if (self._count + 1) * (_SPARSE if slots < _LARGE_SLOTS else _SPARSE_LARGE) > slots:
             self._grow()
         slot = self._free_slot(code)
         while slot < 0:
             self._grow()
             slot = self._free_slot(code)
         self._codes[slot] = code
-        self.targets[slot], self.weights[slot] = row << WAY_BITS | way, weight
+        self.targets[slot], self.weights[slot] = row << HANDLER_BITS | handler, weight
         self.weighted = self.weighted or weight != 1.0
         self._count += 1
 
@@ -93,7 +95,7 @@ class Forms:
         old = np.flatnonzero(self._codes)
         codes, targets, weights = self._codes, self.targets, self.weights
         self._make(len(codes) * 2)
-        # Those that find their first slot free go there at once; the few others one by one.
+        # Those whose first slot is free are placed at once; the few others one by one.
         slots = (codes[old] & np.uint64(len(self._codes) - 1)).astype(np.int64)
         _, first = np.unique(slots, return_index=True)
         placed, slots = old[first], slots[first]
@@ -102,8 +104,8 @@ class Forms:
         self._count = len(placed)
         for place in np.setdiff1d(old, placed).tolist():
             target = int(targets[place])
-            way = target & (1 << WAY_BITS) - 1
-            self.add(int(codes[place]), way, target >> WAY_BITS, float(weights[place]))
+            handler = target & (1 << HANDLER_BITS) - 1
+            self.add(int(codes[place]), handler, target >> HANDLER_BITS, float(weights[place]))
 
 
 def add_up(totals: Floats, rows: Places, weights: Floats | None, count: int) -> None:

@@ -6,20 +6,21 @@ import socket
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from p2pmsg.errors import BindError, ConfigError
+from transports.udp_socket import SO_RCVBUFFORCE, raise_buffer
 
 SCHEMES = ("udp", "tcp", "unixgram", "unix", "unixstream")
 _UNIX = ("unixgram", "unix", "unixstream")
 _LIMIT = "udp://HOST:PORT, tcp://HOST:PORT, unixgram:///PATH, unix:///PATH or unixstream:///PATH"
-_SO_RCVBUFFORCE = 33
 _BACKLOG = 128
 
 
 @dataclass(frozen=True, slots=True)
 class ListenEndpoint:
-    """One place: `host` and `port`, or `path`."""
+    """Where to listen: `host` and `port`, or `path`."""
 
     scheme: str
     host: str = ""
@@ -34,17 +35,12 @@ class ListenEndpoint:
 
     @property
     def is_datagram(self) -> bool:
-        """Whether what arrives has bounds of its own."""
+        """Whether datagrams arrive, and no stream."""
         return self.scheme in ("udp", "unixgram")
 
 
 def parse_listen(text: str, field: str = "listen") -> ListenEndpoint:
-    """Return an endpoint.
-
-    Raises:
-        ConfigError: it is none; the message names `field`.
-
-    """
+    """Parse an endpoint; raises a `ConfigError` that names `field`."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -70,52 +66,41 @@ def open_socket(
 
     """
     kind = socket.SOCK_DGRAM if endpoint.is_datagram else socket.SOCK_STREAM
+    address: Any
     try:
         if endpoint.path:
-            return _open_unix(endpoint, kind, receive_buffer_bytes)
-        family, _, _, _, address = socket.getaddrinfo(endpoint.host, endpoint.port, type=kind)[0]
+            family, address = socket.AF_UNIX, endpoint.path
+        else:
+            found = socket.getaddrinfo(endpoint.host, endpoint.port, type=kind)[0]
+            family, address = found[0], found[4]
         made = socket.socket(family, kind)
         try:
-            if kind == socket.SOCK_STREAM:
+            if kind == socket.SOCK_STREAM and not endpoint.path:
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if reuse_port:
+            if reuse_port and not endpoint.path:
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            raise_receive_buffer(made, receive_buffer_bytes)
-            made.bind(address)
-            return _listening(made, kind)
+            raise_buffer(made, socket.SO_RCVBUF, SO_RCVBUFFORCE, receive_buffer_bytes)
+            try:
+                made.bind(address)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or not _is_abandoned(endpoint.path, kind):
+                    raise
+                os.unlink(endpoint.path)  # the socket of a collector that was killed
+                made.bind(address)
+            if kind == socket.SOCK_STREAM:
+                made.listen(_BACKLOG)
+            made.setblocking(False)
         except BaseException:
             made.close()
             raise
     except OSError as error:
         reason = error.strerror or str(error)
         raise BindError(f"cannot listen at {endpoint}: {reason}", error.errno) from error
-
-
-def _open_unix(endpoint: ListenEndpoint, kind: int, buffer_bytes: int) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, kind)
-    try:
-        raise_receive_buffer(made, buffer_bytes)
-        try:
-            made.bind(endpoint.path)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or not _is_abandoned(endpoint.path, kind):
-                raise
-            os.unlink(endpoint.path)  # a collector was killed there
-            made.bind(endpoint.path)
-        return _listening(made, kind)
-    except BaseException:
-        made.close()
-        raise
-
-
-def _listening(made: socket.socket, kind: int) -> socket.socket:
-    if kind == socket.SOCK_STREAM:
-        made.listen(_BACKLOG)
-    made.setblocking(False)
     return made
 
 
 def _is_abandoned(path: str, kind: int) -> bool:
+    """Whether a path is a socket at which nobody listens; False for no path."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             return False
@@ -128,15 +113,6 @@ def _is_abandoned(path: str, kind: int) -> bool:
     return False
 
 
-def raise_receive_buffer(made: socket.socket, size: int) -> int:
-    """Ask for a receive buffer; return what the kernel granted, in its own count."""
-    try:
-        made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, size)  # beyond rmem_max, for root
-    except OSError:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
-    return made.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-
-
 def bound_endpoint(endpoint: ListenEndpoint, made: socket.socket) -> ListenEndpoint:
     """Return where a socket is bound, with the port that was picked."""
     if endpoint.path:
@@ -145,7 +121,7 @@ def bound_endpoint(endpoint: ListenEndpoint, made: socket.socket) -> ListenEndpo
 
 
 def kernel_drops(sockets: list[socket.socket]) -> int:
-    """Return how many datagrams the kernel dropped since their buffers were full (Linux, UDP)."""
+    """Return how many datagrams the kernel dropped because a buffer was full (Linux, UDP)."""
     inodes = {str(os.fstat(made.fileno()).st_ino) for made in sockets}
     drops = 0
     for name in ("udp", "udp6"):

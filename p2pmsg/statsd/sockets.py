@@ -1,4 +1,4 @@
-"""All sockets of a collector, and the turns in which they are read."""
+"""A collector's sockets: one `poll` over all, and the reading of those that are ready."""
 
 import logging
 import os
@@ -7,20 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.listen import ListenEndpoint, bound_endpoint, kernel_drops, open_socket
 from p2pmsg.statsd.management import Management
 from p2pmsg.statsd.parser import LINE_BYTES_MAX
-from p2pmsg.statsd.receive import (
-    DatagramReader,
-    EitherBuffer,
-    FrameBuffer,
-    LineBuffer,
-    StreamBuffer,
-    make_reader,
-)
+from p2pmsg.statsd.receive import BulkReader, PlainReader, StreamBuffer, make_reader
 
 CONNECTIONS_MAX = 1000
 _READS_MAX = 8
@@ -34,21 +28,35 @@ _ANSWER_BYTES_MAX = 16 * 2**20
 _FAILURES_LOGGED = 3
 _log = logging.getLogger("p2pmsg")
 
-_BUFFERS: dict[str, Callable[[int], StreamBuffer]] = {
-    "tcp": LineBuffer, "unix": EitherBuffer, "unixstream": FrameBuffer,
-}  # fmt: skip
-
+_FRAMED = {"tcp": False, "unix": None, "unixstream": True}
+"""See `StreamBuffer`."""
 Handler = Callable[[], bool]
 
 
-class Inlets:
-    """Reads datagrams, streams and the management port into an aggregator."""
+@dataclass(slots=True)
+class SocketCounts:
+    """Counters since the start; `CollectorStats` documents them."""
+
+    kernel_drops: int = 0
+    connections: int = 0
+    connections_refused: int = 0
+    lines_overlong: int = 0
+    lines_unfinished: int = 0
+    read_failures: int = 0
+
+
+class Sockets:
+    """Reads datagrams, connections and the management port into an aggregator.
+
+    Handlers read one ready socket each; they return whether more is waiting.
+    """
 
     def __init__(self, aggregator: Aggregator) -> None:
         self._aggregator = aggregator
         self._poll = select.poll()
         self._handlers: dict[int, Handler] = {}
         self._sockets: dict[int, socket.socket] = {}
+        self._streams: dict[int, StreamBuffer] = {}
         self._answers: dict[int, bytes] = {}
         self._udp: list[socket.socket] = []
         self._paths: list[tuple[str, int]] = []
@@ -58,22 +66,14 @@ class Inlets:
         os.set_blocking(self._wake_write, False)
         self._poll.register(self._wake_read, select.POLLIN)
         self._closed = False
+        self.counts = SocketCounts()
         self.endpoints: list[ListenEndpoint] = []
         self.management_endpoint: ListenEndpoint | None = None
-        self.kernel_drops = 0
-        self.connections = 0
-        self.connections_refused = 0
-        self.lines_overlong = 0
-        self.lines_unfinished = 0
-        self._streams: dict[int, StreamBuffer] = {}
-        self.failures = 0
-        """Exceptions while reading, which should not be."""
 
     def listen(self, place: ListenEndpoint, *, buffer_bytes: int, reuse_port: bool) -> None:
         """Bind a socket and read it from now on."""
-        made = open_socket(place, receive_buffer_bytes=buffer_bytes, reuse_port=reuse_port)
-        self.endpoints.append(bound_endpoint(place, made))
-        self._note_path(place)
+        made, bound = self._open(place, buffer_bytes, reuse_port)
+        self.endpoints.append(bound)
         if place.is_datagram:
             granted = made.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
             if granted < _ROOMY_BYTES:
@@ -83,20 +83,22 @@ class Inlets:
             if place.scheme == "udp":
                 self._udp.append(made)
         else:
-            serve = partial(self._serve_stream, _BUFFERS[place.scheme])
+            serve = partial(self._serve_stream, _FRAMED[place.scheme])
             self._add(made, lambda: self._accept(made, serve))
 
     def listen_management(self, place: ListenEndpoint, management: Management) -> None:
         """Answer the management port from now on."""
-        made = open_socket(place, receive_buffer_bytes=65_536, reuse_port=False)
-        self.management_endpoint = bound_endpoint(place, made)
-        self._note_path(place)
+        made, self.management_endpoint = self._open(place, 65_536, reuse_port=False)
         self._management = management
         self._add(made, lambda: self._accept(made, self._serve_management))
 
-    def _note_path(self, place: ListenEndpoint) -> None:
+    def _open(
+        self, place: ListenEndpoint, buffer_bytes: int, reuse_port: bool
+    ) -> tuple[socket.socket, ListenEndpoint]:
+        made = open_socket(place, receive_buffer_bytes=buffer_bytes, reuse_port=reuse_port)
         if place.path:
             self._paths.append((place.path, os.stat(place.path).st_ino))
+        return made, bound_endpoint(place, made)
 
     def _add(self, made: socket.socket, handler: Handler) -> None:
         self._sockets[made.fileno()] = made
@@ -104,7 +106,7 @@ class Inlets:
         self._poll.register(made, select.POLLIN)
 
     def turn(self, wait_s: float, lock: threading.Lock) -> bool:
-        """Wait for something to arrive, and read it; return whether anything was read."""
+        """Wait until something arrives, and read it; return whether anything was read."""
         events = self._poll.poll(wait_s * 1e3)
         if not events:
             return False
@@ -121,17 +123,17 @@ class Inlets:
         return True
 
     def _call(self, handler: Handler) -> bool:
-        """Nothing that arrives may end the collector: what nobody thought of is counted too."""
+        """Run a handler. No input may end the collector, so unexpected exceptions are counted."""
         try:
             return handler()
         except Exception:
-            self.failures += 1
-            if self.failures <= _FAILURES_LOGGED:
+            self.counts.read_failures += 1
+            if self.counts.read_failures <= _FAILURES_LOGGED:
                 _log.exception("statsd: reading failed")
             return False
 
     def wake(self) -> None:
-        """End the wait of a turn in another thread."""
+        """End the wait of `turn` in another thread."""
         try:
             os.write(self._wake_write, b"\0")
         except OSError:
@@ -139,7 +141,7 @@ class Inlets:
 
     # ------------------------------------------------------------------------------- datagrams
 
-    def _read_datagrams(self, reader: DatagramReader) -> bool:
+    def _read_datagrams(self, reader: BulkReader | PlainReader) -> bool:
         full = True
         for _ in range(_READS_MAX):
             data, count, full = reader.read()
@@ -155,9 +157,9 @@ class Inlets:
             self._management.last_message_s = time.time()
 
     def note_drops(self) -> None:
-        """Look up what the kernel dropped."""
+        """Look up how many datagrams the kernel has dropped."""
         if self._udp and not self._closed:
-            self.kernel_drops = kernel_drops(self._udp)
+            self.counts.kernel_drops = kernel_drops(self._udp)
 
     # --------------------------------------------------------------------------------- streams
 
@@ -166,26 +168,24 @@ class Inlets:
             made, _ = listener.accept()
         except OSError:
             return False
-        if self.connections >= CONNECTIONS_MAX:
-            self.connections_refused += 1
+        if self.counts.connections >= CONNECTIONS_MAX:
+            self.counts.connections_refused += 1
             made.close()
             return False
         made.setblocking(False)
-        self.connections += 1
+        self.counts.connections += 1
         serve(made)
         return False
 
-    def _serve_stream(
-        self, make_buffer: Callable[[int], StreamBuffer], made: socket.socket
-    ) -> None:
-        lines = self._streams[made.fileno()] = make_buffer(LINE_BYTES_MAX)
+    def _serve_stream(self, framed: bool | None, made: socket.socket) -> None:
+        lines = self._streams[made.fileno()] = StreamBuffer(LINE_BYTES_MAX, framed=framed)
 
         def read() -> bool:
             data = self._receive(made)
             if data:
                 before = lines.overlong
                 whole = lines.feed(data)
-                self.lines_overlong += lines.overlong - before
+                self.counts.lines_overlong += lines.overlong - before
                 if whole:
                     self._aggregator.feed(whole)
                     self._note_message()
@@ -196,17 +196,15 @@ class Inlets:
         self._add(made, read)
 
     def _end_stream(self, fd: int, *, whole: bool) -> None:
-        """Take the last line of a connection, where its sender has ended it and not lost it."""
+        """Take the last line of a connection if its sender has ended it, and it was not cut off."""
         lines = self._streams.pop(fd, None)
-        rest = b"" if lines is None else lines.end()
-        framed = isinstance(lines, FrameBuffer) or getattr(lines, "is_framed", False)
-        if not rest:
+        if lines is None or not (rest := lines.end()):
             return
-        if whole and not framed and self._aggregator.config.dialect.last_line == "take":
+        if whole and not lines.framed and self._aggregator.config.dialect.last_line == "take":
             self._aggregator.feed(rest)
             self._note_message()
         else:
-            self.lines_unfinished += 1
+            self.counts.lines_unfinished += 1
 
     def _serve_management(self, made: socket.socket) -> None:
         def read() -> bool:
@@ -227,7 +225,7 @@ class Inlets:
         self._add(made, read)
 
     def _write(self, made: socket.socket) -> bool:
-        """Send what there is to answer; the next command is read when all of it is gone."""
+        """Send the answer; the next command is read when all of it has been sent."""
         fd = made.fileno()
         try:
             sent = made.send(self._answers[fd])
@@ -259,11 +257,11 @@ class Inlets:
         self._poll.unregister(fd)
         del self._handlers[fd], self._sockets[fd]
         self._answers.pop(fd, None)
-        self.connections -= 1
+        self.counts.connections -= 1
         made.close()
 
     def close(self) -> None:
-        """Close every socket and remove what was left in the file system."""
+        """Close every socket and remove the files of those that have one."""
         if self._closed:
             return
         self.note_drops()

@@ -221,8 +221,8 @@ class Inspected:
 
     def flush_pauses(self) -> dict[str, float]:
         """Flush to all outputs; return the longest pause in reading, and the longest work in it."""
-        inlets = self._collector._inlets
-        turn = inlets.turn
+        sockets = self._collector._sockets
+        turn = sockets.turn
         pauses: list[float] = []
         work: list[float] = []
         left: list[tuple[float, float]] = []
@@ -235,10 +235,10 @@ class Inspected:
             left[:] = [(time.monotonic(), time.thread_time())]
             return result
 
-        inlets.turn = timed_turn
+        sockets.turn = timed_turn
         self._collector.flush(timeout=60)
         time.sleep(0.3)
-        inlets.turn = turn
+        sockets.turn = turn
         return {"pause_ms": 1e3 * max(pauses), "cpu_ms": 1e3 * max(work)}
 
     def close(self) -> None:

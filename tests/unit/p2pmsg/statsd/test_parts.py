@@ -15,7 +15,7 @@ from p2pmsg.statsd.dialect import DIALECTS
 from p2pmsg.statsd.listen import parse_listen
 from p2pmsg.statsd.management import QUIT, Management, object_text
 from p2pmsg.statsd.numbers import number_text
-from p2pmsg.statsd.receive import EitherBuffer, FrameBuffer, LineBuffer
+from p2pmsg.statsd.receive import StreamBuffer
 
 
 def rows_of(aggregator, timestamp_s=0.0):
@@ -36,11 +36,11 @@ def test_many_names_are_told_apart():
         assert all(rows[f"n.{n}"].fields["count"] == n for n in range(30_000))
 
 
-def test_the_forms_are_forgotten_when_they_are_too_many_and_nothing_is_lost():
+def test_the_templates_are_forgotten_when_they_are_too_many_and_nothing_is_lost():
     aggregator = Aggregator(AggregateConfig(names_max=10))
     for number in range(2000):
         aggregator.feed(b"a:1|g|T%d\nb:1|c|@0.%05d1" % (number, number))
-    assert len(aggregator._forms) <= 50
+    assert len(aggregator._templates) <= 50
     assert aggregator.series.cut_count == 0
 
 
@@ -71,7 +71,7 @@ def test_plain_and_signed_values_of_a_gauge_keep_their_order():
     rows = rows_of(aggregator)
     assert rows["g"].fields["value"] == 6
     assert rows["h"].fields["value"] == 8
-    assert aggregator.tally.order_repairs == 1
+    assert aggregator.order_repairs == 1
 
 
 def test_metrics_with_a_time_are_flushed_with_it():
@@ -85,7 +85,7 @@ def test_sets_are_bounded_and_what_found_no_room_is_counted():
     aggregator = Aggregator(AggregateConfig(set_values_max=3))
     aggregator.feed(b"\n".join(b"s:%d|s" % number for number in range(10)))
     assert rows_of(aggregator)["s"].fields["count"] == 3
-    assert aggregator.tally.set_values_dropped == 7
+    assert aggregator.counts.set_values_dropped == 7
 
 
 def test_huge_values_break_nothing():
@@ -204,14 +204,14 @@ def test_settings_are_shown_and_quitting_ends(management):
 
 
 def test_lines_of_a_stream_come_whole():
-    lines = LineBuffer(100)
+    lines = StreamBuffer(100, framed=False)
     assert lines.feed(b"a:1") == b""
     assert lines.feed(b"|c\nb:") == b"a:1|c"
     assert lines.feed(b"2|c\n\nc") == b"b:2|c\n"
 
 
 def test_a_line_that_is_too_long_is_skipped_to_its_end():
-    lines = LineBuffer(10)
+    lines = StreamBuffer(10, framed=False)
     assert lines.feed(b"x" * 8) == b""
     assert lines.feed(b"x" * 8) == b""
     assert lines.feed(b"still\nb:1|c\n") == b"b:1|c"
@@ -219,7 +219,7 @@ def test_a_line_that_is_too_long_is_skipped_to_its_end():
 
 
 def test_a_last_line_waits_for_the_end_of_its_connection():
-    lines = LineBuffer(100)
+    lines = StreamBuffer(100, framed=False)
     lines.feed(b"a:1|c\nb:2|c")
     assert lines.end() == b"b:2|c"
     assert lines.end() == b""
@@ -233,10 +233,10 @@ def frame(*lines):
 FRAMES = frame(b"a:1|c", b"b:2|c") + frame(b"c:3|c", b"") + frame() + frame(b"d" * 300 + b":4|c")
 
 
-@pytest.mark.parametrize("make", [FrameBuffer, EitherBuffer])
+@pytest.mark.parametrize("framed", [True, None])
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 7, 1000])
-def test_frames_are_read_however_they_are_cut(make, step):
-    frames = make(1000)
+def test_frames_are_read_however_they_are_cut(framed, step):
+    frames = StreamBuffer(1000, framed=framed)
     got = b"\n".join(frames.feed(FRAMES[at : at + step]) for at in range(0, len(FRAMES), step))
     assert got.split() == [b"a:1|c", b"b:2|c", b"c:3|c", b"d" * 300 + b":4|c"]
     assert frames.end() == b""
@@ -244,7 +244,7 @@ def test_frames_are_read_however_they_are_cut(make, step):
 
 
 def test_a_frame_that_is_cut_off_is_told_and_one_that_cannot_be_ends_the_connection():
-    frames = FrameBuffer(1000)
+    frames = StreamBuffer(1000, framed=True)
     assert frames.feed(frame(b"a:1|c") + frame(b"b:1|c")[:-1]) == b"a:1|c"
     assert frames.end() != b""
     assert frames.feed(frame(b"a:1|c") + b"x" * 8) == b"a:1|c"
@@ -254,7 +254,7 @@ def test_a_frame_that_is_cut_off_is_told_and_one_that_cannot_be_ends_the_connect
 
 @given(st.lists(st.binary(min_size=1, max_size=12).filter(lambda line: b"\n" not in line)))
 def test_lines_are_never_taken_for_frames_unless_they_begin_with_a_zero_byte(lines):
-    either, plain = EitherBuffer(1000), LineBuffer(1000)
+    either, plain = (StreamBuffer(1000, framed=framed) for framed in (None, False))
     data = b"".join(line + b"\n" for line in lines)
     if data[3:4] != b"\0":
         found = [(lines.feed(data) + b"\n" + lines.end()).split(b"\n") for lines in (either, plain)]
