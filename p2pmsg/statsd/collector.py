@@ -1,8 +1,8 @@
-"""The server: sockets, a thread, flushes.
+"""The collector: one thread that reads sockets, adds up, and flushes to outputs.
 
-One thread does it all, in turns: it reads its sockets in bulk, and while a flush is under way it
-hands out some rows between two reads. So a flush of 100,000 names stops the reading for a
-millisecond at a time, and no lock is fought over.
+The thread takes turns: it reads its sockets in bulk, and while a flush is under way it passes some
+rows to the outputs between two reads. So a flush of 100,000 names stops the reading for a
+millisecond at a time, and threads do not compete for a lock.
 """
 
 import logging
@@ -18,15 +18,14 @@ from p2pmsg.errors import ClosedError, ConfigError
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import Dialect, find_dialect
-from p2pmsg.statsd.exact import ExactInlet
+from p2pmsg.statsd.exact import ExactReceiver, StateFile
 from p2pmsg.statsd.flushing import Flushing
-from p2pmsg.statsd.listen import parse_listen
+from p2pmsg.statsd.listen import ListenEndpoint, parse_listen
 from p2pmsg.statsd.management import Management
 from p2pmsg.statsd.metric import BadLine
 from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.outputs.stream import StreamOutput
 from p2pmsg.statsd.sockets import Sockets
-from p2pmsg.statsd.state_file import StateFile
 from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.statsd.values import Binned
 from p2pmsg.sync.lifecycle import ClosesItself
@@ -47,7 +46,7 @@ class CollectorStats:
     metrics: int
     """Lines that were not empty."""
     bad_lines: int
-    """Lines, or parts of them, that said nothing."""
+    """Lines, or parts of them, that are no metric."""
     bad_reasons: dict[str, int]
     """The same by reason."""
     bad_sample: list[BadLine]
@@ -55,38 +54,38 @@ class CollectorStats:
     names: int
     """Metrics kept now."""
     names_cut: int
-    """Metrics that were not taken since names were too many."""
+    """Metrics that were dropped because there were too many names."""
     names_cut_sample: list[str]
     """The first ten of their names."""
     set_values_dropped: int
-    """Values of sets that found no room."""
+    """Values of sets beyond `set_values_max`."""
     events_dropped: int
-    """Events and service checks that found no room."""
+    """Events and service checks beyond 10,000 a flush."""
     timed_dropped: int
-    """Metrics with a timestamp that found no room."""
+    """Metrics with a timestamp beyond 100,000 a flush."""
     lines_overlong: int
-    """Lines over TCP that were too long, and frames of `unixstream://`, which end it."""
+    """Lines over TCP beyond 64 KiB, and frames beyond it, which end their connection."""
     lines_unfinished: int
-    """Lines that had not ended, and frames that were not whole, when their connection ended, and
-    that were not taken: it was cut off, or the dialect is statsd's, which drops them."""
+    """Incomplete last lines and frames that were dropped: the connection was cut off, or the
+    dialect is statsd's, which drops them."""
     kernel_drops: int
-    """Datagrams that the kernel dropped since a receive buffer was full, as of the last flush."""
+    """Datagrams that the kernel dropped because a receive buffer was full."""
     connections: int
     """Connections open now."""
     connections_refused: int
     """Connections beyond 1,000."""
     flushes: int
-    """Flushes that every output has."""
+    """Flushes that every output has received."""
     output_failures: dict[str, int]
     """Exceptions by output."""
     read_failures: int
-    """Exceptions while reading; each is a fault of the collector's."""
+    """Exceptions while reading; each is a defect of the collector."""
     error: BaseException | None
     """What ended the collector, if something did."""
 
 
 class Collector(ClosesItself):
-    """Takes in StatsD and DogStatsD, adds it up, and hands it out every interval.
+    """Receives StatsD and DogStatsD, adds it up, and flushes it to outputs every interval.
 
     ::
 
@@ -94,26 +93,26 @@ class Collector(ClosesItself):
             ...
 
     Args:
-        listen: where: `udp://HOST:PORT`, `tcp://HOST:PORT`, `unixgram:///PATH`, `unix:///PATH`
-            (lines, or the frames of Datadog's clients: each connection's first bytes show which),
-            `unixstream:///PATH` (frames only), one or several. Port 0 picks one; `endpoints` tells.
-            Default `udp://127.0.0.1:8125`.
-        publish: endpoint at which the flushes are published, or a `Publisher`; default: nowhere.
-        topic: of what is published. Default `metrics`.
+        listen: one or several of `udp://HOST:PORT`, `tcp://HOST:PORT`, `unixgram:///PATH`,
+            `unix:///PATH` (lines, or the frames of Datadog's clients: each connection's first bytes
+            show which), `unixstream:///PATH` (frames only). Port 0 picks a free one, see
+            `endpoints`. Default `udp://127.0.0.1:8125`.
+        publish: endpoint at which to publish the flushes, or a `Publisher`. Default: none.
+        topic: under which they are published. Default `metrics`.
         outputs: further outputs.
-        management: where the management port listens, as `tcp://HOST:PORT`; default: nowhere.
+        management: endpoint of the management port, `tcp://HOST:PORT`. Default: none.
         interval_s: time between flushes, in seconds. Default 10.
         dialect: how lines are read, by name (`strict`, `etsy`, …) or a `Dialect`. Default `strict`.
         percentiles: of timers. Default 90.
-        exact: endpoints of `p2pmsg.statsd.Client`s, whose deltas are added up exactly; `totals`
-            has them. Default: none.
-        state: a file in which those totals survive a crash of the collector. Default: none, and a
+        exact: endpoints of `p2pmsg.metrics.Client`s, whose deltas are added up exactly, see
+            `totals`. Default: none.
+        state: a file that keeps those totals over a crash of the collector. Default: none, and a
             restart begins with what the clients' replay buffers hold.
         reuse_port: whether several collectors may listen at one UDP port; the kernel spreads the
             senders over them. Default False.
-        receive_buffer_bytes: what the kernel is asked to keep of each socket. Default 8 MiB: some
-            7,000 datagrams of a kilobyte, as the kernel counts.
-        config: all settings of the aggregation; the arguments above go before it.
+        receive_buffer_bytes: size of each socket's receive buffer. Default 8 MiB: some 7,000
+            datagrams of a kilobyte, as the kernel counts.
+        config: all settings of the aggregation; the arguments above override it.
 
     Raises:
         ConfigError: an argument is out of its limits.
@@ -154,50 +153,50 @@ class Collector(ClosesItself):
         self._error: BaseException | None = None
         self._sockets = Sockets(self._aggregator)
         self._publisher: Publisher | None = None
+        self._exact: ExactReceiver | None = None
         self._outputs: list[Output] = list(outputs)
         try:
             for place in places:
                 self._sockets.listen(
                     place, buffer_bytes=receive_buffer_bytes, reuse_port=reuse_port
                 )
+            if isinstance(publish, str):
+                publish = self._publisher = Publisher(publish, name=topic)
             if publish is not None:
-                owned = isinstance(publish, str)
-                publisher = Publisher(publish, name=topic) if isinstance(publish, str) else publish
-                self._publisher = publisher if owned else None
-                self._outputs.insert(0, StreamOutput(publisher, topic))
-            self._management = Management(
-                self._aggregator, time.time(), self._statuses, self._shown_config(places)
-            )
+                self._outputs.insert(0, StreamOutput(publish, topic))
             if port is not None:
-                self._sockets.listen_management(port, self._management)
+                self._sockets.listen_management(port, self._make_management(places))
+            endpoints = [exact] if isinstance(exact, str) else list(exact)
+            file = None if state is None else StateFile(state)
+            if endpoints:
+                self._exact = ExactReceiver(endpoints, self._aggregator, self._lock, file)
         except BaseException:
             self._sockets.close()
             if self._publisher is not None:
                 self._publisher.close(timeout=0.0)
             raise
         self._flushing = Flushing(self._outputs)
-        self._exact = self._open_exact(exact, state)
         self._thread = threading.Thread(target=self._run, name="statsd-collector", daemon=True)
         self._thread.start()
 
     @property
     def endpoints(self) -> list[str]:
-        """Where it listens, with the ports that were picked."""
+        """Where it listens, with the ports that were picked for 0."""
         return [str(place) for place in self._sockets.endpoints]
 
     @property
     def management_endpoint(self) -> str | None:
-        """Where the management port is."""
+        """Where the management port listens, or None."""
         place = self._sockets.management_endpoint
         return None if place is None else str(place)
 
     @property
     def publish_endpoint(self) -> str | None:
-        """Where the flushes are published, if the collector does that itself."""
+        """Where the collector publishes its flushes; None if it has no publisher of its own."""
         return None if self._publisher is None else self._publisher.endpoint
 
     def stats(self) -> CollectorStats:
-        """Return what came in, what was bad, what was dropped; also after `close`."""
+        """Return the counters; also after `close`."""
         aggregator, series = self._aggregator, self._aggregator.series
         with self._lock:
             aggregator.settle()
@@ -223,7 +222,7 @@ class Collector(ClosesItself):
             return self._exact.totals.copy()
 
     def flush(self, timeout: float = 10.0) -> None:
-        """Flush now, and wait until every output has it.
+        """Flush now, and wait until every output has the flush.
 
         Raises:
             TimeoutError: it took longer than `timeout` seconds.
@@ -262,7 +261,7 @@ class Collector(ClosesItself):
     def __repr__(self) -> str:
         return f"<Collector {'closed' if self._closed else ', '.join(self.endpoints)}>"
 
-    # ------------------------------------------------------------------------------- its thread
+    # ------------------------------------------------------------------------------- the thread
 
     def _run(self) -> None:
         try:
@@ -313,18 +312,12 @@ class Collector(ClosesItself):
         self._begin_flush()
         self._flushing.finish()
 
-    def _open_exact(
-        self, endpoints: str | Sequence[str], state: str | os.PathLike[str] | None
-    ) -> ExactInlet | None:
-        places = [endpoints] if isinstance(endpoints, str) else list(endpoints)
-        try:
-            file = None if state is None else StateFile(state)
-            return ExactInlet(places, self._aggregator, self._lock, file) if places else None
-        except BaseException:
-            self._sockets.close()
-            if self._publisher is not None:
-                self._publisher.close(timeout=0.0)
-            raise
+    def _make_management(self, places: Iterable[ListenEndpoint]) -> Management:
+        shown: list[tuple[str, object]] = [("listen", ", ".join(map(str, places)))]
+        for field in self.config.__slots__:
+            value = getattr(self.config, field)
+            shown.append((field, value.name if isinstance(value, Dialect) else value))
+        return Management(self._aggregator, time.time(), self._statuses, shown)
 
     def _statuses(self) -> list[tuple[str, str, float]]:
         return [
@@ -333,16 +326,9 @@ class Collector(ClosesItself):
             for name, value in output.status()
         ]
 
-    def _shown_config(self, places: Iterable[Any]) -> list[tuple[str, object]]:
-        shown: list[tuple[str, object]] = [("listen", ", ".join(map(str, places)))]
-        for field in self.config.__slots__:
-            value = getattr(self.config, field)
-            shown.append((field, value.name if isinstance(value, Dialect) else value))
-        return shown
-
 
 def _in_thread(work: Callable[[], Binned]) -> Callable[[], Binned]:
-    """Let a thread do the work."""
+    """Start the work in a thread; return a function that waits for its result."""
     future: Future[Binned] = Future()
 
     def run() -> None:
@@ -361,14 +347,12 @@ def _settings(
     dialect: str | Dialect | None,
     percentiles: Sequence[float] | None,
 ) -> AggregateConfig:
-    settings = config or AggregateConfig()
-    given: dict[str, Any] = {}
-    if interval_s is not None:
-        given["interval_s"] = interval_s
-    if dialect is not None:
-        given["dialect"] = find_dialect(dialect)
-    if percentiles is not None:
-        given["percentiles"] = tuple(percentiles)
-    return replace(settings, **given) if given else settings
+    given = {
+        "interval_s": interval_s,
+        "dialect": None if dialect is None else find_dialect(dialect),
+        "percentiles": None if percentiles is None else tuple(percentiles),
+    }
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return replace(config or AggregateConfig(), **changes)
 
 

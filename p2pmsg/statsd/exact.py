@@ -1,40 +1,92 @@
-"""The collector's end of exact metrics: subscribes to the clients, and keeps their totals."""
+"""The collector's side of exact metrics: subscribes to the clients and keeps their totals."""
 
 import logging
+import os
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from p2pmsg import control, wire
-from p2pmsg.errors import LossReport
+from p2pmsg.errors import ConfigError, LossReport
 from p2pmsg.statsd.aggregate import Aggregator
-from p2pmsg.statsd.state_file import StateFile
-from p2pmsg.statsd.totals import HERE, NOT_JOINED, TOPIC, VANISHED, ExactTotals
+from p2pmsg.statsd.totals import HERE, NOT_JOINED, TOPIC, VANISHED, ExactTotals, StateError
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.sync.subscriber import Subscriber
 from p2pmsg.trouble import Trouble
 from p2pmsg.wire import Kind
+from recovery.durable import sync_path
 
 _log = logging.getLogger("p2pmsg")
 _SLICE_S = 0.05
 _LOOK_SHARE = 20
-"""Looking at the clients may take one part in so many of the thread's time."""
-_TELL_S = 1.0
-"""How often clients are told how far their deltas are counted."""
+"""Checking the clients may take one part in so many of the thread's time."""
+_REPORT_S = 1.0
+"""How often clients are sent how far their deltas are counted."""
 _SAVE_AGAIN_S = 0.5
-"""How long after a state that could not be written that is tried again."""
+"""Pause before the state is written again after a failure."""
 _BATCH = 256
+_Marks = tuple[dict[int, int], frozenset[int]]
+"""By session, the next sequence that is not counted yet; and the clients that have not closed."""
 
 
-class ExactInlet:
+class StateFile:
+    """Exact totals on disk. The file is always replaced as a whole.
+
+    Args:
+        path: of the file; its folder must exist.
+
+    Raises:
+        ConfigError: the folder does not exist; from `load`, the file is not readable, or is none.
+
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        if not self._path.parent.is_dir():
+            raise ConfigError("state", "a file in a folder that is there", str(path))
+
+    def load(self, names_max: int) -> ExactTotals:
+        """Return the totals, from zero where there is no file yet."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return ExactTotals(names_max)
+        except OSError as error:
+            raise ConfigError("state", f"readable ({error.strerror})", str(self._path)) from error
+        try:
+            return ExactTotals.decode(data, names_max)
+        except StateError as error:
+            raise ConfigError("state", f"a state file ({error})", str(self._path)) from error
+
+    def save(self, data: bytes) -> None:
+        """Write a new file and rename it, so that a crash leaves the old one or the new one."""
+        fd, name = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, self._path)
+        except BaseException:
+            try:
+                os.unlink(name)
+            except OSError:
+                pass  # the first error is the one to raise
+            raise
+        sync_path(self._path.parent)
+
+
+class ExactReceiver:
     """Receives deltas in a thread of its own and adds them up under the collector's lock.
 
-    A client that closes is told that it may go when its deltas are in the totals; with a state
-    file, when they are in the file. So a collector that is killed then has lost nothing.
+    A client that closes waits until its deltas are in the totals, and in the state file where there
+    is one. So no client is gone before its deltas outlast a SIGKILL of the collector.
 
     Args:
         endpoints: of the clients.
-        aggregator: what the deltas are added to as well, for the flushes.
+        aggregator: gets the deltas too, for the flushes.
         lock: the collector's.
         state: where totals and marks are kept; None: in memory only.
 
@@ -53,31 +105,30 @@ class ExactInlet:
         self.totals.expect(endpoints)
         self._endpoints = list(endpoints)
         aggregator.exact_totals = self.totals.counters
-        aggregator.take(self.totals.standing())
+        aggregator.take(self.totals.initial_metrics())
         self._saved = self._marks()
         self._unsaved: tuple[bytes, _Marks] | None = None
         self._must_save = False
-        self._told: dict[int, int] = {}
-        self._look_due_s = self._tell_due_s = 0.0
+        self._reported: dict[int, int] = {}
+        self._look_due_s = self._report_due_s = 0.0
         self._changed = threading.Condition()
         self._is_closing = False
         self._trouble = Trouble("statsd's state", "a crash would take what is counted meanwhile")
         self._stop = threading.Event()
         # From the earliest: what was counted before is skipped by its sequence, and what was sent
-        # while no collector was there is still in the clients' replay buffers.
+        # while no collector ran is still in the clients' replay buffers.
         self._subscriber = Subscriber(
             endpoints, topics=[TOPIC], start="earliest", on_gap=self._note_lost, name="statsd"
         )
         self._subscriber._core.joiner.is_settled = self._is_settled
-        self._threads = [threading.Thread(target=self._run, name="statsd-exact", daemon=True)]
+        self._receiver = threading.Thread(target=self._run, name="statsd-exact", daemon=True)
+        self._receiver.start()
+        self._writer: threading.Thread | None = None
         if state is not None:
-            self._threads.append(
-                threading.Thread(
-                    target=self._write, args=(state,), name="statsd-state", daemon=True
-                )
+            self._writer = threading.Thread(
+                target=self._write, args=(state,), name="statsd-state", daemon=True
             )
-        for thread in self._threads:
-            thread.start()
+            self._writer.start()
 
     def _run(self) -> None:
         try:
@@ -109,7 +160,7 @@ class ExactInlet:
     # ----------------------------------------------------------------------------- the clients
 
     def _look(self) -> None:
-        """Note which clients are there, which have closed, and which have gone without that."""
+        """Note which clients are there, which have closed, and which vanished without closing."""
         began_s = time.monotonic()
         core, changed = self._subscriber._core, False
         with self._subscriber._driver.lock:
@@ -131,32 +182,32 @@ class ExactInlet:
             with self._lock:
                 self.keep()
         now_s = time.monotonic()
-        if now_s >= self._tell_due_s:
-            self._tell_due_s = now_s + _TELL_S
-            self._tell(peers)
+        if now_s >= self._report_due_s:
+            self._report_due_s = now_s + _REPORT_S
+            self._report(peers)
         self._look_due_s = now_s + max(_SLICE_S, _LOOK_SHARE * (now_s - began_s))
 
     def _note(self, peer: Session, known: dict[int, tuple[str, str]]) -> bool:
-        """Note how a client stands; True where that is new."""
+        """Note a client's status; True where that is new."""
         session, totals = peer.session, self.totals
         stream = peer.streams.get(TOPIC)
         if stream is not None and stream.receiver.started:
-            # What the client had forgotten when it was joined never comes.
+            # What the client's buffer no longer held at the join never comes.
             start = totals.next_sequence(session)
             totals.note_lost(session, start, stream.receiver.start, "evicted")
         if self._has_all(peer):
             return totals.note_finished(session)
         before = known.get(session, ("", ""))[1]
         if not peer.joined:
-            standing = before or NOT_JOINED
+            status = before or NOT_JOINED
         elif peer.gone or peer.blamed or not (peer.direct or peer.relayed):
-            standing = VANISHED
-        elif peer.probe is not None:  # where it stands now is not known yet
-            standing = before or HERE
+            status = VANISHED
+        elif peer.probe is not None:  # its head is not known yet
+            status = before or HERE
         else:
-            standing = HERE
-        changed = totals.note_client(session, peer.name, standing)
-        if changed and standing == VANISHED:
+            status = HERE
+        changed = totals.note_client(session, peer.name, status)
+        if changed and status == VANISHED:
             _log.warning(
                 "statsd: the client %s went without closing; what it sent last may be missing",
                 peer.name,
@@ -164,11 +215,11 @@ class ExactInlet:
         return changed
 
     def _has_all(self, peer: Session) -> bool:
-        """Whether a client has closed, and all that it has sent is counted, or told as lost."""
+        """Whether a client has closed, and all that it has sent is counted or reported lost."""
         closing = peer.closing or any(route.closing for route in peer.relayed)
         waits = peer.probe is not None or not peer.joined or peer.missing
-        told = peer.told_complete or any(route.told_complete for route in peer.relayed)
-        return told or (
+        complete = peer.told_complete or any(route.told_complete for route in peer.relayed)
+        return complete or (
             closing and not waits and self.totals.next_sequence(peer.session) >= _head(peer)
         )
 
@@ -182,29 +233,29 @@ class ExactInlet:
         self._must_save = True
         return False
 
-    def _tell(self, peers: Sequence[Session]) -> None:
-        """Tell clients how far their deltas are counted, and on the disk if that is where to."""
+    def _report(self, peers: Sequence[Session]) -> None:
+        """Send clients how far their deltas are counted; with a state, how far they are on disk."""
         counted = (self._marks() if self._state is None else self._saved)[0]
-        told: dict[int, int] = {}
+        reported: dict[int, int] = {}
         with self._subscriber._driver.lock:
             for peer in peers:
                 following = counted.get(peer.session, 0)
                 if peer.gone or not peer.direct or not following:
                     continue
-                if following > self._told.get(peer.session, 0):
+                if following > self._reported.get(peer.session, 0):
                     body = control.Settled(TOPIC, following)
                     frame = wire.control_frame(Kind.SETTLED, peer.session, body)
                     self._subscriber._core.requests.append((peer.session, frame))
-                told[peer.session] = following
-        self._told = told
+                reported[peer.session] = following
+        self._reported = reported
 
-    def _marks(self) -> "_Marks":
+    def _marks(self) -> _Marks:
         return self.totals.marks(), frozenset(self.totals.clients())
 
     # ------------------------------------------------------------------------------- the state
 
     def keep(self) -> None:
-        """Take the state as it is now, under the lock, to be written soon."""
+        """Encode the state, under the lock; the other thread writes it soon."""
         if self._state is not None:
             data = self.totals.encode(), self._marks()
             with self._changed:
@@ -235,26 +286,22 @@ class ExactInlet:
                 self._saved = unsaved[1]
 
     def stop(self) -> None:
-        """Stop receiving; what was received is counted."""
+        """Stop receiving; all that was received is counted."""
         if not self._stop.is_set():
             self._stop.set()
-            self._threads[0].join()
+            self._receiver.join()
             self._look()
 
     def close(self) -> None:
-        """Write the state as `keep` took it last, and close."""
+        """Write the state that `keep` encoded last, and close."""
         self.stop()
         with self._changed:
             self._is_closing = True
             self._changed.notify()
-        for thread in self._threads[1:]:
-            thread.join()
-        self._tell(list(self._subscriber._core.peers.values()))
+        if self._writer is not None:
+            self._writer.join()
+        self._report(list(self._subscriber._core.peers.values()))
         self._subscriber.close()
-
-
-_Marks = tuple[dict[int, int], frozenset[int]]
-"""By session, what of it is counted; and the clients that have not closed."""
 
 
 def _head(peer: Session) -> int:

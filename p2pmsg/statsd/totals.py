@@ -1,16 +1,16 @@
-"""Totals out of deltas: each counted once, whatever was repeated, cut or restarted. Pure.
+"""Totals made of deltas, each counted once in spite of repeats, cuts and restarts. Pure.
 
-What makes them exact: deltas have sequences, per session of a client; beside the totals stands, for
-each session, the sequence that comes next, and both are written to one file by one rename. After a
-restart the collector reads the clients' replay buffers from the start: what is below the mark it
-has counted, and skips. What is missing at the mark is lost, and told with its range.
+Why they are exact: deltas have sequences, per session of a client. The totals are stored together
+with each session's next sequence, in one file that is replaced by one rename. After a restart the
+collector reads the clients' replay buffers from the start: it has counted what is below the mark,
+and skips it. What is missing at the mark is reported lost with its range.
 
-What may be missing without a range is named too: a client that went without closing has perhaps
-counted more than anybody knows, and of an endpoint where nobody has ever been nothing is known.
+What may be missing without a range is named too: a client that went without closing may have
+counted more than is known, and nothing is known of an endpoint where no client ever answered.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import msgspec
@@ -19,10 +19,10 @@ from p2pmsg.statsd.metric import Kind, Metric, split_key
 
 TOPIC = "metrics.deltas"
 VERSION = 1
-"""Of the deltas, as `p2pmsg.metrics` writes them."""
+"""Of the format of deltas, as `p2pmsg.metrics` writes them."""
 STATISTICS = ("ms", "h", "d")
 SESSIONS_MAX = 65_536
-"""Sessions remembered; of more, those that were silent longest are forgotten."""
+"""Sessions remembered; beyond it those that were silent longest are forgotten."""
 LOSSES_MAX = 1_000
 _FORMAT = 1
 HERE, NOT_JOINED, VANISHED, UNREACHED = "here", "not_joined", "vanished", "unreached"
@@ -30,7 +30,7 @@ HERE, NOT_JOINED, VANISHED, UNREACHED = "here", "not_joined", "vanished", "unrea
 
 @dataclass(frozen=True, slots=True)
 class LostDeltas:
-    """Messages of deltas, `[start, stop)` of a session, that are not in the totals, and why."""
+    """Messages of deltas that are not in the totals: `[start, stop)` of a session, and why."""
 
     session: int
     start: int
@@ -40,16 +40,16 @@ class LostDeltas:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedClient:
-    """A client of which there may be more than the totals have.
+    """A client that may have sent more than the totals hold.
 
     Attributes:
-        name: of the client; of an endpoint where nobody has been, the endpoint.
-        session: its session; None of an endpoint.
-        reason: `unreached`: it is to be collected from there, and nobody has ever answered.
-            `not_joined`: it announced itself, and how much it has sent is not known yet, or will
-            never be. `vanished`: it went without closing (killed, cut off, or still counting when
-            the collector was started again), so what it sent last may be missing; when it comes
-            back in the same session, it is struck off.
+        name: of the client; the endpoint itself if it is `unreached`.
+        session: of the client; None if `unreached`.
+        reason: `unreached`: no client has ever answered at this endpoint. `not_joined`: the client
+            announced itself, but how much it has sent is not known yet, or never will be.
+            `vanished`: it went without closing (killed, cut off, or still counting when the
+            collector was started again), so its last deltas may be missing; it is removed when it
+            comes back in the same session.
 
     """
 
@@ -59,7 +59,7 @@ class UnfinishedClient:
 
 
 class StateError(ValueError):
-    """A state file that cannot be read."""
+    """Data that is no state of exact totals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class _Delta:
             raise TypeError("no name")
 
     def metric(self) -> Metric:
-        """Return it as the aggregation takes it."""
+        """Return it as the aggregator takes it."""
         name, tags = split_key(self.key)
         values = self.values if self.kind is Kind.SET else tuple(map(float, self.values))
         return Metric(self.kind, name, values, tags, relative=self.relative)
@@ -105,15 +105,15 @@ class ExactTotals:
         self.malformed = 0
         """Messages that were no deltas."""
         self.cut = 0
-        """Deltas of keys that found no room."""
+        """Deltas of keys beyond `names_max`."""
         self.duplicates = 0
         """Messages that were counted already."""
         self.failed = ""
-        """What has ended the collecting, where something has."""
+        """The error that ended the collecting, or empty."""
         self.state_errors = 0
-        """How often the state could not be written; that is tried again."""
+        """Failed writes of the state; each is repeated."""
         self.forgotten = 0
-        """Unfinished clients beyond 65,536, which nobody can strike off any more."""
+        """Unfinished clients beyond 65,536: they stay a reason for `is_exact` to be false."""
         self._next: dict[int, int] = {}
         self._clients: dict[int, tuple[str, str]] = {}
         self._endpoints: dict[str, bool] = {}
@@ -122,63 +122,63 @@ class ExactTotals:
     def is_exact(self) -> bool:
         """Whether everything that clients have sent is in the totals.
 
-        What they have gathered and not sent yet (`interval_ms`) is not meant, nor what is on its
-        way from a client that is there. False as soon as anything was lost, malformed or cut, or as
-        long as a client is `unfinished`.
+        Deltas that a connected client has not sent yet (`interval_ms`), or that are on their way,
+        do not count. False for good once anything was lost, malformed or cut; and as long as a
+        client is `unfinished`.
         """
         trouble = self.lost or self.malformed or self.cut or self.forgotten or self.failed
         return not (trouble or self.unfinished)
 
     @property
     def unfinished(self) -> list[UnfinishedClient]:
-        """Clients of which there may be more than the totals have, and why."""
+        """Clients that may have sent more than the totals hold, and why."""
         unreached = [
             UnfinishedClient(endpoint, None, UNREACHED)
             for endpoint, reached in self._endpoints.items()
             if not reached
         ]
         return unreached + [
-            UnfinishedClient(name, session, standing)
-            for session, (name, standing) in self._clients.items()
-            if standing != HERE
+            UnfinishedClient(name, session, status)
+            for session, (name, status) in self._clients.items()
+            if status != HERE
         ]
 
     def expect(self, endpoints: Iterable[str]) -> None:
-        """Say where to collect from; what was reached in a former life stays so."""
+        """Set the endpoints to collect from; those reached before a restart stay reached."""
         self._endpoints = {place: self._endpoints.get(place, False) for place in endpoints}
 
     def note_reached(self, endpoint: str) -> None:
         """Note that a client has answered at an endpoint."""
         self._endpoints[endpoint] = True
 
-    def note_client(self, session: int, name: str, standing: str) -> bool:
-        """Note how a client stands: `here`, `not_joined` or `vanished`; True where that is new."""
-        if self._clients.get(session) == (name, standing):
+    def note_client(self, session: int, name: str, status: str) -> bool:
+        """Note a status: `here`, `not_joined` or `vanished`; True where that is new."""
+        if self._clients.get(session) == (name, status):
             return False
-        self._clients[session] = name, standing
+        self._clients[session] = name, status
         if len(self._clients) > SESSIONS_MAX:
             del self._clients[next(iter(self._clients))]
             self.forgotten += 1
         return True
 
     def note_finished(self, session: int) -> bool:
-        """Note that a client has closed and all of it is here; True where that is new."""
+        """Note that a client has closed and all its deltas are here; True where that is new."""
         return self._clients.pop(session, None) is not None
 
     def marks(self) -> dict[int, int]:
-        """Return the sequence that comes next, by session."""
+        """Return the next sequence by session."""
         return dict(self._next)
 
     def clients(self) -> dict[int, tuple[str, str]]:
-        """Return the clients that have not closed: name and how it stands, by session."""
+        """Return name and status of the clients that have not closed, by session."""
         return dict(self._clients)
 
     def next_sequence(self, session: int) -> int:
-        """Return the sequence of a session that has not been counted yet."""
+        """Return the first sequence of a session that is not counted yet."""
         return self._next.get(session, 0)
 
     def apply(self, session: int, sequence: int, value: Any) -> list[Metric]:
-        """Count a message; return its metrics, none where it was counted already."""
+        """Count a message; return its metrics, none if it was counted before."""
         expected = self._next.get(session, 0)
         if sequence < expected:
             self.duplicates += 1
@@ -194,19 +194,19 @@ class ExactTotals:
         return [self._metric(delta) for delta in deltas if self._add(delta)]
 
     def _metric(self, delta: _Delta) -> Metric:
-        """Return a delta as the aggregation takes it: of a gauge, the value that it has now."""
+        """Return a delta as the aggregator takes it; for a gauge, its value now."""
         if delta.kind is Kind.GAUGE:
             delta = _Delta(Kind.GAUGE, delta.key, (self.gauges[delta.key],), (False,))
         return delta.metric()
 
-    def standing(self) -> list[Metric]:
-        """Return what a flush shows before the next delta: gauges, and counters of nothing new."""
+    def initial_metrics(self) -> list[Metric]:
+        """Return what a flush shows before the first new delta: gauges, and counters with 0."""
         found = [_Delta(Kind.COUNTER, key, (0,)) for key in self.counters]
         found += [_Delta(Kind.GAUGE, key, (value,), (False,)) for key, value in self.gauges.items()]
         return [delta.metric() for delta in found]
 
     def note_lost(self, session: int, start: int, stop: int, reason: str) -> None:
-        """Note that messages will not come; what was counted before is not lost."""
+        """Note that messages will not come; those that were counted before are not lost."""
         start = max(start, self._next.get(session, 0))
         if start >= stop:
             return
@@ -216,7 +216,7 @@ class ExactTotals:
         self._advance(session, stop)
 
     def _advance(self, session: int, sequence: int) -> None:
-        self._next.pop(session, None)  # so that the order is that of the last news
+        self._next.pop(session, None)  # so that the order is that of the last change
         self._next[session] = sequence
         if len(self._next) > SESSIONS_MAX:
             del self._next[next(iter(self._next))]
@@ -246,7 +246,7 @@ class ExactTotals:
         return True
 
     def copy(self) -> "ExactTotals":
-        """Return a copy, which later deltas do not change."""
+        """Return a copy that later deltas do not change."""
         made = ExactTotals(self._names_max)
         made.__dict__.update(self.__dict__)
         for name in ("counters", "gauges", "losses", "_next", "_clients", "_endpoints"):
@@ -257,10 +257,10 @@ class ExactTotals:
     # --------------------------------------------------------------------------------- the state
 
     def encode(self) -> bytes:
-        """Return everything, for a file."""
+        """Return the state as bytes."""
         state = {
             "format": _FORMAT,
-            "next": [[session, sequence] for session, sequence in self._next.items()],
+            "next": list(self._next.items()),
             "counters": {key: _pack(value) for key, value in self.counters.items()},
             "gauges": self.gauges,
             "statistics": {
@@ -269,7 +269,7 @@ class ExactTotals:
             "lost": self.lost,
             "malformed": self.malformed,
             "cut": self.cut,
-            "losses": [[loss.session, loss.start, loss.stop, loss.reason] for loss in self.losses],
+            "losses": list(map(astuple, self.losses)),
             "clients": [[session, *known] for session, known in self._clients.items()],
             "reached": [endpoint for endpoint, reached in self._endpoints.items() if reached],
             "forgotten": self.forgotten,
@@ -278,12 +278,7 @@ class ExactTotals:
 
     @classmethod
     def decode(cls, data: bytes, names_max: int = 200_000) -> "ExactTotals":
-        """Return what `encode` gave.
-
-        Raises:
-            StateError: it is something else.
-
-        """
+        """Return the totals of what `encode` returned; raises `StateError`."""
         try:
             state = msgspec.msgpack.decode(data)
             if state["format"] != _FORMAT:
@@ -301,9 +296,9 @@ class ExactTotals:
             totals.losses = [LostDeltas(*loss) for loss in state["losses"]]
             totals.forgotten = state.get("forgotten", 0)  # older files have none of these
             totals._endpoints = dict.fromkeys(state.get("reached", ()), True)
-            for session, name, standing in state.get("clients", ()):
-                # Until it is heard of again nobody knows what it has counted meanwhile.
-                totals._clients[session] = name, VANISHED if standing == HERE else standing
+            for session, name, status in state.get("clients", ()):
+                # Until it is heard of again, what it has counted meanwhile is unknown.
+                totals._clients[session] = name, VANISHED if status == HERE else status
         except StateError:
             raise
         except Exception as error:
@@ -326,31 +321,19 @@ def _read(value: Any) -> list[_Delta]:
         raise ValueError("another version")
     found = [_Delta(Kind.COUNTER, key, (_number(n),)) for key, n in value.get("c", {}).items()]
     for key, (base, added) in value.get("g", {}).items():
-        if base is None:
-            found.append(_Delta(Kind.GAUGE, key, (_number(added),), (True,)))
-        else:
-            found.append(_Delta(Kind.GAUGE, key, (_number(base) + _number(added),), (False,)))
+        number = _number(added) if base is None else _number(base) + _number(added)
+        found.append(_Delta(Kind.GAUGE, key, (number,), (base is None,)))
     for kind in STATISTICS:
         for key, values in value.get(kind, {}).items():
             found.append(_Delta(Kind(kind), key, tuple(map(_number, values))))
     for key, texts in value.get("s", {}).items():
-        found += [_Delta(Kind.SET, key, (_text(text),)) for text in _texts(texts)]
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise TypeError("no list of texts")
+        found += [_Delta(Kind.SET, key, (text,)) for text in texts]
     return found
 
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
         raise ValueError("no finite number")
-    return value
-
-
-def _texts(value: Any) -> Iterable[Any]:
-    if not isinstance(value, list):
-        raise TypeError("no list")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("no text")
     return value

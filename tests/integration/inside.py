@@ -107,14 +107,14 @@ def commits_of(subscriber):
     return subscriber._commits
 
 
-def inlet_of(collector):
+def exact_of(collector):
     """Return what collects the deltas of exact metrics."""
     return collector._exact
 
 
 def subscriber_of(collector):
     """Return the subscriber to the clients of exact metrics."""
-    return inlet_of(collector)._subscriber
+    return exact_of(collector)._subscriber
 
 
 def found_of(reader):

@@ -16,11 +16,10 @@ import p2pmsg
 from p2pmsg import metrics
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
-from p2pmsg.statsd.exact import ExactInlet
-from p2pmsg.statsd.state_file import StateFile
+from p2pmsg.statsd.exact import ExactReceiver, StateFile
 from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.testing import TcpProxy
-from tests.integration.inside import inlet_of
+from tests.integration.inside import exact_of
 from tests.integration.statsd_tools import LOOPBACK, collecting, until
 from tests.places import lasting_place
 
@@ -252,14 +251,14 @@ def test_gauges_and_totals_stand_as_they_were_after_a_restart(tmp_path):
 
 def test_what_was_kept_last_is_written_however_late_it_was_kept(tmp_path):
     path, aggregator = tmp_path / "s", Aggregator(AggregateConfig())
-    inlet = ExactInlet(["tcp://127.0.0.1:1"], aggregator, threading.Lock(), StateFile(path))
-    inlet.stop()
-    inlet.keep()
+    receiver = ExactReceiver(["tcp://127.0.0.1:1"], aggregator, threading.Lock(), StateFile(path))
+    receiver.stop()
+    receiver.keep()
     until(path.exists)
-    inlet._threads[1].join(0.2)  # who writes has nothing to do: it must not end for that
+    receiver._writer.join(0.2)  # who writes has nothing to do: it must not end for that
     path.unlink()
-    inlet.keep()  # as the last flush does
-    inlet.close()
+    receiver.keep()  # as the last flush does
+    receiver.close()
     assert path.exists()
 
 
@@ -399,7 +398,7 @@ def test_what_is_counted_last_is_in_the_state_though_one_was_just_being_written(
             begun.wait(20)
             client.increment("a", 3)
             until(lambda: collector.totals().counters.get("a") == 3)
-            exact = inlet_of(collector)
+            exact = exact_of(collector)
             stop = exact.stop
 
             def stop_late():

@@ -11,8 +11,8 @@ from p2pmsg.metrics.gathering import KEYS_MAX, Deltas, check_name, check_number,
 from p2pmsg.statsd import parse_line
 from p2pmsg.statsd import totals as totals_module
 from p2pmsg.statsd.dialect import STRICT
+from p2pmsg.statsd.exact import StateFile
 from p2pmsg.statsd.metric import Metric
-from p2pmsg.statsd.state_file import StateFile
 from p2pmsg.statsd.totals import ExactTotals, LostDeltas, StateError, UnfinishedClient
 
 A, B = 7, 2**64 - 1
