@@ -50,27 +50,19 @@ __all__ = [
 ]
 
 _LATER = {
-    "Collector": "collector",
-    "AggregateConfig": "config",
-    "GraphiteNames": "graphite_names",
-    "ConsoleOutput": "outputs",
-    "GraphiteOutput": "outputs",
-    "Output": "outputs",
-    "PrometheusOutput": "outputs",
-    "StreamOutput": "outputs",
-    "Row": "snapshot",
-    "Snapshot": "snapshot",
-    "CollectorStats": "collector",
-    "read_sketch": "values",
-}
-
+    "Collector": "collector", "CollectorStats": "collector", "AggregateConfig": "config",
+    "GraphiteNames": "graphite_names", "ConsoleOutput": "outputs", "GraphiteOutput": "outputs",
+    "Output": "outputs", "PrometheusOutput": "outputs", "StreamOutput": "outputs",
+    "Row": "snapshot", "Snapshot": "snapshot", "read_sketch": "values",
+}  # fmt: skip
+"""Module of each name that needs an extra package."""
 _EXTRA = ("numpy", "ddsketch", "prometheus_client", "rich")
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs numpy and its like when it is asked for.
+    """Import a name that needs an extra package on first use.
 
-    Where they are missing it raises `MissingExtraError`, which is an `AttributeError`.
+    Without the package it raises `MissingExtraError`, which is an `AttributeError`.
     """
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -91,6 +83,6 @@ def _is_there(package: str) -> bool:
         return False
 
 
-if not all(map(_is_there, _EXTRA)):  # so that `import *` does without what is not there
+if not all(map(_is_there, _EXTRA)):  # so that `import *` works without them
     for _name in _LATER:
         __all__.remove(_name)

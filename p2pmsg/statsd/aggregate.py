@@ -26,7 +26,16 @@ from p2pmsg.statsd.line_templates import (
     LineTemplates,
     add_up,
 )
-from p2pmsg.statsd.metric import BadLine, Event, Item, Kind, Metric, ServiceCheck, make_key
+from p2pmsg.statsd.metric import (
+    STATISTICS,
+    BadLine,
+    Event,
+    Item,
+    Kind,
+    Metric,
+    ServiceCheck,
+    make_key,
+)
 from p2pmsg.statsd.parser import parse_line
 from p2pmsg.statsd.series import Series
 from p2pmsg.statsd.snapshot import Snapshot, Timed
@@ -43,7 +52,6 @@ _BAD_KEPT = 20
 _EVENTS_MAX = 10_000
 _TIMED_MAX = 100_000
 _COUNTERS = (Kind.COUNTER, Kind.METER)
-_STATISTICS = (Kind.TIMER, Kind.HISTOGRAM, Kind.DISTRIBUTION)
 
 
 _GaugeChange = tuple[int, int, float, bool]
@@ -381,7 +389,7 @@ class Aggregator:
         for kind in kinds:
             row = self.series.find(kind, key)
             if row is not None and row not in self._own_rows:
-                if kind in _STATISTICS:
+                if kind in STATISTICS:
                     self.values.drop_row(row)
                 self._delete({row})
                 return True

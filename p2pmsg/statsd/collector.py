@@ -9,7 +9,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,12 +20,12 @@ from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import Dialect, find_dialect
 from p2pmsg.statsd.exact import ExactReceiver, StateFile
-from p2pmsg.statsd.flushing import Flushing
 from p2pmsg.statsd.listen import ListenEndpoint, parse_listen
 from p2pmsg.statsd.management import Management
 from p2pmsg.statsd.metric import BadLine
 from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.outputs.stream import StreamOutput
+from p2pmsg.statsd.snapshot import Snapshot
 from p2pmsg.statsd.sockets import Sockets
 from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.statsd.values import Binned
@@ -35,6 +36,108 @@ _log = logging.getLogger("p2pmsg")
 _BUFFER_BYTES = 8 * 2**20
 _DRAIN_S = 0.5
 _TICK_S = 0.2
+_THREAD_VALUES = 20_000
+"""Above so many values a thread sorts them; up to there it takes less than a millisecond."""
+_FAILURES_LOGGED = 3
+
+
+class Flushing:
+    """Passes snapshots to outputs, some rows a step."""
+
+    def __init__(self, outputs: Sequence[Output]) -> None:
+        self._outputs = outputs
+        self._steps: Iterator[None] | None = None
+        self._is_output_busy = False
+        self._asked: list[threading.Event] = []
+        self._waiting: list[threading.Event] = []
+        self._lock = threading.Lock()
+        self._abandoned = False
+        self.flushes = 0
+        self.failures: Counter[str] = Counter()
+        """Exceptions by output."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a flush or an output's own step (Prometheus's text) is under way."""
+        return self._steps is not None or self._is_output_busy
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether a flush was requested before the interval ends."""
+        return bool(self._asked)
+
+    def request(self) -> threading.Event:
+        """Request a flush; the event is set when every output has received it."""
+        event = threading.Event()
+        with self._lock:
+            if self._abandoned:
+                event.set()
+            else:
+                self._asked.append(event)
+        return event
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """Begin a flush; the previous one has ended."""
+        assert self._steps is None
+        with self._lock:
+            self._waiting, self._asked = self._asked, []
+        self._steps = self._make_steps(snapshot)
+
+    def step(self) -> None:
+        """Do some of the work."""
+        if self._steps is not None:
+            try:
+                next(self._steps)
+            except StopIteration:
+                self._steps = None
+                self.flushes += 1
+                for event in self._waiting:
+                    event.set()
+                self._waiting = []
+        busy = False
+        for output in self._outputs:
+            step: Callable[[], bool] | None = getattr(output, "step", None)
+            if step is not None:
+                busy = bool(self._call(output, step)) or busy
+        self._is_output_busy = busy
+
+    def finish(self) -> None:
+        """Do the rest of a flush."""
+        while self._steps is not None:
+            self.step()
+
+    def abandon(self) -> None:
+        """Release all callers of `request`: there are no more flushes."""
+        with self._lock:
+            self._abandoned = True
+            for event in self._asked + self._waiting:
+                event.set()
+            self._asked, self._waiting = [], []
+
+    def _make_steps(self, snapshot: Snapshot) -> Iterator[None]:
+        if snapshot.value_count > _THREAD_VALUES:
+            thread = threading.Thread(target=snapshot.prepare, name="statsd-sort", daemon=True)
+            thread.start()
+            while thread.is_alive():
+                thread.join(0.0005)
+                yield
+        for output in self._outputs:
+            self._call(output, output.begin, snapshot)
+        for rows in snapshot.rows():
+            for output in self._outputs:
+                self._call(output, output.write, rows)
+            yield
+        for output in self._outputs:
+            self._call(output, output.end, snapshot)
+
+    def _call(self, output: Output, call: Callable[..., object], *arguments: object) -> object:
+        try:
+            return call(*arguments)
+        except Exception:
+            self.failures[output.name] += 1
+            if self.failures[output.name] <= _FAILURES_LOGGED:
+                _log.exception("statsd: the output %s failed", output.name)
+            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Settings of the aggregation and of a collector, with the reason for each default."""
+"""Settings of the aggregation, with the reason for each default."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from p2pmsg.statsd.dialect import STRICT, Dialect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateConfig:
-    """How metrics are added up. `ConfigError` for a value out of its limits."""
+    """How metrics are added up. Raises `ConfigError` for a value out of its limits."""
 
     dialect: Dialect = STRICT
     """How lines are read."""
@@ -21,15 +21,15 @@ class AggregateConfig:
 
     percentiles: tuple[float, ...] = (90.0,)
     """Percentiles of timers, 0 to 100; below 0 for the top ones: -10 is the mean, sum and lower
-    bound of the uppermost tenth. 0 says something of timers with one value only, as with statsd.
+    bound of the uppermost tenth. 0 gives fields for timers with one value only, as with statsd.
     90 as with statsd."""
 
     histogram: tuple[tuple[str, tuple[float, ...]], ...] = ()
-    """Bins of timers, as in statsd: pairs of a part of a name and ascending upper bounds, of which
-    `inf` is one; the first pair that fits counts. None by default."""
+    """Bins of timers, as in statsd: pairs of a part of a name and ascending upper bounds (`inf` may
+    be one); the first pair whose part is in the name applies. None by default."""
 
     delete_counters: bool = False
-    """Whether a counter that was idle is left out, and forgotten, instead of sent as 0."""
+    """Whether a counter that was idle is forgotten instead of sent as 0."""
 
     delete_timers: bool = False
     """The same for timers, histograms and distributions."""
@@ -44,19 +44,19 @@ class AggregateConfig:
     """Flushes in which an idle gauge is still sent, with `delete_gauges`. 1 as with statsd."""
 
     names_max: int = 200_000
-    """How many names, with their tags, are kept; further ones are cut off, counted and named. Twice
-    what one collector usually sees, and some 100 MB."""
+    """How many names, with their tags, are kept; further ones are dropped, counted, and ten of them
+    named. Twice what one collector usually sees, and some 100 MB."""
 
     set_values_max: int = 1_000_000
-    """How many distinct values all sets hold together between two flushes; more are not counted,
-    and that is counted. Some 100 MB."""
+    """How many distinct values all sets together hold between two flushes; further ones are dropped
+    and counted. Some 100 MB."""
 
     values_max: int = 4_000_000
-    """How many values of timers are kept as they are between two flushes. Beyond it they are put
-    into the bins of a sketch (1 % off at most), count, sum and extremes staying exact. 48 MB."""
+    """How many values of timers are kept between two flushes. Beyond it they go into the bins of a
+    sketch (1 % off at most); count, sum and extremes stay exact. 48 MB."""
 
     prefix_stats: str = "statsd"
-    """Name of what the collector says about itself."""
+    """First part of the names of the collector's own metrics."""
 
     def __post_init__(self) -> None:
         of_kind("dialect", self.dialect, Dialect)

@@ -1,4 +1,4 @@
-"""Where servers that speak StatsD differ, each place by a name of its own."""
+"""The differences between StatsD servers, each as a setting."""
 
 from dataclasses import dataclass, replace
 
@@ -22,14 +22,14 @@ class Dialect:
     """How lines are read. The defaults are the strict reading of the documents."""
 
     name: str = "strict"
-    """For messages, and the key in `DIALECTS`."""
+    """The key in `DIALECTS`."""
     grammar: str = "sections"
-    """`sections`: DogStatsD's, which contains plain StatsD. `etsy`: statsd 0.9's own code, in which
-    each `value|type` after a colon is a metric of its own and the other fields do not matter."""
+    """`sections`: DogStatsD's, which contains plain StatsD. `etsy`: statsd 0.9's own, in which each
+    `value|type` after a colon is a metric of its own; the other settings of grammar are ignored."""
     tag_styles: frozenset[str] = frozenset({"dogstatsd"})
-    """Of `TAG_STYLES`. Only DogStatsD's is on: the others take characters away from names."""
+    """Of `TAG_STYLES`. Only DogStatsD's by default: the others take characters from names."""
     unknown_type: str = "reject"
-    """`counter` is what statsd makes of it."""
+    """`counter`: as in statsd."""
     bad_rate: str = "reject"
     """`ignore`: statsd_exporter and telegraf count the line as if the rate were 1."""
     rate_max: float = 1.0
@@ -41,19 +41,18 @@ class Dialect:
     empty_values: bool = False
     """Whether empty values in a pack are left out (gostatsd)."""
     type_case: bool = True
-    """Whether `C` is another type than `c` (not so in brubeck)."""
+    """Whether `C` differs from `c` (not in brubeck)."""
     clean_names: bool = False
-    """Spaces to `_`, `/` to `-`, other characters dropped, on the way in. Off: two names might
-    become one; outputs clean for themselves."""
+    """Whether names are cleaned on the way in: spaces to `_`, `/` to `-`, other characters dropped.
+    Off by default, since two names may become one; outputs clean names themselves."""
     strip_tag_marks: bool = False
     """Whether `#a,#b` is `#a,b` (statsd_exporter)."""
-
     tags_twice: str = "reject"
-    """Tags both in the name and after `|#`: `merge` puts them together (telegraf)."""
+    """Tags both in the name and after `|#`: `merge` takes both (telegraf)."""
     last_line: str = "take"
-    """A last line that no line feed ends, when a connection is ended: statsd's server drops it,
-    and here that is counted; the others take it. One of a connection that was cut off may lack its
-    end, so it is counted and dropped whatever is set here."""
+    """A last line without a line feed when the sender ends its connection. statsd's server drops
+    it (here that is counted); the others take it. If the connection was cut off, the line may lack
+    its end, and is always dropped and counted."""
 
     def __post_init__(self) -> None:
         for field, choices in _CHOICES.items():
@@ -75,19 +74,11 @@ DIALECTS = {
     for dialect in (
         STRICT,
         Dialect(
-            name="etsy",
-            grammar="etsy",
-            clean_names=True,
-            rate_max=float("inf"),
-            last_line="drop",
+            name="etsy", grammar="etsy", clean_names=True, rate_max=float("inf"), last_line="drop"
         ),
         replace(STRICT, name="dogstatsd", unknown_section="ignore"),
         replace(
-            STRICT,
-            name="gostatsd",
-            unknown_section="ignore",
-            empty_values=True,
-            clean_names=True,
+            STRICT, name="gostatsd", unknown_section="ignore", empty_values=True, clean_names=True
         ),
         replace(
             _LENIENT,
@@ -113,12 +104,7 @@ DIALECTS = {
 
 
 def find_dialect(dialect: "str | Dialect") -> Dialect:
-    """Return a dialect by its name, or the dialect itself.
-
-    Raises:
-        ConfigError: there is none of that name.
-
-    """
+    """Return a dialect by its name, or the dialect itself; raises `ConfigError` for other names."""
     if isinstance(dialect, Dialect):
         return dialect
     try:

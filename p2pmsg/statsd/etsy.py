@@ -1,9 +1,9 @@
-"""Lines as statsd 0.9's own code reads them.
+"""The grammar of statsd 0.9's own code.
 
-Each piece between colons is a metric of its own: `foo:1|c:320|ms` is two. Whatever follows the rate
-does not matter; a type that is not known is a counter; `|#` may stand anywhere and what comes after
-it is tags. Two differences remain: statsd ends with a TypeError at `@+0.5` and `@ 0.1`, and takes
-infinite values; both are bad lines here.
+Each piece between colons is a metric of its own: `foo:1|c:320|ms` is two. What follows the rate is
+ignored, an unknown type is a counter, and `|#` may stand anywhere before the tags. Two differences
+remain: statsd ends with a TypeError at `@+0.5` and `@ 0.1`, and takes infinite values; both are bad
+lines here.
 """
 
 import re
@@ -17,7 +17,7 @@ _SIGNED = re.compile(r"[-+]")
 
 
 def parse_line(line: bytes, dialect: Dialect) -> list[Item]:
-    """Return the metrics of a line and its bad pieces, in order."""
+    """Return the metrics and the bad pieces of a line, in order."""
     text = line.decode(errors="replace")
     head, *rest = text.split("|#")
     name, *pieces = head.split(":")

@@ -1,14 +1,14 @@
-"""Names in Graphite's tree, as statsd makes them: the legacy namespace and the new one.
+"""Paths in Graphite's tree as statsd makes them: the legacy namespace and the new one.
 
-A series with tags is `name;key=value;…`. Carbon refuses one whose key or value is empty, and so
-each flush of it; statsd sends such ones. Here a tag without a value is `key=true`, as telegraf has
-it, a value of which no character is allowed is `_`; a tag without a key is left out and counted,
-and so is one called `name`, since carbon puts the path's own name there. Of several values of one
-key carbon would keep the last one: they are joined by commas.
+A metric with tags is `name;key=value;…`. Carbon refuses a path with an empty key or value, although
+statsd sends such paths. Here a tag without a value is `key=true`, as in telegraf; a value of which
+no character is allowed is `_`; a tag without a key is left out and counted, and so is one called
+`name`, which carbon would replace by the path's own name. Carbon would keep only the last of
+several values of one key: they are joined by commas.
 
-Two metrics whose names differ in characters only that Graphite does not take have one path, and so
-have a timer and a histogram of one name. Carbon would keep whichever comes last: here the second
-one of a flush is left out and counted.
+Two metrics whose names differ only in characters that Graphite does not accept have one path, and
+so have a timer and a histogram of one name. Carbon would keep the last one: here the second one of
+a flush is left out and counted.
 """
 
 import re
@@ -42,7 +42,7 @@ class GraphiteNames:
     global_suffix: str = ""
     """Last part of every path, such as the host's name."""
     flush_counts: bool = True
-    """Whether counters are sent as they are, besides their rate."""
+    """Whether counters are sent as counts, and not as rates only."""
     timer_metrics: tuple[str, ...] = ()
     """Which fields of timers are sent, as statsd's `calculatedTimerMetrics`: `count`, `median`,
     `histogram` …, and `upper_percent` for `upper_90` and `upper_top10` alike. Default: all."""
@@ -58,12 +58,12 @@ class GraphiteNames:
         refused: Counter[str] | None = None,
         taken: set[int] | None = None,
     ) -> Iterator[tuple[str, float]]:
-        """Give path and value of each field of a row.
+        """Yield path and value of each field of a row.
 
         Args:
-            row: a row.
-            refused: where `tags` that cannot be sent, and `names` that another has, are counted.
-            taken: which places the rows before have, as hashes; one flush's. Default: none has any.
+            row: the row.
+            refused: counts `tags` that cannot be sent and `names` whose path another metric has.
+            taken: hashes of the paths of this flush's earlier rows. Default: not checked.
 
         """
         refused = Counter() if refused is None else refused
@@ -123,13 +123,13 @@ _TIMER_FIELDS = (
 _FRACTION = re.compile(r"(?:count|mean|upper|lower|sum|sum_squares)_(?:top)?[0-9]+_percent")
 """What statsd makes of `upper_99_9`: it replaces the last number only."""
 _SPACES = {Kind.COUNTER: "c", Kind.METER: "c", Kind.GAUGE: "g", Kind.SET: "s"}
-"""Which kinds have places of their own; all others are timers."""
+"""Kinds that have a path space of their own; all others share the timers'."""
 
 
 def _clean(row: Row, refused: Counter[str]) -> tuple[str, str]:
-    """Return a name and `;key=value…`, of characters that Graphite takes.
+    """Return a name and `;key=value…`, in characters that Graphite accepts.
 
-    Tags that the name holds already (Graphite's own style) stay in their order.
+    Tags within the name (Graphite's own style) keep their order.
     """
     name, *own = row.name.split(";")
     tags = own + [tag.replace(":", "=", 1).replace(";", "_") for tag in row.tags]

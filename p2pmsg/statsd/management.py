@@ -1,7 +1,8 @@
-"""The management port (8126) of statsd: what it answers, to the character. Pure.
+"""statsd's management port (8126): commands and answers, equal to statsd's to the character. Pure.
 
 As in statsd, what arrives at once is one command, whether or not a line feed ends it; two in one
-segment are an error.
+segment are an error. Numbers and objects are written as Node's `util.inspect` writes them, since
+scripts in the field read them.
 """
 
 import math
@@ -9,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from p2pmsg.statsd.aggregate import Aggregator
-from p2pmsg.statsd.metric import Kind
+from p2pmsg.statsd.metric import STATISTICS, Kind
 from p2pmsg.statsd.numbers import number_text
 
 _HELP = (
@@ -19,7 +20,7 @@ _HELP = (
 _END = "END\n\n"
 _DELETES: dict[str, tuple[Kind, ...]] = {
     "delcounters": (Kind.COUNTER,),
-    "deltimers": (Kind.TIMER, Kind.HISTOGRAM, Kind.DISTRIBUTION),
+    "deltimers": STATISTICS,
     "delgauges": (Kind.GAUGE,),
 }
 _IDENTIFIER = re.compile(r"[a-zA-Z_][a-zA-Z_0-9]*")
@@ -27,17 +28,17 @@ _BREAK_LENGTH = 80
 _ITEMS_MAX = 100
 _INDENT = 2
 QUIT = None
-"""What `answer` returns where the connection is to be closed."""
+"""Returned by `answer` to close the connection."""
 
 
 class Management:
     """Answers commands.
 
     Args:
-        aggregator: what is shown and deleted.
+        aggregator: holds the metrics that are shown and deleted.
         started_s: when the collector was started, seconds since the epoch.
-        statuses: gives (output, what, number) of each output; a name that begins with `last_` is a
-            time, and shown as seconds since then.
+        statuses: returns (output, name, number) of each output; a number whose name begins with
+            `last_` is a time, and is shown as the seconds since then.
         config: settings to show, as (name, value).
 
     """
@@ -108,10 +109,10 @@ class Management:
     def _show_timers(self) -> str:
         aggregator = self._aggregator
         aggregator.settle()
-        rows = aggregator.series.rows_of(*_DELETES["deltimers"])
-        rows_there, values, _ = aggregator.values.columns()
+        rows = aggregator.series.rows_of(*STATISTICS)
+        rows_of_values, values, _ = aggregator.values.columns()
         by_row: dict[int, list[float]] = {}
-        for row, value in zip(rows_there.tolist(), values.tolist(), strict=True):
+        for row, value in zip(rows_of_values.tolist(), values.tolist(), strict=True):
             by_row.setdefault(row, []).append(value)
         entries = [(aggregator.series.key(row), by_row.get(row, [])) for row in rows]
         return f"{object_text(entries)}\n{_END}"

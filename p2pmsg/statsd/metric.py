@@ -12,15 +12,19 @@ class Kind(StrEnum):
     GAUGE = "g"
     """The last value stays."""
     TIMER = "ms"
-    """Values in milliseconds, of which statistics are made."""
+    """Values in milliseconds, whose statistics are flushed."""
     HISTOGRAM = "h"
     """As a timer, without a unit."""
     DISTRIBUTION = "d"
-    """As a histogram, kept as a sketch, so that those of several collectors add up."""
+    """As a histogram, flushed with a sketch, so that several collectors' can be merged."""
     SET = "s"
     """Distinct values are counted."""
     METER = "m"
     """Added up as a counter; an old name for one."""
+
+
+STATISTICS = (Kind.TIMER, Kind.HISTOGRAM, Kind.DISTRIBUTION)
+"""Kinds whose values are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class Metric:
         name: as sent, or as the dialect cleans it.
         values: numbers, or text for a set; several where the line packs them (DogStatsD 1.1).
         tags: in the order sent, each `key:value` or `key`.
-        rate: the sample rate, 0 < rate; each value stands for 1 / rate of them.
+        rate: the sample rate, above 0; each value stands for 1 / rate values.
         relative: for a gauge, by value: whether it is added to what was there.
         timestamp_s: seconds since the epoch (DogStatsD 1.3), or None.
         container: the container's id (DogStatsD 1.2), or "".
@@ -85,7 +89,7 @@ class ServiceCheck:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line, or a part of one, that is no metric, and why: one of `REASONS`."""
+    """A line, or a part of one, that is no item; `reason` is one of `REASONS`."""
 
     reason: str
     text: str
@@ -120,7 +124,7 @@ REASONS = {
 
 
 class LineError(ValueError):
-    """Raised within the parser, which turns it into a `BadLine`."""
+    """Raised inside the parser, which turns it into a `BadLine`."""
 
     def __init__(self, reason: str) -> None:
         assert reason in REASONS, reason

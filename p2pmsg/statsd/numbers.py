@@ -1,7 +1,7 @@
-"""Numbers as StatsD and as JavaScript read them, and names as statsd cleans them.
+"""Numbers as StatsD and JavaScript read and write them, and names as statsd cleans them.
 
-Python's own `float` takes `1_000`, `nan`, `infinity`, digits of any script and blanks around; none
-of them is a number here.
+Python's own `float` accepts `1_000`, `nan`, `infinity`, digits of any script and surrounding
+blanks; none of them is a number here.
 """
 
 import math
@@ -17,28 +17,19 @@ _SPACES = " \t\n\v\f\r\xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(
 )
 """What ECMAScript calls white space and line terminators."""
 _SPACE_RUN = re.compile(f"[{re.escape(_SPACES)}]+")
+_NOT_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 _DROPPED = re.compile(r"[^a-zA-Z_\-0-9.;=]")
 
 
 def decimal(text: str) -> float:
-    """Return the number that `text` is.
-
-    Raises:
-        LineError: it is none, or not finite as a float.
-
-    """
+    """Parse a decimal number; `LineError` if it is none, or not finite as a float."""
     if not _DECIMAL.fullmatch(text):
         raise LineError("bad_number" if text else "no_value")
     return _finite(float(text))
 
 
 def javascript_number(text: str) -> float:
-    """Return `Number(text)`; where that is NaN or infinite, raise.
-
-    Raises:
-        LineError: NaN, or not finite; statsd takes `Infinity`, we do not.
-
-    """
+    """Return JavaScript's `Number(text)`; `LineError` if it is NaN or, unlike statsd, infinite."""
     text = text.strip(_SPACES)
     if not text:
         return 0.0
@@ -90,6 +81,3 @@ def clean_label(name: str) -> str:
     """Return a name as Prometheus allows it for labels: letters, digits and underscores."""
     cleaned = _NOT_LABEL.sub("_", name)
     return f"_{cleaned}" if cleaned[:1].isdigit() else cleaned
-
-
-_NOT_LABEL = re.compile(r"[^a-zA-Z0-9_]")

@@ -8,12 +8,20 @@ from typing import Any
 
 from p2pmsg.statsd import etsy
 from p2pmsg.statsd.dialect import Dialect
-from p2pmsg.statsd.metric import BadLine, Event, Item, Kind, LineError, Metric, ServiceCheck
+from p2pmsg.statsd.metric import (
+    STATISTICS,
+    BadLine,
+    Event,
+    Item,
+    Kind,
+    LineError,
+    Metric,
+    ServiceCheck,
+)
 from p2pmsg.statsd.numbers import clean_name, decimal
 
 LINE_BYTES_MAX = 65_536
 """No datagram holds a longer line; over TCP it bounds what is kept of a line that never ends."""
-_STATISTICS = (Kind.TIMER, Kind.HISTOGRAM, Kind.DISTRIBUTION)
 _KINDS = {kind.value: kind for kind in Kind}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _RATE = re.compile(r"[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?")
@@ -100,7 +108,7 @@ def _parse_values(
         parts = [part for part in parts if part]
     if len(parts) > 1 and (
         dialect.packed_values == "none"
-        or (dialect.packed_values == "statistics" and kind not in _STATISTICS)
+        or (dialect.packed_values == "statistics" and kind not in STATISTICS)
     ):
         raise LineError("packed_values")
     values = tuple(map(decimal, parts))

@@ -1,4 +1,4 @@
-"""The names that are kept: each (kind, name, tags) has a row, up to a bound."""
+"""Rows of arrays for the names that are kept: one for each (kind, name, tags), up to a bound."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from p2pmsg.statsd.metric import Kind
 
 _ROWS_MIN = 256
 CUT_NAMES_MAX = 10
-"""Names cut off that are kept, to tell which."""
+"""How many of the names that were cut off are kept for the report."""
 
 
 class Series:
@@ -14,10 +14,10 @@ class Series:
 
     Attributes:
         totals: a counter's sum, a gauge's value, a statistic's weighted count.
-        seen: number of the flush interval in which a row was last added to.
+        seen: number of the flush interval in which a row last changed.
         kinds: the kind's letter by row, 0 where a row is free.
-        cut_count: how many metrics were not taken, since their names were too many.
-        cut_names: some of those names.
+        cut_count: how many metrics were dropped because there were too many names.
+        cut_names: the first of those names.
 
     """
 
@@ -42,7 +42,7 @@ class Series:
 
     @property
     def row_count(self) -> int:
-        """How many rows are in use or free; arrays are meaningful up to there."""
+        """How many rows are in use or free; arrays are valid up to there."""
         return len(self._marked)
 
     def key(self, row: int) -> str:
@@ -52,15 +52,15 @@ class Series:
         return marked[1:]
 
     def marked_keys(self) -> list[str | None]:
-        """Return a copy of all keys, each with a letter of its kind before it; None where free."""
+        """Return all keys by row, each after the letter of its kind; None where a row is free."""
         return self._marked.copy()
 
     def find(self, kind: Kind, key: str) -> int | None:
-        """Return a row that is there."""
+        """Return the row of a kind and key, or None."""
         return self._index.get(_KIND_MARKS[kind] + key)
 
     def own_row(self, kind: Kind, key: str) -> int:
-        """Return the row of something about the collector itself, which has room of its own."""
+        """Return the row of a metric of the collector's own; `names_max` does not count it."""
         row = self.find(kind, key)
         if row is None:
             self.names_max += 1
@@ -68,7 +68,7 @@ class Series:
         return row
 
     def row(self, kind: Kind, key: str) -> int:
-        """Return the row of a kind and key, made if there is room, else -1."""
+        """Return the row of a kind and key, made if it is new; -1 if there are too many names."""
         marked = _KIND_MARKS[kind] + key
         row = self._index.get(marked)
         if row is not None:
@@ -110,7 +110,7 @@ class Series:
         self._free.append(row)
 
     def rows_of(self, *kinds: Kind) -> list[int]:
-        """Return the rows of some kinds, in the order in which they were made."""
+        """Return the rows of some kinds, ascending."""
         wanted = [ord(_KIND_MARKS[kind]) for kind in kinds]
         return np.flatnonzero(np.isin(self.kinds[: self.row_count], wanted)).tolist()
 

@@ -1,4 +1,4 @@
-"""What a flush hands to the outputs: all of one interval, as rows that are made in parts."""
+"""A flush: all metrics of one interval, as rows that are made some at a time."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,11 +16,10 @@ from p2pmsg.statsd.values import Binned, Values, bin_values, bins_object, sketch
 
 CHUNK_ROWS = 32
 """Rows made at a time: with all outputs a millisecond, so that reading goes on in between."""
-_STATISTIC_MARKS = {"t", "h", "d"}
 
 
 class Timed(NamedTuple):
-    """A metric that names its own time."""
+    """A metric that was sent with its own timestamp."""
 
     kind: Kind
     key: str
@@ -34,9 +33,9 @@ class Row:
     Attributes:
         kind: its type; meters are counters.
         key: name and tags together.
-        fields: counters `count` and `rate` (a second), and `total` where they are exact; gauges
-            `value`, sets `count`, the others what `AggregateConfig.percentiles` and `histogram`
-            ask for.
+        fields: of a counter `count` and `rate` (a second), and `total` if it is exact; of a gauge
+            `value`, of a set `count`; of the others what `AggregateConfig.percentiles` and
+            `histogram` ask for.
         timestamp_s: seconds since the epoch; the flush's, or the one that was sent.
         sketch: of a distribution, see `p2pmsg.statsd.read_sketch`; else None.
 
@@ -60,7 +59,7 @@ class Row:
 
 
 class Snapshot:
-    """One interval.
+    """The metrics of one interval.
 
     Attributes:
         timestamp_s: when it was taken, seconds since the epoch.
@@ -102,37 +101,34 @@ class Snapshot:
         return len(self._values) if not self._values.is_binning else self.config.values_max
 
     def __len__(self) -> int:
-        """How many metrics there are, without those that name their own time."""
+        """How many metrics there are, without those that have their own timestamp."""
         return int(np.count_nonzero(self._kinds))
 
     def prepare(self) -> None:
         """Sort the values of timers. numpy does it without Python's lock, so a thread may."""
         with np.errstate(over="ignore", invalid="ignore"):
-            self._prepare()
-
-    def _prepare(self) -> None:
-        rows, values, weights = self._values.columns()
-        binned = self._values.binned
-        if binned is not None and len(rows):
-            binned = binned.merged(bin_values(rows, values, weights))
-        if binned is not None:
-            rows, values = rows[:0], values[:0]
-        self._binned = binned
-        self._statistics = Statistics(rows, values, self.config.percentiles)
+            rows, values, weights = self._values.columns()
+            binned = self._values.binned
+            if binned is not None:
+                if len(rows):
+                    binned = binned.merged(bin_values(rows, values, weights))
+                rows, values = rows[:0], values[:0]
+            self._binned = binned
+            self._statistics = Statistics(rows, values, self.config.percentiles)
 
     def rows(self) -> Iterator[list[Row]]:
-        """Give all rows, some at a time: counters, statistics, gauges, sets, those with times."""
+        """Yield rows, some at a time: counters, statistics, gauges, sets, those with timestamps."""
         if self._statistics is None:
             self.prepare()
-        yield from self._simple("c")
-        yield from self._statistic_rows()
-        yield from self._simple("g")
-        yield from self._simple("s")
-        timed = list(self._timed.items())
-        for start in range(0, len(timed), CHUNK_ROWS):
+        assert self._statistics is not None
+        yield from self._simple_rows("c")
+        yield from self._statistic_rows(self._statistics)
+        yield from self._simple_rows("g")
+        yield from self._simple_rows("s")
+        for timed in _chunks(list(self._timed.items())):
             yield [
                 Row(key.kind, key.key, self._fields(key.kind, value), key.timestamp_s)
-                for key, value in timed[start : start + CHUNK_ROWS]
+                for key, value in timed
             ]
 
     def _key(self, row: int) -> str:
@@ -145,11 +141,9 @@ class Snapshot:
             return {"value": value}
         return {"rate": value / self.interval_s, "count": value}
 
-    def _simple(self, mark: str) -> Iterator[list[Row]]:
+    def _simple_rows(self, mark: str) -> Iterator[list[Row]]:
         kind = KIND_OF_MARK[ord(mark)]
-        found = np.flatnonzero(self._kinds == ord(mark))
-        for start in range(0, len(found), CHUNK_ROWS):
-            part = found[start : start + CHUNK_ROWS]
+        for part in _chunks(np.flatnonzero(self._kinds == ord(mark))):
             totals = self._totals[part].tolist()
             rows = []
             for row, total in zip(part.tolist(), totals, strict=True):
@@ -163,24 +157,20 @@ class Snapshot:
                 rows.append(Row(kind, key, fields, self.timestamp_s))
             yield rows
 
-    def _statistic_rows(self) -> Iterator[list[Row]]:
-        statistics = self._statistics
-        assert statistics is not None
+    def _statistic_rows(self, statistics: Statistics) -> Iterator[list[Row]]:
         done = np.zeros(len(self._kinds), np.bool_)
         done[statistics.rows] = True
-        for start in range(0, len(statistics.rows), CHUNK_ROWS):
-            some = statistics.rows[start : start + CHUNK_ROWS]
-            fields = statistics.fields(start, start + CHUNK_ROWS)
+        for indexes in _chunks(range(len(statistics.rows))):
+            fields = statistics.fields(indexes.start, indexes.stop)
             yield [
-                self._statistic(row, found, start + index)
-                for index, (row, found) in enumerate(zip(some, fields, strict=True))
+                self._statistic_row(statistics.rows[index], found, index)
+                for index, found in zip(indexes, fields, strict=True)
             ]
         if self._binned is not None:
             yield from self._sketched_rows(self._binned, done)
-        is_statistic = np.isin(self._kinds, [ord(mark) for mark in _STATISTIC_MARKS])
-        idle = np.flatnonzero(is_statistic & ~done).tolist()
-        for start in range(0, len(idle), CHUNK_ROWS):
-            yield [self._statistic(row, {}, -1) for row in idle[start : start + CHUNK_ROWS]]
+        is_statistic = np.isin(self._kinds, list(map(ord, "thd")))
+        for idle in _chunks(np.flatnonzero(is_statistic & ~done).tolist()):
+            yield [self._statistic_row(row, {}, -1) for row in idle]
 
     def _sketched_rows(self, binned: Binned, done: Flags) -> Iterator[list[Row]]:
         found, firsts = np.unique(binned.rows, return_index=True)
@@ -191,14 +181,14 @@ class Snapshot:
             done[row] = True
             weights = binned.weights[part]
             fields = sketched_fields(binned, row, bins[part].tolist(), weights, percentiles)
-            made = self._statistic(row, fields, -1)
+            made = self._statistic_row(row, fields, -1)
             if made.kind is Kind.DISTRIBUTION:
                 _, total, _, least, most = binned.exact[:, row].tolist()
                 sketch = bins_object(bins[part], weights, total, least, most)
                 made = replace(made, sketch=sketch)
             yield [made]
 
-    def _statistic(self, row: int, fields: Fields, index: int) -> Row:
+    def _statistic_row(self, row: int, fields: Fields, index: int) -> Row:
         key = self._key(row)
         count = float(self._totals[row])
         fields["count"], fields["count_ps"] = count, count / self.interval_s
@@ -215,7 +205,7 @@ class Snapshot:
         return Row(kind, key, fields, self.timestamp_s, sketch)
 
     def sketch(self, kind: Kind, key: str) -> DDSketch | None:
-        """Return the values of one metric as a sketch, to be merged with other collectors'."""
+        """Return the values of one metric as a sketch, to merge with other collectors'."""
         mark = next(number for number, found in KIND_OF_MARK.items() if found is kind)
         found = np.flatnonzero(self._kinds == mark).tolist()
         row = next((row for row in found if self._key(row) == key), None)
@@ -229,3 +219,8 @@ class Snapshot:
         if self._values.binned is not None:
             binned = binned.merged(self._values.binned)
         return binned.sketch(row) if len(binned.codes) else None
+
+
+def _chunks(items: Any) -> Iterator[Any]:
+    for start in range(0, len(items), CHUNK_ROWS):
+        yield items[start : start + CHUNK_ROWS]

@@ -1,4 +1,4 @@
-"""What timers say: count, sum, mean, percentiles … as statsd has them, for all rows at once."""
+"""Statistics of timers as in statsd (sum, mean, percentiles …), for all rows at once."""
 
 import math
 from collections.abc import Sequence
@@ -16,23 +16,6 @@ def percentile_name(percentile: float) -> str:
     return f"{percentile or 0:.15g}".replace(".", "_", 1).replace("-", "top", 1)
 
 
-def group(rows: Places, values: Floats) -> tuple[Places, Places, Floats]:
-    """Return the rows that have values, where each one's begin, and the values, sorted in each.
-
-    The ends are the next one's beginning; there is one beginning more than there are rows.
-    """
-    # Two sorts of plain 64-bit numbers, which processors do eight at a time, and no sort by two
-    # columns: first by value, then by row and rank.
-    by_value = np.argsort(values)
-    codes = rows[by_value].astype(np.int64) << 32
-    codes |= np.arange(len(rows), dtype=np.int64)
-    codes.sort()
-    ordered = values[by_value[codes & 0xFFFFFFFF]]
-    numbers = codes >> 32
-    firsts = np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
-    return numbers[firsts], np.append(firsts, len(numbers)), ordered
-
-
 class Statistics:
     """Statistics of exact values.
 
@@ -44,14 +27,23 @@ class Statistics:
     """
 
     def __init__(self, rows: Places, values: Floats, percentiles: Sequence[float]) -> None:
+        self.rows: list[int] = []
         if not len(rows):
-            self.rows: list[int] = []
             return
-        found, firsts, ordered = group(rows, values)
-        self.rows = found.tolist()
+        # Two sorts of plain 64-bit numbers, which processors do eight at a time, and no sort by two
+        # columns: first by value, then by row and rank.
+        by_value = np.argsort(values)
+        codes = rows[by_value].astype(np.int64) << 32
+        codes |= np.arange(len(rows), dtype=np.int64)
+        codes.sort()
+        ordered = values[by_value[codes & 0xFFFFFFFF]]
+        numbers = codes >> 32
+        starts = np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
+        ends = np.append(starts[1:], len(numbers))
+        counts = ends - starts
+        self.rows = numbers[starts].tolist()
         self._ordered = ordered
-        self._starts = firsts.tolist()
-        starts, counts = firsts[:-1], np.diff(firsts)
+        self._starts, self._ends = starts.tolist(), ends.tolist()
         padded = np.append(ordered, 0.0)
         squares = padded * padded
         columns: dict[str, Floats] = {}
@@ -62,7 +54,7 @@ class Statistics:
         offsets = ordered - np.repeat(means, counts)
         middles = starts + counts // 2
         columns["std"] = np.sqrt(np.add.reduceat(offsets * offsets, starts) / counts)
-        columns["upper"] = ordered[firsts[1:] - 1]
+        columns["upper"] = ordered[ends - 1]
         columns["lower"] = ordered[starts]
         columns["sum"] = sums
         columns["sum_squares"] = np.add.reduceat(squares[:-1], starts)
@@ -76,7 +68,7 @@ class Statistics:
         self._table = np.column_stack(list(columns.values()))
 
     def fields(self, start: int, stop: int) -> list[Fields]:
-        """Return the fields of some of `rows`."""
+        """Return the fields of `rows[start:stop]`."""
         names = self._names
         return [
             {name: value for name, value in zip(names, line, strict=True) if value == value}
@@ -84,12 +76,12 @@ class Statistics:
         ]
 
     def values(self, index: int) -> Floats:
-        """Return the values of one of `rows`, sorted."""
-        found: Floats = self._ordered[self._starts[index] : self._starts[index + 1]]
+        """Return the sorted values of `rows[index]`."""
+        found: Floats = self._ordered[self._starts[index] : self._ends[index]]
         return found
 
     def histogram(self, index: int, bounds: tuple[float, ...]) -> Fields:
-        """Count the values of one of `rows` below each bound and not below the one before."""
+        """Count the values of `rows[index]` below each bound and not below the bound before."""
         values = self.values(index)
         below = [
             len(values) if math.isinf(bound) else int(np.searchsorted(values, bound))
@@ -111,7 +103,7 @@ def _percentile(
     values: Floats,
     squares: Floats,
 ) -> None:
-    """Add the columns of one percentile; NaN where too few values came for one to be within."""
+    """Add the columns of one percentile; NaN where it would have no value."""
     name = percentile_name(percentile)
     within = np.floor(abs(percentile) / 100 * counts + 0.5).astype(np.int64)
     within = np.where(counts == 1, 1, np.minimum(within, counts))
@@ -133,7 +125,7 @@ def _percentile(
 def sketched_fields(
     binned: Binned, row: int, bins: list[int], weights: Floats, percentiles: Sequence[float]
 ) -> Fields:
-    """Return the fields of a row whose values are in bins: what is not exact is 1 % off at most."""
+    """Return the fields of a row whose values are in bins; median and percentiles are 1 % off."""
     count, total, squares, least, most = binned.exact[:, row].tolist()
     mean = total / count
     ranks = np.cumsum(weights)

@@ -15,12 +15,11 @@ from typing import Any
 
 import msgspec
 
-from p2pmsg.statsd.metric import Kind, Metric, split_key
+from p2pmsg.statsd.metric import STATISTICS, Kind, Metric, split_key
 
 TOPIC = "metrics.deltas"
 VERSION = 1
 """Of the format of deltas, as `p2pmsg.metrics` writes them."""
-STATISTICS = ("ms", "h", "d")
 SESSIONS_MAX = 65_536
 """Sessions remembered; beyond it those that were silent longest are forgotten."""
 LOSSES_MAX = 1_000
@@ -325,7 +324,7 @@ def _read(value: Any) -> list[_Delta]:
         found.append(_Delta(Kind.GAUGE, key, (number,), (base is None,)))
     for kind in STATISTICS:
         for key, values in value.get(kind, {}).items():
-            found.append(_Delta(Kind(kind), key, tuple(map(_number, values))))
+            found.append(_Delta(kind, key, tuple(map(_number, values))))
     for key, texts in value.get("s", {}).items():
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise TypeError("no list of texts")

@@ -1,8 +1,8 @@
-"""The values of timers, histograms and distributions between two flushes, and their sketch.
+"""The values of timers, histograms and distributions between two flushes, and their sketches.
 
 The sketch is DDSketch with a relative error of 1 % (Masson, Rim, Lee, "DDSketch: a fast and
-fully-mergeable quantile sketch", VLDB 2019), kept by columns: (row, bin) and a weight. Bins are
-those of the package ddsketch, so that sketches of several collectors add up.
+fully-mergeable quantile sketch", VLDB 2019), kept as columns: (row, bin) and a weight. Bins are
+those of the package ddsketch, so that sketches of several collectors can be merged.
 """
 
 import math
@@ -26,11 +26,11 @@ _LEAST = _MAPPING.min_possible
 
 
 Defer = Callable[[Callable[[], "Binned"]], Callable[[], "Binned"]]
-"""Starts some work; what it returns waits for the result."""
+"""Starts some work and returns a function that waits for its result."""
 
 
 def at_once(work: "Callable[[], Binned]") -> "Callable[[], Binned]":
-    """Do the work now."""
+    """Do the work now; a `Defer`."""
     result = work()
     return lambda: result
 
@@ -39,9 +39,9 @@ class Values:
     """Values by row; pure.
 
     Args:
-        values_max: above so many, they are put into bins.
-        defer: who does that; four million values take a third of a second, and numpy lets other
-            threads run meanwhile. Default: the caller, at once.
+        values_max: beyond it, values are put into bins.
+        defer: how to run that. Four million values take a third of a second, and numpy lets other
+            threads run meanwhile. Default: at once.
 
     """
 
@@ -49,68 +49,54 @@ class Values:
         self._values_max = values_max
         self._defer = defer
         self._work: Callable[[], Binned] | None = None
-        self._rows: list[Places] = []
-        self._values: list[Floats] = []
-        self._weights: list[Floats | None] = []
+        self._parts: list[tuple[Places, Floats, Floats | None]] = []
         self._count = 0
         self._binned: Binned | None = None
 
     @property
     def binned(self) -> "Binned | None":
-        """What is in bins; None where all values are kept as they are."""
-        self._wait()
-        return self._binned
-
-    def _wait(self) -> None:
-        """Take in the work before, so that there is one at most."""
+        """What is in bins; None while all values are kept."""
         if self._work is not None:
             made, self._work = self._work(), None
             self._binned = made if self._binned is None else self._binned.merged(made)
+        return self._binned
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def is_binning(self) -> bool:
-        """Whether somebody is at work."""
+        """Whether values are being put into bins now."""
         return self._work is not None
 
     def add(self, rows: Places, values: Floats, weights: Floats | None) -> None:
         """Add values, each with its row; `weights` are 1 / rate, None where all are 1."""
-        self._rows.append(rows)
-        self._values.append(values)
-        self._weights.append(weights)
+        self._parts.append((rows, values, weights))
         self._count += len(rows)
         if self._count > self._values_max:
-            self._compact()
-
-    def _compact(self) -> None:
-        self._wait()
-        columns = self.columns()
-        self._work = self._defer(lambda: bin_values(*columns))
-        self._rows, self._values, self._weights, self._count = [], [], [], 0
+            _ = self.binned  # waits for the work before, so that there is one at most
+            columns = self.columns()
+            self._work = self._defer(lambda: bin_values(*columns))
+            self._parts, self._count = [], 0
 
     def columns(self) -> tuple[Places, Floats, Floats | None]:
-        """Return rows, values and weights of what is kept as it is."""
-        if not self._rows:
+        """Return rows, values and weights of the values that are not in bins."""
+        if not self._parts:
             return np.zeros(0, np.int32), np.zeros(0), None
-        weights = None
-        if any(part is not None for part in self._weights):
-            weights = np.concatenate(
-                [
-                    np.ones(len(rows)) if part is None else part
-                    for rows, part in zip(self._rows, self._weights, strict=True)
-                ]
+        rows, values, weights = zip(*self._parts, strict=True)
+        joined = None
+        if any(part is not None for part in weights):
+            joined = np.concatenate(
+                [np.ones(len(row)) if part is None else part for row, _, part in self._parts]
             )
-        return np.concatenate(self._rows), np.concatenate(self._values), weights
+        return np.concatenate(rows), np.concatenate(values), joined
 
     def drop_row(self, row: int) -> None:
         """Forget the values of one row."""
         rows, values, weights = self.columns()
         kept = rows != row
-        self._rows, self._values = [rows[kept]], [values[kept]]
-        self._weights = [None if weights is None else weights[kept]]
-        self._count = len(self._rows[0])
+        self._parts = [(rows[kept], values[kept], None if weights is None else weights[kept])]
+        self._count = len(self._parts[0][0])
         binned = self.binned
         if binned is not None:
             found = binned.rows != row
@@ -120,7 +106,7 @@ class Values:
 
 
 class Binned:
-    """Weights by (row, bin), and what stays exact: count, sum, sum of squares, extremes by row."""
+    """Weights by (row, bin); by row, exact count, sum, sum of squares, least and greatest value."""
 
     def __init__(self, codes: Words, weights: Floats, exact: Floats) -> None:
         self.codes = codes
@@ -147,7 +133,7 @@ class Binned:
         return Binned(*_sum_by(codes, weights), exact)
 
     def sketch(self, row: int) -> DDSketch:
-        """Return one row as the package's sketch, to send and to merge elsewhere."""
+        """Return one row as a `DDSketch`, to merge with others."""
         found = self.rows == row
         return make_sketch(self.bins[found], self.weights[found], self.exact[:, row])
 
@@ -170,7 +156,7 @@ def _sum_by(codes: Words, weights: Floats | None) -> tuple[Words, Floats]:
 
 
 def find_bins(values: Floats) -> Places:
-    """Return the bin of each value, in the order of the values: below zero, zero, above zero."""
+    """Return the bin of each value; bins are ordered as values are: negative, zero, positive."""
     sizes = np.abs(values)
     tiny = sizes < _LEAST
     keys = np.ceil(np.log(np.where(tiny, 1.0, sizes)) / _GAMMA_LOG).astype(np.int64) + (1 << 19)
@@ -178,7 +164,7 @@ def find_bins(values: Floats) -> Places:
 
 
 def bin_value(number: int) -> float:
-    """Return the value that stands for a bin."""
+    """Return the value that represents a bin."""
     if number == _ZERO_BIN:
         return 0.0
     key = abs(number - _ZERO_BIN) - (1 << 19)
@@ -200,7 +186,7 @@ def bin_values(rows: Places, values: Floats, weights: Floats | None) -> Binned:
 
 
 def make_sketch(bins: Places, weights: Floats, exact: Floats) -> DDSketch:
-    """Return bins as the package's sketch; `exact` is count, sum, squares, least and most."""
+    """Return bins as a `DDSketch`; `exact` is count, sum, sum of squares, least and greatest."""
     sketch = DDSketch(RELATIVE_ERROR)
     for number, weight in zip(bins.tolist(), weights.tolist(), strict=True):
         if number == _ZERO_BIN:
@@ -214,7 +200,7 @@ def make_sketch(bins: Places, weights: Floats, exact: Floats) -> DDSketch:
 
 
 def sketch_object(values: Floats, weight: float) -> dict[str, Any]:
-    """Return the sketch of sorted values as an object for JSON; each counts `weight` times."""
+    """Return the sketch of sorted values, each counted `weight` times, as an object for JSON."""
     bins, counts = np.unique(find_bins(values), return_counts=True)
     total = float(values.sum()) * weight
     weights = counts.astype(np.float64) * weight
@@ -224,7 +210,7 @@ def sketch_object(values: Floats, weight: float) -> dict[str, Any]:
 def bins_object(
     bins: Places, weights: Floats, total: float, least: float, most: float
 ) -> dict[str, Any]:
-    """Return bins as an object for JSON: each with its weight; 0 holds what is next to zero."""
+    """Return bins with their weights as an object for JSON; bin 0 holds values next to zero."""
     pairs = zip(bins.tolist(), weights.tolist(), strict=True)
     return {
         "relative_error": RELATIVE_ERROR,
@@ -236,10 +222,10 @@ def bins_object(
 
 
 def read_sketch(found: dict[str, Any]) -> DDSketch:
-    """Return the package's sketch of what `sketch_object` made, to be merged with others.
+    """Return the `sketch` of a distribution in the stream as a `DDSketch`, to merge with others.
 
     Raises:
-        ConfigError: it is something else, or of another relative error.
+        ConfigError: it is no such object, or of another relative error.
 
     """
     try:

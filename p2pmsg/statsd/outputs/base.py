@@ -1,4 +1,4 @@
-"""What an output is."""
+"""The interface of outputs."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -7,10 +7,10 @@ from p2pmsg.statsd.snapshot import Row, Snapshot
 
 
 class Output(Protocol):
-    """Takes flushes, some rows at a time; all but `close` is called by the collector's thread.
+    """Receives flushes, some rows at a time.
 
-    Between two calls of `write` the collector reads its sockets, so no call may wait. What raises
-    is logged and counted, and nothing else.
+    The collector's thread makes all calls but `close`. It reads its sockets between two calls of
+    `write`, so no call may block. Exceptions are logged and counted, and the flush goes on.
     """
 
     name: str
@@ -29,9 +29,9 @@ class Output(Protocol):
         ...
 
     def status(self) -> Iterable[tuple[str, float]]:
-        """Give what the management port shows; names that begin with `last_` are times."""
+        """Return (name, number) for the management port; names with `last_` in front are times."""
         ...
 
     def close(self, timeout: float) -> None:
-        """Send what is left, for at most so many seconds, and close."""
+        """Send what is left, for `timeout` seconds at most, and close."""
         ...

@@ -1,4 +1,4 @@
-"""A live table of the last flush, for people."""
+"""A table of the last flush on the terminal."""
 
 import time
 from collections.abc import Iterable
@@ -12,15 +12,15 @@ _FIELDS = ("count", "rate", "value", "mean", "median", "upper")
 
 
 class ConsoleOutput:
-    """Shows the busiest metrics; on a terminal in place, else a table a flush.
+    """Shows the busiest metrics: on a terminal one live table, elsewhere a table a flush.
 
     Args:
         file: where to write. Default: standard output.
         rows_max: how many metrics are shown. Default 40.
-        idle: whether metrics that had nothing are shown too. Default False.
+        idle: whether idle metrics are shown too. Default False.
 
     Attributes:
-        is_unread: whether nobody reads any more what is shown, as behind `| head`.
+        is_unread: whether the reader of the output has gone, as with `| head`.
 
     """
 
@@ -32,7 +32,7 @@ class ConsoleOutput:
 
         class PatientConsole(Console):
             def on_broken_pipe(self) -> None:
-                """Let it be told; rich would end the program."""
+                """Raise; rich would end the program."""
                 raise BrokenPipeError
 
         self.is_unread = False
@@ -73,18 +73,15 @@ class ConsoleOutput:
             table.caption = f"{self._left_out} more"
         self._flushes += 1
         try:
-            self._show(table)
+            if self._live is not None:
+                self._live.update(table, refresh=True)
+            else:
+                self._console.print(table)
         except BrokenPipeError:
             self.is_unread = True
 
-    def _show(self, table: Any) -> None:
-        if self._live is not None:
-            self._live.update(table, refresh=True)
-        else:
-            self._console.print(table)
-
     def status(self) -> Iterable[tuple[str, float]]:
-        """Give counters."""
+        """Return counters."""
         return (("flushes", self._flushes),)
 
     def close(self, timeout: float) -> None:

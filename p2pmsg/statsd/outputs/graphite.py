@@ -25,14 +25,14 @@ _log = logging.getLogger("p2pmsg")
 
 
 class GraphiteOutput:
-    """Sends flushes to carbon from a thread of its own.
+    """Sends flushes to carbon, in a thread of its own.
 
     Args:
         host: of carbon.
         port: of carbon. Default 2003, with `pickle` 2004.
         protocol: `plaintext` (default) or `pickle`.
-        names: how paths are made. Default: statsd's.
-        buffer_bytes: what is kept while carbon is away; beyond it the oldest is dropped and
+        names: how paths are made. Default: as in statsd.
+        buffer_bytes: how much is kept while carbon is away; beyond it the oldest is dropped and
             counted. Default 64 MiB: an hour and more of 2,000 metrics every 10 s.
 
     Raises:
@@ -65,10 +65,10 @@ class GraphiteOutput:
         self._closing = False
         self._paths: list[tuple[str, float, int]] = []
         self.dropped_bytes = 0
-        """Bytes that found no room."""
+        """Bytes dropped because the buffer was full."""
         self.refused: Counter[str] = Counter()
-        """What is not sent, at each flush anew: `tags` without a key or called `name` (the metric
-        is sent without them), `values` that are not finite, `names` whose path another has."""
+        """What is not sent, counted at each flush: `tags` without a key or called `name` (only the
+        tag is left out), `values` that are not finite, `names` whose path another metric has."""
         self._refused_name = ""
         self._taken: set[int] = set()
         self.connects = 0
@@ -102,7 +102,7 @@ class GraphiteOutput:
             self._send_paths()
 
     def end(self, snapshot: Snapshot) -> None:
-        """Send the rest, and how many metrics there were."""
+        """Send the rest, and the number of metrics."""
         path = self._names.stats_path(snapshot.config.prefix_stats)
         self._paths.append((path, len(snapshot), round(snapshot.timestamp_s)))
         self._send_paths()
@@ -140,7 +140,7 @@ class GraphiteOutput:
                 self.dropped_bytes += len(gone)
             self._changed.notify()
 
-    # ------------------------------------------------------------------------------ its thread
+    # ------------------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
         failures = 0
@@ -151,7 +151,8 @@ class GraphiteOutput:
                     connection.close()
                     connection = None
                 if connection is None:
-                    connection = self._connect()
+                    connection = socket.create_connection(self._address, timeout=_CONNECT_S)
+                    self.connects += 1
                 began = time.monotonic()
                 connection.sendall(data)
             except OSError:
@@ -168,11 +169,6 @@ class GraphiteOutput:
             self._last_flush_s = time.time()
         if connection is not None:
             connection.close()
-
-    def _connect(self) -> socket.socket:
-        made = socket.create_connection(self._address, timeout=_CONNECT_S)
-        self.connects += 1
-        return made
 
     def _next(self) -> bytes | None:
         with self._changed:
@@ -194,13 +190,13 @@ class GraphiteOutput:
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
-            if not self._closing:
-                self._changed.wait_for(lambda: self._closing, seconds)
-            else:
+            if self._closing:
                 self._changed.wait(0.05)
+            else:
+                self._changed.wait_for(lambda: self._closing, seconds)
 
     def status(self) -> Iterable[tuple[str, float]]:
-        """Give what statsd's own output for Graphite shows, and what was dropped."""
+        """Return what statsd's own Graphite output shows, and what was dropped."""
         return (
             ("last_flush", round(self._last_flush_s)),
             ("last_exception", round(self._last_exception_s)),
@@ -227,7 +223,7 @@ class GraphiteOutput:
 
 
 def _is_closed(connection: socket.socket) -> bool:
-    """Whether carbon has closed it: the first `send` after that would be lost without an error."""
+    """Whether carbon has closed it; the next `send` would be lost without an error."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     try:

@@ -1,8 +1,8 @@
-"""An endpoint that Prometheus scrapes; names and types as statsd_exporter makes them.
+"""An endpoint that Prometheus scrapes; names and types as in statsd_exporter.
 
-The text is made by prometheus-client, some metrics at a time and by the collector's own thread,
-between two reads: a thread that makes megabytes of text would keep Python's lock from the one that
-reads. It is made only when somebody asks.
+prometheus-client makes the text when it is asked for, in the collector's own thread, some metrics
+between two reads: another thread that makes megabytes of text would keep Python's lock from the
+reading.
 """
 
 import logging
@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, Metric
@@ -34,15 +35,16 @@ _log = logging.getLogger("p2pmsg")
 
 
 class PrometheusOutput:
-    """Serves `/metrics`: counters and timers' counts and sums since the start, gauges, quantiles.
+    """Serves `/metrics`: counters, gauges, and timers' counts, sums and quantiles.
 
-    Times are in seconds. A set is a gauge, the number of its distinct values in the last interval.
+    Counters, counts and sums are since the start; times are in seconds. A set is a gauge: the
+    number of its distinct values in the last interval.
 
-    Metrics that differ for StatsD may be one series for Prometheus, as `a.b` and `a-b` are. Each
-    series is exposed once: the metric that came first has it for as long as the collector runs.
-    The others are left out of Prometheus, counted at each flush, and the first ten are named in
-    the log. A tag `quantile`, or one that begins with two underscores, becomes `exported_…`; of
-    tags that become one label the values are joined by commas, as of tags with one key.
+    Metrics that differ for StatsD may be one series for Prometheus, as `a.b` and `a-b`. Each series
+    is exposed once: the metric that came first has it while the collector runs. The others are left
+    out, counted at each flush, and the first ten are named in the log. A tag `quantile`, or one
+    that begins with two underscores, becomes `exported_…`; where several tags become one label,
+    their values are joined by commas.
 
     Args:
         host: where to listen. Default 127.0.0.1.
@@ -56,8 +58,8 @@ class PrometheusOutput:
     name = "prometheus"
 
     def __init__(self, host: str = "127.0.0.1", port: int = 9102) -> None:
-        # Numbers and texts, and no objects of our own: those of 100,000 names would have Python's
-        # garbage collector stop the reading for as much as 70 ms while they are made.
+        # Numbers and texts, no objects of our own: those of 100,000 names would make Python's
+        # garbage collector stop the reading for up to 70 ms.
         self._kinds: dict[str, str] = {}
         self._keys: dict[str, str | list[str]] = {}
         self._values: dict[str, float] = {}
@@ -68,9 +70,9 @@ class PrometheusOutput:
         self._series: set[int] = set()
         self._named: set[str] = set()
         self.conflicts = 0
-        """Rows left out since a metric of another type has their name, or one that it makes."""
+        """Rows left out because a metric of another type has their name, or one made of it."""
         self.duplicates = 0
-        """Rows left out since another metric has the same name and labels for Prometheus."""
+        """Rows left out because another metric has the same name and labels for Prometheus."""
         self._text = b""
         self._wanted = threading.Event()
         self._made = threading.Condition()
@@ -83,7 +85,7 @@ class PrometheusOutput:
                 output._answer(self)
 
             def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
-                """Say nothing: a scrape is no news."""
+                """Do not log scrapes."""
 
         try:
             self._server = ThreadingHTTPServer((host, port), Handler)
@@ -134,18 +136,18 @@ class PrometheusOutput:
             self._update(row, key)
 
     def _take_series(self, name: str, kind: str, key: str) -> bool:
-        """Add a metric; False, counted and said, where another one has its series."""
+        """Add a metric; False, counted and logged, if another one has its series."""
         other = self._name_taken(name, kind)
         if other is not None:
             self.conflicts += 1
-            self._say(key, other)
+            self._report(key, other)
             return False
         series = _series_of(name, key)
         if series in self._series:
             self.duplicates += 1
             if len(self._named) <= _NAMED_MAX:
                 others = self._keys_of(name)
-                self._say(key, next(one for one in others if _series_of(name, one) == series))
+                self._report(key, next(one for one in others if _series_of(name, one) == series))
             return False
         self._series.add(series)
         self._kinds[name] = kind
@@ -158,7 +160,7 @@ class PrometheusOutput:
         return True
 
     def _name_taken(self, name: str, kind: str) -> str | None:
-        """Return a metric of another type that has the name, or one that a summary makes of it."""
+        """Return a metric of another type whose name this is, or whose summary makes this name."""
         known = self._kinds.get(name)
         if known is not None:
             return None if known == kind else self._keys_of(name)[0]
@@ -174,8 +176,8 @@ class PrometheusOutput:
         keys = self._keys[name]
         return [keys] if isinstance(keys, str) else keys
 
-    def _say(self, key: str, other: str) -> None:
-        """Name a metric that is left out, and the one that came before; ten, and then no more."""
+    def _report(self, key: str, other: str) -> None:
+        """Log a metric that is left out, and the one that came first; ten at most."""
         if key in self._named or len(self._named) > _NAMED_MAX:
             return
         self._named.add(key)
@@ -210,7 +212,7 @@ class PrometheusOutput:
         """End a flush."""
 
     def step(self) -> bool:
-        """Go on with the text that somebody asked for; return whether there is more to do."""
+        """Continue a text that was asked for; return whether there is more to do."""
         if self._steps is None:
             if not self._wanted.is_set():
                 return False
@@ -237,8 +239,8 @@ class PrometheusOutput:
     def _text_of(self, name: str) -> bytes:
         """Return all metrics of a name as text.
 
-        prometheus-client ends the names of counters with `_total`, statsd_exporter leaves them as
-        they are; as an untyped metric it does, too.
+        prometheus-client adds `_total` to the names of counters, unlike statsd_exporter; so they
+        are written as an untyped metric.
         """
         kind = self._kinds[name]
         metric = Metric(name, _HELP, "unknown" if kind == "counter" else kind)
@@ -253,11 +255,11 @@ class PrometheusOutput:
                     metric.add_sample(name, {**labels, "quantile": share}, value)
             metric.add_sample(f"{name}_sum", labels, self._values[key])
             metric.add_sample(f"{name}_count", labels, self._counts[key])
-        text = generate_latest(_Single(metric))
+        text = generate_latest(SimpleNamespace(collect=lambda: [metric]))
         return text.replace(b" untyped\n", b" counter\n", 1) if kind == "counter" else text
 
     def status(self) -> Iterable[tuple[str, float]]:
-        """Give counters."""
+        """Return counters."""
         return (
             ("names", len(self._kinds)),
             ("conflicts", self.conflicts),
@@ -274,20 +276,18 @@ class PrometheusOutput:
 _KINDS = {
     Kind.COUNTER: "counter", Kind.METER: "counter", Kind.GAUGE: "gauge", Kind.SET: "gauge",
 }  # fmt: skip
-
-
 _APART = {Kind.SET: "\ns", Kind.HISTOGRAM: "\nh", Kind.DISTRIBUTION: "\nd"}
-"""Put behind a key, so that a set is no gauge and a histogram no timer of the same key."""
+"""Appended to a key, so that a set and a gauge, a timer and a histogram differ by it."""
 
 
 def metric_name(name: str) -> str:
-    """Return a name with underscores for what Prometheus does not take."""
+    """Return a name with `_` for each character that Prometheus does not accept."""
     cleaned = _NOT_NAME.sub("_", name)
     return f"_{cleaned}" if not cleaned or cleaned[0].isdigit() else cleaned
 
 
 def labels_of(key: str) -> dict[str, str]:
-    """Return the labels of a metric: its tags, with names that Prometheus takes."""
+    """Return the tags of a metric as labels, with names that Prometheus accepts."""
     labels: dict[str, str] = {}
     for tag, value in tag_object(split_key(key.partition("\n")[0])[1]).items():
         if tag:
@@ -302,20 +302,10 @@ def _series_of(name: str, key: str) -> int:
 
 
 def quantile_fields(row: Row) -> list[tuple[str, str]]:
-    """Return (quantile, field) of a timer's fields that are quantiles."""
+    """Return (quantile, field) for the quantiles among a timer's fields."""
     found = [("0.5", "median")] if "median" in row.fields else []
     for field in row.fields:
         if field.startswith("upper_") and (match := _UPPER.fullmatch(field)):
             share = float(match[1].replace("_", ".")) / 100
             found.append((f"{share:.15g}", field))
     return found
-
-
-class _Single:
-    """What `generate_latest` takes: something with `collect`."""
-
-    def __init__(self, metric: Metric) -> None:
-        self._metric = metric
-
-    def collect(self) -> list[Metric]:
-        return [self._metric]

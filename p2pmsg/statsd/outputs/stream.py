@@ -15,14 +15,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StreamOutput:
-    """Publishes JSON objects: `name, type, tags` and the metric's fields.
+    """Publishes JSON objects: `name`, `type`, `tags` and the metric's fields.
 
-    Distributions come with a `sketch`: those of several collectors are read by `read_sketch`, and
-    merged.
-
-    JSON since every reader has it, Spark's `from_json` too; the message's key is the name with its
-    tags, its timestamp the flush's. Events and service checks go to the topics `<topic>.events` and
-    `<topic>.checks`.
+    JSON because every reader can parse it, Spark's `from_json` too. The message's key is the name
+    with its tags, its timestamp the flush's. Distributions have a `sketch`: see `read_sketch`, also
+    for merging those of several collectors. Events and service checks go to the topics
+    `<topic>.events` and `<topic>.checks`.
 
     Args:
         publisher: where to publish; the caller closes it.
@@ -59,7 +57,7 @@ class StreamOutput:
         self._last_s = time.time()
 
     def status(self) -> Iterable[tuple[str, float]]:
-        """Give counters."""
+        """Return counters."""
         return (("last_flush", self._last_s), ("messages", self._published))
 
     def close(self, timeout: float) -> None:
@@ -71,7 +69,7 @@ def _event_key(event: Event | ServiceCheck) -> str:
 
 
 def row_object(row: Row) -> dict[str, Any]:
-    """Return a row as an object: tags as an object too, `key:value` each, or `key` with ""."""
+    """Return a row as an object, its tags as one too: `key:value`, or `key` with an empty value."""
     found: dict[str, Any] = {
         "name": row.name,
         "type": _TYPES[row.kind.value],
@@ -84,7 +82,7 @@ def row_object(row: Row) -> dict[str, Any]:
 
 
 def tag_object(tags: Sequence[str]) -> dict[str, str]:
-    """Return tags by key; of several with one key, the values joined by commas."""
+    """Return tags by key; values of the same key are joined by commas."""
     found: dict[str, str] = {}
     for tag in tags:
         key, _, value = tag.partition(":")
