@@ -157,8 +157,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _outputs(arguments: argparse.Namespace) -> list[Any]:
     outputs: list[Any] = []
     if arguments.graphite:
-        from p2pmsg.statsd.graphite_names import GraphiteNames
-        from p2pmsg.statsd.outputs.graphite import GraphiteOutput
+        from p2pmsg.statsd.outputs.graphite import GraphiteNames, GraphiteOutput
 
         host, port = arguments.graphite
         names = GraphiteNames(

@@ -1,4 +1,4 @@
-"""The client: the same calls for exact metrics and for a plain StatsD server."""
+"""The metrics client: the same calls for exact metrics and for a plain StatsD server."""
 
 import atexit
 import logging
@@ -10,18 +10,13 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from p2pmsg.config import PublisherConfig, at_least
 from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError
-from p2pmsg.metrics.gathering import (
-    Deltas,
-    check_name,
-    check_number,
-    check_tags,
-    make_key,
-)
+from p2pmsg.metrics.deltas import Deltas, check_name, check_number, check_tags
 from p2pmsg.statsd.listen import parse_listen
+from p2pmsg.statsd.metric import make_key
 from p2pmsg.statsd.totals import TOPIC
 from p2pmsg.sync.lifecycle import ClosesItself, close_in_children
 from p2pmsg.sync.publisher import Publisher
@@ -32,16 +27,8 @@ _RELIABLE = ("tcp", "ipc", "inproc")
 _log = logging.getLogger("p2pmsg")
 
 
-class _Sink(Protocol):
-    endpoint: str
-
-    def send(self, deltas: Deltas) -> None: ...
-    def has_sent(self) -> bool: ...
-    def close(self, timeout: float) -> tuple[int, str]: ...
-
-
 class _Reliable:
-    """Publishes deltas; whoever collects them subscribes, and asks for what was lost."""
+    """Publishes deltas for collectors, which subscribe and request what was lost."""
 
     def __init__(
         self, endpoint: str, name: str | None, config: PublisherConfig | None, log: Any
@@ -54,8 +41,7 @@ class _Reliable:
         self._following = 0
 
     def send(self, deltas: Deltas) -> None:
-        sequence = self.publisher.publish(TOPIC, deltas.message())
-        self._note_sent(sequence)
+        self._note_sent(self.publisher.publish(TOPIC, deltas.message()))
         self.publisher.flush()
 
     def _note_sent(self, sequence: int) -> None:
@@ -64,7 +50,7 @@ class _Reliable:
         self._following = sequence + 1
 
     def has_sent(self) -> bool:
-        """Whether deltas were accepted though `send` was cut short, by Ctrl-C perhaps."""
+        """Whether deltas were accepted although `send` was interrupted."""
         following = self.publisher.stats().published  # there is one topic only
         if following <= max(self._following, self._published):
             return False
@@ -88,12 +74,11 @@ class _Reliable:
 
 
 class _Plain:
-    """Sends lines to a StatsD server; nobody learns of what is lost."""
+    """Sends lines to a StatsD server; losses are not noticed."""
 
     def __init__(self, endpoint: str) -> None:
         place = parse_listen(endpoint, "endpoint")
         self.endpoint = str(place)
-        self.dropped = 0
         if place.path:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._address: Any = place.path
@@ -122,10 +107,10 @@ class _Plain:
         try:
             self._socket.sendto(b"\n".join(packet), self._address)
         except OSError:
-            self.dropped += 1  # a server that is away is no reason for a program to fail
+            pass  # a server that is away is no reason for a program to fail
 
     def has_sent(self) -> bool:
-        """Whether it was, nobody knows; once more would perhaps be counted twice."""
+        """Return True: it is unknown, and sending again might count twice."""
         return True
 
     def close(self, timeout: float) -> tuple[int, str]:
@@ -134,43 +119,44 @@ class _Plain:
 
 
 class Client(ClosesItself):
-    """Counts, measures and sends what came together every `interval_ms`.
+    """Counts and measures, and sends the changes every `interval_ms`.
 
-    With `tcp://` or `ipc://` it publishes deltas with sequences: a collector that was told
-    `exact=[endpoint]` subscribes, has lost ones repeated, and so arrives at exactly the totals that
+    With `tcp://` or `ipc://` it publishes deltas with sequences: a collector with
+    `exact=[endpoint]` subscribes, requests what was lost, and so arrives at exactly the totals that
     were sent; what cannot be repeated is reported with its range. With `udp://HOST:PORT` or
-    `unixgram:///PATH` the same calls go to a plain StatsD server, and are as good as that. ::
+    `unixgram:///PATH` the same calls go to a plain StatsD server, which may miss some. ::
 
         with p2pmsg.metrics.Client("tcp://127.0.0.1:9125") as metrics:
             metrics.increment("orders", tags=["zone:b"])
             with metrics.timed("checkout"):
                 ...
 
-    It may be used from several threads. Integers are added up exactly; floats are added as floats,
-    in the order of the sendings. In a forked child, a client of a StatsD server goes on, with
-    nothing of what its parent has gathered; one that is bound is closed.
+    It may be used from several threads. Integers are added up exactly, floats as floats in the
+    order in which they are sent. In a forked child a client of a StatsD server starts again with
+    nothing gathered; one that is bound is closed.
 
-    A call returns when its value is in this process's memory, and is safe when a collector has it
-    on its disk (`exact=`, `state=`): after `interval_ms` it is sent, and kept for collectors until
-    the process ends; `close`, and the end of a program that has not called it, wait for one. A
-    process that is killed takes along what no collector had; with `log` only what was not sent.
+    When a call returns, its value is in this process's memory. It is sent within `interval_ms`, and
+    kept for collectors until the process ends; it is safe once a collector has it on its disk
+    (`exact=`, `state=`). `close` waits for a collector, and so does the end of a program that has
+    not called it. A process that is killed loses what no collector had; with `log` only what was
+    not sent.
 
     Args:
         endpoint: where to bind (`tcp`, `ipc`, `inproc`), or where the StatsD server is.
         prefix: put before each name, with a dot between. Default "".
-        tags: put to each metric, `key:value` or `key`. Default none.
+        tags: added to each metric, `key:value` or `key`. Default none.
         interval_ms: how long deltas are gathered, in ms. Default 100: what a crash may cost, and
             ten messages a second. 0 sends each call by itself.
         name: of the publisher, for people. Default: the endpoint.
-        config: of the publisher. What its replay buffer keeps is how long a collector may be away:
-            by default 64 MiB, most of an hour of 100 counters that change all the time.
-        log: of the publisher, so that what was sent survives the client too. Default: none.
+        config: of the publisher. Its replay buffer bounds how long a collector may be away: the
+            default of 64 MiB lasts most of an hour with 100 counters that change all the time.
+        log: of the publisher, so that what was sent outlasts the client too. Default: none.
         close_timeout: how long `close` without an argument, and the end of a program, wait until a
-            collector has everything that was sent, in seconds. Default 5.0: a collector that is
-            there takes less than one, one that is being started again a few. 0 does not wait.
-            What no collector has by then is in `undelivered`, and a warning says so. A relay counts
-            as a collector: it keeps what it has received. With a plain StatsD server there is
-            nothing to wait for.
+            collector has everything that was sent, in seconds; 0 does not wait. Default 5.0: a
+            running collector takes less than one, one that is being restarted a few. What no
+            collector has by then is counted in `undelivered`, with a warning. A relay counts as a
+            collector: it keeps what it has received. With a plain StatsD server there is nothing to
+            wait for.
 
     Raises:
         ConfigError: an argument is out of its limits.
@@ -200,7 +186,7 @@ class Client(ClosesItself):
         self._keys: dict[tuple[str, tuple[str, ...]], str] = {}
         self._interval_s = interval_ms / 1e3
         scheme = endpoint.partition(":")[0] if isinstance(endpoint, str) else ""
-        self._sink: _Sink
+        self._sink: _Reliable | _Plain
         if scheme in _RELIABLE:
             self._sink = _Reliable(endpoint, name, config, log)
         elif scheme in ("udp", "unixgram"):
@@ -217,7 +203,7 @@ class Client(ClosesItself):
         _end_with_the_process()
 
     def _begin(self) -> None:
-        """Gather from now on; the thread that sends begins with the first call."""
+        """Start with nothing gathered; the first call starts the thread that sends."""
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._deltas = Deltas()
@@ -227,7 +213,7 @@ class Client(ClosesItself):
 
     @property
     def endpoint(self) -> str:
-        """Where it is bound, with the port that was picked, or where it sends to."""
+        """Where it is bound, with the port that was picked for 0, or where it sends to."""
         return self._sink.endpoint
 
     @property
@@ -237,18 +223,18 @@ class Client(ClosesItself):
 
     @property
     def undelivered(self) -> int:
-        """How many messages of deltas have reached nobody: not sent, or, after `close`, not taken.
+        """How many messages of deltas were not sent or, known after `close`, reached no collector.
 
-        One message has what came together in `interval_ms`. Those after which a collector went
-        without a word (killed) count too, where it may not have had them.
+        One message has the changes of one `interval_ms`. Messages that a killed collector may have
+        received, but did not confirm, count too.
         """
         return self._undelivered
 
     def increment(self, name: str, value: float = 1, *, tags: Iterable[str] = ()) -> None:
-        """Add to a counter; below 0 it takes away.
+        """Add to a counter; a negative value subtracts.
 
         Raises:
-            MessageError: a name, a tag or a value that cannot be sent.
+            MessageError: the name, a tag or the value cannot be sent.
             ClosedError: the client is closed.
 
         """
@@ -278,19 +264,19 @@ class Client(ClosesItself):
         self._after()
 
     def timing(self, name: str, value_ms: float, *, tags: Iterable[str] = ()) -> None:
-        """Give a timer a value in milliseconds. Raises as `increment`."""
+        """Add a value in milliseconds to a timer. Raises as `increment`."""
         self._value("ms", name, value_ms, tags)
 
     def histogram(self, name: str, value: float, *, tags: Iterable[str] = ()) -> None:
-        """Give a histogram a value. Raises as `increment`."""
+        """Add a value to a histogram. Raises as `increment`."""
         self._value("h", name, value, tags)
 
     def distribution(self, name: str, value: float, *, tags: Iterable[str] = ()) -> None:
-        """Give a distribution a value. Raises as `increment`."""
+        """Add a value to a distribution. Raises as `increment`."""
         self._value("d", name, value, tags)
 
     def set_add(self, name: str, value: str | int, *, tags: Iterable[str] = ()) -> None:
-        """Give a set a value, of which distinct ones are counted. Raises as `increment`."""
+        """Add a value to a set, whose distinct values are counted. Raises as `increment`."""
         key, text = self._key(name, tags), str(value)
         if not text or not text.isprintable() or "|" in text:
             raise MessageError("value", f"must be a text without a bar, not {value!r}")
@@ -301,7 +287,7 @@ class Client(ClosesItself):
 
     @contextmanager
     def timed(self, name: str, *, tags: Iterable[str] = ()) -> Iterator[None]:
-        """Time a block, or as a decorator a function, also where it raises."""
+        """Time a block or, as a decorator, a function, even if it raises."""
         began = time.perf_counter()
         try:
             yield
@@ -309,7 +295,7 @@ class Client(ClosesItself):
             self.timing(name, (time.perf_counter() - began) * 1e3, tags=tags)
 
     def flush(self) -> None:
-        """Send what was gathered, now.
+        """Send what was gathered.
 
         Raises:
             MessageError, LogFailedError, QueueFullError: it could not be sent, and counts as
@@ -317,7 +303,7 @@ class Client(ClosesItself):
 
         """
         with self._sending:
-            if self._leaving is not None:  # a flush was cut short, by Ctrl-C perhaps
+            if self._leaving is not None:  # a flush was interrupted
                 self._send_leaving()
             with self._lock:
                 self._leaving = self._deltas
@@ -326,7 +312,7 @@ class Client(ClosesItself):
 
     def _send_leaving(self) -> None:
         leaving = self._leaving
-        if leaving is self._deltas:  # it was cut short before new ones were begun
+        if leaving is self._deltas:  # the interrupt came before new ones were begun
             self._deltas = Deltas()
         try:
             if leaving:
@@ -344,9 +330,9 @@ class Client(ClosesItself):
         self._leaving = None
 
     def close(self, timeout: float | None = None) -> None:
-        """Send the rest, wait until a collector has everything that was sent, and close.
+        """Send the rest, wait until a collector has everything, and close.
 
-        What no collector is known to have by then is counted in `undelivered`, with a warning.
+        What no collector has confirmed by then is counted in `undelivered`, with a warning.
 
         Args:
             timeout: how long to wait, in seconds. Default None: `close_timeout`.
@@ -375,16 +361,14 @@ class Client(ClosesItself):
         return f"<metrics.Client {'closed' if self._closed.is_set() else self.endpoint}>"
 
     def wait_for_collectors(self, count: int = 1, timeout: float | None = None) -> None:
-        """Wait until so many collectors subscribe; with a plain StatsD server there is none to see.
+        """Wait until `count` collectors subscribe; with a plain StatsD server return at once.
 
         Raises:
-            TimeoutError: they did not come in time.
+            TimeoutError: they did not come within `timeout` seconds.
 
         """
         if isinstance(self._sink, _Reliable):
             self._sink.publisher.wait_for_subscribers(count, timeout)
-
-    # --------------------------------------------------------------------------------- within
 
     def _value(self, kind: str, name: str, value: float, tags: Iterable[str]) -> None:
         key = self._key(name, tags)
@@ -404,15 +388,15 @@ class Client(ClosesItself):
         return key
 
     def _check_open(self) -> None:
-        """Raise where it is closed; called under the lock, before something is gathered."""
+        """Raise if it is closed; called under the lock, before something is gathered."""
         if self._closed.is_set():
             raise ClosedError("the metrics client", self._unusable)
         if self._thread is None and self._interval_s:
             thread = threading.Thread(target=self._run, name="metrics", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # the interpreter ends, from Python 3.12 on without new threads:
-                return  # `end_all` sends it
+            except RuntimeError:  # at its end Python 3.12 starts no thread: `end_all` sends it
+                return
             self._thread = thread
 
     def _after(self) -> None:
@@ -420,7 +404,7 @@ class Client(ClosesItself):
             self.flush()
 
     def _forget(self) -> None:
-        """In a forked child: the parent sends what it has gathered."""
+        """Drop what was gathered, in a forked child: the parent sends it."""
         if self._closed.is_set():
             return
         self._begin()
@@ -441,7 +425,7 @@ _open: "weakref.WeakSet[Client]" = weakref.WeakSet()
 
 
 def end_all() -> None:
-    """Close the clients that a program leaves open when it ends; all wait at the same time."""
+    """Close the clients that are open when the program ends, within one common time."""
     hurried = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
     began_s = time.monotonic()
     for client in list(_open):
@@ -451,14 +435,14 @@ def end_all() -> None:
         except P2PError:
             _log.exception("metrics: deltas could not be sent")
         except KeyboardInterrupt:
-            hurried = True  # after Ctrl-C nothing more is waited for
+            hurried = True  # nothing is waited for after Ctrl-C
 
 
 _processes: set[int] = set()
 
 
 def _end_with_the_process() -> None:
-    """Have `end_all` called where a forked process of multiprocessing ends, which skips atexit."""
+    """Call `end_all` at the end of a forked multiprocessing process too, which skips atexit."""
     util: Any = sys.modules.get("multiprocessing.util")
     if util is not None and os.getpid() not in _processes:
         _processes.add(os.getpid())

@@ -14,9 +14,9 @@ from p2pmsg.statsd.parser import parse_line
 if TYPE_CHECKING:
     from p2pmsg.statsd.collector import Collector, CollectorStats
     from p2pmsg.statsd.config import AggregateConfig
-    from p2pmsg.statsd.graphite_names import GraphiteNames
     from p2pmsg.statsd.outputs import (
         ConsoleOutput,
+        GraphiteNames,
         GraphiteOutput,
         Output,
         PrometheusOutput,
@@ -51,7 +51,7 @@ __all__ = [
 
 _LATER = {
     "Collector": "collector", "CollectorStats": "collector", "AggregateConfig": "config",
-    "GraphiteNames": "graphite_names", "ConsoleOutput": "outputs", "GraphiteOutput": "outputs",
+    "GraphiteNames": "outputs", "ConsoleOutput": "outputs", "GraphiteOutput": "outputs",
     "Output": "outputs", "PrometheusOutput": "outputs", "StreamOutput": "outputs",
     "Row": "snapshot", "Snapshot": "snapshot", "read_sketch": "values",
 }  # fmt: skip

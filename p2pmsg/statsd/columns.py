@@ -1,9 +1,9 @@
-"""Many lines at once, split by column with numpy.
+"""Splits many lines at once into columns with numpy.
 
-A line `name:value|rest` is cut at its first colon and at the first bar after it. Names and rests go
-into one 64-bit number that stands for both; values of up to 16 characters become floats. Ten numpy
-operations on eight bytes at a time do what a loop over lines would do one byte at a time. A line of
-any other form is named, and left to the parser.
+A line `name:value|rest` is cut at its first colon and at the first bar after it. Name and rest are
+hashed into one 64-bit code; values of up to 16 characters become floats. Ten numpy operations on
+eight bytes at a time do what a loop over lines would do one byte at a time. Lines of any other
+shape are marked, and left to the parser.
 
 A decimal of at most 15 digits is an integer below 2**53 over a power of ten up to 10**22; both are
 exact as floats, so that the one division rounds as `float` does (Clinger, "How to read floating
@@ -22,14 +22,14 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 PAD_BYTES = 24
-"""What has to come before and after the lines, so that words may be read across both ends."""
+"""Bytes needed before and after the lines, so that words may be read across both ends."""
 _U = np.uint64
 _ALL = _U(0xFFFFFFFFFFFFFFFF)
 _ONES = _U(0x0101010101010101)
 _TOPS = _U(0x8080808080808080)
 _ZEROS = _U(0x3030303030303030)
 _DOT = _U(0x1E1E1E1E1E1E1E1E)
-"""A dot where `_ZEROS` was taken away by xor."""
+"""A dot after xor with `_ZEROS`."""
 _OVER_NINE = _U(0x7676767676767676)
 _PAIRS = _U(0x000000FF000000FF)
 _PRIME, _PRIME_2 = _U(0x9E3779B97F4A7C15), _U(0xD6E8FEB86659FD93)
@@ -40,13 +40,13 @@ _DIGITS_MAX = 15
 
 @dataclass(slots=True)
 class Columns:
-    """Lines of a buffer, by column; all arrays have one entry a line that is not empty.
+    """Lines of a buffer as columns; all arrays have one entry for each line that is not empty.
 
     Attributes:
         starts, ends: where a line is in the buffer.
-        colons, bars: the first colon and the first bar behind it; meaningless where not `regular`.
+        colons, bars: the first colon and the first bar after it; meaningless where not `regular`.
         regular: whether the line is `name:value|rest` with a value that was read.
-        codes: stands for name and rest together; never 0.
+        codes: hash of name and rest; never 0.
         values: the numbers.
         negative: whether a value begins with a minus.
 
@@ -67,7 +67,7 @@ def split_columns(data: bytes, seed: int) -> Columns | None:
 
     Args:
         data: the buffer.
-        seed: what `codes` begin with; random, so that nobody can choose names that collide.
+        seed: of `codes`; random, so that nobody can choose names that collide.
 
     """
     octets = np.frombuffer(data, np.uint8)
@@ -90,19 +90,17 @@ def split_columns(data: bytes, seed: int) -> Columns | None:
         filled = ends > starts
         if not filled.all():
             starts, ends, firsts = starts[filled], ends[filled], firsts[filled]
-        if not len(ends):
-            return None
         seconds = np.minimum(firsts + 1, len(marks) - 1)
         colons, bars = marks[firsts], marks[seconds]
         regular = (kinds[firsts] == _COLON) & (kinds[seconds] == _BAR) & (bars < ends)
-        # Any place within the line will do for the others: nothing of them is used.
+        # For the others any place within the line will do: it is not used.
         colons = np.where(regular, colons, starts)
         bars = np.where(regular, bars, starts + 1)
     if not len(ends):
         return None
     codes = np.full(len(ends), _U(seed), np.uint64)
     _mix(words, starts, colons - starts, codes)
-    codes ^= _PRIME_2  # so that a name and a rest do not change places
+    codes ^= _PRIME_2  # so that swapping name and rest changes the code
     _mix(words, bars, ends - bars, codes)
     codes |= _U(1)
     values, good, negative = _numbers(words, octets, colons + 1, bars)
@@ -113,8 +111,7 @@ def split_columns(data: bytes, seed: int) -> Columns | None:
 def _is_plain(kinds: npt.NDArray[np.uint8]) -> bool:
     rows = kinds.reshape(-1, 3)
     return bool(
-        len(rows)
-        and (rows[:, 0] == _COLON).all()
+        (rows[:, 0] == _COLON).all()
         and (rows[:, 1] == _BAR).all()
         and (rows[:, 2] == _NEWLINE).all()
     )
@@ -122,27 +119,26 @@ def _is_plain(kinds: npt.NDArray[np.uint8]) -> bool:
 
 def _starts(ends: Places) -> Places:
     starts = np.empty_like(ends)
-    if len(ends):
-        starts[0] = PAD_BYTES
-        starts[1:] = ends[:-1] + 1
+    starts[0] = PAD_BYTES
+    starts[1:] = ends[:-1] + 1
     return starts
 
 
 def _mix(words: Words, starts: Places, lengths: Places, codes: Words) -> None:
-    """Mix a stretch of bytes a line into `codes`, eight bytes a round."""
+    """Mix some bytes of each line into `codes`, eight bytes a round."""
     longest, shortest = int(lengths.max()), int(lengths.min())
     whole = shortest // 8
     for number in range(whole):
         _mix_words(codes, words[starts + 8 * number])
     tail = (longest - 8 * whole + 7) // 8
     if 8 * tail <= shortest:
-        # What is left lies within the last words; some of it is mixed in a second time.
+        # The rest lies within the last words; some bytes are mixed in a second time.
         stops = starts + lengths
         for number in range(tail, 0, -1):
             _mix_words(codes, words[stops - 8 * number])
     else:
         _mix_rest(words, starts, lengths, codes, whole)
-    codes ^= lengths.astype(np.uint64)  # a zero byte at the end is not nothing
+    codes ^= lengths.astype(np.uint64)  # so that a zero byte at the end counts
     codes *= _PRIME_2
     codes ^= codes >> _U(32)
 
@@ -156,7 +152,7 @@ def _mix_words(codes: Words, taken: Words) -> None:
 def _mix_rest(
     words: Words, starts: Places, lengths: Places, codes: Words, first: int
 ) -> None:
-    """Mix what comes after the first words, where some lines end sooner than others."""
+    """Mix the bytes after the first words, where some lines are shorter than others."""
     bits = lengths.astype(np.uint64) << _U(3)
     for number in range(first, (int(lengths.max()) + 7) // 8):
         left = bits - np.minimum(bits, _U(64 * number))
@@ -164,7 +160,7 @@ def _mix_rest(
         if number and np.count_nonzero(alive) * 4 < len(alive):
             _mix_few(words, starts, left, codes, number, np.flatnonzero(alive))
             continue
-        # Where a line has ended, any word will do: nothing of it is taken.
+        # For a line that has ended any word will do: all of it is masked.
         places = starts + 8 * number if alive.all() else np.where(alive, starts + 8 * number, 0)
         taken = words[places]
         taken &= _ALL >> (_U(64) - np.minimum(left, _U(64)))
@@ -174,7 +170,7 @@ def _mix_rest(
 def _mix_few(
     words: Words, starts: Places, left: Words, codes: Words, number: int, few: Places
 ) -> None:
-    """One round for the few lines that are longer than the others."""
+    """Do one round for the few lines that are longer than the others."""
     rest = np.minimum(left[few], _U(64))
     taken = words[starts[few] + 8 * number] & (_ALL >> (_U(64) - rest))
     some = (codes[few] ^ taken) * _PRIME
@@ -184,7 +180,7 @@ def _mix_few(
 def _numbers(
     words: Words, octets: npt.NDArray[np.uint8], starts: Places, stops: Places
 ) -> tuple[Floats, Flags, Flags]:
-    """Return the values, whether each was read, and whether it is below zero (or minus zero)."""
+    """Return the values, whether each was read, and whether it is negative (or minus zero)."""
     negative = octets[starts] == _MINUS
     lengths = stops - starts - negative
     values, good = _short_numbers(words, stops, lengths)
@@ -221,7 +217,7 @@ def _long_numbers(words: Words, stops: Places, lengths: Places) -> tuple[Floats,
     fraction = np.zeros(len(stops), np.int64)
     count = lengths.copy()
     if low_dotted is not None:
-        # The low half lost a digit to the dot: `_take_dot` moved the digits before it up by one.
+        # The dot takes one of the low half's places: `_take_dot` moved the digits before it up.
         scale[low_dotted] = 10_000_000
         fraction += np.where(low_dotted, low_fraction, 0)
         count -= low_dotted
@@ -235,13 +231,13 @@ def _long_numbers(words: Words, stops: Places, lengths: Places) -> tuple[Floats,
 
 
 def _take_dot(eights: Words) -> tuple[Words, Places, Flags | None]:
-    """Close the gap that a dot leaves; return how many digits come after it, and where one was."""
+    """Remove dots; return the words, the count of digits after each dot, and where dots were."""
     found = eights ^ _DOT
     found = (found - _ONES) & ~found & _TOPS
     dotted = found != 0
     if not dotted.any():
         return eights, np.zeros(0, np.int64), None
-    lowest = found & (~found + _U(1))  # of several dots the first; the others are no digits
+    lowest = found & (~found + _U(1))  # the first of several dots; the others are no digits
     below = (lowest >> _U(7)) - _U(1)
     moved = ((eights & below) << _U(8)) | (eights & ~(below | (below << _U(8)) | _U(0xFF)))
     position = np.bitwise_count(below) >> 3

@@ -2,8 +2,15 @@
 
 from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.outputs.console import ConsoleOutput
-from p2pmsg.statsd.outputs.graphite import GraphiteOutput
+from p2pmsg.statsd.outputs.graphite import GraphiteNames, GraphiteOutput
 from p2pmsg.statsd.outputs.prometheus import PrometheusOutput
 from p2pmsg.statsd.outputs.stream import StreamOutput
 
-__all__ = ["ConsoleOutput", "GraphiteOutput", "Output", "PrometheusOutput", "StreamOutput"]
+__all__ = [
+    "ConsoleOutput",
+    "GraphiteNames",
+    "GraphiteOutput",
+    "Output",
+    "PrometheusOutput",
+    "StreamOutput",
+]

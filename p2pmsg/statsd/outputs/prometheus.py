@@ -191,7 +191,7 @@ class PrometheusOutput:
 
     def _update(self, row: Row, key: str) -> None:
         fields = row.fields
-        if row.kind in (Kind.COUNTER, Kind.METER):
+        if row.kind is Kind.COUNTER:
             if "total" in fields:
                 self._values[key] = fields["total"]
             else:
@@ -273,9 +273,7 @@ class PrometheusOutput:
         self._thread.join(timeout)
 
 
-_KINDS = {
-    Kind.COUNTER: "counter", Kind.METER: "counter", Kind.GAUGE: "gauge", Kind.SET: "gauge",
-}  # fmt: skip
+_KINDS = {Kind.COUNTER: "counter", Kind.GAUGE: "gauge", Kind.SET: "gauge"}
 _APART = {Kind.SET: "\ns", Kind.HISTOGRAM: "\nh", Kind.DISTRIBUTION: "\nd"}
 """Appended to a key, so that a set and a gauge, a timer and a histogram differ by it."""
 

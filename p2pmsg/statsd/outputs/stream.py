@@ -72,7 +72,7 @@ def row_object(row: Row) -> dict[str, Any]:
     """Return a row as an object, its tags as one too: `key:value`, or `key` with an empty value."""
     found: dict[str, Any] = {
         "name": row.name,
-        "type": _TYPES[row.kind.value],
+        "type": row.kind.name.lower(),
         "tags": tag_object(row.tags),
         **row.fields,
     }
@@ -88,9 +88,3 @@ def tag_object(tags: Sequence[str]) -> dict[str, str]:
         key, _, value = tag.partition(":")
         found[key] = f"{found[key]},{value}" if key in found else value
     return found
-
-
-_TYPES = {
-    "c": "counter", "m": "counter", "g": "gauge", "ms": "timer", "h": "histogram",
-    "d": "distribution", "s": "set",
-}  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import replace
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import DIALECTS
-from p2pmsg.statsd.graphite_names import GraphiteNames
+from p2pmsg.statsd.outputs.graphite import GraphiteNames
 from tests.unit.p2pmsg.statsd.cases import as_bytes
 
 NAMES = {

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import p2pmsg
-from p2pmsg.metrics.gathering import KEYS_MAX, Deltas, check_name, check_number, check_tags
+from p2pmsg.metrics.deltas import KEYS_MAX, Deltas, check_name, check_number, check_tags
 from p2pmsg.statsd import parse_line
 from p2pmsg.statsd import totals as totals_module
 from p2pmsg.statsd.dialect import STRICT

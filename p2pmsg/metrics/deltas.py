@@ -1,16 +1,16 @@
-"""Deltas between two sendings, and how they are written. Pure."""
+"""Deltas since the last message, and how they are written. Pure."""
 
 import math
 from collections.abc import Iterable
 from typing import Any
 
 from p2pmsg.errors import MessageError
-from p2pmsg.statsd.metric import make_key, split_key
+from p2pmsg.statsd.metric import split_key
 from p2pmsg.statsd.numbers import number_text
 from p2pmsg.statsd.totals import VERSION
 
 INTEGER_MAX = 2**63 - 1
-"""Largest delta of one message; what is added up to more is sent in several."""
+"""Largest integer of one message; larger sums are sent in several."""
 VALUES_MAX = 10_000
 """Values of timers and sets in one message: some 100 kB."""
 KEYS_MAX = 5_000
@@ -19,11 +19,9 @@ _FORBIDDEN = frozenset(":|@\n\r")
 
 
 def check_name(name: str) -> str:
-    """Return a name that every StatsD server takes.
+    """Return a name that every StatsD server accepts.
 
-    Raises:
-        MessageError: it is empty, or has a colon, a bar, an at sign or a control character.
-
+    `MessageError` if it is empty, or has a colon, a bar, an at sign or a control character.
     """
     if not isinstance(name, str) or not name:
         raise MessageError("name", f"must be a text that is not empty, not {name!r}")
@@ -33,12 +31,7 @@ def check_name(name: str) -> str:
 
 
 def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Return tags that fit into a line.
-
-    Raises:
-        MessageError: one is empty, or has a comma, a bar or a control character.
-
-    """
+    """Return tags; `MessageError` if one is empty, or has a comma, a bar or a control character."""
     if isinstance(tags, str):
         raise MessageError("tags", f"must be several texts, not one: {tags!r}")
     found = tuple(tags)
@@ -49,12 +42,7 @@ def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_number(field: str, value: float) -> float:
-    """Return a number that can be sent.
-
-    Raises:
-        MessageError: it is none, not finite, or an integer of more than 64 bits.
-
-    """
+    """Return a number; `MessageError` if it is none, not finite, or an integer beyond 64 bits."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise MessageError(field, f"must be a number, not {value!r}")
     if isinstance(value, int):
@@ -66,10 +54,10 @@ def check_number(field: str, value: float) -> float:
 
 
 class Deltas:
-    """What happened since the last sending.
+    """The changes since the last message.
 
-    Counters are added up, integers as integers. A gauge is the last value set and what was added
-    since; values of timers and sets are kept.
+    Counters are sums, exact for integers. A gauge is the last value set, or None, and the sum added
+    since. All values of timers and sets are kept.
     """
 
     __slots__ = ("counters", "gauges", "sets", "statistics", "value_count")
@@ -83,7 +71,7 @@ class Deltas:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to send, whatever the clock says."""
+        """Whether it is time to send, before the interval ends."""
         return (
             self.value_count >= VALUES_MAX or len(self.counters) + len(self.gauges) >= KEYS_MAX
         )
@@ -92,7 +80,7 @@ class Deltas:
         return bool(self.counters or self.gauges or self.statistics or self.sets)
 
     def increment(self, key: str, value: float) -> bool:
-        """Add to a counter; return False, and add nothing, where the sum would not fit."""
+        """Add to a counter; False, and nothing added, if the sum would not fit."""
         total = self.counters.get(key, 0) + value
         if isinstance(total, int):
             if abs(total) > INTEGER_MAX:
@@ -124,7 +112,7 @@ class Deltas:
             self.value_count += 1
 
     def message(self) -> dict[str, Any]:
-        """Return what is sent over the reliable channel."""
+        """Return the message for collectors."""
         body: dict[str, Any] = {"v": VERSION}
         if self.counters:
             body["c"] = self.counters
@@ -136,7 +124,7 @@ class Deltas:
         return body
 
     def lines(self) -> list[str]:
-        """Return what is sent to a plain StatsD server."""
+        """Return the lines for a plain StatsD server."""
         lines = [_line(key, number_text(value), "c") for key, value in self.counters.items()]
         for key, (base, added) in self.gauges.items():
             if base is not None:
@@ -158,6 +146,3 @@ class Deltas:
 def _line(key: str, value: str, kind: str) -> str:
     name, tags = split_key(key)
     return f"{name}:{value}|{kind}|#{','.join(tags)}" if tags else f"{name}:{value}|{kind}"
-
-
-__all__ = ["Deltas", "check_name", "check_number", "check_tags", "make_key"]
