@@ -33,8 +33,7 @@ class _Reliable:
     def __init__(
         self, endpoint: str, name: str | None, config: PublisherConfig | None, log: Any
     ) -> None:
-        options = {} if log is None else {"log": log}
-        self.publisher = Publisher(endpoint, name=name, config=config, **options)
+        self.publisher = Publisher(endpoint, name=name, config=config, log=log)
         self.endpoint = self.publisher.endpoint
         self._published = self.publisher.stats().published
         self._first: int | None = None
@@ -257,10 +256,7 @@ class Client(ClosesItself):
         check_number("value", value)
         with self._lock:
             self._check_open()
-            if delta:
-                self._deltas.add_gauge(key, value)
-            else:
-                self._deltas.set_gauge(key, value)
+            self._deltas.gauge(key, value, delta=delta)
         self._after()
 
     def timing(self, name: str, value_ms: float, *, tags: Iterable[str] = ()) -> None:

@@ -72,9 +72,7 @@ class Deltas:
     @property
     def is_full(self) -> bool:
         """Whether it is time to send, before the interval ends."""
-        return (
-            self.value_count >= VALUES_MAX or len(self.counters) + len(self.gauges) >= KEYS_MAX
-        )
+        return self.value_count >= VALUES_MAX or len(self.counters) + len(self.gauges) >= KEYS_MAX
 
     def __bool__(self) -> bool:
         return bool(self.counters or self.gauges or self.statistics or self.sets)
@@ -90,14 +88,10 @@ class Deltas:
         self.counters[key] = total
         return True
 
-    def set_gauge(self, key: str, value: float) -> None:
-        """Set a gauge."""
-        self.gauges[key] = (value, 0)
-
-    def add_gauge(self, key: str, value: float) -> None:
-        """Add to a gauge."""
+    def gauge(self, key: str, value: float, *, delta: bool = False) -> None:
+        """Set a gauge, or add to it."""
         base, added = self.gauges.get(key, (None, 0))
-        self.gauges[key] = (base, added + value)
+        self.gauges[key] = (base, added + value) if delta else (value, 0)
 
     def add_value(self, kind: str, key: str, value: float) -> None:
         """Keep a value of a timer (`ms`), histogram (`h`) or distribution (`d`)."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -432,16 +432,7 @@ class Collector(ClosesItself):
 
 def _in_thread(work: Callable[[], Binned]) -> Callable[[], Binned]:
     """Start the work in a thread; return a function that waits for its result."""
-    future: Future[Binned] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="statsd-bins", daemon=True).start()
-    return future.result
+    return ThreadPoolExecutor(1, "statsd-bins").submit(work).result
 
 
 def _settings(
@@ -457,5 +448,3 @@ def _settings(
     }
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     return replace(config or AggregateConfig(), **changes)
-
-

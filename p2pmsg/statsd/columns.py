@@ -149,9 +149,7 @@ def _mix_words(codes: Words, taken: Words) -> None:
     codes ^= codes >> _U(29)
 
 
-def _mix_rest(
-    words: Words, starts: Places, lengths: Places, codes: Words, first: int
-) -> None:
+def _mix_rest(words: Words, starts: Places, lengths: Places, codes: Words, first: int) -> None:
     """Mix the bytes after the first words, where some lines are shorter than others."""
     bits = lengths.astype(np.uint64) << _U(3)
     for number in range(first, (int(lengths.max()) + 7) // 8):

@@ -1,9 +1,7 @@
 """Settings of the aggregation, with the reason for each default."""
 
-import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from p2pmsg.config import at_least, check, of_kind, whole
 from p2pmsg.statsd.dialect import STRICT, Dialect
@@ -62,7 +60,8 @@ class AggregateConfig:
         of_kind("dialect", self.dialect, Dialect)
         at_least("interval_s", self.interval_s, 0.01)
         for percentile in self.percentiles:
-            ok = _is_number(percentile) and -100 <= percentile <= 100
+            number = isinstance(percentile, int | float) and not isinstance(percentile, bool)
+            ok = number and -100 <= percentile <= 100
             check("percentiles", percentile, ok, "from -100 to 100")
         for _, bounds in self.histogram:
             rising = all(a < b for a, b in pairwise(bounds))
@@ -70,7 +69,3 @@ class AggregateConfig:
         for field in ("gauge_age_max", "names_max", "set_values_max", "values_max"):
             whole(field, getattr(self, field), 1)
         of_kind("prefix_stats", self.prefix_stats, str)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

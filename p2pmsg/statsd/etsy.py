@@ -10,7 +10,7 @@ import re
 
 from p2pmsg.statsd.dialect import Dialect
 from p2pmsg.statsd.metric import BadLine, Item, Kind, LineError, Metric
-from p2pmsg.statsd.numbers import clean_name, javascript_number, strip_spaces
+from p2pmsg.statsd.numbers import SPACES, clean_name, javascript_number
 
 _RATE = re.compile(r"@([0-9.]+)")
 _SIGNED = re.compile(r"[-+]")
@@ -49,7 +49,7 @@ def _parse_piece(name: str, piece: str) -> Metric:
         if written == "ms" and number < 0:
             raise LineError("negative_timer")
     rate = _rate(fields)
-    kind = strip_spaces(written)
+    kind = written.strip(SPACES)
     if kind == "s":
         return Metric(Kind.SET, name, (value or "0",))
     if kind == "g":

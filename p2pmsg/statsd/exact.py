@@ -157,8 +157,6 @@ class ExactReceiver:
         with self._lock:
             self.totals.note_lost(report.session, report.start, report.stop, report.reason.value)
 
-    # ----------------------------------------------------------------------------- the clients
-
     def _look(self) -> None:
         """Note which clients are there, which have closed, and which vanished without closing."""
         began_s = time.monotonic()
@@ -208,10 +206,8 @@ class ExactReceiver:
             status = HERE
         changed = totals.note_client(session, peer.name, status)
         if changed and status == VANISHED:
-            _log.warning(
-                "statsd: the client %s went without closing; what it sent last may be missing",
-                peer.name,
-            )
+            what = "went without closing; what it sent last may be missing"
+            _log.warning("statsd: the client %s %s", peer.name, what)
         return changed
 
     def _has_all(self, peer: Session) -> bool:
@@ -251,8 +247,6 @@ class ExactReceiver:
 
     def _marks(self) -> _Marks:
         return self.totals.marks(), frozenset(self.totals.clients())
-
-    # ------------------------------------------------------------------------------- the state
 
     def keep(self) -> None:
         """Encode the state, under the lock; the other thread writes it soon."""

@@ -59,6 +59,7 @@ class Management:
 
     def answer(self, data: bytes, now_s: float) -> str | None:
         """Return the answer to what arrived, or `QUIT`."""
+        self._aggregator.settle()
         command, *arguments = data.decode("ascii", "replace").strip().split(" ")
         if command == "quit":
             return QUIT
@@ -85,7 +86,6 @@ class Management:
         return f"health: {self._health}\n"
 
     def _show_stats(self, now_s: float) -> str:
-        self._aggregator.settle()
         now = round(now_s)
         lines = [f"uptime: {now - round(self._started_s)}"]
         entries = [
@@ -99,16 +99,12 @@ class Management:
         return "\n".join(lines) + "\n" + _END
 
     def _show(self, kind: Kind) -> str:
-        self._aggregator.settle()
         series = self._aggregator.series
-        entries = [
-            (series.key(row), float(series.totals[row])) for row in series.rows_of(kind)
-        ]
+        entries = [(series.key(row), float(series.totals[row])) for row in series.rows_of(kind)]
         return f"{object_text(entries)}\n{_END}"
 
     def _show_timers(self) -> str:
         aggregator = self._aggregator
-        aggregator.settle()
         rows = aggregator.series.rows_of(*STATISTICS)
         rows_of_values, values, _ = aggregator.values.columns()
         by_row: dict[int, list[float]] = {}
@@ -118,16 +114,14 @@ class Management:
         return f"{object_text(entries)}\n{_END}"
 
     def _delete(self, kinds: tuple[Kind, ...], patterns: list[str]) -> str:
-        aggregator = self._aggregator
-        aggregator.settle()
+        series = self._aggregator.series
         lines = []
         for pattern in patterns:
-            series = aggregator.series
             keys = [series.key(row) for row in series.rows_of(*kinds)]
             found = [key for key in keys if key == pattern]
             if pattern.endswith(".*"):
                 found += [key for key in keys if key.startswith(pattern[:-1])]
-            found = [key for key in dict.fromkeys(found) if aggregator.delete(kinds, key)]
+            found = [key for key in dict.fromkeys(found) if self._aggregator.delete(kinds, key)]
             lines += [f"deleted: {key}\n" for key in found]
             if not found:
                 lines.append(f"metric {pattern} not found\n")

@@ -12,11 +12,11 @@ from p2pmsg.statsd.metric import LineError
 
 _DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _PREFIXED = re.compile(r"0(?:[xX][0-9a-fA-F]+|[oO][0-7]+|[bB][01]+)")
-_SPACES = " \t\n\v\f\r\xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(
+SPACES = " \t\n\v\f\r\xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
-"""What ECMAScript calls white space and line terminators."""
-_SPACE_RUN = re.compile(f"[{re.escape(_SPACES)}]+")
+"""ECMAScript's white space and line terminators, which `trim()` removes."""
+_SPACE_RUN = re.compile(f"[{re.escape(SPACES)}]+")
 _NOT_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 _DROPPED = re.compile(r"[^a-zA-Z_\-0-9.;=]")
 
@@ -30,7 +30,7 @@ def decimal(text: str) -> float:
 
 def javascript_number(text: str) -> float:
     """Return JavaScript's `Number(text)`; `LineError` if it is NaN or, unlike statsd, infinite."""
-    text = text.strip(_SPACES)
+    text = text.strip(SPACES)
     if not text:
         return 0.0
     if _PREFIXED.fullmatch(text):
@@ -65,11 +65,6 @@ def number_text(value: float) -> str:
         return f"{Decimal(digits):f}"
     mantissa, _, exponent = digits.partition("e")
     return f"{mantissa.removesuffix('.0')}e{int(exponent):+d}"
-
-
-def strip_spaces(text: str) -> str:
-    """Return `text.trim()` of JavaScript."""
-    return text.strip(_SPACES)
 
 
 def clean_name(name: str) -> str:

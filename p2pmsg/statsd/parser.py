@@ -89,11 +89,9 @@ def _parse_sections(line: bytes, dialect: Dialect) -> Item:
 
 def _parse_kind(text: str, dialect: Dialect) -> Kind:
     kind = _KINDS.get(text if dialect.type_case else text.lower())
-    if kind is None:
-        if dialect.unknown_type == "counter":
-            return Kind.COUNTER
+    if kind is None and dialect.unknown_type == "reject":
         raise LineError("unknown_type")
-    return kind
+    return kind or Kind.COUNTER
 
 
 def _parse_values(
@@ -176,7 +174,10 @@ def _split_name(name: str, styles: frozenset[str]) -> tuple[str, tuple[str, ...]
     error.
     """
     if "signalfx" in styles and ("[" in name or "]" in name):
-        return _split_brackets(name)
+        start, end = name.find("["), name.find("]")
+        if start < 0 or end < start:
+            return name, ()  # a lone bracket: what its commas separate is unknown
+        return name[:start] + name[end + 1 :], _pairs(name[start + 1 : end].split(","))
     marks = {mark: style for style, mark in _NAME_TAG_MARKS.items() if style in styles}
     for index, character in enumerate(name):
         style = marks.get(character)
@@ -186,13 +187,6 @@ def _split_name(name: str, styles: frozenset[str]) -> tuple[str, tuple[str, ...]
                 return name[:index], _pairs(rest.replace(",", "_").split(";"))
             return name[:index], _pairs(rest.split(","))
     return name, ()
-
-
-def _split_brackets(name: str) -> tuple[str, tuple[str, ...]]:
-    start, end = name.find("["), name.find("]")
-    if start < 0 or end < start:
-        return name, ()  # a lone bracket: what its commas separate is unknown
-    return name[:start] + name[end + 1 :], _pairs(name[start + 1 : end].split(","))
 
 
 def _pairs(parts: list[str]) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ class Statistics:
         squares = padded * padded
         columns: dict[str, Floats] = {}
         for percentile in percentiles:
-            _percentile(columns, percentile, starts, counts, padded, squares)
+            columns |= _percentile_columns(percentile, starts, counts, padded, squares)
         sums = np.add.reduceat(ordered, starts)
         means = sums / counts
         offsets = ordered - np.repeat(means, counts)
@@ -148,15 +148,10 @@ def _bound_name(bound: float) -> str:
     return "inf" if math.isinf(bound) else f"{bound:.15g}".replace(".", "_", 1)
 
 
-def _percentile(
-    columns: dict[str, Floats],
-    percentile: float,
-    starts: Places,
-    counts: Places,
-    values: Floats,
-    squares: Floats,
-) -> None:
-    """Add the columns of one percentile; NaN where it would have no value."""
+def _percentile_columns(
+    percentile: float, starts: Places, counts: Places, values: Floats, squares: Floats
+) -> dict[str, Floats]:
+    """Return the columns of one percentile; NaN where it would have no value."""
     name = percentile_name(percentile)
     within = np.floor(abs(percentile) / 100 * counts + 0.5).astype(np.int64)
     within = np.where(counts == 1, 1, np.minimum(within, counts))
@@ -168,11 +163,13 @@ def _percentile(
     sum_squares = np.add.reduceat(squares, edges)[::2]
     bound = values[first + taken - 1] if percentile > 0 else values[first]
     side = "upper" if percentile > 0 else "lower"
-    for field, column in (
-        ("count", within.astype(np.float64)), ("mean", sums / taken), (side, bound),
-        ("sum", sums), ("sum_squares", sum_squares),
-    ):  # fmt: skip
-        columns[f"{field}_{name}"] = np.where(none, np.nan, column)
+    columns = {
+        "count": within.astype(np.float64), "mean": sums / taken, side: bound, "sum": sums,
+        "sum_squares": sum_squares,
+    }  # fmt: skip
+    return {
+        f"{field}_{name}": np.where(none, np.nan, column) for field, column in columns.items()
+    }
 
 
 def sketched_fields(

@@ -139,18 +139,15 @@ class Sockets:
         except OSError:
             pass  # it is awake, or gone
 
-    # ------------------------------------------------------------------------------- datagrams
-
     def _read_datagrams(self, reader: BulkReader | PlainReader) -> bool:
-        full = True
         for _ in range(_READS_MAX):
             data, count, full = reader.read()
             if count:
                 self._aggregator.feed(data, count)
                 self._note_message()
             if not full:
-                break
-        return full
+                return False
+        return True
 
     def _note_message(self) -> None:
         if self._management is not None:
@@ -160,8 +157,6 @@ class Sockets:
         """Look up how many datagrams the kernel has dropped."""
         if self._udp and not self._closed:
             self.counts.kernel_drops = kernel_drops(self._udp)
-
-    # --------------------------------------------------------------------------------- streams
 
     def _accept(self, listener: socket.socket, serve: Callable[[socket.socket], None]) -> bool:
         try:

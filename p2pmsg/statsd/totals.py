@@ -24,6 +24,8 @@ SESSIONS_MAX = 65_536
 """Sessions remembered; beyond it those that were silent longest are forgotten."""
 LOSSES_MAX = 1_000
 _FORMAT = 1
+_PLAIN = ("gauges", "lost", "malformed", "cut")
+"""Attributes that are in the state as they are."""
 HERE, NOT_JOINED, VANISHED, UNREACHED = "here", "not_joined", "vanished", "unreached"
 
 
@@ -247,27 +249,18 @@ class ExactTotals:
     def copy(self) -> "ExactTotals":
         """Return a copy that later deltas do not change."""
         made = ExactTotals(self._names_max)
-        made.__dict__.update(self.__dict__)
-        for name in ("counters", "gauges", "losses", "_next", "_clients", "_endpoints"):
-            setattr(made, name, getattr(self, name).copy())
+        for name, value in vars(self).items():
+            setattr(made, name, value.copy() if isinstance(value, dict | list) else value)
         made.statistics = {key: found.copy() for key, found in self.statistics.items()}
         return made
 
-    # --------------------------------------------------------------------------------- the state
-
     def encode(self) -> bytes:
         """Return the state as bytes."""
-        state = {
+        state = {name: getattr(self, name) for name in _PLAIN} | {
             "format": _FORMAT,
             "next": list(self._next.items()),
             "counters": {key: _pack(value) for key, value in self.counters.items()},
-            "gauges": self.gauges,
-            "statistics": {
-                key: [_pack(count), _pack(total)] for key, (count, total) in self.statistics.items()
-            },
-            "lost": self.lost,
-            "malformed": self.malformed,
-            "cut": self.cut,
+            "statistics": {key: list(map(_pack, pair)) for key, pair in self.statistics.items()},
             "losses": list(map(astuple, self.losses)),
             "clients": [[session, *known] for session, known in self._clients.items()],
             "reached": [endpoint for endpoint, reached in self._endpoints.items() if reached],
@@ -283,15 +276,13 @@ class ExactTotals:
             if state["format"] != _FORMAT:
                 raise StateError(f"format {state['format']} is not known here")
             totals = cls(names_max)
+            for name in _PLAIN:
+                setattr(totals, name, state[name])
             totals._next = dict(map(tuple, state["next"]))
             totals.counters = {key: _unpack(value) for key, value in state["counters"].items()}
-            totals.gauges = dict(state["gauges"])
             totals.statistics = {
-                key: [_unpack(number) for number in numbers]
-                for key, numbers in state["statistics"].items()
+                key: list(map(_unpack, pair)) for key, pair in state["statistics"].items()
             }
-            totals.lost = state["lost"]
-            totals.malformed, totals.cut = state["malformed"], state["cut"]
             totals.losses = [LostDeltas(*loss) for loss in state["losses"]]
             totals.forgotten = state.get("forgotten", 0)  # older files have none of these
             totals._endpoints = dict.fromkeys(state.get("reached", ()), True)

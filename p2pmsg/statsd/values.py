@@ -7,6 +7,7 @@ those of the package ddsketch, so that sketches of several collectors can be mer
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -105,13 +106,13 @@ class Values:
             self._binned = Binned(binned.codes[found], binned.weights[found], exact)
 
 
+@dataclass(slots=True)
 class Binned:
     """Weights by (row, bin); by row, exact count, sum, sum of squares, least and greatest value."""
 
-    def __init__(self, codes: Words, weights: Floats, exact: Floats) -> None:
-        self.codes = codes
-        self.weights = weights
-        self.exact = exact
+    codes: Words
+    weights: Floats
+    exact: Floats
 
     @property
     def rows(self) -> Places:

@@ -28,9 +28,7 @@ MEGABYTE = 1e6
 
 
 def _goal(what: str, unit: str, bound: float, aim: float, *, against_peer: bool = False) -> Goal:
-    return Goal(
-        AREA, what, unit, bound, aim, lower_is_better=True, against_peer=against_peer
-    )
+    return Goal(AREA, what, unit, bound, aim, lower_is_better=True, against_peer=against_peer)
 
 
 PACKED_GOAL = _goal(

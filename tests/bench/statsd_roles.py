@@ -128,9 +128,10 @@ class Server:
         stat = Path(f"/proc/{self._process.pid}/schedstat")
         tasks = Path(f"/proc/{self._process.pid}/task")
         try:
-            return sum(
-                int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()
-            ) / 1e9
+            return (
+                sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir())
+                / 1e9
+            )
         except (OSError, IndexError):
             fields = stat.parent.joinpath("stat").read_text().rpartition(")")[2].split()
             return (int(fields[11]) + int(fields[12])) / CLOCK_HZ

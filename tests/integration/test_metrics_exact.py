@@ -29,9 +29,7 @@ LOSS = 0.2
 @contextlib.contextmanager
 def child(role, *arguments):
     command = [sys.executable, "-m", "tests.integration.statsd_children", role, *arguments]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield process
     finally:
@@ -94,9 +92,7 @@ def test_totals_are_exact_with_a_fifth_of_the_frames_lost_and_connections_cut(op
     assert totals.is_exact
     assert totals.statistics["ms t"][0] == 4500
     assert {key: keep.counts()[key] for key in expected} == expected
-    assert all(
-        keep.flushes[-1]["c", key]["total"] == value for key, value in expected.items()
-    )
+    assert all(keep.flushes[-1]["c", key]["total"] == value for key, value in expected.items())
 
 
 @pytest.mark.rounds(2, 8)

@@ -95,9 +95,7 @@ def test_after_sigkill_the_next_one_takes_over(start, tmp_path):
     first, _ = start("--listen", place, "--interval", "3600", "--publish", "tcp://127.0.0.1:0")
     first.process.kill()
     first.process.wait()
-    second, places = start(
-        "--listen", place, "--interval", "0.1", "--publish", "tcp://127.0.0.1:0"
-    )
+    second, places = start("--listen", place, "--interval", "0.1", "--publish", "tcp://127.0.0.1:0")
     with p2pmsg.Subscriber(places[1], start="earliest", topics=["metrics"]) as subscriber:
         send(place, b"a:7|c|#zone:b")
         while (message := subscriber.receive(10)).key != "a|#zone:b":
@@ -111,9 +109,7 @@ def test_after_sigkill_the_next_one_takes_over(start, tmp_path):
 
 
 @pytest.mark.parametrize("others", [(), ("--console", "--publish", "tcp://127.0.0.1:0")])
-def test_a_table_that_nobody_reads_any_more_ends_the_command_only_where_it_is_all(
-    tmp_path, others
-):
+def test_a_table_that_nobody_reads_any_more_ends_the_command_only_where_it_is_all(tmp_path, others):
     reader, writer = os.pipe()
     arguments = ("statsd", *ANYWHERE, "--interval", "0.2", *others)
     with command(tmp_path, *arguments, stdout=writer) as started:

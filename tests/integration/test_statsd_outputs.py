@@ -30,7 +30,7 @@ from tests.integration.statsd_tools import (
 
 PACKET = (
     b"hits:3|c\nhits:2|c|#zone:b\nhits:1|c|@0.1|#zone:b\ndepth:7|g\ntook:100|ms\ntook:300|ms\n"
-    b"size:5|h\nusers:ann|s\nusers:bob|s\nweird name/x:1|c|#a:b c,bare,q:\"\\"
+    b'size:5|h\nusers:ann|s\nusers:bob|s\nweird name/x:1|c|#a:b c,bare,q:"\\'
 )
 
 
@@ -151,8 +151,7 @@ def test_several_scrapes_at_once_are_answered():
         collector.flush()
         texts = []
         threads = [
-            threading.Thread(target=lambda: texts.append(scrape(prometheus.port)))
-            for _ in range(8)
+            threading.Thread(target=lambda: texts.append(scrape(prometheus.port))) for _ in range(8)
         ]
         for thread in threads:
             thread.start()
@@ -186,9 +185,7 @@ SAME_SERIES = {
 @pytest.mark.parametrize(
     ("first", "second", "name", "value"), SAME_SERIES.values(), ids=SAME_SERIES
 )
-def test_of_two_metrics_with_one_series_the_first_is_exposed(
-    caplog, first, second, name, value
-):
+def test_of_two_metrics_with_one_series_the_first_is_exposed(caplog, first, second, name, value):
     caplog.set_level("WARNING", "p2pmsg")
     prometheus = PrometheusOutput(port=0)
     with collecting(outputs=[prometheus]) as (collector, _):
@@ -315,9 +312,7 @@ def test_what_two_metrics_would_write_to_one_path_is_told_by_name(caplog):
 
 def test_the_table_shows_the_busiest_metrics_and_no_control_characters():
     text = io.StringIO()
-    with collecting(
-        outputs=[ConsoleOutput(text, rows_max=5)], dialect="etsy"
-    ) as (collector, _):
+    with collecting(outputs=[ConsoleOutput(text, rows_max=5)], dialect="etsy") as (collector, _):
         packet = b"\n".join(b"n%d:%d|c" % (number, number) for number in range(1, 50))
         feed(collector, packet)
         collector.flush()
@@ -325,5 +320,3 @@ def test_the_table_shows_the_busiest_metrics_and_no_control_characters():
     assert "n49" in shown
     assert "n2 " not in shown
     assert "more" in shown
-
-

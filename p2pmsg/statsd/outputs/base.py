@@ -10,7 +10,8 @@ class Output(Protocol):
     """Receives flushes, some rows at a time.
 
     The collector's thread makes all calls but `close`. It reads its sockets between two calls of
-    `write`, so no call may block. Exceptions are logged and counted, and the flush goes on.
+    `write`, so no call may block. Exceptions are logged and counted, and the flush goes on. A
+    subclass may leave out `begin`, `end` and `close`, which do nothing.
     """
 
     name: str
@@ -18,15 +19,15 @@ class Output(Protocol):
 
     def begin(self, snapshot: Snapshot) -> None:
         """Begin a flush."""
-        ...
+        return
 
     def write(self, rows: list[Row]) -> None:
-        """Take some rows of it."""
+        """Take some rows of the flush."""
         ...
 
     def end(self, snapshot: Snapshot) -> None:
-        """End it."""
-        ...
+        """End a flush."""
+        return
 
     def status(self) -> Iterable[tuple[str, float]]:
         """Return (name, number) for the management port; names with `last_` in front are times."""
@@ -34,4 +35,4 @@ class Output(Protocol):
 
     def close(self, timeout: float) -> None:
         """Send what is left, for `timeout` seconds at most, and close."""
-        ...
+        return

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from p2pmsg.errors import ConfigError
 from p2pmsg.statsd.metric import Kind
 from p2pmsg.statsd.numbers import clean_name, number_text
-from p2pmsg.statsd.snapshot import Row, Snapshot
+from p2pmsg.statsd.snapshot import Fields, Row, Snapshot
 
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _PICKLE_METRICS_MAX = 500
@@ -79,10 +79,7 @@ class GraphiteNames:
                 raise ConfigError("timer_metrics", f"of {', '.join(_TIMER_FIELDS)}", field)
 
     def paths(
-        self,
-        row: Row,
-        refused: Counter[str] | None = None,
-        taken: set[int] | None = None,
+        self, row: Row, refused: Counter[str] | None = None, taken: set[int] | None = None
     ) -> Iterator[tuple[str, float]]:
         """Yield path and value of each field of a row.
 
@@ -118,9 +115,7 @@ class GraphiteNames:
             return "histogram" in self.timer_metrics
         return _PERCENT.sub("_percent", field) in self.timer_metrics
 
-    def _counter(
-        self, name: str, tail: str, fields: dict[str, float]
-    ) -> Iterator[tuple[str, float]]:
+    def _counter(self, name: str, tail: str, fields: Fields) -> Iterator[tuple[str, float]]:
         space = "stats." if self.legacy else self._space(self.prefix_counter, "")
         rate = "" if self.legacy else ".rate"
         yield f"{space}{name}{rate}{tail}", fields["rate"]

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from p2pmsg.statsd.metric import Event, ServiceCheck
+from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.snapshot import Row, Snapshot
 from p2pmsg.sync.publisher import Publisher
 
@@ -14,7 +15,7 @@ _SECOND_NS = 1_000_000_000
 _encode = msgspec.json.Encoder().encode
 
 
-class StreamOutput:
+class StreamOutput(Output):
     """Publishes JSON objects: `name`, `type`, `tags` and the metric's fields.
 
     JSON because every reader can parse it, Spark's `from_json` too. The message's key is the name
@@ -59,9 +60,6 @@ class StreamOutput:
     def status(self) -> Iterable[tuple[str, float]]:
         """Return counters."""
         return (("last_flush", self._last_s), ("messages", self._published))
-
-    def close(self, timeout: float) -> None:
-        """Do nothing: the publisher is the caller's."""
 
 
 def _event_key(event: Event | ServiceCheck) -> str:

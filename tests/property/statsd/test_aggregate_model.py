@@ -46,9 +46,7 @@ def test_a_number_read_by_columns_is_the_float(texts):
     st.integers(0, 2**64 - 1),
 )
 def test_two_lines_have_one_code_only_if_name_and_rest_are_the_same(parts, seed):
-    pairs = [
-        (re.sub(rb"[:|\n]", b"", name), re.sub(rb"[\n]", b"", rest)) for name, rest in parts
-    ]
+    pairs = [(re.sub(rb"[:|\n]", b"", name), re.sub(rb"[\n]", b"", rest)) for name, rest in parts]
     lines = b"".join(b"%s:1|%s\n" % pair for pair in pairs)
     columns = split_columns(PADDING + lines + PADDING, seed)
     if columns is None:

@@ -203,9 +203,9 @@ def test_deltas_as_lines_say_the_same():
     deltas = Deltas()
     deltas.increment("a|#x:y", 3)
     deltas.increment("a|#x:y", -1)
-    deltas.set_gauge("g", 5)
-    deltas.add_gauge("g", -7)
-    deltas.add_gauge("h", 2)
+    deltas.gauge("g", 5)
+    deltas.gauge("g", -7, delta=True)
+    deltas.gauge("h", 2, delta=True)
     deltas.add_value("ms", "t", 1.5)
     deltas.add_to_set("s", "ann")
 
