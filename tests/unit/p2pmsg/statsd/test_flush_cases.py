@@ -1,7 +1,104 @@
 """What statsd 0.9.0 flushed for the same packets, in the dialect etsy."""
 
-from tests.unit.p2pmsg.statsd.cases import parametrize
-from tests.unit.p2pmsg.statsd.flushing import run_case
+import math
+import re
+from dataclasses import replace
+
+from p2pmsg.statsd.aggregate import Aggregator
+from p2pmsg.statsd.config import AggregateConfig
+from p2pmsg.statsd.dialect import DIALECTS
+from p2pmsg.statsd.outputs.graphite import GraphiteNames
+from tests.unit.p2pmsg.statsd.cases import as_bytes, parametrize
+
+NAMES = {
+    "legacyNamespace": "legacy", "globalPrefix": "global_prefix", "globalSuffix": "global_suffix",
+    "prefixCounter": "prefix_counter", "prefixTimer": "prefix_timer",
+    "prefixGauge": "prefix_gauge", "prefixSet": "prefix_set",
+}  # fmt: skip
+_NO_VALUE = re.compile(";([^;=]+)=?(?=;|$)")
+"""A tag without a value in a path: statsd sends it, and carbon refuses the path."""
+
+
+def make_config(config, flush_ms):
+    """Turn statsd's own settings into ours."""
+    config = dict(config or {})
+    graphite = {NAMES[key]: value for key, value in config.pop("graphite", {}).items()}
+    if "flush_counts" in config:
+        graphite["flush_counts"] = config.pop("flush_counts")
+    dialect = DIALECTS["etsy"]
+    if not config.pop("keyNameSanitize", True):
+        dialect = replace(dialect, clean_names=False)
+    settings = {"dialect": dialect, "interval_s": flush_ms / 1000}
+    percentiles = config.pop("percentThreshold", 90)
+    listed = percentiles if isinstance(percentiles, list) else [percentiles]
+    settings["percentiles"] = tuple(listed)
+    settings["histogram"] = tuple(
+        (entry["metric"], tuple(float(bound) for bound in entry["bins"]))
+        for entry in config.pop("histogram", [])
+    )
+    idle = config.pop("deleteIdleStats", False)
+    for ours, theirs in (
+        ("delete_counters", "deleteCounters"), ("delete_timers", "deleteTimers"),
+        ("delete_sets", "deleteSets"), ("delete_gauges", "deleteGauges"),
+    ):  # fmt: skip
+        settings[ours] = config.pop(theirs, idle)
+    settings["gauge_age_max"] = config.pop("gaugesMaxTTL", 1)
+    if "prefixStats" in config:
+        settings["prefix_stats"] = config.pop("prefixStats")
+    assert not config, f"unknown settings: {config}"
+    return AggregateConfig(**settings), GraphiteNames(**graphite)
+
+
+def flush_to_dict(aggregator, names):
+    snapshot = aggregator.flush(1e9)
+    found = {}
+    for rows in snapshot.rows():
+        for row in rows:
+            if "timestamp_lag" not in row.key:  # time-dependent, and left out of the cases
+                found.update(names.paths(row))
+    found[names.stats_path(aggregator.config.prefix_stats)] = len(snapshot)
+    return found
+
+
+def packets_of(case, data):
+    """Datagrams as they are; over TCP, what whole lines the pieces make."""
+    if case.get("proto") != "tcp":
+        return [as_bytes(packet) for packet in data]
+    pieces, rest = [], b""
+    for piece in data:
+        rest += as_bytes(piece)
+        whole, newline, after = rest.rpartition(b"\n")
+        if newline:
+            pieces.append(whole + newline)
+            rest = after
+    return pieces
+
+
+def run_case(case):
+    """Return what differs from what statsd 0.9.0 flushed."""
+    config, names = make_config(case.get("config"), case.get("flush_ms", 1000))
+    aggregator = Aggregator(config)
+    expected = case["expect_statsd_0_9_0"]
+    if expected.get("crashed"):
+        for packet in case["packets"]:
+            aggregator.feed(as_bytes(packet))
+        aggregator.settle()
+        return [] if aggregator.bad_reasons == {"crashes_statsd": 1} else ["no crash"]
+    aggregator.flush(1e9)  # the cases were recorded after a first flush
+    rounds = case.get("rounds") or [case["packets"]]
+    differences = []
+    for number, wanted in enumerate(expected["flushes"]):
+        for packet in packets_of(case, rounds[number] if number < len(rounds) else []):
+            aggregator.feed(packet)
+        got = flush_to_dict(aggregator, names)
+        wanted = {_NO_VALUE.sub(r";\1=true", path): value for path, value in wanted.items()}
+        for path in sorted(wanted.keys() | got.keys()):
+            a, b = got.get(path), wanted.get(path)
+            if a is None or b is None or not math.isclose(a, b, rel_tol=1e-12, abs_tol=1e-12):
+                differences.append(f"flush {number}: {path} is {a}, not {b}")
+    if aggregator.counts.bad_lines != expected["bad_lines_logged"]:
+        differences.append(f"{aggregator.counts.bad_lines} bad lines")
+    return differences
 
 
 @parametrize("flush_cases")
