@@ -82,6 +82,15 @@ def make_child(opened):
     return make
 
 
+@pytest.fixture
+def carbon():
+    from tests.integration.statsd_tools import Carbon
+
+    made = Carbon()
+    yield made
+    made.close()
+
+
 @pytest.fixture(scope="session")
 def npm_folder():
     """Where npm's StatsD clients are: a folder named by P2PMSG_NPM_FOLDER, else skip."""

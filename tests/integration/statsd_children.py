@@ -17,10 +17,10 @@ def say(**words):
     print(json.dumps(words), flush=True)
 
 
-def collect(state, *endpoints):
-    """Collect exact metrics until killed, saving often and telling the totals."""
+def collect(interval_s, state, *endpoints):
+    """Collect exact metrics until killed, and print the totals."""
     with Collector(
-        "udp://127.0.0.1:0", exact=list(endpoints), state=state, interval_s=0.05
+        "udp://127.0.0.1:0", exact=list(endpoints), state=state, interval_s=float(interval_s)
     ) as collector:
         while True:
             totals = collector.totals()
@@ -28,17 +28,8 @@ def collect(state, *endpoints):
             time.sleep(0.02)
 
 
-def collect_slowly(state, *endpoints):
-    """Collect exact metrics until killed, with a flush an hour."""
-    with Collector(
-        "udp://127.0.0.1:0", exact=list(endpoints), state=state, interval_s=3600.0
-    ) as collector:
-        say(counters=collector.totals().counters)
-        time.sleep(3600)
-
-
 def count(endpoint, messages):
-    """Send so many deltas, one a message, say so, and stay until standard input ends."""
+    """Send so many deltas, one a message, print that, and stay until standard input ends."""
     with metrics.Client(endpoint, interval_ms=0) as client:
         say(endpoint=client.endpoint)
         for number in range(int(messages)):
@@ -59,7 +50,7 @@ def end_without_closing(endpoint):
 
 
 def fork(endpoint):
-    """Count one here and one in a child, at once and as often as they are asked."""
+    """Count one here and one in a child, at once."""
     client = metrics.Client(endpoint, interval_ms=10)
     if client.endpoint.startswith("ipc"):
         client.wait_for_collectors(timeout=20)
@@ -113,7 +104,7 @@ def refuse(thread):
 
 
 def count_with_log(endpoint, log, first, stop):
-    """Count numbers once each by a client with a log, and say before and behind each; then stay."""
+    """Count each number once, with a log; print before and after each; then stay."""
     with metrics.Client(endpoint, interval_ms=0, log=LogConfig(log)) as client:
         say(endpoint=client.endpoint)
         for number in range(int(first), int(stop)):

@@ -7,9 +7,9 @@ import threading
 import time
 
 from p2pmsg.statsd import Collector
-from tests.integration.peers import LOOPBACK
+from tests.integration.peers import eventually
 
-UDP, TCP = "udp://127.0.0.1:0", "tcp://127.0.0.1:0"
+UDP = "udp://127.0.0.1:0"
 LONG_S = 3600.0
 """An interval that does not end by itself."""
 
@@ -65,16 +65,18 @@ def open_client(endpoint):
     return made
 
 
-def until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.005)
+def feed(collector, *packets):
+    """Send datagrams, and wait until all their lines are counted."""
+    wanted = collector.stats().metrics + sum(packet.count(b"\n") + 1 for packet in packets)
+    with open_client(collector.endpoints[0]) as client:
+        for packet in packets:
+            client.send(packet)
+        eventually(lambda: collector.stats().metrics == wanted)
 
 
 @contextlib.contextmanager
 def collecting(listen=UDP, **options):
-    """A collector that flushes when it is told to, and what it flushed."""
+    """A collector that flushes on request, and what it flushed."""
     keep = Keep()
     options.setdefault("interval_s", LONG_S)
     outputs = [keep, *options.pop("outputs", [])]
@@ -125,9 +127,3 @@ def read_stream(subscriber, wanted, seconds=60.0):
         message = subscriber.receive(max(0.01, deadline - time.monotonic()))
         found[message.key] = json.loads(message.value)
     return found
-
-
-__all__ = [
-    "LONG_S", "LOOPBACK", "TCP", "UDP", "Carbon", "Keep", "address", "collecting", "open_client",
-    "read_stream", "until",
-]  # fmt: skip

@@ -20,7 +20,8 @@ from p2pmsg.statsd.exact import ExactReceiver, StateFile
 from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.testing import TcpProxy
 from tests.integration.inside import exact_of
-from tests.integration.statsd_tools import LOOPBACK, collecting, until
+from tests.integration.peers import LOOPBACK, eventually
+from tests.integration.statsd_tools import collecting
 from tests.places import lasting_place
 
 LOSS = 0.2
@@ -86,7 +87,7 @@ def test_totals_are_exact_with_a_fifth_of_the_frames_lost_and_connections_cut(op
             thread.join()
         proxies[0].stop_cutting()
         expected = {key: value for part in counted for key, value in part.items()}
-        until(lambda: collector.totals().counters == expected, 30)
+        eventually(lambda: collector.totals().counters == expected, 30)
         totals = collector.totals()
         collector.flush()
     assert totals.is_exact
@@ -114,7 +115,7 @@ def test_totals_go_on_exactly_after_the_collector_was_killed_again_and_again(tmp
             thread.start()
             reached = 0
             for _ in range(rounds):
-                with child("collect", state, proxy.endpoint) as process:
+                with child("collect", "0.05", state, proxy.endpoint) as process:
                     # It has to get further than the one before, and dies in the middle of it.
                     reached = say_until(
                         process,
@@ -124,7 +125,7 @@ def test_totals_go_on_exactly_after_the_collector_was_killed_again_and_again(tmp
                     process.wait()
             stop.set()
             thread.join()
-            with child("collect", state, proxy.endpoint) as process:
+            with child("collect", "0.05", state, proxy.endpoint) as process:
                 told = say_until(process, lambda told: told["counters"].get("hits") == sent[0])
     assert told["counters"] == {"hits": sent[0], "sum": sum(range(sent[0]))}
     assert told["lost"] == 0
@@ -135,7 +136,7 @@ def test_totals_hold_what_was_sent_before_the_collector_was_there():
         for _ in range(500):
             client.increment("early")
         with collecting(exact=client.endpoint) as (collector, _):
-            until(lambda: collector.totals().counters.get("early") == 500)
+            eventually(lambda: collector.totals().counters.get("early") == 500)
 
 
 def test_a_client_that_is_closed_and_one_that_comes_after_it_count_together(tmp_path):
@@ -147,19 +148,19 @@ def test_a_client_that_is_closed_and_one_that_comes_after_it_count_together(tmp_
             first.close()
             with metrics.Client(place) as second:
                 second.increment("a", 4)
-                until(lambda: collector.totals().counters.get("a") == 7)
+                eventually(lambda: collector.totals().counters.get("a") == 7)
                 assert collector.totals().is_exact
     with metrics.Client(place) as third:
         third.increment("a", 5)
         with collecting(exact=place, state=tmp_path / "s") as (collector, _):
-            until(lambda: collector.totals().counters.get("a") == 12)
+            eventually(lambda: collector.totals().counters.get("a") == 12)
 
 
 def test_a_client_that_was_killed_is_counted_as_far_as_it_came(tmp_path):
     with child("count", LOOPBACK, "1000000") as process:
         place = say_until(process, lambda told: "endpoint" in told)["endpoint"]
         with collecting(exact=place) as (collector, _):
-            until(lambda: collector.totals().counters.get("child.hits", 0) > 500)
+            eventually(lambda: collector.totals().counters.get("child.hits", 0) > 500)
             process.send_signal(signal.SIGKILL)
             process.wait()
             time.sleep(0.3)
@@ -222,8 +223,8 @@ def test_what_a_client_with_a_log_accepted_arrives_once_however_often_it_is_kill
             with client.counting(10_000) as process:
                 client.follow(process, len(client.done) + 50)
         with client.counting(0):
-            until(lambda: client.has_arrived(collector.totals()), 30)
-            until(lambda: collector.totals().is_exact, 30)  # it has joined the client again
+            eventually(lambda: client.has_arrived(collector.totals()), 30)
+            eventually(lambda: collector.totals().is_exact, 30)  # it has joined the client again
     assert len(client.done) >= 50 * (rounds + 1)
 
 
@@ -232,12 +233,12 @@ def test_gauges_and_totals_stand_as_they_were_after_a_restart(tmp_path):
         client.gauge("g", 5)
         client.increment("c", 2)
         with collecting(exact=client.endpoint, state=tmp_path / "s") as (collector, _):
-            until(lambda: collector.totals().counters.get("c") == 2)
+            eventually(lambda: collector.totals().counters.get("c") == 2)
         with collecting(exact=client.endpoint, state=tmp_path / "s") as (collector, keep):
             collector.flush()
             client.gauge("g", -2, delta=True)
             client.increment("c")
-            until(lambda: collector.totals().counters.get("c") == 3)
+            eventually(lambda: collector.totals().counters.get("c") == 3)
             collector.flush()
     first, second = keep.flushes[:2]
     assert (first["g", "g"]["value"], second["g", "g"]["value"]) == (5, 3)
@@ -250,7 +251,7 @@ def test_what_was_kept_last_is_written_however_late_it_was_kept(tmp_path):
     receiver = ExactReceiver(["tcp://127.0.0.1:1"], aggregator, threading.Lock(), StateFile(path))
     receiver.stop()
     receiver.keep()
-    until(path.exists)
+    eventually(path.exists)
     receiver._writer.join(0.2)  # who writes has nothing to do: it must not end for that
     path.unlink()
     receiver.keep()  # as the last flush does
@@ -264,8 +265,8 @@ def test_what_cannot_be_repeated_is_told_with_its_range():
         for _ in range(1000):
             client.increment("a")
         with collecting(exact=client.endpoint) as (collector, _):
-            until(lambda: collector.totals().counters.get("a"))
-            until(lambda: collector.totals().lost + collector.totals().counters["a"] == 1000)
+            eventually(lambda: collector.totals().counters.get("a"))
+            eventually(lambda: collector.totals().lost + collector.totals().counters["a"] == 1000)
             totals = collector.totals()
     assert not totals.is_exact
     (loss,) = totals.losses
@@ -297,7 +298,7 @@ def test_all_calls_arrive_over_both_channels():
             timed = client.timed("function")(lambda: 42)
             assert timed() == 42
             client.flush()
-            until(lambda told=collector.stats: told().names >= 3 + 9)
+            eventually(lambda told=collector.stats: told().names >= 3 + 9)
             collector.flush()
         flushed = keep.flushes[0]
         assert flushed["c", "app.c|#x:y"]["count"] == 3
@@ -326,9 +327,9 @@ def test_ends_and_forks_cost_nothing_and_double_nothing(tmp_path, exact, role, e
             assert "belongs to the parent process" in json.loads(said)["error"]
             expected = {"parent.hits": 2}
         if exact:
-            until(lambda: collector.totals().counters == expected)
+            eventually(lambda: collector.totals().counters == expected)
         else:
-            until(lambda: collector.stats().metrics >= len(expected))
+            eventually(lambda: collector.stats().metrics >= len(expected))
         time.sleep(0.1)
         collector.flush()
         assert {key: count for key, count in keep.counts().items() if ".hits" in key} == expected
@@ -346,7 +347,7 @@ def test_sums_beyond_64_bits_stay_exact():
         for _ in range(5):
             client.increment("huge", 2**63 - 1)
         with collecting(exact=client.endpoint) as (collector, _):
-            until(lambda: collector.totals().counters.get("huge") == 5 * (2**63 - 1))
+            eventually(lambda: collector.totals().counters.get("huge") == 5 * (2**63 - 1))
 
 
 def test_a_state_that_is_none_is_refused(tmp_path):
@@ -368,8 +369,8 @@ def test_a_state_that_cannot_be_written_for_a_while_is_written_later(tmp_path, m
             with monkeypatch.context() as patch:
                 patch.setattr(StateFile, "save", lambda *_: (_ for _ in ()).throw(full))
                 client.increment("a", 3)
-                until(lambda: collector.totals().counters.get("a") == 3)
-                until(lambda: collector.totals().state_errors > 1)
+                eventually(lambda: collector.totals().counters.get("a") == 3)
+                eventually(lambda: collector.totals().state_errors > 1)
         assert ExactTotals.decode(state.read_bytes()).counters == {"a": 3}
     said = [record.message for record in caplog.records if "state" in record.message]
     assert len(said) == 2
@@ -393,14 +394,14 @@ def test_what_is_counted_last_is_in_the_state_though_one_was_just_being_written(
             monkeypatch.setattr(StateFile, "save", wait)
             begun.wait(20)
             client.increment("a", 3)
-            until(lambda: collector.totals().counters.get("a") == 3)
+            eventually(lambda: collector.totals().counters.get("a") == 3)
             exact = exact_of(collector)
             stop = exact.stop
 
             def stop_late():
                 stop()
                 go_on.set()
-                until(lambda: exact._unsaved is None)
+                eventually(lambda: exact._unsaved is None)
                 time.sleep(0.1)  # for its thread to look whether it may end
                 exact.totals.counters["a"] = 4  # what came after the last flush
 

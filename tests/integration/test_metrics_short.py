@@ -13,7 +13,8 @@ import pytest
 import p2pmsg
 from p2pmsg import control, metrics, wire
 from p2pmsg.wire import Kind
-from tests.integration.statsd_tools import LOOPBACK, collecting, until
+from tests.integration.peers import LOOPBACK, eventually
+from tests.integration.statsd_tools import collecting
 from tests.integration.test_metrics_exact import child, say_until
 from tests.places import lasting_place
 
@@ -43,14 +44,14 @@ def test_short_programs_lose_nothing_though_collectors_are_killed_in_between(tmp
     """A program that was told that its deltas arrived is gone: the disk has to have them."""
     place, state = lasting_place(), str(tmp_path / "state")
     for turn in range(2):
-        with child("collect_slowly", state, place) as process:
+        with child("collect", "3600", state, place) as process:
             say_until(process, lambda told: "counters" in told)
             assert run_short(place, "close").stderr == ""
             process.send_signal(signal.SIGKILL)
             process.wait()
         with collecting(exact=place, state=state) as (collector, _):
             assert collector.totals().counters == {"short.hits": CALLS * (turn + 1)}
-            until(lambda totals=collector.totals: totals().is_exact)
+            eventually(lambda totals=collector.totals: totals().is_exact)
 
 
 @pytest.mark.parametrize("ending", ["close", "exit", "interrupt"])
@@ -80,7 +81,7 @@ def test_the_collector_names_a_program_that_was_killed():
         assert not collector.totals().is_exact
         run_short(place, "killed_when_seen")
         run_short(place, "close")
-        until(lambda: collector.totals().unfinished)
+        eventually(lambda: collector.totals().unfinished)
         totals = collector.totals()
     assert totals.counters == {"short.hits": CALLS}
     assert [each.reason for each in totals.unfinished] == ["vanished"]
@@ -97,7 +98,7 @@ def test_programs_that_are_killed_while_they_close_are_counted_or_named(tmp_path
             run_short(place, f"killed_after_{max(delay, 1e-6)}")
         with metrics.Client(place) as last:
             last.increment("last")
-        until(lambda: collector.totals().counters.get("last") == 1)
+        eventually(lambda: collector.totals().counters.get("last") == 1)
         totals = collector.totals()
     hits = totals.counters.get("short.hits", 0)
     assert hits % CALLS == 0
@@ -113,9 +114,9 @@ def test_a_client_that_announced_itself_and_went_is_named(raw_publisher):
     place, greet = raw_publisher
     with collecting(exact=place) as (collector, _):
         greet(1)
-        until(lambda: [c.reason for c in collector.totals().unfinished] == ["not_joined"])
+        eventually(lambda: [c.reason for c in collector.totals().unfinished] == ["not_joined"])
         greet(2)  # another one at its place: it is gone for good
-        until(lambda: len(collector.totals().unfinished) == 2)
+        eventually(lambda: len(collector.totals().unfinished) == 2)
         assert not collector.totals().is_exact
 
 
@@ -142,7 +143,7 @@ def test_closing_does_not_wait_once_the_collector_has_everything(caplog):
     client = metrics.Client(LOOPBACK, close_timeout=3600.0)
     with collecting(exact=client.endpoint) as (collector, _):
         client.increment("a", 3)
-        until(lambda: collector.totals().counters == {"a": 3})
+        eventually(lambda: collector.totals().counters == {"a": 3})
     with caplog.at_level(logging.WARNING, "p2pmsg"):
         client.close()
     assert client.undelivered == 0
@@ -153,7 +154,7 @@ def test_what_is_sent_after_the_collector_went_is_counted_apart(caplog):
     client = metrics.Client(LOOPBACK, interval_ms=0, close_timeout=0.1)
     with collecting(exact=client.endpoint) as (collector, _):
         client.increment("a", 3)
-        until(lambda: collector.totals().counters == {"a": 3})
+        eventually(lambda: collector.totals().counters == {"a": 3})
     for _ in range(5):
         client.increment("late")
     with caplog.at_level(logging.WARNING, "p2pmsg"):
@@ -194,4 +195,4 @@ def test_a_relay_keeps_the_deltas_for_collectors(tmp_path):
         client.close()
         assert client.undelivered == 0
         with collecting(exact=f"ipc://{tmp_path}/relay") as (collector, _):
-            until(lambda: collector.totals().counters == {"hits": 10})
+            eventually(lambda: collector.totals().counters == {"hits": 10})

@@ -11,7 +11,7 @@ import pytest
 
 import p2pmsg
 from tests.integration.commands import Command, command, eventually, run
-from tests.integration.statsd_tools import Carbon, address, open_client
+from tests.integration.statsd_tools import address, open_client
 
 ANYWHERE = ("--listen", "udp://127.0.0.1:0")
 
@@ -40,8 +40,7 @@ def send(place, *packets):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_was_gathered_is_flushed_when_it_is_told_to_end(start, number):
-    carbon = Carbon()
+def test_what_was_gathered_is_flushed_when_it_is_told_to_end(start, carbon, number):
     command, places = start(
         *ANYWHERE, "--interval", "3600", "--graphite", f"127.0.0.1:{carbon.port}", "--stats",
         "--dialect", "etsy",
@@ -51,15 +50,13 @@ def test_what_was_gathered_is_flushed_when_it_is_told_to_end(start, number):
 
     assert command.wait() == {signal.SIGTERM: 0, signal.SIGINT: 130}[number]
     eventually(lambda: carbon.paths().get("stats_counts.a") == 500)
-    carbon.close()
     errors = command.errors()
     assert "501 metrics in 501 packets" in errors
     assert "1 bad lines: 1 no_type" in errors
     assert "Traceback" not in errors
 
 
-def test_sigterm_again_and_again_disturbs_no_flush_and_changes_no_status(start):
-    carbon = Carbon()
+def test_sigterm_again_and_again_disturbs_no_flush_and_changes_no_status(start, carbon):
     command, places = start(
         *ANYWHERE, "--interval", "3600", "--graphite", f"127.0.0.1:{carbon.port}"
     )
@@ -70,7 +67,6 @@ def test_sigterm_again_and_again_disturbs_no_flush_and_changes_no_status(start):
 
     assert command.wait() == 0
     eventually(lambda: carbon.paths().get("stats_counts.a") == 500)
-    carbon.close()
     assert "Traceback" not in command.errors()
 
 

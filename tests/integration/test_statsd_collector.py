@@ -12,16 +12,15 @@ import p2pmsg
 from p2pmsg.statsd import AggregateConfig, Collector, Event, GraphiteOutput, ServiceCheck
 from p2pmsg.statsd.receive import BulkReader, PlainReader
 from tests.integration.inside import held
+from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.statsd_tools import (
     LONG_S,
-    TCP,
     UDP,
-    Carbon,
     Keep,
     address,
     collecting,
+    feed,
     open_client,
-    until,
 )  # fmt: skip
 from tests.unit.p2pmsg.statsd.cases import as_bytes, load_cases
 
@@ -29,7 +28,7 @@ from tests.unit.p2pmsg.statsd.cases import as_bytes, load_cases
 @pytest.mark.parametrize("scheme", ["udp", "udp6", "tcp", "unixgram", "unix"])
 def test_what_is_sent_is_flushed(scheme, tmp_path):
     listen = {
-        "udp": UDP, "tcp": TCP, "udp6": "udp://[::1]:0",
+        "udp": UDP, "tcp": LOOPBACK, "udp6": "udp://[::1]:0",
         "unixgram": f"unixgram://{tmp_path}/s", "unix": f"unix://{tmp_path}/s",
     }[scheme]  # fmt: skip
     with collecting(listen) as (collector, keep):
@@ -41,7 +40,7 @@ def test_what_is_sent_is_flushed(scheme, tmp_path):
         with client:
             client.send(b"a:1|c\nb:2")
             client.send(b"|g\nt:5|ms\n" if scheme in ("tcp", "unix") else b"b:2|g\nt:5|ms\n")
-            until(lambda: collector.stats().metrics >= 3)
+            eventually(lambda: collector.stats().metrics >= 3)
         collector.flush()
     assert keep.flushes[0]["c", "a"] == {"rate": 1 / LONG_S, "count": 1.0}
     assert keep.flushes[0]["g", "b"] == {"value": 2.0}
@@ -86,7 +85,7 @@ def test_the_client_of_pypi_statsd():
         with client.pipeline() as pipe:
             pipe.incr("piped")
             pipe.gauge("level", -3)
-        until(lambda: collector.stats().metrics >= 11)
+        eventually(lambda: collector.stats().metrics >= 11)
         collector.flush()
         client.close()
     flushed = keep.flushes[0]
@@ -117,8 +116,8 @@ def test_the_client_of_pypi_datadog_over_a_stream_socket(tmp_path, listen, buffe
             client.gauge("last", number)
         client.flush()
         client.close_socket()
-        until(lambda: collector.stats().metrics >= 2 * count)
-        until(lambda: not collector.stats().connections)
+        eventually(lambda: collector.stats().metrics >= 2 * count)
+        eventually(lambda: not collector.stats().connections)
         collector.flush()
         stats = collector.stats()
     assert keep.counts()["first|#a:1"] == count
@@ -129,13 +128,13 @@ def test_the_client_of_pypi_datadog_over_a_stream_socket(tmp_path, listen, buffe
 @pytest.mark.parametrize("dialect", ["strict", "etsy", "dogstatsd", "telegraf"])
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_last_line_without_a_line_feed_is_taken_or_counted(dialect, cut):
-    with collecting(TCP, dialect=dialect) as (collector, keep):
+    with collecting(LOOPBACK, dialect=dialect) as (collector, keep):
         with open_client(collector.endpoints[0]) as client:
             client.sendall(b"a:1|c\nlast:2|c")
-            until(lambda: collector.stats().metrics)
+            eventually(lambda: collector.stats().metrics)
             if cut:  # a reset, as of a sender that was lost
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        until(lambda: not collector.stats().connections)
+        eventually(lambda: not collector.stats().connections)
         collector.flush()
         taken = dialect != "etsy" and not cut
         assert keep.counts().get("last", 0) == 2 * taken
@@ -149,7 +148,7 @@ def test_what_is_no_frame_ends_its_connection_and_is_counted(tmp_path):
             assert client.recv(1) == b""
         with open_client(f"unixstream://{tmp_path}/s") as client:
             client.sendall(b"\x05\0\0\0a:1")
-        until(lambda: collector.stats().lines_unfinished)
+        eventually(lambda: collector.stats().lines_unfinished)
         collector.flush()
         assert collector.stats().lines_overlong == 1
     assert keep.counts()["a"] == 1
@@ -174,7 +173,7 @@ def test_the_client_of_pypi_datadog():
         client.event("title | pipe", "text\nline2", alert_type="warning", tags=["t:1"])
         client.service_check("svc", 1, message="m: msg")
         client.gauge_with_timestamp("ts", 5, 1656581400)
-        until(lambda: collector.stats().metrics >= 10)
+        eventually(lambda: collector.stats().metrics >= 10)
         collector.flush()
         client.close_socket()
     flushed = keep.flushes[0]
@@ -210,7 +209,7 @@ def test_the_client_of_npm(package, npm_folder):
         _, port = address(collector.endpoints[0])
         script = NPM_CLIENTS[package].replace("port: P", f"port: {port}")
         subprocess.run(["node", "-e", script], cwd=npm_folder, check=True, timeout=30)
-        until(lambda: collector.stats().metrics >= 4)
+        eventually(lambda: collector.stats().metrics >= 4)
         collector.flush()
     assert keep.flushes[0]["c", "n.a"]["count"] == 1
     assert keep.flushes[0]["g", "n.g"]["value"] == 3
@@ -221,11 +220,8 @@ def test_the_client_of_npm(package, npm_folder):
 def test_a_flood_of_names_is_cut_off_counted_and_named():
     config = AggregateConfig(names_max=100, interval_s=LONG_S)
     with collecting(config=config) as (collector, keep):
-        with open_client(collector.endpoints[0]) as client:
-            for number in range(1000):
-                client.send(b"n%d:1|c\nknown:1|c" % number)
-            until(lambda: collector.stats().metrics >= 2000)
-            stats = collector.stats()
+        feed(collector, *(b"n%d:1|c\nknown:1|c" % number for number in range(1000)))
+        stats = collector.stats()
         collector.flush()
     assert stats.names == 100 + 3
     assert stats.names_cut == 1001 - 100
@@ -246,7 +242,7 @@ def test_floods_of_bad_lines_and_of_large_packets_stop_nothing():
                     good += 8000
                 time.sleep(0.0005)
             client.send(b"end:1|c")
-            until(lambda: collector.stats().metrics >= good + 300 * 101)
+            eventually(lambda: collector.stats().metrics >= good + 300 * 101)
             stats = collector.stats()
         collector.flush()
     assert stats.bad_reasons["no_value"] >= 30_000
@@ -258,10 +254,10 @@ def test_floods_of_bad_lines_and_of_large_packets_stop_nothing():
 
 
 def test_a_line_over_tcp_that_never_ends_is_counted_and_skipped():
-    with collecting(TCP) as (collector, keep):
+    with collecting(LOOPBACK) as (collector, keep):
         with open_client(collector.endpoints[0]) as client:
             client.sendall(b"x" * 300_000 + b"\nafter:1|c\n")
-            until(lambda: collector.stats().metrics >= 1)
+            eventually(lambda: collector.stats().metrics >= 1)
             assert collector.stats().lines_overlong == 1
         collector.flush()
     assert keep.counts()["after"] == 1
@@ -276,7 +272,7 @@ def test_two_collectors_share_a_port_and_together_count_everything():
             clients = [open_client(place) for _ in range(64)]
             for client in clients:
                 client.send(b"a:1|c")
-            until(lambda: one.stats().metrics + two.stats().metrics == 64)
+            eventually(lambda: one.stats().metrics + two.stats().metrics == 64)
             assert one.stats().metrics
             assert two.stats().metrics
             for client in clients:
@@ -290,7 +286,7 @@ def test_what_the_kernel_drops_is_counted():
             with held(collector):  # nothing is read meanwhile
                 for _ in range(500):
                     client.send(b"a:1|c" * 100)
-            until(lambda: collector.stats().packets > 0)
+            eventually(lambda: collector.stats().packets > 0)
             time.sleep(0.05)
         stats = collector.stats()
     assert stats.kernel_drops > 0
@@ -313,9 +309,7 @@ def test_an_output_that_fails_is_counted_and_stops_nothing():
             raise ValueError("on purpose")
 
     with collecting(outputs=[Broken()]) as (collector, keep):
-        with open_client(collector.endpoints[0]) as client:
-            client.send(b"a:1|c")
-            until(lambda: collector.stats().metrics)
+        feed(collector, b"a:1|c")
         collector.flush()
         assert collector.stats().output_failures["broken"] >= 1
     assert keep.counts()["a"] == 1
@@ -323,7 +317,7 @@ def test_an_output_that_fails_is_counted_and_stops_nothing():
 
 def test_flushes_come_by_themselves():
     with collecting(interval_s=0.05) as (_, keep):
-        until(lambda: len(keep.flushes) >= 5)
+        eventually(lambda: len(keep.flushes) >= 5)
 
 
 def test_a_place_that_is_taken_is_told_and_leaves_nothing_open():
@@ -337,9 +331,7 @@ def test_a_socket_file_of_a_collector_that_was_killed_is_taken_over(tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
         dead.bind(str(path))
     with collecting(f"unixgram://{path}") as (collector, _):
-        with open_client(collector.endpoints[0]) as client:
-            client.send(b"a:1|c")
-            until(lambda: collector.stats().metrics == 1)
+        feed(collector, b"a:1|c")
     assert not path.exists()
 
 
@@ -351,18 +343,14 @@ def test_a_place_that_is_none_is_refused_by_name(listen):
         Collector(listen)
 
 
-def test_the_management_port_answers_as_statsd_does():
+def test_the_management_port_answers_as_statsd_does(carbon):
     session = load_cases()["mgmt_session"]
     if not session:
         pytest.skip("the cases are not there")
-    carbon = Carbon()
     with collecting(
-        dialect="etsy", management=TCP, outputs=[GraphiteOutput("127.0.0.1", carbon.port)]
+        dialect="etsy", management=LOOPBACK, outputs=[GraphiteOutput("127.0.0.1", carbon.port)]
     ) as (collector, _):
-        with open_client(collector.endpoints[0]) as client:
-            for packet in session["packets"]:
-                client.send(as_bytes(packet))
-            until(lambda: collector.stats().metrics == len(session["packets"]))
+        feed(collector, *map(as_bytes, session["packets"]))
         port = address(collector.management_endpoint)
         with socket.create_connection(port) as connection:
             connection.settimeout(5)
@@ -382,7 +370,6 @@ def test_the_management_port_answers_as_statsd_does():
             command, expected = session["session"][-1]
             connection.sendall(command.encode())
             assert connection.recv(100).decode() == expected
-    carbon.close()
 
 
 def read_until(connection, end, length=0):
@@ -399,14 +386,10 @@ def names(answer):
 
 
 def test_a_management_client_that_does_not_read_stops_nothing():
-    with collecting(management=TCP) as (collector, _):
-        with open_client(collector.endpoints[0]) as client:
-            for number in range(2000):
-                client.send(b"name.%d:1|c" % number)
-            until(lambda: collector.stats().metrics >= 2000)
-            with socket.create_connection(address(collector.management_endpoint)) as lazy:
-                for _ in range(50):
-                    lazy.send(b"counters\n")
-                    time.sleep(0.002)
-                client.send(b"a:1|c")
-                until(lambda: collector.stats().metrics >= 2001)
+    with collecting(management=LOOPBACK) as (collector, _):
+        feed(collector, *(b"name.%d:1|c" % number for number in range(2000)))
+        with socket.create_connection(address(collector.management_endpoint)) as lazy:
+            for _ in range(50):
+                lazy.send(b"counters\n")
+                time.sleep(0.002)
+            feed(collector, b"a:1|c")

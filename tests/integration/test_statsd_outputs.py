@@ -1,5 +1,6 @@
 """What the outputs hand out, read by their own readers."""
 
+import contextlib
 import io
 import pickle
 import struct
@@ -18,15 +19,8 @@ from p2pmsg.statsd import (
     PrometheusOutput,
     read_sketch,
 )
-from tests.integration.statsd_tools import (
-    LONG_S,
-    LOOPBACK,
-    Carbon,
-    collecting,
-    open_client,
-    read_stream,
-    until,
-)  # fmt: skip
+from tests.integration.peers import LOOPBACK, eventually
+from tests.integration.statsd_tools import LONG_S, Carbon, collecting, feed, read_stream
 
 PACKET = (
     b"hits:3|c\nhits:2|c|#zone:b\nhits:1|c|@0.1|#zone:b\ndepth:7|g\ntook:100|ms\ntook:300|ms\n"
@@ -34,19 +28,26 @@ PACKET = (
 )
 
 
-def feed(collector, packet=PACKET):
-    before = collector.stats().metrics
-    with open_client(collector.endpoints[0]) as client:
-        client.send(packet)
-        until(lambda: collector.stats().metrics == before + packet.count(b"\n") + 1)
+@contextlib.contextmanager
+def reading(collector, topic="metrics"):
+    with p2pmsg.Subscriber(
+        collector.publish_endpoint, topics=[topic], start="earliest"
+    ) as subscriber:
+        yield subscriber
+
+
+@pytest.fixture
+def scraped():
+    """A collector, and its output for Prometheus."""
+    prometheus = PrometheusOutput(port=0)
+    with collecting(outputs=[prometheus]) as (collector, _):
+        yield collector, prometheus
 
 
 def test_the_stream_has_one_message_a_metric_and_flush():
     with collecting(publish=LOOPBACK) as (collector, _):
-        feed(collector)
-        with p2pmsg.Subscriber(
-            collector.publish_endpoint, topics=["metrics"], start="earliest"
-        ) as subscriber:
+        feed(collector, PACKET)
+        with reading(collector) as subscriber:
             collector.flush()
             found = read_stream(subscriber, {"hits", "hits|#zone:b", "took", "users"})
     assert found["hits"] == {
@@ -61,9 +62,7 @@ def test_the_stream_has_one_message_a_metric_and_flush():
 def test_events_and_service_checks_have_topics_of_their_own():
     with collecting(publish=LOOPBACK) as (collector, _):
         feed(collector, b"_e{1,1}:t|x\n_sc|svc|2")
-        with p2pmsg.Subscriber(
-            collector.publish_endpoint, topics=["metrics.*"], start="earliest"
-        ) as subscriber:
+        with reading(collector, "metrics.*") as subscriber:
             collector.flush()
             topics = {subscriber.receive(10).topic for _ in range(2)}
     assert topics == {"metrics.events", "metrics.checks"}
@@ -77,9 +76,7 @@ def test_sketches_of_two_collectors_add_up():
             values += part
             for start in range(0, 500, 50):
                 feed(collector, b"\n".join(b"d:%d|d|@0.5" % n for n in part[start : start + 50]))
-            with p2pmsg.Subscriber(
-                collector.publish_endpoint, topics=["metrics"], start="earliest"
-            ) as subscriber:
+            with reading(collector) as subscriber:
                 collector.flush()
                 sketch = read_sketch(read_stream(subscriber, {"d"})["d"]["sketch"])
         if merged is None:
@@ -119,15 +116,14 @@ def samples(text):
     return dict(found)
 
 
-def test_prometheus_finds_names_and_types_as_of_statsd_exporter():
-    prometheus = PrometheusOutput(port=0)
-    with collecting(outputs=[prometheus]) as (collector, _):
-        for _ in range(2):
-            feed(collector)
-            collector.flush()
-        text = scrape(prometheus.port)
-        with pytest.raises(urllib.request.HTTPError, match="404"):
-            scrape(prometheus.port, "/else")
+def test_prometheus_finds_names_and_types_as_of_statsd_exporter(scraped):
+    collector, prometheus = scraped
+    for _ in range(2):
+        feed(collector, PACKET)
+        collector.flush()
+    text = scrape(prometheus.port)
+    with pytest.raises(urllib.request.HTTPError, match="404"):
+        scrape(prometheus.port, "/else")
     found = samples(text)
     assert "# TYPE hits counter\n" in text
     # prometheus-client's parser puts `_total` to the names of counters by itself.
@@ -144,30 +140,28 @@ def test_prometheus_finds_names_and_types_as_of_statsd_exporter():
     assert found["weird_name_x_total", ("a", "b c"), ("bare", ""), ("q", '"\\')][1] == 2
 
 
-def test_several_scrapes_at_once_are_answered():
-    prometheus = PrometheusOutput(port=0)
-    with collecting(outputs=[prometheus]) as (collector, _):
-        feed(collector)
-        collector.flush()
-        texts = []
-        threads = [
-            threading.Thread(target=lambda: texts.append(scrape(prometheus.port))) for _ in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+def test_several_scrapes_at_once_are_answered(scraped):
+    collector, prometheus = scraped
+    feed(collector, PACKET)
+    collector.flush()
+    texts = []
+    threads = [
+        threading.Thread(target=lambda: texts.append(scrape(prometheus.port))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert len(texts) == 8
     assert all("hits 3.0" in text for text in texts)
 
 
-def test_a_name_with_two_types_is_left_out_and_counted():
-    prometheus = PrometheusOutput(port=0)
-    with collecting(outputs=[prometheus]) as (collector, _):
-        feed(collector, b"a:1|c\na:2|g")
-        collector.flush()
-        text = scrape(prometheus.port)
-        assert prometheus.conflicts == 1
+def test_a_name_with_two_types_is_left_out_and_counted(scraped):
+    collector, prometheus = scraped
+    feed(collector, b"a:1|c\na:2|g")
+    collector.flush()
+    text = scrape(prometheus.port)
+    assert prometheus.conflicts == 1
     assert samples(text)[("a_total",)] == ("counter", 1)
 
 
@@ -185,18 +179,19 @@ SAME_SERIES = {
 @pytest.mark.parametrize(
     ("first", "second", "name", "value"), SAME_SERIES.values(), ids=SAME_SERIES
 )
-def test_of_two_metrics_with_one_series_the_first_is_exposed(caplog, first, second, name, value):
+def test_of_two_metrics_with_one_series_the_first_is_exposed(
+    scraped, caplog, first, second, name, value
+):
     caplog.set_level("WARNING", "p2pmsg")
-    prometheus = PrometheusOutput(port=0)
-    with collecting(outputs=[prometheus]) as (collector, _):
-        feed(collector, first)
+    collector, prometheus = scraped
+    feed(collector, first)
+    collector.flush()
+    for _ in range(3):
+        feed(collector, second)
         collector.flush()
-        for _ in range(3):
-            feed(collector, second)
-            collector.flush()
-        text = scrape(prometheus.port)
-        counts = dict(prometheus.status())
-        assert counts["duplicates"] + counts["conflicts"] >= 3
+    text = scrape(prometheus.port)
+    counts = dict(prometheus.status())
+    assert counts["duplicates"] + counts["conflicts"] >= 3
     found = {key: sample for key, sample in samples(text).items() if key[0] == name}
     assert [number for _, number in found.values()] == [pytest.approx(value)]
     (said,) = [record.getMessage() for record in caplog.records]
@@ -204,30 +199,28 @@ def test_of_two_metrics_with_one_series_the_first_is_exposed(caplog, first, seco
     assert f"{first.decode().partition(':')[0]}" in said.partition("left out")[2]
 
 
-def test_many_pairs_with_one_series_are_named_ten_times(caplog):
+def test_many_pairs_with_one_series_are_named_ten_times(scraped, caplog):
     caplog.set_level("WARNING", "p2pmsg")
-    prometheus = PrometheusOutput(port=0)
-    with collecting(outputs=[prometheus]) as (collector, _):
-        for mark in (b".", b"-"):
-            feed(collector, b"\n".join(b"a%s%d:1|c" % (mark, number) for number in range(30)))
-            collector.flush()
-        found = samples(scrape(prometheus.port))
-        assert sum(key[0].startswith("a_") for key in found) == 30
-        assert prometheus.duplicates == 30
+    collector, prometheus = scraped
+    for mark in (b".", b"-"):
+        feed(collector, b"\n".join(b"a%s%d:1|c" % (mark, number) for number in range(30)))
+        collector.flush()
+    found = samples(scrape(prometheus.port))
+    assert sum(key[0].startswith("a_") for key in found) == 30
+    assert prometheus.duplicates == 30
     assert len(caplog.records) == 11
     assert "only counted" in caplog.records[-1].getMessage()
 
 
-def test_labels_that_prometheus_would_take_for_one_or_its_own_are_kept_apart():
-    prometheus = PrometheusOutput(port=0)
-    with collecting(outputs=[prometheus]) as (collector, _):
-        feed(
-            collector,
-            b"n:1|c|#a.b:x,a-b:y\nt:100|ms|#quantile:0.5\nt:300|ms\nm:1|c|#__name__:evil",
-        )
-        collector.flush()
-        found = samples(scrape(prometheus.port))
-        assert prometheus.duplicates == 0
+def test_labels_that_prometheus_would_take_for_one_or_its_own_are_kept_apart(scraped):
+    collector, prometheus = scraped
+    feed(
+        collector,
+        b"n:1|c|#a.b:x,a-b:y\nt:100|ms|#quantile:0.5\nt:300|ms\nm:1|c|#__name__:evil",
+    )
+    collector.flush()
+    found = samples(scrape(prometheus.port))
+    assert prometheus.duplicates == 0
     assert found["n_total", ("a_b", "y,x")] == ("counter", 1)
     assert found["t", ("exported_quantile", "0.5"), ("quantile", "0.5")][1] == pytest.approx(0.1)
     assert found["t", ("quantile", "0.5")][1] == pytest.approx(0.3)
@@ -235,32 +228,28 @@ def test_labels_that_prometheus_would_take_for_one_or_its_own_are_kept_apart():
     assert found["m_total", ("exported___name__", "evil")] == ("counter", 1)
 
 
-def test_carbon_gets_paths_in_plain_text():
-    carbon = Carbon()
+def test_carbon_gets_paths_in_plain_text(carbon):
     names = GraphiteNames(legacy=False, global_suffix="host")
     output = GraphiteOutput("127.0.0.1", carbon.port, names=names)
     with collecting(outputs=[output]) as (collector, _):
-        feed(collector)
+        feed(collector, PACKET)
         collector.flush()
-        until(lambda: b"numStats" in carbon.data)
+        eventually(lambda: b"numStats" in carbon.data)
         paths = carbon.paths()
-    carbon.close()
     assert paths["stats.counters.hits.count.host"] == 3
     assert paths["stats.counters.hits.count.host;zone=b"] == 12
     assert paths["stats.timers.took.upper_90.host"] == 300
     assert paths["stats.counters.weird_name-x.count.host;a=b_c;bare=true;q=_"] == 1
 
 
-def test_carbon_gets_pickles():
-    carbon = Carbon()
+def test_carbon_gets_pickles(carbon):
     output = GraphiteOutput("127.0.0.1", carbon.port, protocol="pickle")
     with collecting(outputs=[output]) as (collector, _):
-        feed(collector)
+        feed(collector, PACKET)
         collector.flush()
-        until(lambda: b"numStats" in carbon.data)
+        eventually(lambda: b"numStats" in carbon.data)
         time.sleep(0.2)
         data, found = carbon.data, {}
-    carbon.close()
     while data:
         (length,) = struct.unpack_from("!L", data)
         found |= {path: value for path, (_, value) in pickle.loads(data[4 : 4 + length])}
@@ -275,14 +264,14 @@ def test_nothing_is_lost_while_carbon_is_away():
     with collecting(outputs=[output]) as (collector, _):
         feed(collector, b"first:1|c")
         collector.flush()
-        until(lambda: b"stats_counts.first" in carbon.data)
+        eventually(lambda: b"stats_counts.first" in carbon.data)
         carbon.close()
         time.sleep(0.1)
         feed(collector, b"second:1|c")
         collector.flush()
         time.sleep(0.3)
         carbon = Carbon(carbon.port)
-        until(lambda: b"stats_counts.second" in carbon.data)
+        eventually(lambda: b"stats_counts.second" in carbon.data)
     carbon.close()
     assert output.connects >= 2
     assert output.dropped_bytes == 0
@@ -297,17 +286,15 @@ def test_what_carbon_does_not_take_is_bounded_and_counted():
     assert output.dropped_bytes > 10_000
 
 
-def test_what_two_metrics_would_write_to_one_path_is_told_by_name(caplog):
-    carbon = Carbon()
+def test_what_two_metrics_would_write_to_one_path_is_told_by_name(carbon, caplog):
     with collecting(outputs=[GraphiteOutput("127.0.0.1", carbon.port)]) as (collector, _):
         feed(collector, b"a b:1|c\na_b:2|c")
         collector.flush()
         collector.flush()
-        until(lambda: carbon.data.count(b"statsd.numStats") == 2)
+        eventually(lambda: carbon.data.count(b"statsd.numStats") == 2)
     (said,) = [each.getMessage() for each in caplog.records]
     assert "names" in said
     assert "'a_b'" in said
-    carbon.close()
 
 
 def test_the_table_shows_the_busiest_metrics_and_no_control_characters():
