@@ -167,9 +167,7 @@ def _percentile_columns(
         "count": within.astype(np.float64), "mean": sums / taken, side: bound, "sum": sums,
         "sum_squares": sum_squares,
     }  # fmt: skip
-    return {
-        f"{field}_{name}": np.where(none, np.nan, column) for field, column in columns.items()
-    }
+    return {f"{field}_{name}": np.where(none, np.nan, column) for field, column in columns.items()}
 
 
 def sketched_fields(

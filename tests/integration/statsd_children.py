@@ -41,19 +41,21 @@ def count(endpoint, messages):
         sys.stdin.readline()
 
 
-def end_without_closing(endpoint):
-    """Count one and end."""
-    client = metrics.Client(endpoint, interval_ms=60_000)
+def make_client(endpoint, interval_ms):
+    client = metrics.Client(endpoint, interval_ms=interval_ms)
     if client.endpoint.startswith("ipc"):
         client.wait_for_collectors(timeout=20)
-    client.increment("child.hits")
+    return client
+
+
+def end_without_closing(endpoint):
+    """Count one and end."""
+    make_client(endpoint, 60_000).increment("child.hits")
 
 
 def fork(endpoint):
     """Count one here and one in a child, at once."""
-    client = metrics.Client(endpoint, interval_ms=10)
-    if client.endpoint.startswith("ipc"):
-        client.wait_for_collectors(timeout=20)
+    client = make_client(endpoint, 10)
     client.increment("parent.hits")
     process = os.fork()
     try:

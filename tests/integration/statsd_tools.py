@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-from p2pmsg.statsd import Collector
+from p2pmsg.statsd import Collector, Output
 from tests.integration.peers import eventually
 
 UDP = "udp://127.0.0.1:0"
@@ -14,7 +14,7 @@ LONG_S = 3600.0
 """An interval that does not end by itself."""
 
 
-class Keep:
+class Keep(Output):
     """An output that keeps every row of every flush."""
 
     name = "keep"
@@ -34,9 +34,6 @@ class Keep:
 
     def status(self):
         return ()
-
-    def close(self, timeout):
-        pass
 
     def counts(self):
         """Counters over all flushes."""
@@ -58,7 +55,8 @@ def address(endpoint):
 
 def open_client(endpoint):
     scheme = endpoint.partition(":")[0]
-    family = socket.AF_UNIX if scheme.startswith("unix") else socket.AF_INET
+    inet = socket.AF_INET6 if "[" in endpoint else socket.AF_INET
+    family = socket.AF_UNIX if scheme.startswith("unix") else inet
     kind = socket.SOCK_STREAM if scheme in ("tcp", "unix", "unixstream") else socket.SOCK_DGRAM
     made = socket.socket(family, kind)
     made.connect(address(endpoint))
@@ -72,6 +70,11 @@ def feed(collector, *packets):
         for packet in packets:
             client.send(packet)
         eventually(lambda: collector.stats().metrics == wanted)
+
+
+def feed_and_flush(collector, *packets):
+    feed(collector, *packets)
+    collector.flush()
 
 
 @contextlib.contextmanager

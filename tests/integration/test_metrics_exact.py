@@ -1,43 +1,44 @@
-"""Exact metrics over real sockets: loss, cuts, restarts, SIGKILL; and the same calls by StatsD."""
+"""Exact metrics over real sockets: loss, cuts, restarts, SIGKILL, and short-lived programs."""
 
 import contextlib
 import errno
 import json
+import logging
 import random
-import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 import p2pmsg
-from p2pmsg import metrics
+from p2pmsg import control, metrics, wire
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.exact import ExactReceiver, StateFile
 from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.testing import TcpProxy
+from p2pmsg.wire import Kind
 from tests.integration.inside import exact_of
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.statsd_tools import collecting
 from tests.places import lasting_place
 
 LOSS = 0.2
+CHILDREN = (sys.executable, "-m", "tests.integration.statsd_children")
 
 
 @contextlib.contextmanager
 def child(role, *arguments):
-    command = [sys.executable, "-m", "tests.integration.statsd_children", role, *arguments]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+    command, pipe = [*CHILDREN, role, *arguments], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def say_until(process, condition):
@@ -75,16 +76,8 @@ def test_totals_are_exact_with_a_fifth_of_the_frames_lost_and_connections_cut(op
         for client in clients:
             client.wait_for_collectors(timeout=10)
         proxies[0].cut_every(0.2)
-        counted = [None] * 3
-
-        def run(number):
-            counted[number] = work(clients[number], number, 1500)
-
-        threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(3) as pool:
+            counted = list(pool.map(work, clients, range(3), [1500] * 3))
         proxies[0].stop_cutting()
         expected = {key: value for part in counted for key, value in part.items()}
         eventually(lambda: collector.totals().counters == expected, 30)
@@ -121,7 +114,7 @@ def test_totals_go_on_exactly_after_the_collector_was_killed_again_and_again(tmp
                         process,
                         lambda told, last=reached: told["counters"].get("hits", 0) > last + 100,
                     )["counters"]["hits"]
-                    process.send_signal(signal.SIGKILL)
+                    process.kill()
                     process.wait()
             stop.set()
             thread.join()
@@ -161,7 +154,7 @@ def test_a_client_that_was_killed_is_counted_as_far_as_it_came(tmp_path):
         place = say_until(process, lambda told: "endpoint" in told)["endpoint"]
         with collecting(exact=place) as (collector, _):
             eventually(lambda: collector.totals().counters.get("child.hits", 0) > 500)
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             process.wait()
             time.sleep(0.3)
             counters = collector.totals().counters
@@ -185,7 +178,7 @@ class LoggedClient:
         with child("count_with_log", self.place, self.log, *span) as process:
             say_until(process, lambda told: "endpoint" in told)
             yield process
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             for line in process.stdout:
                 if line.endswith("}\n"):
                     self._note(json.loads(line))
@@ -273,43 +266,41 @@ def test_what_cannot_be_repeated_is_told_with_its_range():
     assert (loss.start, loss.stop - loss.start, loss.reason) == (0, totals.lost, "evicted")
 
 
-def test_all_calls_arrive_over_both_channels():
-    for exact in (True, False):
-        with contextlib.ExitStack() as stack:
-            if exact:
-                client = stack.enter_context(metrics.Client(LOOPBACK, prefix="app", tags=["x:y"]))
-                collector, keep = stack.enter_context(collecting(exact=client.endpoint))
-            else:
-                collector, keep = stack.enter_context(collecting())
-                client = stack.enter_context(
-                    metrics.Client(collector.endpoints[0], prefix="app", tags=["x:y"])
-                )
-            client.increment("c", 3)
-            client.gauge("g", 5)
-            client.gauge("g", -2, delta=True)
-            client.gauge("n", -7)
-            client.timing("t", 12.5)
-            client.histogram("h", 3)
-            client.distribution("d", 4)
-            client.set_add("s", "ann")
-            client.set_add("s", 7)
-            with client.timed("block"):
-                pass
-            timed = client.timed("function")(lambda: 42)
-            assert timed() == 42
-            client.flush()
-            eventually(lambda told=collector.stats: told().names >= 3 + 9)
-            collector.flush()
-        flushed = keep.flushes[0]
-        assert flushed["c", "app.c|#x:y"]["count"] == 3
-        assert flushed["g", "app.g|#x:y"]["value"] == 3
-        assert flushed["g", "app.n|#x:y"]["value"] == -7
-        assert flushed["ms", "app.t|#x:y"]["upper"] == 12.5
-        assert flushed["h", "app.h|#x:y"]["sum"] == 3
-        assert flushed["d", "app.d|#x:y"]["sum"] == 4
-        assert flushed["s", "app.s|#x:y"]["count"] == 2
-        assert flushed["ms", "app.block|#x:y"]["count"] == 1
-        assert flushed["ms", "app.function|#x:y"]["count"] == 1
+@pytest.mark.parametrize("exact", [True, False])
+def test_all_calls_arrive_over_both_channels(opened, exact):
+    client_of = partial(metrics.Client, prefix="app", tags=["x:y"])
+    if exact:
+        client = opened.enter_context(client_of(LOOPBACK))
+        collector, keep = opened.enter_context(collecting(exact=client.endpoint))
+    else:
+        collector, keep = opened.enter_context(collecting())
+        client = opened.enter_context(client_of(collector.endpoints[0]))
+    client.increment("c", 3)
+    client.gauge("g", 5)
+    client.gauge("g", -2, delta=True)
+    client.gauge("n", -7)
+    client.timing("t", 12.5)
+    client.histogram("h", 3)
+    client.distribution("d", 4)
+    client.set_add("s", "ann")
+    client.set_add("s", 7)
+    with client.timed("block"):
+        pass
+    timed = client.timed("function")(lambda: 42)
+    assert timed() == 42
+    client.flush()
+    eventually(lambda told=collector.stats: told().names >= 3 + 9)
+    collector.flush()
+    flushed = keep.flushes[0]
+    assert flushed["c", "app.c|#x:y"]["count"] == 3
+    assert flushed["g", "app.g|#x:y"]["value"] == 3
+    assert flushed["g", "app.n|#x:y"]["value"] == -7
+    assert flushed["ms", "app.t|#x:y"]["upper"] == 12.5
+    assert flushed["h", "app.h|#x:y"]["sum"] == 3
+    assert flushed["d", "app.d|#x:y"]["sum"] == 4
+    assert flushed["s", "app.s|#x:y"]["count"] == 2
+    assert flushed["ms", "app.block|#x:y"]["count"] == 1
+    assert flushed["ms", "app.function|#x:y"]["count"] == 1
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -407,3 +398,183 @@ def test_what_is_counted_last_is_in_the_state_though_one_was_just_being_written(
 
             monkeypatch.setattr(exact, "stop", stop_late)
         assert ExactTotals.decode(state.read_bytes()).counters == {"a": 4}
+
+
+CALLS = 100
+
+
+def run_short(place, ending):
+    """Run a program that counts to a hundred and ends; return what it said."""
+    command = [*CHILDREN, "short", place, ending]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("ending", ["close", "exit", "no_threads", "fork"])
+@pytest.mark.rounds(2, 10)
+def test_short_programs_in_turn_lose_nothing(ending, rounds):
+    place, count = lasting_place(), rounds
+    with collecting(exact=place) as (collector, _):
+        for _ in range(count):
+            done = run_short(place, ending)
+            assert done.stderr == ""
+        totals = collector.totals()
+    assert totals.counters == {"short.hits": CALLS * count}
+    assert totals.is_exact, totals.unfinished
+
+
+def test_short_programs_lose_nothing_though_collectors_are_killed_in_between(tmp_path):
+    """A program that was told that its deltas arrived is gone: the disk has to have them."""
+    place, state = lasting_place(), str(tmp_path / "state")
+    for turn in range(2):
+        with child("collect", "3600", state, place) as process:
+            say_until(process, lambda told: "counters" in told)
+            assert run_short(place, "close").stderr == ""
+            process.kill()
+            process.wait()
+        with collecting(exact=place, state=state) as (collector, _):
+            assert collector.totals().counters == {"short.hits": CALLS * (turn + 1)}
+            eventually(lambda totals=collector.totals: totals().is_exact)
+
+
+@pytest.mark.parametrize("ending", ["close", "exit", "interrupt"])
+def test_a_program_whose_collector_is_away_says_how_much_went_nowhere(ending):
+    code = f"""
+import logging, sys
+logging.basicConfig(format="%(name)s %(message)s")
+from tests.integration import statsd_children
+from p2pmsg import control, metrics, wire
+metrics.Client.__init__.__kwdefaults__["close_timeout"] = 0.3
+statsd_children.short({LOOPBACK!r}, {ending!r})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("p2pmsg ")]
+    assert "1 of 1 messages of deltas" in line
+    assert "no collector" in line
+    assert ('"undelivered": 1' in done.stdout) is (ending == "close")
+
+
+def test_the_collector_names_a_program_that_was_killed():
+    place = lasting_place()
+    with collecting(exact=place) as (collector, _):
+        assert [each.reason for each in collector.totals().unfinished] == ["unreached"]
+        assert not collector.totals().is_exact
+        run_short(place, "killed_when_seen")
+        run_short(place, "close")
+        eventually(lambda: collector.totals().unfinished)
+        totals = collector.totals()
+    assert totals.counters == {"short.hits": CALLS}
+    assert [each.reason for each in totals.unfinished] == ["vanished"]
+    assert not totals.is_exact
+
+
+@pytest.mark.parametrize("delays", [(0, 0.002, 0.02), pytest.param(
+    [number / 500 for number in range(40)], marks=pytest.mark.long
+)])  # fmt: skip
+def test_programs_that_are_killed_while_they_close_are_counted_or_named(tmp_path, delays):
+    place, state = lasting_place(), tmp_path / "state"
+    with collecting(exact=place, state=state) as (collector, _):
+        for delay in delays:
+            run_short(place, f"killed_after_{max(delay, 1e-6)}")
+        with metrics.Client(place) as last:
+            last.increment("last")
+        eventually(lambda: collector.totals().counters.get("last") == 1)
+        totals = collector.totals()
+    hits = totals.counters.get("short.hits", 0)
+    assert hits % CALLS == 0
+    assert len(delays) - hits // CALLS <= len(totals.unfinished)
+    assert totals.is_exact is (not totals.unfinished)
+    with collecting(exact=place, state=state) as (collector, _):
+        assert collector.totals().unfinished == totals.unfinished
+        assert collector.totals().counters == totals.counters
+
+
+def test_a_client_that_announced_itself_and_went_is_named(raw_publisher):
+    """All that came of it is its greeting."""
+    place, greet = raw_publisher
+    with collecting(exact=place) as (collector, _):
+        greet(1)
+        eventually(lambda: [c.reason for c in collector.totals().unfinished] == ["not_joined"])
+        greet(2)  # another one at its place: it is gone for good
+        eventually(lambda: len(collector.totals().unfinished) == 2)
+        assert not collector.totals().is_exact
+
+
+@pytest.fixture
+def raw_publisher():
+    import zmq
+
+    with zmq.Context() as context, context.socket(zmq.XPUB) as socket:
+        socket.linger = 0
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+
+        def greet(session):
+            while socket.poll(10_000 if session == 1 else 0):
+                if b"p2" in socket.recv():
+                    break
+            body = control.Welcome(f"client {session}", "tcp://127.0.0.1:9", 0.0)
+            socket.send(wire.control_frame(Kind.WELCOME, session, body))
+
+        yield f"tcp://127.0.0.1:{port}", greet
+
+
+def test_closing_does_not_wait_once_the_collector_has_everything(caplog):
+    """A collector that was there, has it all and has gone is no reason to wait or to warn."""
+    client = metrics.Client(LOOPBACK, close_timeout=3600.0)
+    with collecting(exact=client.endpoint) as (collector, _):
+        client.increment("a", 3)
+        eventually(lambda: collector.totals().counters == {"a": 3})
+    with caplog.at_level(logging.WARNING, "p2pmsg"):
+        client.close()
+    assert client.undelivered == 0
+    assert not caplog.records
+
+
+def test_what_is_sent_after_the_collector_went_is_counted_apart(caplog):
+    client = metrics.Client(LOOPBACK, interval_ms=0, close_timeout=0.1)
+    with collecting(exact=client.endpoint) as (collector, _):
+        client.increment("a", 3)
+        eventually(lambda: collector.totals().counters == {"a": 3})
+    for _ in range(5):
+        client.increment("late")
+    with caplog.at_level(logging.WARNING, "p2pmsg"):
+        client.close()
+    assert client.undelivered == 5
+    assert any("5 of 6 messages of deltas" in record.message for record in caplog.records)
+
+
+def test_a_client_that_sent_nothing_waits_for_nobody():
+    began = time.monotonic()
+    client = metrics.Client(LOOPBACK, close_timeout=3600.0)
+    client.close()
+    assert client.undelivered == 0
+    assert time.monotonic() - began < 600
+
+
+def test_who_only_reads_the_deltas_is_no_collector(caplog):
+    client = metrics.Client(LOOPBACK, interval_ms=10, close_timeout=0.3)
+    with p2pmsg.Subscriber(client.endpoint, start="earliest") as reader:
+        client.increment("hits")
+        reader.receive(timeout=20)
+        client.increment("hits")
+        closing = threading.Thread(target=client.close)
+        closing.start()
+        reader.receive(timeout=20)
+        with contextlib.suppress(TimeoutError):
+            reader.receive(timeout=2)  # so that it says that it has everything
+        closing.join()
+    assert client.undelivered == 2
+    assert "2 of 2 messages of deltas went nowhere: confirmed by no collector" in caplog.text
+
+
+def test_a_relay_keeps_the_deltas_for_collectors(tmp_path):
+    client = metrics.Client(LOOPBACK, interval_ms=10, close_timeout=20)
+    with p2pmsg.Relay(client.endpoint, f"ipc://{tmp_path}/relay"):
+        for _ in range(10):
+            client.increment("hits")
+        client.close()
+        assert client.undelivered == 0
+        with collecting(exact=f"ipc://{tmp_path}/relay") as (collector, _):
+            eventually(lambda: collector.totals().counters == {"hits": 10})

@@ -10,27 +10,20 @@ import time
 import pytest
 
 import p2pmsg
-from tests.integration.commands import Command, command, eventually, run
+from tests.integration.commands import command, eventually, run
 from tests.integration.statsd_tools import address, open_client
 
 ANYWHERE = ("--listen", "udp://127.0.0.1:0")
 
 
 @pytest.fixture
-def start(tmp_path):
-    running = []
-
+def start(tmp_path, opened):
     def start(*arguments):
-        started = Command(tmp_path, "statsd", *arguments)
-        running.append(started)
+        started = opened.enter_context(command(tmp_path, "statsd", *arguments))
         line = eventually(lambda: next(iter(started.errors().splitlines()), None))
         return started, line.partition(": ")[2].split(", ")
 
-    yield start
-    for started in running:
-        started.process.kill()
-        started.process.wait()
-        started.process.stdin.close()
+    return start
 
 
 def send(place, *packets):
@@ -41,46 +34,46 @@ def send(place, *packets):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_was_gathered_is_flushed_when_it_is_told_to_end(start, carbon, number):
-    command, places = start(
+    started, places = start(
         *ANYWHERE, "--interval", "3600", "--graphite", f"127.0.0.1:{carbon.port}", "--stats",
         "--dialect", "etsy",
     )  # fmt: skip
     send(places[0], *[b"a:1|c"] * 500, b"bad")
-    command.process.send_signal(number)
+    started.process.send_signal(number)
 
-    assert command.wait() == {signal.SIGTERM: 0, signal.SIGINT: 130}[number]
+    assert started.wait() == {signal.SIGTERM: 0, signal.SIGINT: 130}[number]
     eventually(lambda: carbon.paths().get("stats_counts.a") == 500)
-    errors = command.errors()
+    errors = started.errors()
     assert "501 metrics in 501 packets" in errors
     assert "1 bad lines: 1 no_type" in errors
     assert "Traceback" not in errors
 
 
 def test_sigterm_again_and_again_disturbs_no_flush_and_changes_no_status(start, carbon):
-    command, places = start(
+    started, places = start(
         *ANYWHERE, "--interval", "3600", "--graphite", f"127.0.0.1:{carbon.port}"
     )
     send(places[0], *[b"a:1|c"] * 500)
-    while command.process.poll() is None:
-        command.process.send_signal(signal.SIGTERM)
+    while started.process.poll() is None:
+        started.process.send_signal(signal.SIGTERM)
         time.sleep(0.005)
 
-    assert command.wait() == 0
+    assert started.wait() == 0
     eventually(lambda: carbon.paths().get("stats_counts.a") == 500)
-    assert "Traceback" not in command.errors()
+    assert "Traceback" not in started.errors()
 
 
 def test_whatever_was_dropped_is_told_at_the_end(start, tmp_path):
     listen = f"tcp://127.0.0.1:0,unixstream://{tmp_path}/frames"
-    command, places = start("--listen", listen, "--console", "--interval", "0.2", "--stats")
+    started, places = start("--listen", listen, "--console", "--interval", "0.2", "--stats")
     with open_client(places[0]) as client, open_client(places[1]) as frames:
         frames.sendall(struct.pack("<I", 100) + b"half:1|c")
         frames.close()
         client.sendall(b"good:1|c\r\n\r\n\n" + b"x" * 200_000 + b":1|c\nafter:1|c\n")
-        eventually(lambda: b"after" in command.output())
-    command.process.send_signal(signal.SIGTERM)
-    assert command.wait() == 0
-    errors = command.errors()
+        eventually(lambda: b"after" in started.output())
+    started.process.send_signal(signal.SIGTERM)
+    assert started.wait() == 0
+    errors = started.errors()
     assert "1 lines or frames too long" in errors
     assert "1 last lines or frames cut off" in errors
     assert "bad lines" not in errors  # an empty line with a carriage return is an empty line
@@ -122,11 +115,11 @@ def test_a_table_that_nobody_reads_any_more_ends_the_command_only_where_it_is_al
 
 
 def test_the_live_table_and_the_management_port(start):
-    command, places = start(
+    started, places = start(
         *ANYWHERE, "--interval", "0.2", "--management", "tcp://127.0.0.1:0", "--console"
     )
     send(places[0], b"shown:3|c")
-    eventually(lambda: b"shown" in command.output())
+    eventually(lambda: b"shown" in started.output())
     with socket.create_connection(address(places[1])) as connection:
         connection.sendall(b"health\n")
         assert connection.recv(100) == b"health: up\n"

@@ -20,8 +20,9 @@ from tests.integration.statsd_tools import (
     address,
     collecting,
     feed,
+    feed_and_flush,
     open_client,
-)  # fmt: skip
+)
 from tests.unit.p2pmsg.statsd.cases import as_bytes, load_cases
 
 
@@ -32,12 +33,7 @@ def test_what_is_sent_is_flushed(scheme, tmp_path):
         "unixgram": f"unixgram://{tmp_path}/s", "unix": f"unix://{tmp_path}/s",
     }[scheme]  # fmt: skip
     with collecting(listen) as (collector, keep):
-        if scheme == "udp6":
-            client = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-            client.connect(address(collector.endpoints[0]))
-        else:
-            client = open_client(collector.endpoints[0])
-        with client:
+        with open_client(collector.endpoints[0]) as client:
             client.send(b"a:1|c\nb:2")
             client.send(b"|g\nt:5|ms\n" if scheme in ("tcp", "unix") else b"b:2|g\nt:5|ms\n")
             eventually(lambda: collector.stats().metrics >= 3)
@@ -193,21 +189,21 @@ def test_the_client_of_pypi_datadog():
     assert collector.stats().bad_lines == 0
 
 
-NPM_CLIENTS = {
-    "node-statsd": "const c = new (require('node-statsd'))({host: '127.0.0.1', port: P});"
-    "c.increment('n.a'); c.gauge('n.g', 3); c.timing('n.t', 12); c.unique('n.s', 'x');"
-    "setTimeout(() => c.close(), 200)",
-    "statsd-client": "const c = new (require('statsd-client'))({host: '127.0.0.1', port: P});"
-    "c.increment('n.a'); c.gauge('n.g', 3); c.timing('n.t', 12); c.set('n.s', 'x');"
-    "setTimeout(() => c.close(), 200)",
-}
+NPM_CLIENTS = {"node-statsd": "unique", "statsd-client": "set"}
+"""What each calls a set."""
+NPM_SCRIPT = (
+    "const c = new (require('PACKAGE'))({host: '127.0.0.1', port: PORT});"
+    "c.increment('n.a'); c.gauge('n.g', 3); c.timing('n.t', 12); c.SET('n.s', 'x');"
+    "setTimeout(() => c.close(), 200)"
+)
 
 
 @pytest.mark.parametrize("package", NPM_CLIENTS)
 def test_the_client_of_npm(package, npm_folder):
     with collecting() as (collector, keep):
         _, port = address(collector.endpoints[0])
-        script = NPM_CLIENTS[package].replace("port: P", f"port: {port}")
+        script = NPM_SCRIPT.replace("PACKAGE", package).replace("PORT", str(port))
+        script = script.replace("SET", NPM_CLIENTS[package])
         subprocess.run(["node", "-e", script], cwd=npm_folder, check=True, timeout=30)
         eventually(lambda: collector.stats().metrics >= 4)
         collector.flush()
@@ -264,11 +260,9 @@ def test_a_line_over_tcp_that_never_ends_is_counted_and_skipped():
 
 
 def test_two_collectors_share_a_port_and_together_count_everything():
-    first = Keep()
-    with Collector(UDP, outputs=[first], interval_s=LONG_S, reuse_port=True) as one:
-        second = Keep()
+    with collecting(reuse_port=True) as (one, first):
         place = one.endpoints[0]
-        with Collector(place, outputs=[second], interval_s=LONG_S, reuse_port=True) as two:
+        with collecting(place, reuse_port=True) as (two, second):
             clients = [open_client(place) for _ in range(64)]
             for client in clients:
                 client.send(b"a:1|c")
@@ -309,8 +303,7 @@ def test_an_output_that_fails_is_counted_and_stops_nothing():
             raise ValueError("on purpose")
 
     with collecting(outputs=[Broken()]) as (collector, keep):
-        feed(collector, b"a:1|c")
-        collector.flush()
+        feed_and_flush(collector, b"a:1|c")
         assert collector.stats().output_failures["broken"] >= 1
     assert keep.counts()["a"] == 1
 

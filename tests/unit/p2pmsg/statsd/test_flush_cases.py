@@ -30,18 +30,14 @@ def make_config(config, flush_ms):
         dialect = replace(dialect, clean_names=False)
     settings = {"dialect": dialect, "interval_s": flush_ms / 1000}
     percentiles = config.pop("percentThreshold", 90)
-    listed = percentiles if isinstance(percentiles, list) else [percentiles]
-    settings["percentiles"] = tuple(listed)
+    settings["percentiles"] = tuple(percentiles if isinstance(percentiles, list) else [percentiles])
     settings["histogram"] = tuple(
         (entry["metric"], tuple(float(bound) for bound in entry["bins"]))
         for entry in config.pop("histogram", [])
     )
     idle = config.pop("deleteIdleStats", False)
-    for ours, theirs in (
-        ("delete_counters", "deleteCounters"), ("delete_timers", "deleteTimers"),
-        ("delete_sets", "deleteSets"), ("delete_gauges", "deleteGauges"),
-    ):  # fmt: skip
-        settings[ours] = config.pop(theirs, idle)
+    for kind in ("counters", "timers", "sets", "gauges"):
+        settings[f"delete_{kind}"] = config.pop(f"delete{kind.title()}", idle)
     settings["gauge_age_max"] = config.pop("gaugesMaxTTL", 1)
     if "prefixStats" in config:
         settings["prefix_stats"] = config.pop("prefixStats")

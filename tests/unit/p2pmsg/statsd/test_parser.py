@@ -19,7 +19,7 @@ from p2pmsg.statsd.metric import (
     split_key,
 )
 from p2pmsg.statsd.parser import LINE_BYTES_MAX, parse_line
-from tests.unit.p2pmsg.statsd.cases import as_bytes, load_cases
+from tests.unit.p2pmsg.statsd.cases import load_cases
 
 C, G, MS, S = Kind.COUNTER, Kind.GAUGE, Kind.TIMER, Kind.SET
 
@@ -217,7 +217,3 @@ def test_nothing_makes_it_raise_and_every_number_is_finite(line, dialect):
             assert item.rate > 0
             if item.kind is not S:
                 assert all(value - value == 0 for value in item.values)
-
-
-def test_the_cases_are_bytes_coded_as_latin_1():
-    assert as_bytes("Ã©") == "é".encode()

@@ -23,9 +23,6 @@ def rows_of(aggregator, timestamp_s=0.0):
     return {row.key: row for row in found if not row.key.startswith("statsd.")}
 
 
-# ------------------------------------------------------------------------------ the aggregation
-
-
 def test_many_names_are_told_apart():
     aggregator = Aggregator()
     for round_ in range(2):
@@ -157,9 +154,6 @@ def test_an_object_is_written_as_by_node(entries, text):
     assert object_text(entries) == text
 
 
-# ----------------------------------------------------------------------------------- management
-
-
 @pytest.fixture
 def management():
     aggregator = Aggregator(AggregateConfig(dialect=DIALECTS["etsy"]))
@@ -200,29 +194,24 @@ def test_settings_are_shown_and_quitting_ends(management):
     assert management.answer(b"quit\n", 0) is QUIT
 
 
-# --------------------------------------------------------------------------------------- streams
+STREAMS = {
+    "lines come whole": (
+        100, [b"a:1", b"|c\nb:", b"2|c\n\nc"], [b"", b"a:1|c", b"b:2|c\n"], b"c", 0,
+    ),
+    "a long line is skipped to its end": (
+        10, [b"x" * 8, b"x" * 8, b"still\nb:1|c\n"], [b"", b"", b"b:1|c"], b"", 1,
+    ),
+    "a last line waits for the end": (100, [b"a:1|c\nb:2|c"], [b"a:1|c"], b"b:2|c", 0),
+}  # fmt: skip
 
 
-def test_lines_of_a_stream_come_whole():
-    lines = StreamBuffer(100, framed=False)
-    assert lines.feed(b"a:1") == b""
-    assert lines.feed(b"|c\nb:") == b"a:1|c"
-    assert lines.feed(b"2|c\n\nc") == b"b:2|c\n"
-
-
-def test_a_line_that_is_too_long_is_skipped_to_its_end():
-    lines = StreamBuffer(10, framed=False)
-    assert lines.feed(b"x" * 8) == b""
-    assert lines.feed(b"x" * 8) == b""
-    assert lines.feed(b"still\nb:1|c\n") == b"b:1|c"
-    assert lines.overlong == 1
-
-
-def test_a_last_line_waits_for_the_end_of_its_connection():
-    lines = StreamBuffer(100, framed=False)
-    lines.feed(b"a:1|c\nb:2|c")
-    assert lines.end() == b"b:2|c"
-    assert lines.end() == b""
+@pytest.mark.parametrize(
+    ("bytes_max", "pieces", "taken", "rest", "overlong"), STREAMS.values(), ids=STREAMS
+)
+def test_in_a_stream(bytes_max, pieces, taken, rest, overlong):
+    lines = StreamBuffer(bytes_max, framed=False)
+    assert [lines.feed(piece) for piece in pieces] == taken
+    assert (lines.end(), lines.end(), lines.overlong) == (rest, b"", overlong)
 
 
 def frame(*lines):
@@ -269,9 +258,6 @@ def test_a_place_is_written_as_it_was_read(text):
     assert str(parse_listen(text)) == text
 
 
-# ------------------------------------------------------------------------------------- the rooms
-
-
 def test_importing_p2pmsg_is_enough_and_brings_no_numpy():
     script = (
         "import sys, p2pmsg; assert p2pmsg.metrics.Client and p2pmsg.statsd.parse_line;"
@@ -283,7 +269,7 @@ def test_importing_p2pmsg_is_enough_and_brings_no_numpy():
 
 
 @pytest.mark.parametrize("name", p2pmsg.statsd.__all__)
-def test_every_name_of_the_room_is_there(name):
+def test_every_exported_name_exists(name):
     assert getattr(p2pmsg.statsd, name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         p2pmsg.statsd.nothing  # noqa: B018
