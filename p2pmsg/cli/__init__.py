@@ -6,7 +6,6 @@ stopped (statsd, relay; sub, pull and listen without an end of their own) and ha
 systemd anything else is a failure. Each failure is one line on standard error.
 """
 
-import argparse
 import importlib.metadata
 import io
 import logging
@@ -19,32 +18,26 @@ from contextlib import contextmanager
 from types import FrameType
 
 from p2pmsg import ctrl_c
-from p2pmsg.cli.arguments import Parser, UsageError, add_commands, one_line
-from p2pmsg.cli.bench import add_parser as add_bench
-from p2pmsg.cli.capacity import add_parser as add_capacity
-from p2pmsg.cli.dead_letters import add_parser as add_dead_letters
-from p2pmsg.cli.demo import add_parser as add_demo
-from p2pmsg.cli.listen import add_parser as add_listen
-from p2pmsg.cli.log import add_parser as add_log
-from p2pmsg.cli.log_access import MissingExtraError
-from p2pmsg.cli.pub import add_parser as add_pub
-from p2pmsg.cli.pull import add_parser as add_pull
-from p2pmsg.cli.push import add_parser as add_push
-from p2pmsg.cli.relay import add_parser as add_relay
-from p2pmsg.cli.request import add_parser as add_request
-from p2pmsg.cli.statsd import add_parser as add_statsd
-from p2pmsg.cli.sub import add_parser as add_sub
+from p2pmsg.cli import bench, capacity, demo, jobs, listen, log, pubsub, relay, request, statsd
+from p2pmsg.cli.command import MissingExtraError, Parser, UsageError, add_commands
+from p2pmsg.cli.text import one_line
 from p2pmsg.demo.feed import FeedError
 from p2pmsg.demo.processes import DemoError
 from p2pmsg.errors import ConfigError, P2PError
 
 __all__ = ["main"]
 
+COMMANDS = (
+    demo.demo, pubsub.pub, pubsub.sub, listen.listen, relay.relay, jobs.push, jobs.pull,
+    request.request, jobs.dead_letters, statsd.statsd, log.log, capacity.capacity, bench.bench,
+)  # fmt: skip
+"""In the order of `p2pmsg --help`."""
+
 _FAILED, _WRONG, _PIPE_CLOSED, _TERMINATED = 1, 2, 141, 143
 _DESCRIPTION = """\
 Brokerless messaging in which nothing is lost silently.
 
-example, in two terminals:
+For example, in two terminals:
   p2pmsg sub tcp://127.0.0.1:5556
   echo hello | p2pmsg pub tcp://127.0.0.1:5556 greetings
 """
@@ -62,18 +55,18 @@ def _main(argv: Sequence[str] | None) -> int:
         own, rest = _split(sys.argv[1:] if argv is None else argv)
         arguments = parser.parse_args(own)
         arguments.rest = rest
-        if arguments.run is None:
-            arguments.group.error(arguments.incomplete)
+        if arguments.command is None:
+            arguments.refuse()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     prog: str = arguments.prog
     with _signals_and_log(prog):
         try:
-            status: int = arguments.run(arguments)
+            status: int = arguments.command.run(arguments)
             if sys.stdout is not None:
                 sys.stdout.flush()
         except _Terminated:
-            status = 0 if _runs_until_stopped(arguments) else _TERMINATED
+            status = 0 if arguments.command.runs_until_stopped(arguments) else _TERMINATED
         except KeyboardInterrupt:
             status = ctrl_c.INTERRUPTED
         except BrokenPipeError:
@@ -88,7 +81,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _write_any_text() -> None:
-    """Write UTF-8, as messages are written, whatever the locale's own encoding has no room for."""
+    """Write UTF-8, as messages are, also where the locale has another encoding."""
     for stream in (sys.stdout, sys.stderr):
         encoding = str(getattr(stream, "encoding", None) or "utf-8")
         if isinstance(stream, io.TextIOWrapper) and encoding.lower().replace("-", "") != "utf8":
@@ -107,18 +100,8 @@ def _build_parser() -> Parser:
     parser = Parser("p2pmsg", _DESCRIPTION)
     version = importlib.metadata.version("p2pmsg")
     parser.add_argument("--version", action="version", version=f"p2pmsg {version}")
-    adders = (
-        add_demo, add_pub, add_sub, add_listen, add_relay, add_push, add_pull, add_request,
-        add_dead_letters, add_statsd, add_log, add_capacity, add_bench,
-    )  # fmt: skip
-    add_commands(parser, adders)
+    add_commands(parser, COMMANDS)
     return parser
-
-
-def _runs_until_stopped(arguments: argparse.Namespace) -> bool:
-    """Whether nothing but a signal ends the command."""
-    ends: tuple[str, ...] | None = getattr(arguments, "ends", None)
-    return ends is not None and all(getattr(arguments, option) is None for option in ends)
 
 
 class _Terminated(KeyboardInterrupt):
@@ -129,7 +112,7 @@ class _Terminated(KeyboardInterrupt):
 
 @contextmanager
 def _signals_and_log(prog: str) -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does, and the library's warnings be lines of its own."""
+    """Let SIGTERM end a command as Ctrl-C does, and print the library's warnings a line each."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"{prog}: %(message)s"))
     log = logging.getLogger("p2pmsg")
@@ -159,7 +142,7 @@ def _fail(prog: str, error: Exception, status: int) -> int:
 
 
 def _let_go_of_output() -> None:
-    """Have Python's own flush at exit go nowhere."""
+    """Let Python's own flush at exit write to nowhere."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -1,17 +1,18 @@
-"""Arguments: each kind is checked in one place, and refused in one line."""
+"""What arguments may be: each kind is checked in one place. Options that commands share."""
 
 import argparse
 import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 import transports
-from p2pmsg.errors import MessageError, P2PError
+from p2pmsg.cli.command import Option, UsageError, flag, option
+from p2pmsg.errors import MessageError
 from p2pmsg.start import Start, parse_start
 from p2pmsg.topics import check_topic
 
@@ -30,92 +31,6 @@ _RATE_UNITS = {
 }
 _SPAN_UNITS = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _AMOUNT_MAX = 10**18
-
-
-class UsageError(P2PError):
-    """Arguments that are right one by one do not go together."""
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser that says what is wrong in one line, and takes options anywhere."""
-
-    def __init__(self, prog: str, description: str, **rest: Any) -> None:
-        super().__init__(
-            prog=prog,
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-            **rest,
-        )
-        self._intermixing = False
-
-    def error(self, message: str) -> NoReturn:
-        """Print one line and exit with status 2."""
-        print(f"{self.prog}: {one_line(message)}", file=sys.stderr)
-        sys.exit(2)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Allow options between a command's positional arguments, too."""
-        if self._intermixing:
-            return super().parse_known_args(args, namespace)
-        if self._subparsers is not None:
-            found, unknown = super().parse_known_args(args, namespace)
-        else:
-            self._intermixing = True
-            try:
-                found, unknown = self.parse_known_intermixed_args(args, namespace)
-            finally:
-                self._intermixing = False
-        if unknown:
-            self.error(f"unknown arguments: {' '.join(unknown)}")
-        return found, unknown
-
-
-def add_command(
-    commands: Any,
-    name: str,
-    description: str,
-    run: Callable[[argparse.Namespace], int],
-    *,
-    group: str = "",
-) -> Parser:
-    """Add a command to the parser; the first line of `description` says in short what it does.
-
-    A command of a group is called by both names, as `p2pmsg log ls` is.
-    """
-    summary = description.partition("\n")[0].rstrip(".")
-    prog = f"p2pmsg {group} {name}" if group else f"p2pmsg {name}"
-    parser: Parser = commands.add_parser(name, prog=prog, description=description, help=summary)
-    parser.set_defaults(run=run, prog=prog)
-    return parser
-
-
-def add_commands(parser: Parser, adders: Sequence[Callable[[Any], None]]) -> None:
-    """Add commands to a parser; one of them must be named."""
-    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
-    for add_parser in adders:
-        add_parser(commands)
-    *most, last = commands.choices
-    text = f"name a command: {', '.join(most)} or {last} ({parser.prog} --help tells more)"
-    parser.set_defaults(run=None, group=parser, incomplete=text)
-
-
-def add_publisher(parser: Parser, wait_option: str) -> None:
-    """Add what commands that publish share: whom to wait for, how long, and the name."""
-    parser.add_argument(
-        wait_option, metavar="N", type=count(0), default=1,
-        help="wait for so many subscribers first (default 1; 0: do not wait)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--timeout", metavar="S", type=seconds,
-        help="give up when they have not come after so many seconds (default: never)",
-    )  # fmt: skip
-    parser.add_argument("--name", help="the publisher's name (default: the endpoint)")
-
-
-def one_line(text: str) -> str:
-    """Return `text` without line breaks and other control characters."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def bind_endpoint(text: str) -> str:
@@ -337,3 +252,37 @@ def standard_input() -> BinaryIO:
 def is_terminal(stream: Any) -> bool:
     """Whether a person is likely to look at `stream`."""
     return stream is not None and bool(stream.isatty())
+
+
+BIND = option(
+    "endpoint", "where to bind: tcp://HOST:PORT, ipc://PATH or udp://GROUP:PORT", "ENDPOINT",
+    bind_endpoint,
+)  # fmt: skip
+TOPIC = option("topic", "the topic to publish under", "TOPIC", topic)
+TOPICS = option(
+    "topics", "topics, or prefixes such as 'trades.*' (default: all)", "TOPIC", topic_or_prefix,
+    nargs="*", default=[],
+)  # fmt: skip
+JSON = flag("--json", "print one JSON object")
+COUNT = option("--count", "end after N messages", "N", count(1))
+JSON_LINES = flag("--json", "each line is a JSON value")
+KEY_FIELD = "take the key from this field of each JSON object"
+
+
+def waiting_options(wait: str, close_timeout: float) -> tuple[Option, ...]:
+    """Return what publishing commands share: whom to wait for, how long, and the name.
+
+    Args:
+        wait: the name of the option for the number of subscribers.
+        close_timeout: the default of `--close-timeout`, in seconds.
+
+    """
+    return (
+        option(wait, "wait for so many subscribers first (default 1; 0: do not wait)", "N",
+               count(0), default=1),
+        option("--timeout", "give up when they have not come after so many seconds (default: "
+               "never)", "S", seconds),
+        option("--name", "the publisher's name (default: the endpoint)"),
+        option("--close-timeout", "at the end, wait at most so many seconds until all subscribers "
+               f"have everything (default {close_timeout:g})", "S", seconds, default=close_timeout),
+    )  # fmt: skip

@@ -2,13 +2,15 @@
 
 import argparse
 import statistics
+import sys
 import time
 from itertools import islice
 from typing import Any
 
-from p2pmsg.cli import arguments as kinds
-from p2pmsg.cli.bench_sender import PING, PONG, STOP
+from p2pmsg.cli.arguments import JSON, count, seconds
+from p2pmsg.cli.command import OneOf, command, flag, option
 from p2pmsg.cli.text import render_columns, to_json
+from p2pmsg.demo.child import emit, next_command
 from p2pmsg.demo.processes import Children, DemoError
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.subscriber import Subscriber
@@ -20,45 +22,40 @@ _PROBE_COUNT_MAX = 20_000
 _PING_WARM_UP = 200
 _JOIN_TIMEOUT_S = 20.0
 _RECEIVE_TIMEOUT_S = 20.0
-_DESCRIPTION = """\
-Measure this machine: two processes over TCP loopback.
-
-One publishes and one receives; every message is counted. For a fair comparison with other
-libraries, see `make bench` in the project.
-
-examples:
-  p2pmsg bench --quick
-  p2pmsg bench --seconds 5 --size 1024 --json
-"""
+_PING, _PONG, _STOP = "ping", "pong", b"stop"
+_CHUNK = 1000
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = kinds.add_command(commands, "bench", _DESCRIPTION, run)
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--quick", action="store_true", help="about two seconds in all")
-    length.add_argument(
-        "--seconds", metavar="S", type=kinds.seconds, default=_SECONDS,
-        help=f"for each of the three measurements (default {_SECONDS:g})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--size", metavar="BYTES", type=kinds.count(0, _SIZE_MAX), default=_SIZE,
-        help=f"size of a value (default {_SIZE}, at most {_SIZE_MAX:,})",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+@command(
+    "bench",
+    OneOf((
+        flag("--quick", "about two seconds in all"),
+        option("--seconds", f"for each of the three measurements (default {_SECONDS:g})", "S",
+               seconds, default=_SECONDS),
+    )),
+    option("--size", f"size of a value (default {_SIZE}, at most {_SIZE_MAX:,})", "BYTES",
+           count(0, _SIZE_MAX), default=_SIZE),
+    JSON,
+)  # fmt: skip
+def bench(arguments: argparse.Namespace) -> int:
+    """Measure this machine: two processes over TCP loopback.
 
+    One publishes and one receives; every message is counted. For a fair comparison with other
+    libraries, see `make bench` in the project.
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure, and print the table."""
-    seconds = _QUICK_SECONDS if arguments.quick else arguments.seconds
+    For example:
+      p2pmsg bench --quick
+      p2pmsg bench --seconds 5 --size 1024 --json
+    """
+    seconds_each = _QUICK_SECONDS if arguments.quick else arguments.seconds
     with Children() as children:
-        bench = _Bench(children, seconds, arguments.size)
+        measured = _Bench(children, seconds_each, arguments.size)
         result = {
             "size_bytes": arguments.size,
-            "seconds": seconds,
-            "publish_messages_s": bench.rate("publish"),
-            "publish_many_messages_s": bench.rate("publish_many"),
-            **bench.latency(),
+            "seconds": seconds_each,
+            "publish_messages_s": measured.rate("publish"),
+            "publish_many_messages_s": measured.rate("publish_many"),
+            **measured.latency(),
         }
     print(to_json(result) if arguments.json else _render(result))
     return 0
@@ -80,12 +77,12 @@ def _render(result: dict[str, Any]) -> str:
 
 
 class _Bench:
-    """The receiving process; the other one is `p2pmsg.cli.bench_sender`."""
+    """The receiving process; the sending one runs `_send`."""
 
     def __init__(self, children: Children, seconds: float, size: int) -> None:
         self._children = children
         self._seconds, self._size = seconds, size
-        self._sender = children.start("sender", "p2pmsg.cli.bench_sender", str(size))
+        self._sender = children.start("sender", "p2pmsg.cli.bench", str(size))
         self._endpoint = self._await("ready")["endpoint"]
 
     def rate(self, how: str) -> int:
@@ -115,7 +112,7 @@ class _Bench:
         halves: list[float] = []
         with (
             Publisher("tcp://127.0.0.1:0", name="bench") as publisher,
-            self._subscribe(PONG) as subscriber,
+            self._subscribe(_PONG) as subscriber,
         ):
             self._sender.send("echo", endpoint=publisher.endpoint)
             publisher.wait_for_subscribers(1, timeout=_JOIN_TIMEOUT_S)
@@ -125,7 +122,7 @@ class _Bench:
             end_s = time.perf_counter() + self._seconds
             while not halves or time.perf_counter() < end_s:
                 halves.append(_ping(publisher, subscriber, value) / 2 * 1e6)
-            publisher.publish(PING, STOP)
+            publisher.publish(_PING, _STOP)
             self._await("echoed")
         halves.sort()
         return {
@@ -166,6 +163,55 @@ def _take_batches(subscriber: Subscriber, count: int) -> int:
 
 def _ping(publisher: Publisher, subscriber: Subscriber, value: bytes) -> float:
     began_s = time.perf_counter()
-    publisher.publish(PING, value)
+    publisher.publish(_PING, value)
     subscriber.receive(_RECEIVE_TIMEOUT_S)
     return time.perf_counter() - began_s
+
+
+def _send() -> None:
+    """Run the sending process: do what the parent says until it ends."""
+    value = bytes(int(sys.argv[1]))
+    with Publisher("tcp://127.0.0.1:0", name="bench") as publisher:
+        emit("ready", endpoint=publisher.endpoint)
+        while True:
+            command = next_command()
+            if command is not None:
+                _do(publisher, value, command)
+
+
+def _do(publisher: Publisher, value: bytes, command: dict[str, Any]) -> None:
+    match command["command"]:
+        case "join":
+            publisher.wait_for_subscribers(1, timeout=_JOIN_TIMEOUT_S)
+            emit("joined")
+        case "publish":
+            publish = publisher.publish
+            for _ in range(command["count"]):
+                publish("publish", value)
+            publisher.flush()
+            emit("sent")
+        case "publish_many":
+            left = command["count"]
+            values = [value] * _CHUNK
+            while left > 0:
+                publisher.publish_many("publish_many", values[:left])
+                left -= _CHUNK
+            publisher.flush()
+            emit("sent")
+        case "echo":
+            _echo(publisher, command["endpoint"])
+
+
+def _echo(publisher: Publisher, endpoint: str) -> None:
+    with Subscriber(endpoint, topics=[_PING], name="bench") as subscriber:
+        publisher.wait_for_subscribers(1, timeout=_JOIN_TIMEOUT_S)
+        emit("joined")
+        for message in subscriber:
+            if message.value == _STOP:
+                break
+            publisher.publish(_PONG, message.value)
+    emit("echoed")
+
+
+if __name__ == "__main__":
+    _send()

@@ -5,75 +5,20 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from p2pmsg.cli import arguments as kinds
-from p2pmsg.cli.log_text import bytes_text, rate_text, span_text
-from p2pmsg.cli.text import to_json
+from p2pmsg.cli.arguments import JSON, byte_count, count, rate, span
+from p2pmsg.cli.command import OneOf, command, option
+from p2pmsg.cli.text import bytes_text, rate_text, span_text, to_json
 from p2pmsg.config import PublisherConfig
 
 _SIZE_MAX = 2**30
 _SECONDS_A_DAY = 86_400
 _TOPIC_BYTES = 8
 _HEADER_BYTES = 39
-"""The zero byte behind the topic, and the header of a frame."""
+"""The zero byte after the topic, and the header of a frame."""
 _RECORD_BYTES = 48
 """What the log puts around a frame."""
 _BODY_BYTES_ALONE, _BODY_BYTES = 5, 9
 """The arrays around the values, of one message and of several, and three absent columns."""
-_DESCRIPTION = """\
-Tell how long a window a disk holds, or how much disk a window needs.
-
-A message takes its value, what msgpack puts before it, and a share of what stands around the frame
-that carries it: topic, header, record. How many messages share a frame depends on how closely they
-follow one another; it is worked out from the rate for messages that come one by one and at random,
-and --per-frame states it (publish_many fills frames of 256 KiB). Keys, timestamps of your own and
-headers go into --size or --overhead. For a log that is there, `p2pmsg log ls` measures all of it.
-
-examples:
-  p2pmsg capacity --rate 50000 --size 128 --disk 500GB
-  p2pmsg capacity --rate 200k --size 1KiB --window 24h --per-frame 60
-"""
-
-
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = kinds.add_command(commands, "capacity", _DESCRIPTION, run)
-    parser.add_argument(
-        "--rate", metavar="N", type=kinds.rate, required=True,
-        help="messages a second, in all: 50000, 50k, 1.5M",
-    )  # fmt: skip
-    parser.add_argument(
-        "--size", metavar="BYTES", type=_size, required=True,
-        help="size of a value: 128, 4KiB",
-    )  # fmt: skip
-    asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument(
-        "--disk", metavar="BYTES", type=kinds.byte_count,
-        help="how long a window do so many bytes hold: 500GB, 2TiB",
-    )  # fmt: skip
-    asked.add_argument(
-        "--window", metavar="SPAN", type=kinds.span,
-        help="how many bytes does such a window need: 90s, 30min, 24h, 7d, 2w",
-    )  # fmt: skip
-    parser.add_argument(
-        "--streams", metavar="N", type=kinds.count(1), default=1,
-        help="over how many topics the rate is spread (default 1)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--per-frame", metavar="N", type=kinds.count(1),
-        help="how many messages share a frame (default: worked out from the rate)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--overhead", metavar="BYTES", type=kinds.byte_count,
-        help="what a message takes beside its value (default: worked out)",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def _size(text: str) -> int:
-    size = kinds.byte_count(text)
-    if size > _SIZE_MAX:
-        raise argparse.ArgumentTypeError(f"must be at most 1GiB, not {text!r}")
-    return size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +59,8 @@ def footprint(
 def _per_frame(rate: float, packed_bytes: int) -> float:
     """Return how many messages share a frame that come at random, `rate` a second on one stream.
 
-    The first behind a frame begins a batch where it comes within `gather_us`, and takes along what
-    comes within `linger_ms`; else it goes alone.
+    The first message after a frame begins a batch if it comes within `gather_us`, and the batch
+    gathers what comes within `linger_ms`; otherwise it is sent alone.
     """
     config = PublisherConfig()
     gathered = 1 - math.exp(-rate * config.gather_us / 1e6)
@@ -123,8 +68,46 @@ def _per_frame(rate: float, packed_bytes: int) -> float:
     return max(1.0, min(1 + lingering, config.full_bytes // packed_bytes))
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Compute, and print it."""
+def _size(text: str) -> int:
+    size = byte_count(text)
+    if size > _SIZE_MAX:
+        raise argparse.ArgumentTypeError(f"must be at most 1GiB, not {text!r}")
+    return size
+
+
+@command(
+    "capacity",
+    option("--rate", "messages a second over all topics: 50000, 50k, 1.5M", "N", rate,
+           required=True),
+    option("--size", "size of a value: 128, 4KiB", "BYTES", _size, required=True),
+    OneOf((
+        option("--disk", "how long a window do so many bytes hold: 500GB, 2TiB", "BYTES",
+               byte_count),
+        option("--window", "how many bytes does such a window need: 90s, 30min, 24h, 7d, 2w",
+               "SPAN", span),
+    ), required=True),
+    option("--streams", "over how many topics the rate is spread (default 1)", "N", count(1),
+           default=1),
+    option("--per-frame", "how many messages share a frame (default: computed from the rate)", "N",
+           count(1)),
+    option("--overhead", "what a message takes in addition to its value (default: computed)",
+           "BYTES", byte_count),
+    JSON,
+)  # fmt: skip
+def capacity(arguments: argparse.Namespace) -> int:
+    """Tell how long a window a disk holds, or how much disk a window needs.
+
+    A message takes its value, what msgpack puts before it, and a share of what surrounds the
+    frame that carries it: topic, header, record. How many messages share a frame depends on how
+    closely they follow one another. It is computed from the rate, for messages that come one by
+    one and at random; --per-frame sets it (publish_many fills frames of 256 KiB). Keys, timestamps
+    of your own and headers belong to --size or --overhead. For an existing log, `p2pmsg log ls`
+    measures all of it.
+
+    For example:
+      p2pmsg capacity --rate 50000 --size 128 --disk 500GB
+      p2pmsg capacity --rate 200k --size 1KiB --window 24h --per-frame 60
+    """
     made = footprint(
         arguments.rate, arguments.size, streams=arguments.streams, per_frame=arguments.per_frame
     )

@@ -6,76 +6,20 @@ import os
 import shutil
 import sys
 from importlib.util import find_spec
-from typing import Any
 
-from p2pmsg.cli import arguments as kinds
-from p2pmsg.cli.log_access import MissingExtraError
+from p2pmsg.cli.arguments import count, input_file, output_file, seconds
+from p2pmsg.cli.command import MissingExtraError, OneOf, UsageError, command, flag, note, option
 from p2pmsg.demo.bars import write_csv
 from p2pmsg.demo.plan import FEED_SECONDS, MESSAGES_PER_S_MAX, TRANSPORTS, Source
 from p2pmsg.publisher.log import import_log
 
 _TRADES = 200_000
 _SECONDS_MIN = 0.1
-_DESCRIPTION = """\
-Play a market feed to two subscribers and into Spark.
-
-A publisher process plays trades and quotes over UDP multicast. Two processes subscribe: fast, and
-slow, which reads slowly for a while. The kernel drops 5 % of the datagrams of each. (Over TCP, by
-choice, slow's connection is cut every second instead.) A Spark query makes one-second bars
-(open, high, low, close, volume) of the trades. With a log, the publisher is killed midway and
-started again. At the end stand the ledger of each subscriber and
-the bars, compared with those computed straight from the input. Without Java or the extra `spark` it
-runs all but Spark, without the extra `udp` over TCP, and says so.
-
-examples:
-  p2pmsg demo
-  p2pmsg demo --input market.jsonl.gz --output bars.csv
-  p2pmsg demo --no-spark --trades 20000 --json
-  p2pmsg demo --transport tcp
-  p2pmsg demo --log var/demo
-"""
-
-
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = kinds.add_command(commands, "demo", _DESCRIPTION, run)
-    feed = parser.add_mutually_exclusive_group()
-    feed.add_argument(
-        "--input", metavar="FILE", type=kinds.input_file,
-        help="play this file of JSON lines, gzip or plain (default: a random walk)",
-    )  # fmt: skip
-    feed.add_argument(
-        "--trades", metavar="N", type=kinds.count(1), default=_TRADES,
-        help=f"how many trades the random walk has (default {_TRADES:,})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--seconds", metavar="S", type=_feed_seconds, default=FEED_SECONDS,
-        help="play the feed within so many seconds, or longer where that would be more than "
-        f"{MESSAGES_PER_S_MAX:,} messages a second (default {FEED_SECONDS:g})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--output", metavar="FILE", type=kinds.output_file,
-        help="write the bars as CSV, and a picture of Spark's (FILE.png; needs the extras plot and "
-        "spark; with --no-spark there is none)",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object at the end, nothing else"
-    )
-    parser.add_argument(
-        "--log", metavar="DIR", type=_log_directory,
-        help="keep the publisher's log there, kill the publisher midway and start it again",
-    )  # fmt: skip
-    parser.add_argument(
-        "--transport", choices=TRANSPORTS,
-        help="how the feed goes: udp, by multicast (default with the extra udp), or tcp (default "
-        "without it and with --log)",
-    )  # fmt: skip
-    parser.add_argument("--no-spark", action="store_true", help="leave Spark out")
 
 
 def _feed_seconds(text: str) -> float:
-    """Return how long the feed takes; in less than that no fault would strike."""
-    number = kinds.seconds(text)
+    """Return how long the feed takes; with less time no fault would occur."""
+    number = seconds(text)
     if number < _SECONDS_MIN:
         raise argparse.ArgumentTypeError(f"must be {_SECONDS_MIN:g} seconds at least, not {text!r}")
     return number
@@ -95,14 +39,14 @@ def _log_directory(text: str) -> str:
 
 
 def _transport(arguments: argparse.Namespace) -> str:
-    """Return how the feed goes; say so where a package for the usual way is missing."""
+    """Return the transport of the feed; report where a package for the default one is missing."""
     chosen: str | None = arguments.transport
     if find_spec("crc32c") is None:
         advice = "needs the package crc32c: pip install 'p2pmsg[udp]'"
         if chosen == "udp":
             raise MissingExtraError(f"--transport udp {advice}")
         if chosen is None:
-            print(f"p2pmsg demo: over tcp; udp multicast {advice}", file=sys.stderr, flush=True)
+            note("demo", f"over tcp; udp multicast {advice}")
             return "tcp"
     return chosen or ("udp" if arguments.log is None else "tcp")
 
@@ -128,11 +72,46 @@ def _written_ns(path: str) -> int:
         return 0
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the demo; 0 only if every ledger balances, nothing is lost and the bars are equal.
+@command(
+    "demo",
+    OneOf((
+        option("--input", "play this file of JSON lines, gzip or plain (default: a random walk)",
+               "FILE", input_file),
+        option("--trades", f"how many trades the random walk has (default {_TRADES:,})", "N",
+               count(1), default=_TRADES),
+    )),
+    option("--seconds", "play the feed within so many seconds, or longer where that would be more "
+           f"than {MESSAGES_PER_S_MAX:,} messages a second (default {FEED_SECONDS:g})", "S",
+           _feed_seconds, default=FEED_SECONDS),
+    option("--output", "write the bars as CSV, and a picture of Spark's (FILE.png; needs the "
+           "extras plot and spark; with --no-spark there is none)", "FILE", output_file),
+    flag("--json", "print one JSON object at the end, nothing else"),
+    option("--log", "keep the publisher's log in this directory, kill the publisher midway and "
+           "start it again", "DIR", _log_directory),
+    option("--transport", "how the feed is sent: udp, by multicast (default with the extra udp), "
+           "or tcp (default without it and with --log)", choices=TRANSPORTS),
+    flag("--no-spark", "leave Spark out"),
+)  # fmt: skip
+def demo(arguments: argparse.Namespace) -> int:
+    """Play a market feed to two subscribers and into Spark.
 
-    With `--output` and Spark, also only if the picture was drawn.
+    A publisher process plays trades and quotes over UDP multicast. Two processes subscribe: fast,
+    and slow, which reads slowly for a while. The kernel drops 5 % of the datagrams of each. (Over
+    TCP, with --transport tcp, slow's connection is cut every second instead.) A Spark query makes
+    one-second bars (open, high, low, close, volume) of the trades. With a log, the publisher is
+    killed midway and started again. At the end the ledger of each subscriber is printed, and the
+    bars, compared with those computed directly from the input. Without Java or the extra `spark`
+    it runs all but Spark, without the extra `udp` over TCP, and says so.
+
+    For example:
+      p2pmsg demo
+      p2pmsg demo --input market.jsonl.gz --output bars.csv
+      p2pmsg demo --no-spark --trades 20000 --json
+      p2pmsg demo --transport tcp
+      p2pmsg demo --log var/demo
     """
+    # Status 0 only if every ledger balances, nothing is lost and the bars are equal. With --output
+    # and Spark, also only if the picture was drawn.
     # Not above: each other command would load the proxy and the simulator with it.
     from p2pmsg.cli.demo_report import choose_progress, render_report, summarize
     from p2pmsg.demo.run import run_demo
@@ -146,9 +125,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output and not arguments.no_spark:
         _require_picture()
         try:
-            picture = kinds.output_file(f"{arguments.output}.png")
+            picture = output_file(f"{arguments.output}.png")
         except argparse.ArgumentTypeError as refused:
-            raise kinds.UsageError(f"--output: {refused}") from refused
+            raise UsageError(f"--output: {refused}") from refused
         before = _written_ns(picture)
     state = run_demo(
         source,
@@ -173,7 +152,7 @@ def run(arguments: argparse.Namespace) -> int:
                 print(f"a picture of Spark's bars is {picture}")
     sys.stdout.flush()
     if state.spark.startswith("left out:"):
-        print(f"p2pmsg demo: Spark was {kinds.one_line(state.spark)}", file=sys.stderr)
+        note("demo", f"Spark was {state.spark}")
     for error in state.errors:
-        print(f"p2pmsg demo: {kinds.one_line(error)}", file=sys.stderr)
+        note("demo", error)
     return 1 if state.errors else 0

@@ -1,52 +1,39 @@
 """What the demo shows: progress while it runs, the ledger and the bars at the end."""
 
 import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from p2pmsg.cli.text import render_columns
-from p2pmsg.demo.bars import render_table
+from p2pmsg.cli.text import plural, render_columns
+from p2pmsg.demo.bars import WINDOW_NS, Bar
 from p2pmsg.demo.plan import Plan
 from p2pmsg.demo.run import LOSS, Progress, State
 
 _LINE_EVERY_S = 1.0
+_BARS_SHOWN_MAX = 20
 
 
-class Silent:
-    """Shows nothing."""
-
-    def begin(self, plan: Plan) -> None:
-        """Say nothing."""
-
-    def update(self, state: State) -> None:
-        """Show nothing."""
-
-    def end(self) -> None:
-        """Nothing to end."""
-
-
-class Lines:
+class Lines(Progress):
     """One line a second."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        self._told_s = 0.0
+        self._printed_s = 0.0
 
     def begin(self, plan: Plan) -> None:
-        """Say what will be played."""
+        """Print what will be played."""
         print(describe(plan), file=self._file, flush=True)
 
     def update(self, state: State) -> None:
         """Print a line if the last one is a second old."""
-        if state.seconds - self._told_s >= _LINE_EVERY_S:
-            self._told_s = state.seconds
+        if state.seconds - self._printed_s >= _LINE_EVERY_S:
+            self._printed_s = state.seconds
             print(progress_line(state), file=self._file, flush=True)
 
-    def end(self) -> None:
-        """Nothing to end."""
 
-
-class Live:
-    """A table that is drawn anew, by rich."""
+class Live(Progress):
+    """A table that rich redraws."""
 
     def __init__(self, file: TextIO) -> None:
         from rich.console import Console
@@ -56,12 +43,12 @@ class Live:
         self._live = RichLive(console=self._console, refresh_per_second=8, transient=True)
 
     def begin(self, plan: Plan) -> None:
-        """Say what will be played, and start the table."""
+        """Print what will be played, and start the table."""
         self._console.print(describe(plan), markup=False)
         self._live.start()
 
     def update(self, state: State) -> None:
-        """Show the state from now on."""
+        """Show the new state."""
         self._live.update(_live_table(state))
 
     def end(self) -> None:
@@ -74,7 +61,7 @@ def choose_progress(as_json: bool) -> Progress:
     file = sys.stderr if as_json else sys.stdout
     is_terminal = file is not None and file.isatty()
     if file is None or (as_json and not is_terminal):
-        return Silent()
+        return Progress()
     if is_terminal:
         try:
             return Live(file)
@@ -128,7 +115,7 @@ def _live_table(state: State) -> Any:
 
 
 def render_report(state: State) -> str:
-    """Return the ledger, the bars, and whether all is well."""
+    """Return the ledger, the bars, and whether all went well."""
     equation = ("published", "= delivered", "+ outstanding", "+ lost")
     titles = ("subscriber", *equation, "repaired", "duplicates", "ledger")
     rows = []
@@ -142,17 +129,38 @@ def render_report(state: State) -> str:
     else:
         spark = f"Spark read {state.spark_rows:,} messages in {state.spark_seconds:.1f} s"
     equal = "equal to" if state.bars_equal else "NOT EQUAL to"
-    killed = f", the publisher killed and restarted {state.restarts} time" if state.restarts else ""
+    killed = ""
+    if state.restarts:
+        killed = f", the publisher killed and restarted {plural(state.restarts, 'time')}"
     lines = [
         f"ledger after {state.seconds:.1f} s and {state.faults}{killed}:",
         render_columns(titles, rows, 1),
         spark,
         "",
         f"one-second bars, {len(state.bars):,}:",
-        render_table(state.bars),
+        render_bars(state.bars),
         f"the bars are {equal} those computed straight from the input",
     ]
     return "\n".join(lines)
+
+
+def render_bars(bars: Sequence[Bar]) -> str:
+    """Lay bars out as a table: the first and the last ones, and how many are between them."""
+    titles = ("symbol", "window", "open", "high", "low", "close", "volume", "trades")
+    left_out = max(0, len(bars) - _BARS_SHOWN_MAX)
+    half = _BARS_SHOWN_MAX // 2
+    shown = [*bars[:half], *bars[-half:]] if left_out else bars
+    lines = render_columns(titles, map(_bar_row, shown), 2).split("\n")
+    if left_out:
+        lines.insert(1 + half, f"… {left_out:,} more")
+    return "\n".join(lines)
+
+
+def _bar_row(bar: Bar) -> tuple[str, ...]:
+    window_start = datetime.fromtimestamp(bar.window_start_ns // WINDOW_NS, UTC)
+    prices = (f"{price:,.2f}" for price in (bar.open, bar.high, bar.low, bar.close))
+    volume, trades = f"{bar.volume:,.5f}", f"{bar.trades:,}"
+    return bar.symbol, f"{window_start:%Y-%m-%d %H:%M:%S}", *prices, volume, trades
 
 
 def summarize(state: State) -> dict[str, Any]:

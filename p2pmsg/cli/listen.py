@@ -8,49 +8,37 @@ import time
 from typing import Any
 
 import transports
-from p2pmsg.cli import arguments as kinds
+from p2pmsg.cli.arguments import datagram_endpoint, seconds
+from p2pmsg.cli.command import command, flag, option
+from p2pmsg.cli.text import one_line, render_columns
 from p2pmsg.errors import translated
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.listener import Listener, StreamView
 
 _TRAINS_PER_LOOK = 64
 _TITLES = ("publisher", "session", "topic", "msg/s", "MB/s", "next", "missing", "repairs", "from")
-_DESCRIPTION = """\
-Print what a multicast carries: its sessions, topics, rates and loss.
-
-It only listens: it joins no publisher, asks for no repair, and disturbs nobody. `missing` is what
-did not come here and was not repaired within sight.
-
-examples:
-  p2pmsg listen 'udp://239.1.1.1:5000?interface=eth0'
-  p2pmsg listen mold://233.54.12.111:26477 --interval 5
-  p2pmsg listen udp://239.1.1.1:5000 --seconds 10 --json
-"""
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = kinds.add_command(commands, "listen", _DESCRIPTION, run)
-    parser.set_defaults(ends=("seconds",))
-    parser.add_argument(
-        "endpoint", metavar="ENDPOINT", type=kinds.datagram_endpoint,
-        help="udp://GROUP:PORT or mold://GROUP:PORT, with ?interface=… where it matters",
-    )  # fmt: skip
-    parser.add_argument(
-        "--interval", metavar="S", type=kinds.seconds, default=1.0,
-        help="print so often, in seconds (default: 1)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--seconds", metavar="S", type=kinds.seconds,
-        help="end after so many seconds (default: with Ctrl-C)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object a stream and interval"
-    )
+@command(
+    "listen",
+    option("endpoint", "udp://GROUP:PORT or mold://GROUP:PORT, with ?interface=… where it matters",
+           "ENDPOINT", datagram_endpoint),
+    option("--interval", "print so often, in seconds (default: 1)", "S", seconds, default=1.0),
+    option("--seconds", "end after so many seconds (default: with Ctrl-C)", "S", seconds),
+    flag("--json", "print one JSON object for each stream and interval"),
+    ended_by=("seconds",),
+)  # fmt: skip
+def listen(arguments: argparse.Namespace) -> int:
+    """Print what a multicast carries: its sessions, topics, rates and loss.
 
+    It only listens: it joins no publisher, asks for no repair, and disturbs nobody. `missing`
+    counts the messages that did not arrive here and were not seen to be repaired.
 
-def run(arguments: argparse.Namespace) -> int:
-    """Listen until the end, if one is wanted."""
+    For example:
+      p2pmsg listen 'udp://239.1.1.1:5000?interface=eth0'
+      p2pmsg listen mold://233.54.12.111:26477 --interval 5
+      p2pmsg listen udp://239.1.1.1:5000 --seconds 10 --json
+    """
     datagram.require_checksum()
     endpoint = transports.parse_endpoint(arguments.endpoint)
     listener = Listener(mold=endpoint.scheme == "mold")
@@ -108,7 +96,7 @@ def _show(
         else:
             rows.append(_as_row(view, *rates))
     if not as_json:
-        print(_table(rows) if rows else "nothing heard yet")
+        print(render_columns(_TITLES, rows, len(_TITLES)) if rows else "nothing heard yet")
         notes = [f"{count} invalid ({reason})" for reason, count in listener.invalid.items()]
         if receiver.kernel_drops:
             notes.append(f"{receiver.kernel_drops} dropped here by the kernel")
@@ -135,22 +123,13 @@ def _as_dict(view: StreamView, messages_s: float, bytes_s: float) -> dict[str, A
 
 def _as_row(view: StreamView, messages_s: float, bytes_s: float) -> tuple[str, ...]:
     return (
-        kinds.one_line(view.publisher) or "?",
-        kinds.one_line(view.session),
-        kinds.one_line(view.topic),
+        one_line(view.publisher) or "?",
+        one_line(view.session),
+        one_line(view.topic),
         f"{messages_s:,.0f}",
         f"{bytes_s / 1e6:,.2f}",
         f"{view.next:,}",
         f"{view.missing_count:,}",
         f"{view.repairs:,}",
         view.address,
-    )
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    lines = [_TITLES, *rows]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(_TITLES))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
     )

@@ -1,30 +1,292 @@
-"""`p2pmsg log`: look into a local log, check it, play it again, shorten it."""
+"""`p2pmsg log`: inspect a local log, check it, replay it, shorten it."""
 
-from typing import Any
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-from p2pmsg.cli import arguments as kinds
-from p2pmsg.cli.log_dump import add_parser as add_dump
-from p2pmsg.cli.log_ls import add_parser as add_ls
-from p2pmsg.cli.log_replay import add_parser as add_replay
-from p2pmsg.cli.log_truncate import add_parser as add_truncate
-from p2pmsg.cli.log_verify import add_parser as add_verify
+from p2pmsg.cli import text
+from p2pmsg.cli.arguments import COUNT, JSON, byte_count, is_terminal, moment
+from p2pmsg.cli.command import CommandGroup, UsageError, command, note, option
+from p2pmsg.cli.log_access import (
+    DIRECTORY,
+    PART,
+    Key,
+    Reading,
+    as_rate,
+    choose,
+    note_waiting,
+    open_log,
+    translated,
+)
+from p2pmsg.cli.log_replay import replay
+from p2pmsg.message import MessageBatch
+from p2pmsg.wire import Frame, FrameError, decode_columns
 
-_DESCRIPTION = """\
-Look into a local log, check it, play it again, shorten it.
+if TYPE_CHECKING:
+    from recovery.log import LogReader, StreamSummary
+
+_LINES_PER_WRITE = 512
+"""How many lines `dump` writes at once; on a terminal and at the end of a frame, fewer."""
+_TITLES = (
+    "topic", "session", "from", "to", "first", "next", "messages", "bytes", "messages/s", "bytes/s",
+)  # fmt: skip
+_TEXT_COLUMNS = 4
+
+
+@command(
+    "log ls", DIRECTORY,
+    option("--disk", "compute the window for so many bytes: 500GB, 2TiB (default: what is free "
+           "and what the log has)", "BYTES", byte_count),
+    JSON,
+)  # fmt: skip
+def ls(arguments: argparse.Namespace) -> int:
+    """List the streams of a log.
+
+    For each stream: its session, the times of its messages (UTC), its first sequence and the next
+    one, messages, bytes, and the rate at which it was written. The last line says how long a
+    window the disk holds at that rate: --disk, or else what is free and what the log has.
+
+    For example:
+      p2pmsg log ls var/prices
+      p2pmsg log ls var/prices --disk 500GB --json
+    """
+    directory = arguments.directory
+    with open_log(directory) as reader:
+        streams = sorted(reader.streams(), key=lambda stream: (stream.topic, stream.session))
+        begins = {(s.session, s.topic): begin_ns(reader, s) for s in streams}
+        session = reader.session
+        if reader.corrupt:
+            note("log ls", f"the log is damaged: `p2pmsg log verify {directory}` says where")
+        waiting = note_waiting("ls", reader)
+    log_bytes = directory_bytes(directory)
+    disk = arguments.disk
+    if disk is None:
+        disk = shutil.disk_usage(directory).free + log_bytes
+    result = summarize(streams, begins, log_bytes, disk)
+    if arguments.json:
+        named = {"directory": directory, "session": session and text.session_text(session)}
+        print(text.to_json({**named, **result, "waiting": waiting}))
+    else:
+        print(render(streams, result, is_stated=arguments.disk is not None))
+    return 0
+
+
+def begin_ns(reader: "LogReader", stream: "StreamSummary") -> int:
+    """Return the time of a stream's first message; the log itself knows each frame's newest."""
+    key = (stream.session, stream.topic)
+    kept = reader.frames(*key, stream.earliest, stream.earliest + 1, 1)
+    try:
+        frame = Frame(bytes(kept[0].frame))
+        times: list[int] = decode_columns(frame)[1] or [frame.base_timestamp_ns]
+        return min(times)
+    except (FrameError, IndexError):
+        return stream.timestamp_ns_min
+
+
+def directory_bytes(directory: str) -> int:
+    """Return the size of the files in a directory; those that vanish meanwhile do not count."""
+    size = 0
+    for entry in os.scandir(directory):
+        try:
+            size += entry.stat().st_size if entry.is_file() else 0
+        except FileNotFoundError:
+            pass
+    return size
+
+
+def summarize(
+    streams: "Sequence[StreamSummary]", begins: Mapping[Key, int], log_bytes: int, disk: int
+) -> dict[str, Any]:
+    """Return what `--json` prints."""
+    rows = [_row(stream, begins[stream.session, stream.topic]) for stream in streams]
+    messages = sum(row["messages"] for row in rows)
+    first_ns = min((stream.appended_ns_first for stream in streams), default=0)
+    last_ns = max((stream.appended_ns_last for stream in streams), default=0)
+    bytes_s = as_rate(log_bytes, first_ns, last_ns)
+    return {
+        "streams": rows,
+        "messages": messages,
+        "bytes": log_bytes,
+        "messages_s": as_rate(messages, first_ns, last_ns),
+        "bytes_s": bytes_s,
+        "disk_bytes": disk,
+        "window_s": disk / bytes_s if bytes_s else None,
+    }
+
+
+def _row(stream: "StreamSummary", begin_ns: int) -> dict[str, Any]:
+    messages = stream.next - stream.earliest
+    appended = (stream.appended_ns_first, stream.appended_ns_last)
+    return {
+        "topic": stream.topic,
+        "session": text.session_text(stream.session),
+        "earliest": stream.earliest,
+        "next": stream.next,
+        "timestamp_ns_min": min(begin_ns, stream.timestamp_ns_min),
+        "timestamp_ns_max": stream.timestamp_ns_max,
+        "messages": messages,
+        "frames": stream.frames,
+        "bytes": stream.bytes,
+        "messages_s": as_rate(messages, *appended),
+        "bytes_s": as_rate(stream.bytes, *appended),
+    }
+
+
+def render(streams: "Sequence[StreamSummary]", result: dict[str, Any], *, is_stated: bool) -> str:
+    """Return the table, and the window."""
+    if not streams:
+        return "the log has no stream"
+    rows = [
+        (
+            text.one_line(row["topic"]), row["session"],
+            text.time_text(row["timestamp_ns_min"]), text.time_text(row["timestamp_ns_max"]),
+            row["earliest"], row["next"], row["messages"], row["bytes"],
+            text.rate_text(row["messages_s"]), text.rate_text(row["bytes_s"]),
+        )
+        for row in result["streams"]
+    ]  # fmt: skip
+    lines = [text.render_columns(_TITLES, rows, _TEXT_COLUMNS)]
+    total = f"{result['messages']:,} messages in {text.bytes_text(result['bytes'])}"
+    disk = text.bytes_text(result["disk_bytes"])
+    what = disk if is_stated else f"{disk} (free, and the log itself)"
+    if result["window_s"] is None:
+        lines.append(f"{total}; too short to measure a rate")
+    else:
+        lines.append(f"{total}, written at {text.bytes_text(result['bytes_s'])} a second")
+        lines.append(f"{what} hold {text.span_text(result['window_s'])} at this rate")
+    return "\n".join(lines)
+
+
+@command("log dump", DIRECTORY, *PART, COUNT)
+def dump(arguments: argparse.Namespace) -> int:
+    """Print messages of a log as JSON lines.
+
+    Each message is a JSON object: topic, session, sequence, key, timestamp_ns, headers, value;
+    bytes that are not UTF-8 are {"base64": "…"}. The order is that in which they were appended.
+    What is missing in between, or damaged, is reported on standard error, and the status is 1.
+
+    For example:
+      p2pmsg log dump var/prices trades --from 9000000 --count 10
+      p2pmsg log dump var/prices --from 2024-08-09T09:30:00Z --to 2024-08-09T10:00Z | gzip > half.gz
+    """
+    with open_log(arguments.directory) as reader:
+        reading = Reading(reader, choose(reader, arguments), partial(note, "log dump"))
+        for batch in _first(reading, arguments.count):
+            _write(batch)
+        note_waiting("dump", reader)
+    return 0 if reading.is_whole else 1
+
+
+def _first(reading: Reading, count: int | None) -> Iterator[MessageBatch]:
+    """Return the batches up to `count` messages."""
+    left = count
+    for piece in reading.pieces():
+        batch = piece.batch
+        if left is not None:
+            batch = batch.part(0, min(left, len(batch)))
+            left -= len(batch)
+        yield batch
+        if left == 0:
+            return
+
+
+def _write(batch: MessageBatch) -> None:
+    messages = iter(batch)
+    while part := list(islice(messages, _LINES_PER_WRITE)):
+        text.write_lines(map(text.log_message_json, part))
+    if is_terminal(sys.stdout):
+        sys.stdout.buffer.flush()
+
+
+@command("log verify", DIRECTORY)
+def verify(arguments: argparse.Namespace) -> int:
+    """Check every record of a log by its checksum.
+
+    Each finding is a line: file, offset in bytes, what is wrong there. The last line is a summary.
+    The status is 1 where anything is wrong. Nothing is changed.
+
+    For example:
+      p2pmsg log verify var/prices
+    """
+    count = 0
+    with translated() as log:
+        for finding in log.verify(arguments.directory):
+            count += 1
+            path = os.fspath(finding.path)
+            print(text.one_line(f"{path}:{finding.offset}: {finding.what}"), flush=True)
+    with open_log(arguments.directory) as reader:
+        note_waiting("verify", reader)
+    size = text.bytes_text(directory_bytes(arguments.directory))
+    if count:
+        print(f"{text.plural(count, 'finding')} in {size}")
+        return 1
+    print(f"all is well in {size}")
+    return 0
+
+
+@command(
+    "log truncate", DIRECTORY,
+    option("--before", "delete segments whose newest message was appended before this time, such "
+           "as 2024-08-09T00:00:00Z", "TIME", moment),
+    option("--keep", "delete segments until they take no more than so many bytes: 50GB, 500MiB",
+           "BYTES", byte_count),
+)  # fmt: skip
+def truncate(arguments: argparse.Namespace) -> int:
+    """Delete the oldest messages of a log.
+
+    Whole segments are deleted, the oldest first, and the newest one stays: the newest messages
+    cannot be cut off, since subscribers have them and their sequences would be used twice. With
+    both options a segment is deleted where either says so. A log that a publisher writes is
+    refused; that publisher deletes by itself, as its retention_bytes and retention_age_s say. A
+    segment that somebody reads stays, and so do those after it.
+
+    For example:
+      p2pmsg log truncate var/prices --before 2024-08-09T00:00:00Z
+      p2pmsg log truncate var/prices --keep 50GB
+    """
+    directory, before_ns, keep = arguments.directory, arguments.before, arguments.keep
+    if before_ns is None and keep is None:
+        raise UsageError("say what is to go: --before TIME, --keep BYTES, or both")
+    had = _ranges(directory)
+    with translated() as log:
+        deleted = log.truncate(directory, before_ns=before_ns, bytes_max=keep)
+    has = _ranges(directory)
+    for key, (start, stop) in had.items():
+        earliest = has[key][0] if key in has else stop
+        if earliest > start:
+            session, topic = key
+            where = f"[{start}, {earliest}) of {topic!r} (session {text.session_text(session)})"
+            print(f"deleted {text.one_line(where)}")
+    left = text.bytes_text(directory_bytes(directory))
+    if deleted:
+        print(f"deleted {text.bytes_text(deleted)}; {left} are left")
+    else:
+        print(f"nothing to delete; {left} stay")
+    return 0
+
+
+def _ranges(directory: str) -> dict[Key, tuple[int, int]]:
+    """Return the first sequence kept and the next one, by stream."""
+    with open_log(directory) as reader:
+        return {(s.session, s.topic): (s.earliest, s.next) for s in reader.streams()}
+
+
+log = CommandGroup(
+    "log",
+    """\
+Inspect a local log, check it, replay it, shorten it.
 
 All but truncate only read, and may do so while a publisher writes.
 
-examples:
+For example:
   p2pmsg log ls var/prices
   p2pmsg log dump var/prices trades --from 2024-08-09T09:30:00Z --count 10
   p2pmsg log replay var/prices tcp://127.0.0.1:5556 --speed 10
-"""
-
-
-def add_parser(commands: Any) -> None:
-    """Add the commands."""
-    summary = _DESCRIPTION.partition("\n")[0].rstrip(".")
-    parser: kinds.Parser = commands.add_parser(
-        "log", prog="p2pmsg log", description=_DESCRIPTION, help=summary
-    )
-    kinds.add_commands(parser, (add_ls, add_dump, add_verify, add_replay, add_truncate))
+""",
+    (ls, dump, verify, replay, truncate),
+)

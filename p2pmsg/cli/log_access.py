@@ -1,7 +1,6 @@
 """What the log commands share: opening a log, and choosing and reading a part of it."""
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -9,8 +8,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from p2pmsg.cli import arguments as kinds
-from p2pmsg.cli.log_text import session_text
+from p2pmsg.cli.arguments import TOPICS, directory, position, session
+from p2pmsg.cli.command import MissingExtraError, note, option
+from p2pmsg.cli.text import session_text
 from p2pmsg.errors import P2PError
 from p2pmsg.message import MessageBatch
 from p2pmsg.publisher.kept_batch import count_of
@@ -23,13 +23,22 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 4 * 2**20
 """How much of one stream is in memory at a time."""
 _LOOK_S = 0.1
-"""Who is at work makes a frame of what he has gathered within less, by default."""
+"""A publisher that runs makes a frame of what it has gathered within less, by default."""
 Key = tuple[int, str]
-Tell = Callable[[str], object]
+Report = Callable[[str], object]
 
 
-class MissingExtraError(P2PError):
-    """A package that this command needs is not installed."""
+DIRECTORY = option("directory", "the directory of the log", "DIR", directory)
+PART = (
+    TOPICS,
+    option("--from", "begin with this sequence, or with the first message of each stream at or "
+           "after a time such as 2024-08-09T12:00:00Z (default: the earliest kept)", "WHERE",
+           position, dest="start"),
+    option("--to", "end before this sequence, or before the first message at or after a time",
+           "WHERE", position, dest="stop"),
+    option("--session", "only the streams of this session, 16 hexadecimal digits", "ID", session),
+)  # fmt: skip
+"""Options that choose a part of a log; `choose` applies them."""
 
 
 class LogAccessError(P2PError):
@@ -61,34 +70,6 @@ def open_log(directory: str) -> "Iterator[LogReader]":
     """Open a log to read; its errors come as `LogAccessError`."""
     with translated() as package, closing(package.LogReader(directory)) as reader:
         yield reader
-
-
-def add_directory(parser: kinds.Parser) -> None:
-    """Add the argument that names the log."""
-    parser.add_argument(
-        "directory", metavar="DIR", type=kinds.directory, help="the directory of the log"
-    )
-
-
-def add_part(parser: kinds.Parser) -> None:
-    """Add the arguments that choose a part of the log."""
-    parser.add_argument(
-        "topics", metavar="TOPIC", nargs="*", default=[], type=kinds.topic_or_prefix,
-        help="what to take: topics, or prefixes such as 'trades.*' (default: all)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--from", metavar="WHERE", type=kinds.position, dest="start",
-        help="begin with this sequence, or with the first message of each stream at or after a "
-        "time such as 2024-08-09T12:00:00Z (default: the earliest kept)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--to", metavar="WHERE", type=kinds.position, dest="stop",
-        help="end before this sequence, or before the first message at or after a time",
-    )  # fmt: skip
-    parser.add_argument(
-        "--session", metavar="ID", type=kinds.session,
-        help="take the streams of this session only, 16 hexadecimal digits",
-    )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -140,14 +121,14 @@ def matches(topic: str, wanted: Sequence[str]) -> bool:
     )
 
 
-def _resolve(reader: "LogReader", key: Key, where: Start | None, default: int, behind: int) -> int:
+def _resolve(reader: "LogReader", key: Key, where: Start | None, default: int, end: int) -> int:
     if where is None:
         return default
     if where.kind == "sequence":
         return where.position
     kept = reader.first_at_or_after(*key, where.position)
     if kept is None:
-        return behind
+        return end
     try:
         frame = Frame(bytes(kept.frame))
         times = decode_columns(frame)[1]
@@ -162,7 +143,7 @@ def _resolve(reader: "LogReader", key: Key, where: Start | None, default: int, b
 class Reading:
     """Reads parts of a log in the order in which they were appended.
 
-    What is missing in a part, and what is damaged, is told, and counted.
+    What is missing in a part, and what is damaged, is reported and counted.
 
     Attributes:
         missing: how many messages of the parts are not there, and were not skipped by a crash.
@@ -170,11 +151,11 @@ class Reading:
 
     """
 
-    def __init__(self, reader: "LogReader", parts: Sequence[Part], tell: Tell) -> None:
+    def __init__(self, reader: "LogReader", parts: Sequence[Part], report: Report) -> None:
         self._reader = reader
         self._parts = {(part.session, part.topic): part for part in parts}
         self._next = {key: part.start for key, part in self._parts.items()}
-        self._tell = tell
+        self._report = report
         self.missing = self.damaged = 0
 
     @property
@@ -194,7 +175,7 @@ class Reading:
 
     @property
     def done(self) -> int:
-        """How many of them have been passed."""
+        """How many of these have been read, or are missing."""
         return sum(self._next[key] - part.start for key, part in self._parts.items())
 
     def pieces(self, *, with_times: bool = False) -> Iterator[Piece]:
@@ -218,7 +199,7 @@ class Reading:
             self._next[key] = part.stop
         for finding in self._reader.corrupt.values():
             self.damaged += 1
-            self._tell(f"{finding.path}:{finding.offset}: {finding.what}")
+            self._report(f"{finding.path}:{finding.offset}: {finding.what}")
 
     def _records(self) -> Iterator[tuple[Key, int, bytes, int]]:
         left = set(self._parts)
@@ -251,7 +232,7 @@ class Reading:
             frame = Frame(data)
             values, timestamps, keys, headers = decode_columns(frame)
         except FrameError as error:
-            self._tell(f"the frame at {start} of {topic!r} is malformed: {error}")
+            self._report(f"the frame at {start} of {topic!r} is malformed: {error}")
             return None
         return MessageBatch(
             topic, session, "", start, frame.base_timestamp_ns, values, timestamps, keys, headers
@@ -264,21 +245,16 @@ class Reading:
         session, topic = key
         where = f"[{start}, {stop}) of {topic!r} (session {session_text(session)})"
         if any(low <= start and stop <= high for low, high in self._reader.skips(*key)):
-            self._tell(f"{where} was skipped after a crash")
+            self._report(f"{where} was skipped after a crash")
         else:
             self.missing += stop - start
-            self._tell(f"{where} is not in the log")
-
-
-def note(command: str, text: str) -> None:
-    """Print a line on standard error."""
-    print(f"p2pmsg log {command}: {kinds.one_line(text)}", file=sys.stderr, flush=True)
+            self._report(f"{where} is not in the log")
 
 
 def note_waiting(command: str, reader: "LogReader") -> int:
-    """Tell of messages of a killed publisher that are in no frame yet; return how many.
+    """Report messages of a killed publisher that are in no frame yet; return how many.
 
-    With one that is at work they soon are in one, and other messages are there.
+    If the publisher runs, they are soon in a frame, and other messages take their place.
     """
     before = _waiting(reader)
     if before:
@@ -286,7 +262,7 @@ def note_waiting(command: str, reader: "LogReader") -> int:
     count = sum(count for _, _, _, count in before) if before == _waiting(reader) else 0
     if count:
         note(
-            command,
+            f"log {command}",
             f"{count:,} more messages are in the log's tail file: their publisher was killed "
             "before it had made frames of them, and the next one on this log sends them",
         )
@@ -304,11 +280,6 @@ def _waiting(reader: "LogReader") -> list[tuple[int, str, int, int]]:
     return found
 
 
-def teller(command: str) -> Tell:
-    """Return what prints a line on standard error, in the name of `command`."""
-    return lambda text: note(command, text)
-
-
 def as_rate(count: float, begin_ns: int, end_ns: int) -> float | None:
-    """Return `count` a second; None where the times do not tell."""
+    """Return `count` a second; None where the times are equal."""
     return count * 1e9 / (end_ns - begin_ns) if end_ns > begin_ns else None

@@ -1,106 +1,163 @@
-"""`p2pmsg log replay`: publish what a log has once more."""
+"""`p2pmsg log replay`: publish again what a log has."""
 
 import argparse
 import math
+import shutil
 import sys
 import time
 from functools import partial
-from typing import Any
+from typing import TextIO
 
-from p2pmsg.cli import arguments as kinds
+from p2pmsg.cli.arguments import BIND, is_terminal, seconds, speed, waiting_options
+from p2pmsg.cli.command import command, note, option
 from p2pmsg.cli.log_access import (
+    DIRECTORY,
+    PART,
     LogAccessError,
     Reading,
-    add_directory,
-    add_part,
+    Report,
     choose,
-    note,
     note_waiting,
     open_log,
-    teller,
 )
-from p2pmsg.cli.log_progress import Bar, Pace
-from p2pmsg.cli.log_text import rate_text
-from p2pmsg.cli.waiting import wait_for_subscribers
+from p2pmsg.cli.pubsub import publishing
+from p2pmsg.cli.text import plural, rate_text, span_text
 from p2pmsg.config import PublisherConfig
 from p2pmsg.message import MessageBatch
 from p2pmsg.sync.publisher import Publisher
 
 _STALL_MS = 60_000.0
-"""How long a subscriber that does not read may hold the replay up: nothing else waits for it."""
+"""How long a subscriber that does not read may hold up the replay: nothing else waits for it."""
 _MESSAGE_BYTES_MAX = 2**30
-"""Whatever the log has was accepted once."""
+"""What the log has was accepted once."""
 _SLICE = 1024
 _FEW = 4
 _NAP_S = 0.1
-_DESCRIPTION = """\
-Publish what a log has once more.
-
-It binds, waits for a subscriber, and publishes the messages in the order in which they were
-appended, with their topics, keys, timestamps, headers and values, as a new session: sequences
-begin at 0. At the end it waits until the subscribers have everything.
-
-examples:
-  p2pmsg log replay var/prices tcp://127.0.0.1:5556
-  p2pmsg log replay var/prices 'tcp://*:5556' 'trades.*' --from 2024-08-09T09:30:00Z --speed 10
-  p2pmsg log replay var/prices tcp://127.0.0.1:5556 --speed max --wait-for 2 --timeout 30
-"""
+_DRAW_EVERY_S = 0.1
+_BAR_MAX = 40
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = kinds.add_command(commands, "replay", _DESCRIPTION, run, group="log")
-    add_directory(parser)
-    parser.add_argument(
-        "endpoint", metavar="ENDPOINT", type=kinds.bind_endpoint,
-        help="where to bind: tcp://HOST:PORT, ipc://PATH or udp://GROUP:PORT",
-    )  # fmt: skip
-    add_part(parser)
-    parser.add_argument(
-        "--speed", metavar="N", type=kinds.speed, default=1.0,
-        help="1: at the pace at which it was written (default), N times that, or max: as fast as "
-        "it goes",
-    )  # fmt: skip
-    parser.add_argument(
-        "--pause-max", metavar="S", type=kinds.seconds, default=math.inf,
-        help="shorten each pause to so many seconds, such as a night (default: as it was)",
-    )  # fmt: skip
-    kinds.add_publisher(parser, "--wait-for")
-    parser.add_argument(
-        "--close-timeout", metavar="S", type=kinds.seconds, default=60.0,
-        help="at the end, wait so many seconds at most until all have everything (default 60)",
-    )  # fmt: skip
+@command(
+    "log replay", DIRECTORY, BIND, *PART,
+    option("--speed", "1: at the pace at which it was written (default), N times that, or max: as "
+           "fast as possible", "N", speed, default=1.0),
+    option("--pause-max", "shorten each pause to so many seconds, such as a night (default: as it "
+           "was)", "S", seconds, default=math.inf),
+    *waiting_options("--wait-for", 60.0),
+)  # fmt: skip
+def replay(arguments: argparse.Namespace) -> int:
+    """Publish again what a log has.
 
+    It binds, waits for a subscriber, and publishes the messages in the order in which they were
+    appended, with their topics, keys, timestamps, headers and values, as a new session: sequences
+    begin at 0. At the end it waits until the subscribers have everything.
 
-def run(arguments: argparse.Namespace) -> int:
-    """Publish the part of the log that was chosen."""
+    For example:
+      p2pmsg log replay var/prices tcp://127.0.0.1:5556
+      p2pmsg log replay var/prices 'tcp://*:5556' 'trades.*' --from 2024-08-09T09:30:00Z --speed 10
+      p2pmsg log replay var/prices tcp://127.0.0.1:5556 --speed max --wait-for 2 --timeout 30
+    """
     with open_log(arguments.directory) as reader:
-        bar = Bar(sys.stderr if kinds.is_terminal(sys.stderr) else None)
+        bar = Bar(sys.stderr if is_terminal(sys.stderr) else None)
         parts = choose(reader, arguments)
         if not parts:  # or else it would wait for subscribers, to give them nothing
             raise LogAccessError("there are no such messages in the log")
-        reading = Reading(reader, parts, bar.around(teller("replay")))
+        reading = Reading(reader, parts, bar.around(partial(note, "log replay")))
         note_waiting("replay", reader)
         config = PublisherConfig(stall_ms=_STALL_MS, message_bytes_max=_MESSAGE_BYTES_MAX)
-        publisher = Publisher(arguments.endpoint, name=arguments.name, config=config)
-        replay = _Replay(publisher, reading, bar, arguments)
-        close_timeout = arguments.close_timeout
-        try:
-            if arguments.endpoint != publisher.endpoint:
-                note("replay", f"listening at {publisher.endpoint}")
-            wait_for_subscribers(
-                publisher, arguments.wait_for, arguments.timeout, partial(note, "replay")
-            )
-            replay.run()
-        except KeyboardInterrupt:
-            close_timeout = min(close_timeout, 0.2)
-            raise
-        finally:
-            bar.clear()
-            publisher.close(timeout=close_timeout)
-    print(replay.summary())
-    # The library's own warning has said already how many did not get everything.
+        with publishing(arguments, "log replay", arguments.wait_for, config) as publisher:
+            run = _Replay(publisher, reading, bar, arguments)
+            try:
+                run.publish_all()
+            finally:
+                bar.clear()
+    print(run.summary())
     return 1 if not reading.is_whole or publisher.stats().undelivered else 0
+
+
+class Bar:
+    """A line that is drawn over itself; nothing where there is no terminal.
+
+    Args:
+        file: where to draw, or None.
+
+    """
+
+    def __init__(self, file: TextIO | None) -> None:
+        self._file = file
+        self._began_s: float | None = None
+        self._drawn_s = -math.inf
+        self._is_drawn = False
+
+    def update(self, done: int, total: int, *, now_s: float) -> None:
+        """Draw it, if the last time is a tenth of a second ago."""
+        if self._began_s is None:
+            self._began_s = now_s
+        if self._file is None or now_s - self._drawn_s < _DRAW_EVERY_S:
+            return
+        self._drawn_s = now_s
+        self._is_drawn = True
+        columns = shutil.get_terminal_size().columns
+        text = bar_text(done, total, now_s - self._began_s, columns - 1)
+        self._file.write(f"\r\x1b[K{text}")
+        self._file.flush()
+
+    def clear(self) -> None:
+        """Remove it."""
+        if self._file is not None and self._is_drawn:
+            self._is_drawn = False
+            self._file.write("\r\x1b[K")
+            self._file.flush()
+
+    def around(self, report: Report) -> Report:
+        """Return a `report` that removes the bar first."""
+
+        def report_cleanly(text: str) -> None:
+            self.clear()
+            report(text)
+
+        return report_cleanly
+
+
+def bar_text(done: int, total: int, seconds: float, columns: int) -> str:
+    """Return the bar: how much is done, how fast, and how long it will take yet."""
+    share = done / total if total else 1.0
+    rate = done / seconds if seconds > 0 else 0.0
+    left = f", {span_text((total - done) / rate)} left" if rate and done < total else ""
+    text = f"{share:4.0%} {done:,} of {total:,} messages, {rate_text(rate)}/s{left}"
+    width = min(_BAR_MAX, columns - len(text) - 3)
+    if width < 5:
+        return text[: max(0, columns)]
+    full = int(share * width)
+    return f"[{'#' * full}{'.' * (width - full)}] {text}"
+
+
+class Pace:
+    """When each frame is due, by the time when it was appended.
+
+    A step back of the clock counts as no time.
+
+    Args:
+        speed: how many times the original pace; infinity: at once.
+        pause_max_s: no pause is longer than this.
+
+    """
+
+    def __init__(self, speed: float, pause_max_s: float = math.inf) -> None:
+        self._speed = speed
+        self._pause_max_s = pause_max_s
+        self._last_ns: int | None = None
+        self._due_s: float | None = None
+
+    def wait_s(self, appended_ns: int, *, now_s: float) -> float:
+        """Return how long to wait before the frame that was appended then; 0 where it is late."""
+        if self._due_s is None or self._last_ns is None:
+            self._due_s = now_s
+        else:
+            pause_s = max(0, appended_ns - self._last_ns) / 1e9 / self._speed
+            self._due_s += min(pause_s, self._pause_max_s)
+        self._last_ns = appended_ns
+        return max(0.0, self._due_s - now_s)
 
 
 class _Replay:
@@ -118,7 +175,7 @@ class _Replay:
         self._seconds = 0.0
         self._subscribers = 0
 
-    def run(self) -> None:
+    def publish_all(self) -> None:
         """Publish all of it."""
         began_s = time.monotonic()
         self._update(began_s)
@@ -158,8 +215,7 @@ class _Replay:
     def summary(self) -> str:
         """Return the counts."""
         rate = rate_text(self._published / self._seconds) if self._seconds > 0 else "-"
-        there, streams = self._subscribers, self._reading.streams
         return (
-            f"replayed {self._published:,} messages of {streams} stream{'s' * (streams != 1)} "
-            f"to {there} subscriber{'s' * (there != 1)} in {self._seconds:.1f} s, {rate}/s"
+            f"replayed {self._published:,} messages of {plural(self._reading.streams, 'stream')} "
+            f"to {plural(self._subscribers, 'subscriber')} in {self._seconds:.1f} s, {rate}/s"
         )

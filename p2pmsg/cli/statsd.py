@@ -5,72 +5,21 @@ import sys
 import time
 from typing import Any
 
-from p2pmsg.cli import arguments as kinds
+from p2pmsg.cli.arguments import bind_endpoint, connect_endpoints, count, output_file, seconds
+from p2pmsg.cli.command import command, flag, note, option
+from p2pmsg.cli.text import one_line
 from p2pmsg.errors import ConfigError, P2PError
 from p2pmsg.statsd.dialect import DIALECTS
 
 _Refused = argparse.ArgumentTypeError
 _SLICE_S = 0.25
-_DESCRIPTION = """\
-Take in what StatsD and DogStatsD clients send, add it up, hand it out.
-
-Without any output it shows a live table. Ctrl-C and SIGTERM flush what was gathered; the status is
-0 after SIGTERM, 130 after Ctrl-C.
-
-examples:
-  p2pmsg statsd
-  p2pmsg statsd --listen udp://0.0.0.0:8125,tcp://0.0.0.0:8125 --publish tcp://0.0.0.0:5556
-  p2pmsg statsd --dialect etsy --graphite carbon:2003 --management tcp://127.0.0.1:8126
-  p2pmsg statsd --prometheus 127.0.0.1:9102 --exact tcp://127.0.0.1:9125 --state /var/tmp/totals
-"""
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = kinds.add_command(commands, "statsd", _DESCRIPTION, run)
-    parser.set_defaults(ends=())
-    add = parser.add_argument
-    add("--listen", metavar="PLACES", type=_places, default=["udp://127.0.0.1:8125"],
-        help="udp://HOST:PORT, tcp://…, unixgram:///PATH, unix:///PATH, and unixstream:///PATH "
-        "for Datadog's frames; several by commas (default: udp://127.0.0.1:8125)")  # fmt: skip
-    add("--management", metavar="PLACE", type=_place,
-        help="where statsd's management port answers, such as tcp://127.0.0.1:8126")  # fmt: skip
-    add("--dialect", choices=list(DIALECTS), default="strict",
-        help="how lines are read; etsy is statsd itself (default: strict)")  # fmt: skip
-    add("--interval", metavar="S", type=kinds.seconds, default=10.0,
-        help="time between flushes (default: 10)")  # fmt: skip
-    add("--percentiles", metavar="LIST", type=_percentiles, default=(90.0,),
-        help="of timers, such as 50,90,99.9; below 0 for the top (default: 90)")  # fmt: skip
-    add("--delete-idle", action="store_true",
-        help="forget metrics that were idle instead of sending zeros")  # fmt: skip
-    add("--names-max", metavar="N", type=kinds.count(1), default=200_000,
-        help="names kept; further ones are cut off and counted (default: 200000)")  # fmt: skip
-    add("--publish", metavar="ENDPOINT", type=kinds.bind_endpoint,
-        help="publish each flush here, as JSON under the topic metrics")  # fmt: skip
-    add("--graphite", metavar="HOST:PORT", type=_address, help="send each flush to carbon")
-    add("--graphite-protocol", choices=("plaintext", "pickle"), default="plaintext",
-        help="(default: plaintext)")  # fmt: skip
-    add("--new-namespace", action="store_true",
-        help="Graphite paths as stats.counters.NAME.rate instead of stats.NAME")  # fmt: skip
-    add("--timer-metrics", metavar="LIST", type=_fields, default=(),
-        help="which fields of timers go to Graphite, such as count,median,upper_percent, as "
-        "statsd's calculatedTimerMetrics (default: all)")  # fmt: skip
-    add("--prometheus", metavar="HOST:PORT", type=_address, help="serve /metrics here")
-    add("--console", action="store_true", help="show a live table besides other outputs")
-    add("--exact", metavar="ENDPOINTS", type=kinds.connect_endpoints, default=[],
-        help="of p2pmsg.metrics.Client, whose totals are kept exactly")  # fmt: skip
-    add("--state", metavar="FILE", type=kinds.output_file,
-        help="where the exact totals survive a crash")  # fmt: skip
-    add("--reuse-port", action="store_true",
-        help="let several collectors share the UDP port")  # fmt: skip
-    add("--stats", action="store_true", help="tell what came in on standard error at the end")
+def _listen_endpoints(text: str) -> list[str]:
+    return [_listen_endpoint(part) for part in text.split(",")]
 
 
-def _places(text: str) -> list[str]:
-    return [_place(part) for part in text.split(",")]
-
-
-def _place(text: str) -> str:
+def _listen_endpoint(text: str) -> str:
     from p2pmsg.statsd.listen import parse_listen
 
     try:
@@ -107,8 +56,52 @@ def _fields(text: str) -> tuple[str, ...]:
     return fields
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Serve until Ctrl-C or SIGTERM."""
+@command(
+    "statsd",
+    option("--listen", "udp://HOST:PORT, tcp://…, unixgram:///PATH, unix:///PATH, and "
+           "unixstream:///PATH for Datadog's frames; several separated by commas (default: "
+           "udp://127.0.0.1:8125)", "ENDPOINTS", _listen_endpoints,
+           default=["udp://127.0.0.1:8125"]),
+    option("--management", "where statsd's management port answers, such as tcp://127.0.0.1:8126",
+           "ENDPOINT", _listen_endpoint),
+    option("--dialect", "how lines are read; etsy is statsd itself (default: strict)",
+           choices=list(DIALECTS), default="strict"),
+    option("--interval", "time between flushes (default: 10)", "S", seconds, default=10.0),
+    option("--percentiles", "of timers, such as 50,90,99.9; below 0 for the top (default: 90)",
+           "LIST", _percentiles, default=(90.0,)),
+    flag("--delete-idle", "forget metrics that were idle instead of sending zeros"),
+    option("--names-max", "names kept; further ones are dropped and counted (default: 200000)", "N",
+           count(1), default=200_000),
+    option("--publish", "publish each flush here, as JSON under the topic metrics", "ENDPOINT",
+           bind_endpoint),
+    option("--graphite", "send each flush to carbon", "HOST:PORT", _address),
+    option("--graphite-protocol", "(default: plaintext)", choices=("plaintext", "pickle"),
+           default="plaintext"),
+    flag("--new-namespace", "Graphite paths as stats.counters.NAME.rate instead of stats.NAME"),
+    option("--timer-metrics", "which fields of timers go to Graphite, such as "
+           "count,median,upper_percent, as statsd's calculatedTimerMetrics (default: all)", "LIST",
+           _fields, default=()),
+    option("--prometheus", "serve /metrics here", "HOST:PORT", _address),
+    flag("--console", "show a live table in addition to other outputs"),
+    option("--exact", "of p2pmsg.metrics.Client, whose totals are kept exactly", "ENDPOINTS",
+           connect_endpoints, default=[]),
+    option("--state", "where the exact totals survive a crash", "FILE", output_file),
+    flag("--reuse-port", "let several collectors share the UDP port"),
+    flag("--stats", "report on standard error at the end what was received"),
+    ended_by=(),
+)  # fmt: skip
+def statsd(arguments: argparse.Namespace) -> int:
+    """Receive metrics of StatsD and DogStatsD clients, aggregate them, and pass them on.
+
+    Without any output it shows a live table. Ctrl-C and SIGTERM flush what was gathered; the
+    status is 0 after SIGTERM, 130 after Ctrl-C.
+
+    For example:
+      p2pmsg statsd
+      p2pmsg statsd --listen udp://0.0.0.0:8125,tcp://0.0.0.0:8125 --publish tcp://0.0.0.0:5556
+      p2pmsg statsd --dialect etsy --graphite carbon:2003 --management tcp://127.0.0.1:8126
+      p2pmsg statsd --prometheus 127.0.0.1:9102 --exact tcp://127.0.0.1:9125 --state /var/tmp/totals
+    """
     try:
         from p2pmsg.statsd.collector import Collector
         from p2pmsg.statsd.config import AggregateConfig
@@ -137,9 +130,8 @@ def run(arguments: argparse.Namespace) -> int:
         reuse_port=arguments.reuse_port,
         config=config,
     )
-    places = [*collector.endpoints, collector.management_endpoint, collector.publish_endpoint]
-    told = ", ".join(place for place in places if place)
-    print(f"p2pmsg statsd: {told}", file=sys.stderr, flush=True)
+    endpoints = [*collector.endpoints, collector.management_endpoint, collector.publish_endpoint]
+    note("statsd", ", ".join(endpoint for endpoint in endpoints if endpoint))
     try:
         while collector.stats().error is None:
             time.sleep(_SLICE_S)
@@ -150,7 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
         collector.close(timeout=2.0)
         if arguments.stats:
             print(_render(collector.stats()), file=sys.stderr, flush=True)
-        _tell_what_is_not_exact(collector.totals())
+        _report_inexact_totals(collector.totals())
     raise P2PError(f"the collector has ended: {collector.stats().error}")
 
 
@@ -177,15 +169,15 @@ def _outputs(arguments: argparse.Namespace) -> list[Any]:
     return outputs
 
 
-def _tell_what_is_not_exact(totals: Any) -> None:
+def _report_inexact_totals(totals: Any) -> None:
     parts = [f"{totals.lost:,} messages of deltas are lost"] if totals.lost else []
     parts += [f"{totals.malformed:,} were malformed"] if totals.malformed else []
-    parts += [f"{totals.cut:,} deltas found no room"] if totals.cut else []
-    parts += [f"{kinds.one_line(each.name)} is {each.reason}" for each in totals.unfinished[:5]]
+    parts += [f"{totals.cut:,} deltas did not fit"] if totals.cut else []
+    parts += [f"{one_line(each.name)} is {each.reason}" for each in totals.unfinished[:5]]
     more = len(totals.unfinished) - 5 + totals.forgotten
     parts += [f"{more:,} more clients are unfinished"] if more > 0 else []
     if parts:
-        print(f"p2pmsg statsd: totals are not exact: {', '.join(parts)}", file=sys.stderr)
+        note("statsd", f"totals are not exact: {', '.join(parts)}")
 
 
 def _render(stats: Any) -> str:
@@ -196,9 +188,9 @@ def _render(stats: Any) -> str:
     if stats.bad_lines:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in stats.bad_reasons.items())
         lines.append(f"{stats.bad_lines:,} bad lines: {reasons}")
-        lines += [f"  {kinds.one_line(bad.text[:100])}" for bad in stats.bad_sample[-3:]]
+        lines += [f"  {one_line(bad.text[:100])}" for bad in stats.bad_sample[-3:]]
     if stats.names_cut:
-        names = ", ".join(map(kinds.one_line, stats.names_cut_sample))
+        names = ", ".join(map(one_line, stats.names_cut_sample))
         lines.append(f"{stats.names_cut:,} metrics cut off, of names such as {names}")
     lines += [f"{number:,} {what}" for number, what in _drops(stats) if number]
     return "\n".join(lines)

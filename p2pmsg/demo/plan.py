@@ -1,8 +1,7 @@
-"""What the demo plays: which feed, how much of it, how fast, and the bars that must come out."""
+"""What the demo plays: which feed, how much of it, how fast, and which bars must result."""
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
@@ -12,17 +11,17 @@ from p2pmsg.demo.feed import FeedEvent, random_walk, read_feed
 TRANSPORTS = ("udp", "tcp")
 TOPICS = {"trade": "trades", "quote": "quotes"}
 FEED_SECONDS = 6.0
-"""How long the feed takes, so that the proxy's cuts strike while it runs."""
+"""How long the feed takes, so that the proxy cuts connections while it runs."""
 _CUT_EVERY_S = 1.0
 _CUTS_MIN = 6
-"""So often the slow subscriber's connection is cut even where the feed is short."""
+"""How often the slow subscriber's connection is cut at least, however short the feed is."""
 MESSAGES_PER_S_MAX = 35_000
 """A feed that would have to be faster for that takes longer."""
 _KEPT_BYTES_EXTRA = 64
 """A message's key, timestamp and share of a frame's header, at most, in the replay buffer."""
 _REPLAY_BYTES_MIN = 64 * 2**20
 _REPLAY_BYTES_LOGGED = 2**20
-"""With a log the buffer need not hold all, and the log is to have something to do."""
+"""With a log the buffer need not hold all, and some repairs should come from the log."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,8 +92,3 @@ def make_plan(
         log=log,
     )
     return plan, bars
-
-
-def to_json(value: Any) -> str:
-    """Return a struct as the JSON text that a child gets as its argument."""
-    return msgspec.json.encode(value).decode()

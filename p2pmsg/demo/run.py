@@ -1,15 +1,15 @@
-"""The demo's coordinator: starts the processes, follows them, and judges what came out."""
+"""The demo's coordinator: starts the processes, follows them, and checks the results."""
 
 import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from p2pmsg.demo.bars import Bar, round_volume
-from p2pmsg.demo.plan import FEED_SECONDS, Plan, Source, make_plan, to_json
+from p2pmsg.demo.plan import FEED_SECONDS, Plan, Source, make_plan
 from p2pmsg.demo.processes import Child, Children, DemoError, Event
 from p2pmsg.demo.subscribing import Role, Tally
 from p2pmsg.testing import TcpProxy
@@ -18,14 +18,14 @@ LOSS = 0.05
 """Over UDP, the part of each subscriber's datagrams that the kernel drops."""
 SPARK_MODULE = "spark_bridge.bars"
 SPARK_MISSING_STATUS = 3
-"""How the Spark child says that Java or PySpark is missing."""
+"""The exit status of the Spark child where Java or PySpark is missing."""
 _SPARK_START_S = 60.0
 _PATIENCE_S = 90.0
-"""The demo gives up when nothing has gone on for so long."""
+"""The demo gives up when nothing has changed for so long."""
 _CLOSE_TIMEOUT_S = 5.0
 _LEAVE_TIMEOUT_S = 3.0
 _KILL_AT = 0.5
-"""With a log: the publisher is killed when so much of the feed is out."""
+"""With a log: the publisher is killed when this part of the feed is published."""
 _SLOW_SHARE = 0.5
 """For this share of the feed's time the slow subscriber is slow."""
 
@@ -40,11 +40,11 @@ class State(msgspec.Struct, kw_only=True):
         transport: `udp` or `tcp`.
         cuts: over TCP, how often the slow subscriber's connection was cut.
         restarts: how often the publisher was killed and started again on its log.
-        spark: how Spark does, in words; `spark_rows` how many messages it read, None without it;
-            `spark_behind` how many it was behind after its last batch.
-        bars: what came out, of Spark or else of the fast subscriber.
-        expected: the bars computed straight from the input.
-        errors: what is wrong with the result; empty when all is well.
+        spark: the state of Spark, in words; `spark_rows`: how many messages it read, None without
+            it; `spark_behind`: how many it had not read after its last batch.
+        bars: the result of Spark, or else of the fast subscriber.
+        expected: the bars computed directly from the input.
+        errors: what is wrong with the result; empty when all is correct.
 
     """
 
@@ -67,24 +67,24 @@ class State(msgspec.Struct, kw_only=True):
 
     @property
     def faults(self) -> str:
-        """What has gone wrong on the way so far, in words."""
+        """Which faults have occurred so far, in words."""
         if self.transport == "tcp":
             return f"{self.cuts} cuts"
         dropped = sum(tally.kernel_drops for tally in self.subscribers.values())
         return f"{dropped:,} datagrams dropped by the kernel"
 
 
-class Progress(Protocol):
-    """Shows the state while the demo runs."""
+class Progress:
+    """Is called while the demo runs; this one shows nothing, a subclass may."""
 
     def begin(self, plan: Plan) -> None:
-        """Say what will be played."""
+        """Show what will be played."""
 
     def update(self, state: State) -> None:
         """Show the state; called many times a second."""
 
     def end(self) -> None:
-        """Nothing further will be shown."""
+        """Remove what is shown."""
 
 
 def run_demo(
@@ -102,7 +102,7 @@ def run_demo(
 
     Raises:
         FeedError: the input cannot be read.
-        DemoError: a process failed, or nothing went on for too long.
+        DemoError: a process failed, or nothing changed for too long.
 
     """
     began_s = time.monotonic()
@@ -171,7 +171,7 @@ class _Demo:
         self._follow(lambda: self._spark is None or self._spark_bars is not None)
         self._state.seconds = time.monotonic() - self._began_s
         self._leave()
-        self._judge()
+        self._check()
         return self._state
 
     def close(self) -> None:
@@ -179,7 +179,8 @@ class _Demo:
             self._proxy.close()
 
     def _start(self, name: str, module: str, argument: Any) -> Child:
-        return self._children.start(name, f"p2pmsg.demo.{module}", to_json(argument))
+        text = msgspec.json.encode(argument).decode()
+        return self._children.start(name, f"p2pmsg.demo.{module}", text)
 
     def _restart_publisher(self) -> None:
         """Kill the publisher, and start it again on its log, in the same place."""
@@ -215,7 +216,7 @@ class _Demo:
         )  # fmt: skip
 
     def _follow(self, is_done: Callable[[], bool]) -> None:
-        """Take in what the children tell until `is_done()`."""
+        """Process the children's events until `is_done()`."""
         while not is_done():
             self._poll()
             now_s = time.monotonic()
@@ -224,7 +225,7 @@ class _Demo:
                 self._state.cuts = self._proxy.cuts
             self._progress.update(self._state)
             if now_s - self._changed_s > _PATIENCE_S:
-                raise DemoError(f"nothing has gone on for {_PATIENCE_S:.0f} s: {self._outline()}")
+                raise DemoError(f"nothing has changed for {_PATIENCE_S:.0f} s: {self._outline()}")
 
     def _outline(self) -> str:
         state = self._state
@@ -236,19 +237,19 @@ class _Demo:
         before = self._outline()
         for child, event in self._children.poll():
             if event["event"] == "ended":
-                self._ended(child, event["status"])
+                self._on_end(child, event["status"])
             elif child is self._publisher:
-                self._heard_publisher(event)
+                self._on_publisher(event)
             elif child is self._killed:
                 pass
             elif child is self._spark:
-                self._heard_spark(event)
+                self._on_spark(event)
             else:
-                self._heard_subscriber(child.name, event)
+                self._on_subscriber(child.name, event)
         if self._outline() != before:
             self._changed_s = time.monotonic()
 
-    def _heard_publisher(self, event: Event) -> None:
+    def _on_publisher(self, event: Event) -> None:
         self._state.published = max(self._state.published, event.get("published", 0))
         match event["event"]:
             case "ready":
@@ -261,16 +262,16 @@ class _Demo:
                 self._closed = True
                 self._state.frames_shed = event["shed"]
 
-    def _heard_subscriber(self, name: str, event: Event) -> None:
+    def _on_subscriber(self, name: str, event: Event) -> None:
         if "tally" in event:
             tally = msgspec.convert(event["tally"], Tally)
             self._state.subscribers[name] = tally
-            # The publisher's own figure comes five times a second only.
+            # The publisher's own figure comes only five times a second.
             self._state.published = max(self._state.published, tally.delivered)
         if event["event"] == "done":
             self._done[name] = _to_bars(event["bars"])
 
-    def _heard_spark(self, event: Event) -> None:
+    def _on_spark(self, event: Event) -> None:
         match event["event"]:
             case "ready":
                 self._state.spark = "ready"
@@ -285,7 +286,7 @@ class _Demo:
                 self._state.spark_seconds = event["seconds"]
                 self._spark_bars = _to_bars(event["bars"])
 
-    def _ended(self, child: Child, status: int) -> None:
+    def _on_end(self, child: Child, status: int) -> None:
         if child is self._killed:
             return
         if child is self._spark:
@@ -300,7 +301,7 @@ class _Demo:
             raise DemoError(f"the {child.name} process failed: {child.last_words}")
 
     def _leave(self) -> None:
-        """Let all end by themselves; the publisher's last figures come with it."""
+        """Let all children end by themselves; the publisher sends its last figures then."""
         assert self._publisher is not None
         self._publisher.send("close")
         deadline_s = time.monotonic() + _CLOSE_TIMEOUT_S
@@ -308,8 +309,8 @@ class _Demo:
             self._poll()
         self._children.wait(_LEAVE_TIMEOUT_S)
 
-    def _judge(self) -> None:
-        """Check the ledgers and the bars; whatever is wrong goes into `errors`."""
+    def _check(self) -> None:
+        """Check the ledgers and the bars; what is wrong goes into `errors`."""
         state, plan = self._state, self._plan
         errors: list[str] = []
         if self._counts != plan.counts:
@@ -372,4 +373,4 @@ def first_difference(expected: list[Bar], got: list[Bar]) -> str | None:
         return None
     at = min(len(expected), len(got))
     bar = (expected if len(expected) > at else got)[at]
-    return f"expected {len(expected)} bars, got {len(got)}; the first that is odd: {bar}"
+    return f"expected {len(expected)} bars, got {len(got)}; the first without a counterpart: {bar}"

@@ -1,8 +1,12 @@
 """Where tests find their data: small files of ours here, large ones of others in ../shared/data."""
 
+import csv
 from pathlib import Path
 
+import msgspec
 import pytest
+
+from p2pmsg.demo.bars import Bar
 
 OURS = Path(__file__).parent
 SHARED = OURS.parents[2] / "shared" / "data"
@@ -25,3 +29,9 @@ def shared_or_ours(name):
     """Return the path of a file of others, or where it is not there of the small one of ours."""
     path = SHARED / name
     return path if path.exists() else ours(name)
+
+
+def read_bars(path):
+    """Return the bars of a CSV file that the demo has written."""
+    with open(path, encoding="utf-8", newline="") as file:
+        return [msgspec.convert(row, Bar, strict=False) for row in csv.DictReader(file)]

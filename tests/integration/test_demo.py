@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from p2pmsg.cli.demo_report import Silent
 from p2pmsg.demo import run as demo_run
-from p2pmsg.demo.bars import compute_bars, read_csv
+from p2pmsg.demo.bars import compute_bars
 from p2pmsg.demo.feed import random_walk, read_feed
 from p2pmsg.demo.plan import Source
 from p2pmsg.demo.processes import Children, DemoError
-from p2pmsg.demo.run import run_demo
-from tests.data import ours, shared
+from p2pmsg.demo.run import Progress, run_demo
+from tests.data import ours, read_bars, shared
 from tests.integration.commands import command, eventually, run
 
 HAS_SPARK = bool(
@@ -65,7 +64,7 @@ def test_the_demo_without_spark(tmp_path, transport):
     assert summary["spark_rows"] is None
     expected = compute_bars(random_walk(20_000))
     assert summary["bars"] == len(expected)
-    assert read_csv(bars_file) == expected
+    assert read_bars(bars_file) == expected
 
 
 @pytest.mark.parametrize("transport", ["udp", "tcp"])
@@ -166,7 +165,7 @@ def test_the_demo_over_a_market_without_spark(find, tmp_path):
     assert ended.returncode == 0, ended.stderr
     events = list(read_feed(market))
     assert_good(json.loads(ended.stdout), len(events))
-    assert read_csv(bars_file) == compute_bars(events)
+    assert read_bars(bars_file) == compute_bars(events)
 
 
 @pytest.mark.spark
@@ -185,7 +184,7 @@ def test_the_demo_over_a_recorded_market_with_spark(tmp_path):
     events = list(read_feed(market))
     assert_good(summary, len(events))
     assert summary["spark_rows"] == len(events)
-    assert read_csv(bars_file) == compute_bars(events)
+    assert read_bars(bars_file) == compute_bars(events)
 
 
 @pytest.mark.spark
@@ -198,7 +197,7 @@ def test_the_demo_of_a_random_walk_with_spark(tmp_path):
     )  # fmt: skip
 
     assert ended.returncode == 0, ended.stderr
-    assert read_csv(bars_file) == compute_bars(random_walk(20_000))
+    assert read_bars(bars_file) == compute_bars(random_walk(20_000))
     assert (tmp_path / "bars.csv.png").read_bytes().startswith(b"\x89PNG")
     summary = json.loads(ended.stdout)
     assert_good(summary, 20_000)
@@ -319,7 +318,7 @@ def stand_in(tmp_path, monkeypatch):
         (tmp_path / "stand_in.py").write_text(STAND_IN + ending)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         return run_demo(
-            Source(trades=2000), progress or Silent(), seconds=0.2, spark_module="stand_in"
+            Source(trades=2000), progress or Progress(), seconds=0.2, spark_module="stand_in"
         )
 
     return make
@@ -343,7 +342,7 @@ def test_a_spark_that_fails_is_told_by_its_last_words(stand_in):
 
 
 def test_a_spark_that_is_silent_is_given_up(stand_in, monkeypatch):
-    class Impatient(Silent):
+    class Impatient(Progress):
         """Has no more patience as soon as all but Spark is done: processes may start slowly."""
 
         def update(self, state):
@@ -351,7 +350,7 @@ def test_a_spark_that_is_silent_is_given_up(stand_in, monkeypatch):
             if state.spark == "reading" and done == [True, True]:
                 monkeypatch.setattr(demo_run, "_PATIENCE_S", 1.0)
 
-    with pytest.raises(DemoError, match=r"nothing has gone on for 1 s: .*Spark reading"):
+    with pytest.raises(DemoError, match=r"nothing has changed for 1 s: .*Spark reading"):
         stand_in("time.sleep(100)\n", Impatient())
 
 

@@ -3,8 +3,14 @@ import io
 import msgspec
 import pytest
 
-from p2pmsg.cli.demo_report import Lines, choose_progress, render_report, summarize
-from p2pmsg.demo.bars import Bar
+from p2pmsg.cli.demo_report import (
+    Lines,
+    choose_progress,
+    render_bars,
+    render_report,
+    summarize,
+)
+from p2pmsg.demo.bars import WINDOW_NS, Bar
 from p2pmsg.demo.plan import MESSAGES_PER_S_MAX, Plan, Source, make_plan
 from p2pmsg.demo.run import State, first_difference, ledger_errors
 from p2pmsg.demo.subscribing import SequenceCheck, Tally
@@ -157,3 +163,29 @@ def test_with_json_nothing_is_shown_where_nobody_looks(capsys):
 
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "")
+
+
+def bar(symbol, window=0, high=2.5):
+    return Bar(symbol, window * WINDOW_NS, 1.0, high, 0.5, 2.0, 3.25, 4)
+
+
+def test_a_short_table_of_bars_shows_every_row():
+    assert render_bars([bar("A"), bar("LONGER", 61, high=12345.678)]).splitlines() == [
+        "symbol  window               open       high   low  close   volume  trades",
+        "A       1970-01-01 00:00:00  1.00       2.50  0.50   2.00  3.25000       4",
+        "LONGER  1970-01-01 00:01:01  1.00  12,345.68  0.50   2.00  3.25000       4",
+    ]
+    assert render_bars([]).split()[0] == "symbol"
+    assert len(render_bars([bar("A")] * 20).splitlines()) == 21
+
+
+def test_a_long_table_of_bars_shows_the_first_and_the_last_rows_and_counts_the_rest():
+    lines = render_bars([bar("A", window) for window in range(2_020)]).splitlines()
+
+    windows = [line.split()[2] if line.startswith("A") else line for line in lines[1:]]
+    first, last = range(10), range(30, 40)
+    assert windows == [
+        *(f"00:00:{second:02}" for second in first),
+        "… 2,000 more",
+        *(f"00:33:{second:02}" for second in last),
+    ]

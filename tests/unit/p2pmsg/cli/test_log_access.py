@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from p2pmsg.cli.arguments import position
+from p2pmsg.cli.log import begin_ns, render, summarize
 from p2pmsg.cli.log_access import LogAccessError, Reading, choose, matches
-from p2pmsg.cli.log_ls import begin_ns, render, summarize
 from p2pmsg.publisher.batch import Batch
 from p2pmsg.wire import stream_prefix
 

@@ -1,11 +1,22 @@
 import json
+import math
 from datetime import UTC, datetime
 
 import msgspec
 import pytest
 
-from p2pmsg.cli.pub import InputError, lines, reader
-from p2pmsg.cli.text import message_json, render_columns, to_json, value_text
+from p2pmsg.cli.pubsub import InputError, lines, reader
+from p2pmsg.cli.text import (
+    bytes_text,
+    log_message_json,
+    message_json,
+    rate_text,
+    render_columns,
+    span_text,
+    time_text,
+    to_json,
+    value_text,
+)
 from p2pmsg.message import Message, Origin
 
 TEXTS = {
@@ -62,6 +73,47 @@ def test_a_message_is_one_line_of_json():
         "value": "a\nb",
         "publisher": "p",
     }
+
+
+BYTES = {
+    0: "0 B", 999: "999 B", 1000: "1 kB", 1536: "1.54 kB", 999_999: "1 MB", 5e11: "500 GB",
+    123.4: "123 B", 2.5e15: "2.5 PB", 1e18: "1,000 PB",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("count", "text"), BYTES.items(), ids=map(str, BYTES))
+def test_bytes_for_people(count, text):
+    assert bytes_text(count) == text
+
+
+SPANS = {
+    0: "0 s", 0.25: "0.25 s", 59.6: "1 min", 61: "1 min 1 s", 3600: "1 h", 90_000: "1 d 1 h",
+    86_400 * 400: "400 d", 86_401: "1 d", math.inf: "for ever", 86_400 * 36_525: "100 years",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("seconds", "text"), SPANS.items(), ids=map(str, SPANS))
+def test_spans_for_people(seconds, text):
+    assert span_text(seconds) == text
+
+
+def test_rates_for_people():
+    assert [*map(rate_text, (None, 0.123456, 12.6, 50_000))] == ["-", "0.123", "13", "50,000"]
+
+
+def test_times_are_iso_in_utc():
+    assert time_text(1_723_204_800_123_456_789) == "2024-08-09T12:00:00.123456Z"
+    assert time_text(-1_000_000_000) == "1969-12-31T23:59:59.000000Z"
+    assert time_text(2**63 - 1).startswith("2262-")
+
+
+def test_a_message_of_the_log_names_its_session():
+    message = Message("t", b"\xff", 5, 7, Origin(255, ""), "k", {"a": 1})
+
+    assert json.loads(log_message_json(message)) == {
+        "topic": "t", "session": "00000000000000ff", "sequence": 7, "key": "k",
+        "timestamp_ns": 5, "headers": {"a": 1}, "value": {"base64": "/w=="},
+    }  # fmt: skip
 
 
 def test_columns_are_aligned():

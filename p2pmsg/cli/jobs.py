@@ -1,0 +1,296 @@
+"""The work queue: `p2pmsg push`, `pull` and `dead-letters`."""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+from p2pmsg.cli import arguments as kinds
+from p2pmsg.cli.command import UsageError, command, flag, note, option
+from p2pmsg.cli.pubsub import publish_lines
+from p2pmsg.cli.text import json_value, render_columns, to_json, value_text
+from p2pmsg.queue.admin import DeadLetterBox, LiveBox, LogBox
+from p2pmsg.queue.config import PusherConfig
+from p2pmsg.queue.dead_letters import DeadLetter
+from p2pmsg.queue.job import Job
+from p2pmsg.queue.puller import Puller
+from p2pmsg.queue.pusher import Pusher
+
+DISCARD_STATUS = 65
+"""EX_DATAERR of sysexits.h: the input is wrong, so no worker can do the job."""
+_TERMINATE_S = 5.0
+_REASON_CHARACTERS = 60
+
+
+@command(
+    "push",
+    option("endpoint", "where to bind: tcp://HOST:PORT or ipc://PATH", "ENDPOINT",
+           kinds.bind_endpoint),
+    kinds.JSON_LINES,
+    option("--key-field", f"{kinds.KEY_FIELD}; jobs of one key keep their order", "FIELD"),
+    option("--priority", "0 to 9 (default 0)", "N", kinds.count(0, 9), default=0),
+    option("--delay", "deliver a job no earlier than after so many seconds (default 0)", "S",
+           kinds.seconds, default=0.0),
+    option("--log", "keep jobs in this log, and continue with those that were not done", "DIR"),
+    option("--in-flight", "read on while fewer jobs than this are not done (default 1000)", "N",
+           kinds.count(1), default=1000),
+    option("--ack-timeout", "give the jobs of a worker that is silent for so many seconds to "
+           "others (default 30)", "S", kinds.seconds, default=30.0),
+    option("--deliveries", "after so many failures a job becomes a dead letter (default 5)", "N",
+           kinds.count(1), default=5),
+    option("--admin", "answer `p2pmsg dead-letters`: only where bound to loopback or a Unix "
+           "socket (local, the default), always, or never", choices=("local", "always", "never"),
+           default="local"),
+    option("--timeout", "give up when jobs are not done so many seconds after the last line "
+           "(default: never)", "S", kinds.seconds),
+)  # fmt: skip
+def push(arguments: argparse.Namespace) -> int:
+    """Make a job of each line of standard input.
+
+    A job's value is the line's bytes; with --json, the JSON value on it. At the end the command
+    waits until all jobs are done. Exit status 1: some became dead letters.
+
+    For example:
+      seq 100 | p2pmsg push tcp://127.0.0.1:5557
+      p2pmsg push 'tcp://*:5557' --json --key-field order --log jobs.log < orders.jsonl
+    """
+    source = kinds.standard_input()
+    pusher = Pusher(
+        arguments.endpoint,
+        log=arguments.log,
+        in_flight_max=arguments.in_flight,
+        ack_timeout=arguments.ack_timeout,
+        deliveries_max=arguments.deliveries,
+        config=PusherConfig(admin=arguments.admin),
+    )
+
+    def push_one(value: Any, key: str | None) -> None:
+        pusher.push(value, key=key, priority=arguments.priority, delay=arguments.delay)
+
+    try:
+        publish_lines(source, arguments, push_one)
+        pusher.drain(timeout=arguments.timeout)
+    finally:
+        pusher.close(timeout=0.0)
+        stats = pusher.stats()
+        counts = f"{stats.done:,} done, {stats.dead:,} dead letters, {stats.in_flight:,} not done"
+        note("push", counts)
+    return 1 if stats.dead else 0
+
+
+@command(
+    "pull",
+    option("endpoints", "the pushers' endpoints", "ENDPOINT[,ENDPOINT…]", kinds.connect_endpoints),
+    option("--prefetch", "how many jobs to have received in advance (default 16)", "N",
+           kinds.count(1, 65_536), default=16),
+    option("--count", "end after so many jobs (default: never)", "N", kinds.count(1)),
+    option("--timeout", "end when no job came for so many seconds (default: never)", "S",
+           kinds.seconds),
+    option("--job-timeout", "kill the command after so many seconds, and have the job tried again",
+           "S", kinds.seconds),
+    option("--name", "the worker's name (default: host and process id)"),
+    ended_by=("count", "timeout"),
+    usage="p2pmsg pull [options] ENDPOINT[,ENDPOINT…] [-- COMMAND …]",
+)  # fmt: skip
+def pull(arguments: argparse.Namespace) -> int:
+    """Run a command for each job, with its value on standard input.
+
+    Text and bytes come as they are, anything else as JSON. The job is done if the command ends
+    with status 0, and is tried again otherwise; with status 65 it becomes a dead letter at once.
+    The environment has P2PMSG_SEQUENCE, P2PMSG_DELIVERY_COUNT, P2PMSG_LAST_REASON and, where they
+    were given, P2PMSG_KEY, P2PMSG_MESSAGE_ID and P2PMSG_HEADERS (JSON). Without a command, values
+    are printed, a line each.
+
+    For example:
+      p2pmsg pull tcp://127.0.0.1:5557 -- sh -c 'read n; echo $((n * n))'
+      p2pmsg pull tcp://a:5557,tcp://b:5557 --prefetch 1 -- ./resize-picture
+    """
+    command_line: list[str] = arguments.rest
+    if command_line and shutil.which(command_line[0]) is None:
+        raise UsageError(f"there is no command {command_line[0]!r} that can be run")
+    taken = 0
+    to_terminal = kinds.is_terminal(sys.stdout)
+    with Puller(arguments.endpoints, prefetch=arguments.prefetch, name=arguments.name) as puller:
+        while arguments.count is None or taken < arguments.count:
+            try:
+                job = puller.receive(timeout=arguments.timeout)
+            except TimeoutError:
+                return 0
+            taken += 1
+            if command_line:
+                _do(job, command_line, arguments.job_timeout)
+            else:
+                with job:
+                    print(value_text(job.value, to_terminal=to_terminal), flush=True)
+    return 0
+
+
+def _do(job: Job, command_line: list[str], job_timeout: float | None) -> None:
+    """Run the command, and settle the job by its exit status."""
+    process = subprocess.Popen(command_line, stdin=subprocess.PIPE, env=_environment(job))
+    try:
+        process.communicate(_input(job.value), timeout=job_timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        _settle(job, f"killed after {job_timeout} s", False)
+        return
+    except BaseException:
+        process.terminate()
+        try:
+            process.wait(_TERMINATE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
+    status = process.returncode
+    if status == 0:
+        job.ack()
+    else:
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        _settle(job, how, status == DISCARD_STATUS)
+
+
+def _settle(job: Job, reason: str, discard: bool) -> None:
+    if discard:
+        job.discard(reason)
+    else:
+        job.reject(reason)
+    note("pull", f"job {job.sequence} {'discarded' if discard else 'rejected'}: {reason}")
+
+
+def _input(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else to_json(value).encode()
+
+
+def _environment(job: Job) -> dict[str, str]:
+    own = {
+        "P2PMSG_SEQUENCE": str(job.sequence),
+        "P2PMSG_DELIVERY_COUNT": str(job.delivery_count),
+        "P2PMSG_LAST_REASON": job.last_reason.replace("\0", ""),
+    }
+    for name, value in (("KEY", job.key), ("MESSAGE_ID", job.message_id)):
+        if value is not None:
+            own[f"P2PMSG_{name}"] = value.replace("\0", "")
+    if job.headers is not None:
+        own["P2PMSG_HEADERS"] = to_json(json_value(job.headers))
+    return {**os.environ, **own}
+
+
+@command(
+    "dead-letters",
+    option("action", "what to do", "ls|show|retry|purge", choices=("ls", "show", "retry", "purge")),
+    option("where", "a pusher's endpoint, or a log's directory", "WHERE"),
+    option("sequences", "which of them", "SEQUENCE", kinds.count(0, 2**63 - 1), nargs="*",
+           default=[]),
+    flag("--all", "all of them"),
+    flag("--json", "a JSON object a line"),
+    option("--timeout", "how long to wait for the pusher, in seconds (default 5)", "S",
+           kinds.seconds, default=5.0),
+)  # fmt: skip
+def dead_letters(arguments: argparse.Namespace) -> int:
+    """List, show, retry or purge dead letters.
+
+    WHERE is the endpoint of a pusher that runs, or the directory of a log. A log can be listed
+    and shown at any time, and changed while its pusher does not run. A pusher that is bound to
+    more than loopback or a Unix socket refuses, unless it allows it (PusherConfig.admin, push
+    --admin).
+
+    For example:
+      p2pmsg dead-letters ls tcp://127.0.0.1:5557
+      p2pmsg dead-letters show jobs.log 17
+      p2pmsg dead-letters retry tcp://127.0.0.1:5557 17 18
+      p2pmsg dead-letters purge jobs.log --all
+
+    Exit status 1: a sequence that was named is no dead letter.
+
+    """
+    action, chosen = arguments.action, arguments.sequences
+    if action != "ls" and bool(chosen) == arguments.all:
+        raise UsageError(f"{action} needs sequences, or --all")
+    box: DeadLetterBox
+    if "://" in arguments.where:
+        box = LiveBox(arguments.where, arguments.timeout)
+    else:
+        box = LogBox(arguments.where)
+    try:
+        if action in ("retry", "purge"):
+            done_count = box.act(action, chosen, arguments.all)
+            print(f"{done_count} {'made jobs again' if action == 'retry' else 'thrown away'}")
+            return _report_missing(len(set(chosen)) - done_count)
+        letters = [each for each in box.list() if not chosen or each.sequence in chosen]
+    finally:
+        box.close()
+    if letters:
+        _print_letters(letters, action, arguments.json)
+    return _report_missing(len(set(chosen)) - len(letters))
+
+
+def _report_missing(missing: int) -> int:
+    """Report how many of the named sequences are no dead letters; return the exit status."""
+    if missing <= 0:
+        return 0
+    what = "is no dead letter" if missing == 1 else "are no dead letters"
+    note("dead-letters", f"{missing} of these sequences {what}")
+    return 1
+
+
+def _print_letters(letters: list[DeadLetter], action: str, as_json: bool) -> None:
+    if as_json:
+        for letter in letters:
+            print(to_json(_fields(letter)))
+    elif action == "show":
+        print("\n\n".join(map(_page, letters)))
+    else:
+        titles = ("dead since", "why", "key", "reason", "sequence", "deliveries")
+        rows = [
+            (_time(each.dead_ns), each.why, each.key or "-", _short(each.reason), each.sequence,
+             each.delivery_count)
+            for each in letters
+        ]  # fmt: skip
+        print(render_columns(titles, rows, 4))
+
+
+def _page(letter: DeadLetter) -> str:
+    page = [f"{name}: {value_text(value)}" for name, value in _fields(letter).items()
+            if name != "history" and value is not None]  # fmt: skip
+    page += [
+        f"  {_time(failure.at_ns)}  {failure.worker}: {value_text(failure.reason)}"
+        for failure in letter.history
+    ]
+    return "\n".join(page)
+
+
+def _fields(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "sequence": letter.sequence,
+        "why": letter.why,
+        "value": letter.value,
+        "key": letter.key,
+        "priority": letter.priority,
+        "message_id": letter.message_id,
+        "headers": letter.headers,
+        "delivery_count": letter.delivery_count,
+        "pushed": _time(letter.pushed_ns),
+        "first_delivered": _time(letter.first_delivered_ns),
+        "last_delivered": _time(letter.last_delivered_ns),
+        "dead_since": _time(letter.dead_ns),
+        "history": [
+            {"at": _time(f.at_ns), "worker": f.worker, "reason": f.reason} for f in letter.history
+        ],
+    }
+
+
+def _time(ns: int) -> str:
+    whole = datetime.fromtimestamp(ns // 10**9, UTC).replace(tzinfo=None)
+    return f"{whole.isoformat()}.{ns % 10**9 // 10**6:03d}Z"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _REASON_CHARACTERS else f"{line[: _REASON_CHARACTERS - 1]}…"

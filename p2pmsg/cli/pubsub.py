@@ -1,0 +1,310 @@
+"""`p2pmsg pub`: publish standard input. `p2pmsg sub`: print messages, and losses as errors."""
+
+import argparse
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, BinaryIO
+
+import msgspec
+
+from p2pmsg.cli import arguments as kinds
+from p2pmsg.cli.command import command, flag, note, option
+from p2pmsg.cli.text import message_json, plural, render_stats, value_text, write_lines
+from p2pmsg.config import PublisherConfig
+from p2pmsg.errors import LossReport, MessageError, P2PError, SessionEndedError
+from p2pmsg.message import MessageBatch
+from p2pmsg.sync.publisher import Publisher
+from p2pmsg.sync.subscriber import Subscriber
+
+LINE_BYTES_MAX = 1 << 20
+_UNANNOUNCED_WAIT_S = 0.5
+"""A shorter wait for subscribers is not reported."""
+_SLICE_S = 0.25
+"""How often `sub` checks whether its output is still read."""
+_COMMIT_S = 0.1
+"""How often `sub` commits what it has printed; forcing it to the disk takes about a millisecond."""
+
+
+class InputError(P2PError):
+    """A line of standard input cannot be published."""
+
+    def __init__(self, line_number: int, reason: str) -> None:
+        super().__init__(f"line {line_number}: {reason}")
+
+
+@command(
+    "pub", kinds.BIND, kinds.TOPIC, kinds.JSON_LINES,
+    option("--key-field", kinds.KEY_FIELD, "FIELD"),
+    *kinds.waiting_options("--wait", 5.0),
+    option("--linger", "stay so many seconds after the last line, for late subscribers (default 0)",
+           "S", kinds.seconds, default=0.0),
+)  # fmt: skip
+def pub(arguments: argparse.Namespace) -> int:
+    """Publish lines of standard input.
+
+    Each line is a message. Its value is the line's bytes; with --json, the JSON value on it. The
+    command waits for a subscriber first, and at the end until the subscribers have everything.
+
+    For example:
+      echo hello | p2pmsg pub tcp://127.0.0.1:5556 greetings
+      p2pmsg pub 'tcp://*:5556' trades --json --key-field symbol --wait 2 < trades.jsonl
+    """
+    source = kinds.standard_input()
+    with publishing(arguments, "pub", arguments.wait) as publisher:
+        has_json = arguments.json or arguments.key_field is not None
+        publish = partial(publisher.publish, arguments.topic)
+        publish_lines(source, arguments, publish, skip_blank=has_json)
+        publisher.flush()
+        if arguments.linger:
+            threading.Event().wait(arguments.linger)
+    return 1 if publisher.stats().undelivered else 0
+
+
+@contextmanager
+def publishing(
+    arguments: argparse.Namespace, command: str, wanted: int, config: PublisherConfig | None = None
+) -> Iterator[Publisher]:
+    """Give a publisher that has its subscribers, and close it as the arguments say.
+
+    The library warns of subscribers that did not get everything.
+
+    Raises:
+        TimeoutError: fewer than `wanted` subscribers came within `--timeout`.
+
+    """
+    publisher = Publisher(arguments.endpoint, name=arguments.name, config=config)
+    close_timeout = arguments.close_timeout
+    try:
+        if arguments.endpoint != publisher.endpoint:
+            note(command, f"listening at {publisher.endpoint}")
+        _wait_for_subscribers(publisher, wanted, arguments.timeout, command)
+        yield publisher
+    except KeyboardInterrupt:
+        close_timeout = min(close_timeout, 0.2)
+        raise
+    finally:
+        publisher.close(timeout=close_timeout)
+
+
+def _wait_for_subscribers(
+    publisher: Publisher, wanted: int, timeout: float | None, command: str
+) -> None:
+    if not wanted:
+        return
+    first_wait_s = _UNANNOUNCED_WAIT_S if timeout is None else min(_UNANNOUNCED_WAIT_S, timeout)
+    try:
+        publisher.wait_for_subscribers(wanted, timeout=first_wait_s)
+        return
+    except TimeoutError:
+        if timeout is None or timeout > first_wait_s:
+            note(command, f"waiting for {plural(wanted, 'subscriber')} at {publisher.endpoint}")
+    try:
+        rest_s = None if timeout is None else timeout - first_wait_s
+        publisher.wait_for_subscribers(wanted, timeout=rest_s)
+    except TimeoutError:
+        came = publisher.stats().subscribers
+        raise TimeoutError(f"{came} of {wanted} subscribers came within {timeout:g} s") from None
+
+
+def publish_lines(
+    source: BinaryIO,
+    arguments: argparse.Namespace,
+    publish: Callable[[Any, str | None], object],
+    *,
+    skip_blank: bool = False,
+) -> None:
+    """Call `publish(value, key)` for each line; `InputError` for one that is refused."""
+    read = reader(arguments.json, arguments.key_field)
+    for number, line in lines(source):
+        if skip_blank and not line.strip():
+            continue
+        try:
+            value, key = read(line)
+            publish(value, key)
+        except (MessageError, ValueError) as error:
+            raise InputError(number, str(error)) from error
+
+
+def lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Return the lines with their numbers, without their ends; `InputError` for one too long."""
+    number = 0
+    while line := source.readline(LINE_BYTES_MAX + 2):
+        number += 1
+        line = line.removesuffix(b"\n")
+        if len(line) > LINE_BYTES_MAX:
+            raise InputError(number, f"is longer than {LINE_BYTES_MAX:,} bytes")
+        yield number, line
+
+
+def reader(as_json: bool, key_field: str | None) -> Callable[[bytes], tuple[Any, str | None]]:
+    """Return what makes a value and a key of a line."""
+    if not as_json and key_field is None:
+        return lambda line: (line, None)
+    decode = msgspec.json.decode
+
+    def read(line: bytes) -> tuple[Any, str | None]:
+        try:
+            value = decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"is not JSON: {error}") from error
+        key = None if key_field is None else _key(value, key_field)
+        return (value if as_json else line), key
+
+    return read
+
+
+def _key(value: Any, field: str) -> str:
+    if not isinstance(value, dict):
+        raise ValueError(f"is no JSON object, so it has no field {field!r}")
+    if field not in value:
+        raise ValueError(f"has no field {field!r}")
+    key = value[field]
+    if isinstance(key, bool) or not isinstance(key, str | int):
+        raise ValueError(f"field {field!r} must be a string or a whole number, not {key!r}")
+    return str(key)
+
+
+@command(
+    "sub",
+    option("endpoints", "the publisher's endpoint: tcp://HOST:PORT, ipc://PATH, udp://GROUP:PORT "
+           "or mold://GROUP:PORT; several separated by commas", "ENDPOINT",
+           kinds.connect_endpoints),
+    kinds.TOPICS,
+    flag("--json", 'print each message as a JSON object: topic, sequence, key, timestamp_ns, '
+           'headers, value, publisher; bytes that are not UTF-8 as {"base64": "…"}'),
+    kinds.COUNT,
+    option("--start", "latest (default), earliest, a sequence, or a time such as "
+           "2024-08-09T12:00:00Z, as far back as the publisher's buffer goes", "WHERE", kinds.start,
+           default="latest"),
+    option("--cursor", "keep the position in this file and continue from there at the next start; "
+           f"after a kill or a crash, only what was printed in the last {_COMMIT_S:g} s is "
+           f"printed again", "FILE"),
+    option("--timeout", "give up, with status 1, when no message came for so many seconds "
+           "(default: never)", "S", kinds.seconds),
+    flag("--stats", "print the ledger on standard error at the end"),
+    option("--name", "the subscriber's name, which the publisher sees", default=""),
+    ended_by=("count",),
+)  # fmt: skip
+def sub(arguments: argparse.Namespace) -> int:
+    """Print messages as they come.
+
+    A message is printed as its value: text as it is, bytes that are not UTF-8 as base64:…, the
+    rest as JSON. What is lost for good is reported on standard error, with its range and reason.
+    When the session of a mold:// feed has ended and all of it was printed, a line on standard
+    error says so, and the command ends.
+
+    For example:
+      p2pmsg sub tcp://127.0.0.1:5556
+      p2pmsg sub tcp://10.0.0.1:5556,tcp://10.0.0.2:5556 trades 'quotes.*' --json --start earliest
+      p2pmsg sub tcp://127.0.0.1:5556 trades --count 10 --timeout 5 --stats
+      p2pmsg sub tcp://127.0.0.1:5556 trades --start earliest --cursor var/trades.cursor
+    """
+    with Subscriber(
+        arguments.endpoints,
+        topics=arguments.topics or None,
+        start=arguments.start,
+        on_gap=_report_loss,
+        on_end="stop",
+        name=arguments.name,
+        cursor=arguments.cursor,
+    ) as subscriber:
+        position = _Position(subscriber if arguments.cursor is not None else None)
+        try:
+            try:
+                _print_messages(subscriber, arguments, position)
+            finally:
+                position.commit()
+        finally:
+            if arguments.stats:
+                print(render_stats(subscriber.stats()), file=sys.stderr, flush=True)
+    return 0
+
+
+def _report_loss(report: LossReport) -> None:
+    note("sub", str(report))
+
+
+def _print_messages(
+    subscriber: Subscriber, arguments: argparse.Namespace, position: "_Position"
+) -> None:
+    output = _Output(arguments.json)
+    wanted, timeout = arguments.count, arguments.timeout
+    came = 0
+    last_s = time.monotonic()
+    while wanted is None or came < wanted:
+        count_max = 65_536 if wanted is None else min(65_536, wanted - came)
+        left_s = _SLICE_S if timeout is None else last_s + timeout - time.monotonic()
+        try:
+            batch = subscriber.receive_many(count_max, timeout=max(0.0, min(_SLICE_S, left_s)))
+        except SessionEndedError as ended:
+            note("sub", str(ended))
+            if ended.end.announced:
+                return
+            continue
+        except TimeoutError:
+            output.check()
+            position.commit()
+            if left_s <= _SLICE_S and timeout is not None:
+                of = f"{came:,}" if wanted is None else f"{came:,} of {wanted:,}"
+                raise TimeoutError(f"no message for {timeout:g} s; {of} came") from None
+            continue
+        came += len(batch)
+        output.write(batch)
+        position.note(batch)
+        last_s = time.monotonic()
+
+
+class _Position:
+    """Commits what was printed, now and then; without a subscriber it does nothing."""
+
+    def __init__(self, subscriber: Subscriber | None) -> None:
+        self._subscriber = subscriber
+        self._printed: dict[tuple[int, str], MessageBatch] = {}
+        self._committed_s = 0.0
+
+    def note(self, batch: MessageBatch) -> None:
+        """Note that a batch was printed."""
+        if self._subscriber is not None:
+            self._printed[batch.session, batch.topic] = batch
+            if time.monotonic() - self._committed_s > _COMMIT_S:
+                self.commit()
+
+    def commit(self) -> None:
+        """Commit what was printed."""
+        if self._subscriber is not None:
+            for batch in list(self._printed.values()):
+                self._subscriber.commit(batch)
+            self._printed.clear()
+            self._committed_s = time.monotonic()
+
+
+class _Output:
+    """Standard output."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._to_terminal = kinds.is_terminal(sys.stdout)
+        self._poll = select.poll()
+        try:
+            self._poll.register(sys.stdout.fileno(), 0)  # errors are reported in any case
+        except (OSError, ValueError, AttributeError):
+            pass  # it is no real file
+
+    def write(self, batch: MessageBatch) -> None:
+        if self._as_json:
+            write_lines(message_json(message) for message in batch)
+        else:
+            write_lines(value_text(value, to_terminal=self._to_terminal) for value in batch.values)
+        if sys.stdout is not None:
+            sys.stdout.buffer.flush()
+
+    def check(self) -> None:
+        """Raise `BrokenPipeError` if nobody reads any more; otherwise only a write would show."""
+        for _, events in self._poll.poll(0):
+            if events & select.POLLERR:
+                raise BrokenPipeError
