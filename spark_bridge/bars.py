@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 EXIT_TIMEOUT: Final = 1
 EXIT_MISSING: Final = 3
 _VOLUME_PLACES: Final = 8
-"""Spark adds the same doubles in another order than a loop does; sums agree to so many places."""
+"""Spark adds the same doubles in another order than a loop; sums agree to so many places."""
 _POLL_SECONDS: Final = 0.02
 _FIELDS: Final = "symbol string, timestamp_ns long, price double, size double"
 
 
 class Result:
-    """The aggregation's newest state, put here by each batch."""
+    """The newest state of the aggregation; each batch sets it."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -58,7 +58,7 @@ class Result:
             for row in collected
             if row["trades"]
         )
-        # In this order: whoever sees the rows complete takes the bars at once.
+        # In this order: `follow` takes the bars when it sees all rows.
         self.bars = bars
         self.rows = sum(row["rows"] for row in collected)
 
@@ -71,7 +71,7 @@ def aggregate(messages: "DataFrame") -> "DataFrame":
     rows = messages.select("topic", "offset", event.alias("event")).select(
         "topic", "offset", "event.*"
     )
-    # The feed's times have nanoseconds, which Spark's timestamps and windows have not.
+    # The feed's times are in nanoseconds; Spark's timestamps and windows are coarser.
     window = rows["timestamp_ns"] - sql.pmod(rows["timestamp_ns"], sql.lit(1_000_000_000))
     place = sql.struct("timestamp_ns", "offset")
     return rows.groupBy("topic", "symbol", window.alias("window_start_ns")).agg(
@@ -87,9 +87,11 @@ def aggregate(messages: "DataFrame") -> "DataFrame":
 
 def open_session() -> "SparkSession":
     """Return a small session that starts quickly."""
+    from pyspark.sql import SparkSession
+
     # Workers run python3 from the PATH otherwise, which may be another installation.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = spark_bridge.configure(_builder().appName("p2pmsg bars").master("local[2]"))
+    builder = spark_bridge.configure(SparkSession.builder.appName("p2pmsg bars").master("local[2]"))
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "1",
@@ -142,7 +144,7 @@ def follow(
 ) -> int:
     """Report progress until all rows are there or the time is up; returns the exit status."""
     begun = time.monotonic()
-    told, told_batch = 0, None
+    reported, reported_batch = 0, None
     ready = False
     while not ended.wait(_POLL_SECONDS):
         if not query.isActive:
@@ -153,12 +155,12 @@ def follow(
             ready = True
             _emit(event="ready")
         rows = result.rows
-        if rows != told:
-            told = rows
+        if rows != reported:
+            reported = rows
             _emit(event="progress", rows=rows)
-        lag = spark_bridge.lag_of(query.lastProgress or {}) if told else None
-        if lag is not None and lag.batch != told_batch:
-            told_batch = lag.batch
+        lag = spark_bridge.lag_of(query.lastProgress or {}) if reported else None
+        if lag is not None and lag.batch != reported_batch:
+            reported_batch = lag.batch
             _emit(event="lag", behind=sum(lag.streams.values()), line=str(lag))
         if ready and rows >= arguments.expected_rows:
             break
@@ -169,7 +171,7 @@ def follow(
     rows, bars = result.rows, result.bars
     if arguments.picture and bars:
         _draw(bars, arguments.picture)
-    # Last: whoever hears the result waits for nothing more, and may end this.
+    # Last: after the result the parent waits for nothing more, and may end this process.
     _emit(event="result", rows=rows, seconds=round(seconds, 3), bars=bars)
     return 0 if rows >= arguments.expected_rows else EXIT_TIMEOUT
 
@@ -201,15 +203,9 @@ def main(arguments: list[str] | None = None) -> int:
         shutil.rmtree(checkpoint, ignore_errors=True)
 
 
-def _builder() -> "SparkSession.Builder":
-    from pyspark.sql import SparkSession
-
-    return SparkSession.builder
-
-
 def _end(ended: threading.Event) -> None:
     if ended.is_set():
-        os.kill(os.getpid(), signal.SIGKILL)  # asked twice: now
+        os.kill(os.getpid(), signal.SIGKILL)  # the second signal
     ended.set()
 
 
@@ -219,12 +215,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--topics", default="trades", help="topics, separated by commas")
     parser.add_argument("--expected-rows", type=int, required=True, help="stop when so many came")
     parser.add_argument("--timeout", type=float, default=60.0, help="stop after so many seconds")
-    parser.add_argument(
-        "--starting-offsets",
-        choices=("latest", "earliest"),
-        default="latest",
-        help="where to start",
-    )
+    starts = ("latest", "earliest")
+    parser.add_argument("--starting-offsets", choices=starts, default="latest", help="the start")
     parser.add_argument("--picture", help="draw the bars into this file (.png or .svg)")
     return parser.parse_args(arguments)
 
@@ -245,7 +237,7 @@ def _say(text: str) -> None:
 
 
 def _silence() -> None:
-    """Nothing that Spark says while it ends is news."""
+    """Discard what Spark prints while it ends."""
     sys.stderr.flush()
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stderr.fileno())

@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark_bridge import naming, offsets
+from spark_bridge import checks, offsets
+from spark_bridge.checks import Found
 from spark_bridge.errors import OptionError, PeerUnavailableError
-from spark_bridge.heads import ask_once
+from spark_bridge.heads import ask_once, end_of, start_of
 from spark_bridge.logs import log_ranges
-from spark_bridge.naming import Found
 from spark_bridge.offsets import Range
 from spark_bridge.options import SourceOptions
-from spark_bridge.partitions import TASK_ROWS_MIN, RangesPartition
 from spark_bridge.schema import Layout
 from spark_bridge.selection import Selection
 from spark_bridge.session_directory import PeerView, SessionDirectory
-from spark_bridge.starting import end_of, start_of
-from spark_bridge.tasks import read_ranges
+from spark_bridge.tasks import RangesPartition, partitions_of, read_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,11 +31,11 @@ class FixedEnds:
     """What a batch reads, whatever is published later.
 
     Attributes:
-        ranges: with where to ask for them.
+        ranges: with the places where to fetch them.
         silent: peers that did not answer.
-        refusal: why the batch is refused, if it is; Spark makes a source before it says whether
-            it reads a batch of it.
-        warnings: what is to be said before it is read.
+        refusal: why the batch is refused, if it is. Reading raises it: Spark makes a source before
+            it says whether it reads a batch of it.
+        warnings: logged before it is read.
 
     """
 
@@ -52,9 +50,9 @@ def fix_ends(options: SourceOptions) -> FixedEnds:
     if options.path:
         try:
             ranges, found = log_ranges(options)
-        except OptionError as error:  # a stream has no `path` at all, and is told that
+        except OptionError as error:  # a stream has no `path` at all, and says so itself
             return FixedEnds((), (), error)
-        return FixedEnds(tuple(ranges), (), *_doubts(options, found, is_empty=not ranges))
+        return FixedEnds(tuple(ranges), (), *_objections(options, found, is_empty=not ranges))
     heads = ask_once(options.peers, _ASK_SECONDS)
     views = {
         endpoint: PeerView({each.session: each for each in found})
@@ -65,34 +63,34 @@ def fix_ends(options: SourceOptions) -> FixedEnds:
     end = offsets.first(directory, selection, end_of(options))
     located = []
     for wanted in offsets.ranges(start, end):
-        place = directory.find(wanted.endpoint, wanted.session, wanted.topic, wanted.start)
-        assert place is not None
-        located.append(offsets.located(wanted, place))
+        location = directory.find(wanted.endpoint, wanted.session, wanted.topic, wanted.start)
+        assert location is not None
+        located.append(offsets.located(wanted, location))
     silent = tuple(peer for peer in options.peers if peer not in heads)
-    refusal, warnings = _doubts(options, tuple(directory.homes()), silent, is_empty=not located)
+    refusal, warnings = _objections(options, tuple(directory.homes()), silent, is_empty=not located)
     return FixedEnds(tuple(located), silent, refusal, warnings)
 
 
-def _doubts(
+def _objections(
     options: SourceOptions, found: Found, silent: tuple[str, ...] = (), *, is_empty: bool
 ) -> tuple[OptionError | None, tuple[str, ...]]:
     """Return why a batch is refused for what its options name, and what to warn of.
 
-    A topic that nobody has is refused, as Kafka's source does: no later batch will read it. With
-    `failOnDataLoss=false` it is warned of.
+    A topic that no peer has is refused, as Kafka's source does: no later batch will read it. With
+    `failOnDataLoss=false` that is a warning.
     """
     warnings = []
-    refusal = naming.nobody(options, found)
+    refusal = checks.unknown_publisher(options, found)
     if refusal is not None and silent:
-        warnings.append(f"{refusal}. It may be one of those who did not answer")
+        warnings.append(f"{refusal}. It may be one of those that did not answer")
         refusal = None
     refusal = (
         refusal
-        or naming.beyond("startingOffsets", options, found)
-        or naming.beyond("endingOffsets", options, found)
-        or naming.backwards(options, found)
+        or checks.beyond_head("startingOffsets", options, found)
+        or checks.beyond_head("endingOffsets", options, found)
+        or checks.end_before_start(options, found)
     )
-    missing = naming.missing_topics(Selection.of(options), found)
+    missing = checks.missing_topics(Selection.of(options), found)
     if missing is not None and refusal is None:
         if options.failOnDataLoss and options.subscribePattern is None:
             option = "subscribe" if options.assign is None else "assign"
@@ -100,13 +98,13 @@ def _doubts(
             refusal = OptionError(option, reason)
         else:
             warnings.append(missing)
-    elif is_empty and refusal is None and (nothing := naming.nothing_then(options, found)):
+    elif is_empty and refusal is None and (nothing := checks.empty_times(options, found)):
         warnings.append(nothing)
     return refusal, tuple(warnings)
 
 
 class P2pmsgBatchReader(DataSourceReader):  # type: ignore[misc]
-    """Partitions of what was fixed."""
+    """Reads the ranges that were fixed."""
 
     def __init__(self, options: SourceOptions, layout: Layout, ends: FixedEnds) -> None:
         self._options = options
@@ -129,15 +127,10 @@ class P2pmsgBatchReader(DataSourceReader):  # type: ignore[misc]
             raise ends.refusal
         for warning in ends.warnings:
             _log.warning("%s", warning)
-        packed = offsets.pack(
-            list(ends.ranges), options.maxPartitions, TASK_ROWS_MIN, options.minPartitions
-        )
-        return [RangesPartition(tuple(ranges)) for ranges in packed]
+        return partitions_of(list(ends.ranges), options)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Fetch the partition's ranges; Spark makes an empty one where there are none."""
         if not isinstance(partition, RangesPartition):
             return iter(())
         return read_ranges(partition.ranges, self._options, self._layout, by="batch")
-
-

@@ -12,7 +12,7 @@ import msgspec
 
 import p2pmsg
 from spark_bridge.errors import DataLossError, SinkError
-from spark_bridge.sink_options import COMMIT_TOPIC
+from spark_bridge.options import COMMIT_TOPIC
 
 _QUERIES_MAX: Final = 1000
 _BATCHES_MAX: Final = 16

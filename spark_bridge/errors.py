@@ -14,17 +14,6 @@
 Spark passes their text on in exceptions of its own.
 """
 
-__all__ = [
-    "BridgeError",
-    "DataLossError",
-    "MissingDependencyError",
-    "MissingNameError",
-    "OptionError",
-    "PeerUnavailableError",
-    "SinkError",
-    "ValueMismatchError",
-]
-
 
 class BridgeError(Exception):
     """The root of what spark_bridge raises."""

@@ -1,4 +1,7 @@
-"""What the peers have, followed in the background so that an unreachable one delays nobody."""
+"""What the peers have, followed in the background, and where in it a query starts and ends.
+
+An unreachable peer delays no batch.
+"""
 
 import logging
 import os
@@ -8,28 +11,30 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import p2pmsg
-from spark_bridge.errors import OptionError
+from spark_bridge import offsets
+from spark_bridge.errors import OptionError, PeerUnavailableError
 from spark_bridge.options import SourceOptions, read_peers_file
-from spark_bridge.selection import Selection
+from spark_bridge.selection import Selection, Start, at_offsets
 from spark_bridge.session_directory import NO_TOPICS, PeerView
 
 _FIRST_WAIT_SECONDS: Final = 2.0
-"""How long the first look waits for peers; who has not answered by then joins later."""
+"""How long the first look waits for peers; one that has not answered by then joins later."""
 _FIRST_WAIT_STRICT_SECONDS: Final = 5.0
-"""And where a peer that is away fails the query: a slow one must not."""
+"""The same where a peer that is away fails the query: a slow one must not."""
 _REREAD_SECONDS: Final = 1.0
 _FORMER_MAX: Final = 256
-"""Sessions of an endpoint that have ended, and of which is remembered how far they went."""
+"""How many ended sessions of an endpoint are remembered, with their last heads."""
 _THREADS_MAX: Final = 32
 _PAUSE_SECONDS: Final = 0.05
 _GRACE_SECONDS: Final = 5.0
-"""How long a session may be missing at a relay before it has ended: one that was started again
-takes up its upstreams one after the other."""
+"""How long a session may be missing at a relay before it has ended: a relay that was started again
+connects to its publishers one after the other."""
+_AT_TIME_SECONDS: Final = 5.0
 _log: Final = logging.getLogger("spark_bridge")
 
 
 class PeersWatch:
-    """The heads of several peers, what came before them, and who they are if a file says it.
+    """The heads of several peers, with their former sessions; follows the file of peers.
 
     Args:
         options: the peers, and how old their heads may be.
@@ -56,7 +61,7 @@ class PeersWatch:
     def views(self) -> dict[str, PeerView]:
         """Return what is known of each peer; the same dict as before where that has not changed.
 
-        It waits for those that have never been asked only.
+        It waits only for peers that have never been asked.
         """
         self._reread()
         if self._fresh:
@@ -82,7 +87,7 @@ class PeersWatch:
     def _view(self, endpoint: str, found: tuple[p2pmsg.Heads, ...] | None) -> PeerView:
         view = self._views.get(endpoint, PeerView())
         reachable = self._watch.is_reachable(endpoint)
-        self._tell(endpoint, reachable)
+        self._report(endpoint, reachable)
         sessions = view.sessions if found is None else {heads.session: heads for heads in found}
         is_relay = self._watch.is_relay(endpoint)
         if is_relay:
@@ -119,7 +124,7 @@ class PeersWatch:
                 del self._missing[endpoint, session]
         return sessions
 
-    def _tell(self, endpoint: str, reachable: bool) -> None:
+    def _report(self, endpoint: str, reachable: bool) -> None:
         if reachable and endpoint in self._warned:
             self._warned.discard(endpoint)
             _log.warning("peer %s is reachable again", endpoint)
@@ -128,7 +133,7 @@ class PeersWatch:
             _log.warning("peer %s is not reachable; it keeps its place", endpoint)
 
     def _reread(self) -> None:
-        """Take up what has changed in the file of peers; a bad one changes nothing."""
+        """Read the file of peers again if it has changed; a bad one changes nothing."""
         now = time.monotonic()
         if self._file is None or now < self._reread_at:
             return
@@ -170,6 +175,50 @@ def ask_once(
     with ThreadPoolExecutor(min(_THREADS_MAX, len(peers))) as pool:
         found = dict(zip(peers, pool.map(ask, peers), strict=True))
     return {peer: heads for peer, heads in found.items() if heads}
+
+
+def start_of(options: SourceOptions, default: str) -> Start:
+    """Return where streams start by `startingTimestamp` or `startingOffsets`.
+
+    Args:
+        options: of the query.
+        default: `latest` or `earliest`, where the options do not say, or do not name a stream.
+
+    """
+    if options.startingTimestamp is not None:
+        return _at_time(options, options.startingTimestamp)
+    return at_offsets(options.startingOffsets, default)
+
+
+def end_of(options: SourceOptions) -> Start:
+    """Return where the streams of a batch end by `endingTimestamp` or `endingOffsets`."""
+    if options.endingTimestamp is not None:
+        return _at_time(options, options.endingTimestamp)
+    return at_offsets(options.endingOffsets, "latest")
+
+
+def _at_time(options: SourceOptions, time_ns: int) -> Start:
+    answers = ask_once(options.peers, _AT_TIME_SECONDS, time_ns=time_ns)
+    heads_at = {
+        (endpoint, heads.session): heads for endpoint, found in answers.items() for heads in found
+    }
+
+    def start(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
+        asked = heads_at.get((endpoint, heads.session))
+        if endpoint not in answers:  # the earliest would be too much; as an end, nothing
+            raise PeerUnavailableError(
+                f"{endpoint} was there and has not said within {_AT_TIME_SECONDS:g} s where its "
+                f"streams stood at {time_ns / 1e6:.0f} ms (startingTimestamp, endingTimestamp). "
+                "Start again when it answers"
+            )
+        if asked is None:
+            return offsets.earliest(endpoint, topic, heads)
+        stream = asked.streams.get(topic)
+        if stream is None:
+            return 0
+        return stream.next if stream.first_at is None else min(stream.first_at, stream.next)
+
+    return start
 
 
 def _left(deadline: float) -> float:

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import p2pmsg
+from spark_bridge.checks import Found
 from spark_bridge.errors import DataLossError, OptionError
-from spark_bridge.naming import Found
 from spark_bridge.offsets import Range
 from spark_bridge.options import SourceOptions
-from spark_bridge.selection import Selection, place, resolve
+from spark_bridge.selection import Selection, at_offsets
 
 _SCHEME: Final = "file:"
 _READ_BYTES: Final = 8 * 2**20
@@ -40,7 +40,7 @@ class LogRanges(NamedTuple):
 
     Attributes:
         ranges: to be read.
-        found: each session once, with a log that has it and the furthest heads that any log has.
+        found: each session once, with a log that has it and the highest heads of all logs.
 
     """
 
@@ -64,8 +64,7 @@ def log_ranges(options: SourceOptions) -> LogRanges:
                     known[stream.topic] = head
                 if stream.topic not in selection.topics_of(endpoint, heads):
                     continue
-                start = _start(log, options, endpoint, heads, stream.topic)
-                stop = _stop(log, options, endpoint, heads, stream.topic)
+                start, stop = _positions(log, options, endpoint, heads, stream.topic)
                 if start < stop:
                     wanted = Range(endpoint, stream.session, stream.topic, start, stop)
                     _keep_longest(ranges, wanted)
@@ -80,7 +79,7 @@ def log_ranges(options: SourceOptions) -> LogRanges:
 def read_logs(
     ranges: Iterable[Range], options: SourceOptions, value_type: Any
 ) -> Iterator[p2pmsg.MessageBatch]:
-    """Yield the messages of `ranges`; what a log has no more is lost by name, or skipped."""
+    """Yield the messages of `ranges`; what a log lacks raises `DataLossError`, or is skipped."""
     logs: dict[str, Any] = {}
     try:
         for wanted in ranges:
@@ -132,23 +131,23 @@ def _keep_longest(ranges: dict[tuple[int, str], Range], wanted: Range) -> None:
         ranges[key] = wanted
 
 
-def _start(log: Any, options: SourceOptions, endpoint: str, heads: p2pmsg.Heads, topic: str) -> int:
-    head = heads.streams[topic]
-    if options.startingTimestamp is not None:
-        return _first_at(log, heads.session, topic, options.startingTimestamp, head.next)
-    return _resolved(options.startingOffsets, "earliest", endpoint, heads, topic)
-
-
-def _stop(log: Any, options: SourceOptions, endpoint: str, heads: p2pmsg.Heads, topic: str) -> int:
-    head = heads.streams[topic]
-    if options.endingTimestamp is not None:
-        return _first_at(log, heads.session, topic, options.endingTimestamp, head.next)
-    return min(head.next, _resolved(options.endingOffsets, "latest", endpoint, heads, topic))
-
-
-def _resolved(wanted: Any, default: str, endpoint: str, heads: p2pmsg.Heads, topic: str) -> int:
-    found = wanted if isinstance(wanted, str | None) else place(wanted, topic, endpoint, heads)
-    return resolve(default if found is None else found, heads.streams[topic])
+def _positions(
+    log: Any, options: SourceOptions, endpoint: str, heads: p2pmsg.Heads, topic: str
+) -> tuple[int, int]:
+    """Return where a stream starts and ends."""
+    following = heads.streams[topic].next
+    times = (options.startingTimestamp, options.endingTimestamp)
+    by_offsets = (
+        at_offsets(options.startingOffsets, "earliest"),
+        at_offsets(options.endingOffsets, "latest"),
+    )
+    start, stop = (
+        offset(endpoint, topic, heads)
+        if time_ns is None
+        else _first_at(log, heads.session, topic, time_ns, following)
+        for time_ns, offset in zip(times, by_offsets, strict=True)
+    )
+    return start, min(stop, following)
 
 
 def _first_at(log: Any, session: int, topic: str, time_ns: int, following: int) -> int:

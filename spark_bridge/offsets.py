@@ -16,13 +16,15 @@ topic that shows up later is *pinned* first: the position that first names it sa
 and its first messages are read by the next batch. So where it starts is in Spark's log, too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any, Final
+from zlib import crc32
 
 import p2pmsg
 from spark_bridge.errors import BridgeError
-from spark_bridge.selection import Selection
+from spark_bridge.selection import Selection, Start
 from spark_bridge.session_directory import NO_TOPICS, PeerView, SessionDirectory, SessionLocation
 
 Positions = dict[str, dict[int, dict[str, int]]]
@@ -31,7 +33,7 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Messages `[start, stop)` of one stream, and where they are to be had."""
+    """Messages `[start, stop)` of one stream, and where to fetch them."""
 
     endpoint: str
     session: int
@@ -118,7 +120,7 @@ def from_json(offset: Mapping[str, Any]) -> Positions:
 
 
 def _check_is_ours(offset: Any) -> None:
-    """Refuse what another source has written: Spark hands over any JSON that it finds."""
+    """Refuse what another source has written: Spark passes on any JSON that it finds."""
     if offset != {} and not (isinstance(offset, Mapping) and "version" in offset):
         raise BridgeError(
             f"the checkpoint is not of format p2pmsg: it has {repr(offset)[:200]}. Take another "
@@ -136,18 +138,12 @@ def _peers(positions: Positions) -> dict[str, Any]:
     }
 
 
-Start = Callable[[str, str, p2pmsg.Heads], int]
-"""Where a stream starts: of endpoint, topic and heads."""
-
-
 def first(directory: SessionDirectory, selection: Selection, start: Start) -> Positions:
     """Return where a new query starts. A peer that is not reachable is left out: it joins later."""
     views = directory.views
     positions: Positions = {endpoint: {} for endpoint, view in views.items() if view.sessions}
     for endpoint, heads in directory.homes():
-        positions[endpoint][heads.session] = {
-            topic: start(endpoint, topic, heads) for topic in selection.topics_of(endpoint, heads)
-        }
+        positions[endpoint][heads.session] = selection.positions(endpoint, heads, start)
     return {endpoint: sessions for endpoint, sessions in positions.items() if sessions}
 
 
@@ -158,23 +154,23 @@ def earliest(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
 
 
 def latest(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
-    """Start behind the last message."""
+    """Start after the last message."""
     stream = heads.streams.get(topic)
     return 0 if stream is None else stream.next
 
 
 def advance(before: Positions, directory: SessionDirectory, selection: Selection) -> Positions:
-    """Return how far one can read now; never behind `before`.
+    """Return how far one can read now; never less far than `before`.
 
     - A session that nobody can be asked about keeps its position.
-    - A session that another endpoint has, too, is read as if it were there once, and goes on there
-      when its own endpoint is away.
+    - A session that several endpoints have is read once, and continues at another endpoint when its
+      own is away.
     - A peer that joins is pinned at the earliest that it keeps, as Kafka's new partitions are; and
       so is a publisher that is new at a relay.
     - A topic that was not subscribed to before is pinned in the same way, and one that is new at 0.
-    - A publisher that has begun anew is pinned at 0, and its old session, where nobody keeps it, is
-      brought to the last head known of it, so that what it still owed is a range that fails or is
-      skipped. Then it is forgotten.
+    - A publisher that has started again is pinned at 0, and its old session, where nobody keeps it,
+      is brought to the last head known of it, so that what was not read is a range that fails or
+      is skipped. Then it is forgotten.
     """
     views = directory.views
     read_at = {session: endpoint for endpoint, known in before.items() for session in known}
@@ -182,10 +178,10 @@ def advance(before: Positions, directory: SessionDirectory, selection: Selection
     for endpoint, known in before.items():
         view, moved = views.get(endpoint, PeerView()), after.setdefault(endpoint, {})
         for session, positions in known.items():
-            place = directory.where(endpoint, session)
-            if place is not None:
-                born = views[place.endpoint].born.get(session, NO_TOPICS)
-                moved[session] = _moved(positions, endpoint, place.heads, selection, born)
+            location = directory.where(endpoint, session)
+            if location is not None:
+                born = views[location.endpoint].born.get(session, NO_TOPICS)
+                moved[session] = _moved(positions, endpoint, location.heads, selection, born)
             elif not view.has_ended(session):
                 moved[session] = positions
             else:
@@ -198,12 +194,10 @@ def advance(before: Positions, directory: SessionDirectory, selection: Selection
             continue
         if names is None:
             names = directory.names(read_at)
-        start = earliest
-        if _begins_anew(heads, views[endpoint], before.get(endpoint), names):
-            start = _nothing_is_old
-        after.setdefault(endpoint, {})[heads.session] = {
-            topic: start(endpoint, topic, heads) for topic in selection.topics_of(endpoint, heads)
-        }
+        is_again = _has_restarted(heads, views[endpoint], before.get(endpoint), names)
+        start = _from_zero if is_again else earliest
+        pinned = selection.positions(endpoint, heads, start)
+        after.setdefault(endpoint, {})[heads.session] = pinned
     return after
 
 
@@ -211,8 +205,8 @@ def kept(positions: Positions, directory: SessionDirectory) -> Positions:
     """Return the positions, but none before what is kept of its stream."""
 
     def at(endpoint: str, session: int, topic: str, position: int) -> int:
-        place = directory.where(endpoint, session, topic, position)
-        stream = None if place is None else place.heads.streams.get(topic)
+        location = directory.where(endpoint, session, topic, position)
+        stream = None if location is None else location.heads.streams.get(topic)
         return position if stream is None else max(position, stream.earliest)
 
     return {
@@ -222,6 +216,37 @@ def kept(positions: Positions, directory: SessionDirectory) -> Positions:
         }
         for endpoint, sessions in positions.items()
     }
+
+
+def limit(before: Positions, after: Positions, rows_max: int) -> Positions:
+    """Return how far to read so that it is at most `rows_max` messages in all.
+
+    Each stream that has messages gets one first, and shares the rest by how many it has: so a small
+    stream does not starve. Where there are more streams than messages, others get theirs each time.
+    What only appears in `after` (a new stream, pinned) stays as it is.
+    """
+    wanted = ranges(before, after)
+    if sum(each.count for each in wanted) <= rows_max:
+        return after
+    limited = {
+        endpoint: {session: dict(topics) for session, topics in sessions.items()}
+        for endpoint, sessions in after.items()
+    }
+    for each in wanted:
+        limited[each.endpoint][each.session][each.topic] = each.start
+    # The order depends on the position alone.
+    Random(crc32(repr(before).encode())).shuffle(wanted)
+    served = wanted[:rows_max]
+    rest = sum(each.count - 1 for each in served)
+    spare = rows_max - len(served)
+    shares = [1 + (spare * (each.count - 1) // rest if rest else 0) for each in served]
+    unspent = rows_max - sum(shares)
+    for each, share in zip(served, shares, strict=True):
+        if unspent and share < each.count:
+            share += 1
+            unspent -= 1
+        limited[each.endpoint][each.session][each.topic] += share
+    return limited
 
 
 def ranges(start: Positions, end: Positions) -> list[Range]:
@@ -237,12 +262,12 @@ def ranges(start: Positions, end: Positions) -> list[Range]:
     return found
 
 
-def located(wanted: Range, place: SessionLocation) -> Range:
+def located(wanted: Range, location: SessionLocation) -> Range:
     """Return `wanted` with the publisher's name and where to ask."""
-    heads = place.heads
-    recovery = heads.recovery_endpoint if place.is_sure else None
+    heads = location.heads
+    recovery = heads.recovery_endpoint if location.is_sure else None
     return Range(
-        place.endpoint, wanted.session, wanted.topic, wanted.start, wanted.stop,
+        location.endpoint, wanted.session, wanted.topic, wanted.start, wanted.stop,
         heads.publisher, recovery,
     )  # fmt: skip
 
@@ -262,35 +287,35 @@ def pack(
     tasks = max(1, min(tasks_max, total // task_rows_min), min(tasks_min, total))
     share = -(-total // tasks)
     packed: list[list[Range]] = [[]]
-    room = share
+    left = share
     for each in wanted:
         start = each.start
         while start < each.stop:
-            if not room:
+            if not left:
                 packed.append([])
-                room = share
-            stop = min(each.stop, start + room)
+                left = share
+            stop = min(each.stop, start + left)
             is_whole = stop - start == each.count
             packed[-1].append(each if is_whole else replace(each, start=start, stop=stop))
-            room -= stop - start
+            left -= stop - start
             start = stop
     return packed
 
 
-def _begins_anew(
+def _has_restarted(
     heads: p2pmsg.Heads, view: PeerView, known: Mapping[int, Any] | None, names: set[str]
 ) -> bool:
     """Whether a session that was not there before belongs to a publisher that was.
 
     At a publisher's endpoint it does. At a relay, if its name is that of a session that was read,
-    or if there was one of which nobody knows the name any more.
+    or if the name of such a session is not known any more.
     """
     if known is None or not view.is_relay:
         return known is not None
     return heads.publisher in names or any(view.of_session(session) is None for session in known)
 
 
-def _nothing_is_old(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
+def _from_zero(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
     return 0
 
 
@@ -301,7 +326,7 @@ def _moved(
     selection: Selection,
     born: frozenset[str],
 ) -> dict[str, int]:
-    """Return how far a session can be read. Topics no longer subscribed to keep their place."""
+    """Return how far a session can be read. Topics no longer subscribed to keep their location."""
     moved = dict(positions)
     for topic in selection.topics_of(endpoint, heads):
         if topic in moved:

@@ -1,9 +1,9 @@
-"""The options of the source, checked by name and value."""
+"""The options of the source and of the sink, checked by name and value."""
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -25,13 +25,19 @@ _FORMATS: Final = ("raw", "msgpack", "json")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "path")
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "headRefreshMs")
 _TABLE: Final = {"provider", "owner"}
-"""What Spark hands over beside the options when it makes a table of its catalogue."""
+"""What Spark adds to the options when it makes a table of its catalogue."""
 _NO_TABLES: Final = (
     "format p2pmsg has no tables, since Spark keeps the options of CREATE TABLE and gives a Python "
     "source none of them when the table is read. CREATE TEMPORARY VIEW … USING p2pmsg OPTIONS (…) "
     "reads what there is when it is made"
 )
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
+COMMIT_TOPIC: Final = "spark.commits"
+_PORTS: Final = re.compile(r"(tcp://.+):(\d+)-(\d+)")
+_PORTS_MAX: Final = 1024
+_SPARKS_OWN: Final = {"checkpointlocation", "queryname"}
+"""Options of a query that Spark gives to its sink as well."""
+_ENDPOINT: Final = re.compile(r"tcp://.+:\d{1,5}|ipc://.+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +111,37 @@ class SourceOptions:
     Default: `raw`, and `msgpack` where a schema is given, which is what dict values are."""
 
 
-_NAMES: Final = {
-    field.name.lower(): field.name for field in fields(SourceOptions) if field.name != "peers_file"
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What a user set. Field names are the options' names as Spark users write such names."""
+
+    endpoint: tuple[str, ...]
+    """Where tasks publish: endpoints separated by commas, or `tcp://HOST:FIRST-LAST`; a task takes
+    the first that is free on its machine, and subscribers connect to all of them. Required."""
+
+    topic: str | None = None
+    """The topic of rows without one (no column `topic`, or null)."""
+
+    commitTopic: str = COMMIT_TOPIC
+    """Where each task says which rows are those of which batch; see `CommittedRows`."""
+
+    minSubscribers: int = 1
+    """A task waits for so many subscribers before it publishes. 1: rows that nobody receives would
+    be lost without a word."""
+
+    timeoutMs: int = 30_000
+    """How long a task waits for a free endpoint, for subscribers, and until they have everything,
+    each, in ms. 30 s: a restarted subscriber is back by then."""
+
+    writeId: str | None = None
+    """Of a batch: who writes it. A batch that is written again with the same `writeId` and
+    `writeBatch` is received once. Default: each write is another one."""
+
+    writeBatch: int = 0
+    """Of a batch with a `writeId`: its number, from 0 on, as `foreachBatch` has it."""
+
+    replayBytes: int = 256 * 2**20
+    """How much of what a task published it keeps for repairs, in bytes."""
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
@@ -120,7 +154,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """
     if options.keys() >= _TABLE:
         raise BridgeError(_NO_TABLES)
-    given = _named(options)
+    given = _given(options, _SOURCE_CHECKS)
     if "peers" not in given and "path" not in given:
         hint = "" if given else f". Where this is a table: {_NO_TABLES}"
         raise OptionError("peers", f"is required to read (and 'endpoint' to write){hint}")
@@ -131,29 +165,43 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         raise OptionError("subscribe", "is required, or 'subscribePattern', or 'assign'")
     if len(named) > 1:
         raise OptionError(named[1], f"cannot be given together with {named[0]!r}")
-    least, most = _partitions(given)
-    subscription, positions = _subscription(given), _positions(given)
-    _check_topics(subscription, positions)
-    return SourceOptions(
-        **_places(given),
-        **subscription,
-        **positions,
-        maxOffsetsPerTrigger=_integer_if(given, "maxOffsetsPerTrigger", 1, 2**63 - 1),
-        maxPartitions=most,
-        minPartitions=least,
-        failOnDataLoss=_boolean(given, "failOnDataLoss", default=True),
-        failOnPeerAway=_boolean_if(given, "failOnPeerAway"),
-        includeHeaders=_boolean(given, "includeHeaders", default=True),
-        fetchTimeoutMs=_integer(given, "fetchTimeoutMs", 10_000, 10),
-        fetchRetries=_integer(given, "fetchRetries", 3, 0, 1000),
-        headRefreshMs=_integer(given, "headRefreshMs", 50, 1),
-        valueFormat=_one_of(given, "valueFormat", _FORMATS, ""),
-    )
+    values = {name: _SOURCE_CHECKS[name](name, text) for name, text in given.items()}
+    peers = given.get("peers", "").strip()
+    if peers.startswith("file:"):
+        values["peers_file"] = _local_path("peers", peers)
+    least = values.get("minPartitions", 1)
+    most = values.setdefault("maxPartitions", max(4, least))
+    if least > most:
+        raise OptionError("minPartitions", f"must be at most maxPartitions ({most}), not {least}")
+    first, last = values.get("startingTimestamp"), values.get("endingTimestamp")
+    if first is not None and last is not None and first > last:
+        began, text = given["startingTimestamp"], given["endingTimestamp"]
+        raise OptionError("endingTimestamp", f"is {text!r}, before startingTimestamp {began!r}")
+    _check_offsets_topics(named[0], values)
+    return SourceOptions(**values)
+
+
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Return the options; `OptionError` names what is wrong. Names may be in any case."""
+    own = {key: value for key, value in options.items() if key.lower() not in _SPARKS_OWN}
+    given = _given(own, _SINK_CHECKS, " to the sink")
+    if "endpoint" not in given:
+        raise OptionError("endpoint", "is required")
+    for name, other in (("writeId", "writeBatch"), ("writeBatch", "writeId")):
+        if other in given and name not in given:
+            raise OptionError(name, f"is required with {other!r}")
+    return SinkOptions(**{name: _SINK_CHECKS[name](name, text) for name, text in given.items()})
+
+
+def is_sink(options: Mapping[str, str]) -> bool:
+    """Whether these options are a sink's."""
+    names = {name.lower() for name in options}
+    return "endpoint" in names and not names & {"peers", "path"}
 
 
 def check_use(options: Mapping[str, str], *, streaming: bool) -> None:
     """Refuse options that this kind of read does not have, by name."""
-    given = _named(options)
+    given = _given(options, _SOURCE_CHECKS)
     for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
         if name in given:
             kind = "batches" if streaming else "streams"
@@ -177,88 +225,76 @@ def read_peers_file(path: str) -> tuple[str, ...]:
     return tuple(peers)
 
 
-def _named(options: Mapping[str, str]) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for key, value in options.items():
-        name = _NAMES.get(key.lower())
+Check = Callable[[str, str], Any]
+"""Makes the value of an option, by name and text; `OptionError` where the text is wrong."""
+
+
+def _given(options: Mapping[str, str], checks: Mapping[str, Check], of: str = "") -> dict[str, str]:
+    """Return the options by their names as we write them, in the order of `checks`."""
+    known = {name.lower(): name for name in checks}
+    given = {}
+    for key, text in options.items():
+        name = known.get(key.lower())
         if name is None:
-            known = ", ".join(_NAMES.values())
-            raise OptionError(key, f"is unknown; there are {known}")
-        given[name] = value
-    return given
+            raise OptionError(key, f"is unknown{of}; there are {', '.join(checks)}")
+        given[name] = text
+    return {name: given[name] for name in checks if name in given}
 
 
-def _places(given: Mapping[str, str]) -> dict[str, Any]:
-    if "path" in given:
-        paths = []
-        for item in _list("path", given["path"]):
-            path = _local_path("path", item)
-            if not Path(path).is_dir():
-                raise OptionError("path", f"has no directory {path!r}")
-            paths.append(path)
-        return {"path": tuple(paths)}
-    text = given["peers"].strip()
-    if text.startswith("file:"):
-        path = _local_path("peers", text)
-        return {"peers_file": path, "peers": read_peers_file(path)}
-    peers = _list("peers", text)
+def _paths(name: str, text: str) -> tuple[str, ...]:
+    paths = tuple(_local_path(name, item) for item in _list(name, text))
+    for path in paths:
+        if not Path(path).is_dir():
+            raise OptionError(name, f"has no directory {path!r}")
+    return paths
+
+
+def _peers(name: str, text: str) -> tuple[str, ...]:
+    if text.strip().startswith("file:"):
+        return read_peers_file(_local_path(name, text.strip()))
+    peers = _list(name, text.strip())
     for peer in peers:
         _check_peer(peer)
-    return {"peers": peers}
+    return peers
 
 
-def _subscription(given: Mapping[str, str]) -> dict[str, Any]:
-    if "subscribe" in given:
-        topics = _list("subscribe", given["subscribe"])
-        if any(topic.endswith("*") for topic in topics):
-            text = given["subscribe"]
-            raise OptionError(
-                "subscribe", f"takes whole topics; prefixes are for 'subscribePattern': {text!r}"
-            )
-        return {"subscribe": topics}
-    if "subscribePattern" in given:
-        pattern = given["subscribePattern"]
-        if not pattern.strip():
-            raise OptionError("subscribePattern", f"must be a regular expression, not {pattern!r}")
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise OptionError(
-                "subscribePattern", f"must be a regular expression, not {pattern!r}: {error}"
-            ) from error
-        return {"subscribePattern": pattern}
-    found = _json_object("assign", given["assign"])
+def _topics(name: str, text: str) -> tuple[str, ...]:
+    topics = _list(name, text)
+    if any(topic.endswith("*") for topic in topics):
+        reason = f"takes whole topics; prefixes are for 'subscribePattern': {text!r}"
+        raise OptionError(name, reason)
+    return topics
+
+
+def _pattern(name: str, text: str) -> str:
+    try:
+        if not text.strip():
+            raise OptionError(name, f"must be a regular expression, not {text!r}")
+        re.compile(text)
+    except re.error as error:
+        raise OptionError(name, f"must be a regular expression, not {text!r}: {error}") from error
+    return text
+
+
+def _assignment(name: str, text: str) -> dict[str, tuple[str, ...]]:
+    found = _json_object(name, text)
     if not found:
-        raise OptionError("assign", "names no topic")
+        raise OptionError(name, "names no topic")
     for topic, who in found.items():
         if not (isinstance(who, list) and who and all(isinstance(each, str) for each in who)):
-            raise OptionError("assign", f"must have a list of publishers for {topic!r}: {who!r}")
-    return {"assign": {topic: tuple(who) for topic, who in found.items()}}
+            raise OptionError(name, f"must have a list of publishers for {topic!r}: {who!r}")
+    return {topic: tuple(who) for topic, who in found.items()}
 
 
-def _positions(given: Mapping[str, str]) -> dict[str, Any]:
-    starting, ending = given.get("startingOffsets"), given.get("endingOffsets", "latest")
-    first, last = _time(given, "startingTimestamp"), _time(given, "endingTimestamp")
-    if first is not None and last is not None and first > last:
-        began, text = given["startingTimestamp"], given["endingTimestamp"]
-        raise OptionError("endingTimestamp", f"is {text!r}, before startingTimestamp {began!r}")
-    return {
-        "startingOffsets": None if starting is None else _offsets("startingOffsets", starting),
-        "endingOffsets": _offsets("endingOffsets", ending),
-        "startingTimestamp": first,
-        "endingTimestamp": last,
-    }
-
-
-def _check_topics(subscription: Mapping[str, Any], positions: Mapping[str, Any]) -> None:
+def _check_offsets_topics(subscription: str, values: Mapping[str, Any]) -> None:
     """Refuse offsets of topics that are not subscribed to: they would choose nothing."""
-    ((name, wanted),) = subscription.items()
+    wanted = values[subscription]
     for option in ("startingOffsets", "endingOffsets"):
-        offsets = positions[option]
+        offsets = values.get(option)
         for topic in offsets if isinstance(offsets, dict) else ():
             if not (re.fullmatch(wanted, topic) if isinstance(wanted, str) else topic in wanted):
                 known = repr(wanted) if isinstance(wanted, str) else ", ".join(wanted)
-                raise OptionError(option, f"names the topic {topic!r}; {name!r} is {known}")
+                raise OptionError(option, f"names the topic {topic!r}; {subscription!r} is {known}")
 
 
 def _offsets(name: str, text: str) -> str | Wanted:
@@ -269,12 +305,12 @@ def _offsets(name: str, text: str) -> str | Wanted:
         words = "latest or JSON" if name == "endingOffsets" else "latest, earliest or JSON"
         raise OptionError(name, f"must be {words}, not {text!r}")
     found = _json_object(name, text)
-    for topic, places in found.items():
-        if isinstance(places, int) and not isinstance(places, bool):
-            found[topic] = places = {EVERYBODY: places}
-        if not isinstance(places, dict):
-            raise OptionError(name, f"must have offsets by publisher for {topic!r}: {places!r}")
-        for who, offset in places.items():
+    for topic, offsets in found.items():
+        if isinstance(offsets, int) and not isinstance(offsets, bool):
+            found[topic] = offsets = {EVERYBODY: offsets}
+        if not isinstance(offsets, dict):
+            raise OptionError(name, f"must have offsets by publisher for {topic!r}: {offsets!r}")
+        for who, offset in offsets.items():
             if type(offset) is not int or not EARLIEST <= offset < 2**63:
                 raise OptionError(
                     name, f"must have integers from -2 (earliest) on; {topic!r}, {who!r}: {offset}"
@@ -303,10 +339,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _time(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name)
-    if text is None:
-        return None
+def _time(name: str, text: str) -> int:
     try:
         if text.strip().lstrip("-").isdigit():
             return _in_range(int(text) * 1_000_000)
@@ -324,14 +357,6 @@ def _in_range(time_ns: int) -> int:
     if not 0 <= time_ns < 2**63:
         raise ValueError("it is not from 1970 to 2262")
     return time_ns
-
-
-def _partitions(given: Mapping[str, str]) -> tuple[int, int]:
-    least = _integer(given, "minPartitions", 1, 1, 10_000)
-    most = _integer(given, "maxPartitions", max(4, least), 1, 10_000)
-    if least > most:
-        raise OptionError("minPartitions", f"must be at most maxPartitions ({most}), not {least}")
-    return least, most
 
 
 def _list(name: str, text: str) -> tuple[str, ...]:
@@ -359,42 +384,93 @@ def _check_peer(peer: str) -> None:
         raise OptionError("peers", f"has no usable endpoint {peer!r}: {error}") from error
 
 
-def _one_of(given: Mapping[str, str], name: str, words: tuple[str, ...], default: str) -> str:
-    text = given.get(name)
-    if text is None:
-        return default
-    if text.strip().lower() not in words:
-        raise OptionError(name, f"must be {' or '.join(words)}, not {text!r}")
-    return text.strip().lower()
+def _format(name: str, text: str) -> str:
+    word = text.strip().lower()
+    if word not in _FORMATS:
+        raise OptionError(name, f"must be {' or '.join(_FORMATS)}, not {text!r}")
+    return word
 
 
-def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    if name not in given:
-        return default
-    value = _BOOLEANS.get(given[name].strip().lower())
+def _boolean(name: str, text: str) -> bool:
+    value = _BOOLEANS.get(text.strip().lower())
     if value is None:
-        raise OptionError(name, f"must be true or false, not {given[name]!r}")
+        raise OptionError(name, f"must be true or false, not {text!r}")
     return value
 
 
-def _boolean_if(given: Mapping[str, str], name: str) -> bool | None:
-    return _boolean(given, name, default=False) if name in given else None
+def _integer(least: int, most: int = 2**31 - 1) -> Check:
+    def check(name: str, text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise OptionError(name, f"must be an integer from {least} to {most}, not {text!r}")
+        return value
+
+    return check
 
 
-def _integer_if(given: Mapping[str, str], name: str, least: int, most: int) -> int | None:
-    return _integer(given, name, least, least, most) if name in given else None
+def _endpoints(name: str, text: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for item in (each.strip() for each in text.split(",")):
+        ports = _PORTS.fullmatch(item)
+        if ports is None:
+            found.append(item)
+            continue
+        host, first, last = ports[1], int(ports[2]), int(ports[3])
+        if not 0 < first <= last < 65_536 or last - first >= _PORTS_MAX:
+            raise OptionError(name, f"has no range of at most {_PORTS_MAX} ports: {item!r}")
+        found += [f"{host}:{port}" for port in range(first, last + 1)]
+    for each in found:
+        if not _ENDPOINT.fullmatch(each):
+            raise OptionError(name, f"must be tcp://HOST:PORT or ipc://PATH, not {each!r}")
+    return tuple(found)
 
 
-def _integer(
-    given: Mapping[str, str], name: str, default: int, least: int, most: int = 2**31 - 1
-) -> int:
-    text = given.get(name)
-    if text is None:
-        return default
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if not least <= value <= most:
-        raise OptionError(name, f"must be an integer from {least} to {most}, not {text!r}")
-    return value
+def _topic(name: str, topic: str) -> str:
+    size = len(topic.encode("utf-8", "replace"))
+    if not 1 <= size <= 255 or "\0" in topic or topic.endswith("*"):
+        raise OptionError(
+            name, f"must have 1 to 255 bytes, no zero byte, and no * at its end, not {topic!r}"
+        )
+    return topic
+
+
+def _not_empty(name: str, text: str) -> str:
+    if not text:
+        raise OptionError(name, "must not be empty")
+    return text
+
+
+_SOURCE_CHECKS: Final[dict[str, Check]] = {
+    "peers": _peers,
+    "path": _paths,
+    "subscribe": _topics,
+    "subscribePattern": _pattern,
+    "assign": _assignment,
+    "startingOffsets": _offsets,
+    "endingOffsets": _offsets,
+    "startingTimestamp": _time,
+    "endingTimestamp": _time,
+    "maxOffsetsPerTrigger": _integer(1, 2**63 - 1),
+    "maxPartitions": _integer(1, 10_000),
+    "minPartitions": _integer(1, 10_000),
+    "failOnDataLoss": _boolean,
+    "includeHeaders": _boolean,
+    "failOnPeerAway": _boolean,
+    "fetchTimeoutMs": _integer(10),
+    "fetchRetries": _integer(0, 1000),
+    "headRefreshMs": _integer(1),
+    "valueFormat": _format,
+}
+_SINK_CHECKS: Final[dict[str, Check]] = {
+    "endpoint": _endpoints,
+    "topic": _topic,
+    "commitTopic": _topic,
+    "minSubscribers": _integer(0),
+    "timeoutMs": _integer(10),
+    "writeId": _not_empty,
+    "writeBatch": _integer(0, 2**63 - 1),
+    "replayBytes": _integer(2**20, 2**40),
+}

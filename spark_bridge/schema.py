@@ -20,12 +20,12 @@ COLUMNS: Final = {
     "value": ("binary", pa.binary()),
     "topic": ("string", pa.string()),
     "publisher": ("string", pa.string()),
-    "session": ("long", pa.int64()),
-    "offset": ("long", pa.int64()),
+    "session": ("bigint", pa.int64()),
+    "offset": ("bigint", pa.int64()),
     "timestamp": ("timestamp", _TIMESTAMP),
     "headers": ("map<string,string>", _HEADERS),
 }
-"""By name: Spark's type and Arrow's."""
+"""By name: Spark's type, as `simpleString()` writes it, and Arrow's."""
 ROWS_MAX: Final = 32_768
 """Spark takes batches of 10,000 to 100,000 rows best."""
 BYTES_MAX: Final = 16 * 2**20
@@ -39,11 +39,6 @@ _to_json: Final = msgspec.json.Encoder().encode
 def spark_schema(names: Sequence[str]) -> str:
     """Return these columns as Spark's DDL."""
     return ", ".join(f"{name} {COLUMNS[name][0]}" for name in names)
-
-
-def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """Return these columns as Arrow's schema."""
-    return pa.schema([(name, COLUMNS[name][1]) for name in names])
 
 
 class Gathered:
@@ -130,7 +125,7 @@ class RawLayout:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        self.schema = arrow_schema(names)
+        self.schema = pa.schema([(name, COLUMNS[name][1]) for name in names])
 
     def to_arrow(self, gathered: Gathered) -> pa.RecordBatch:
         """Return the messages as a record batch of `schema`."""
@@ -185,6 +180,14 @@ def signed(session: int) -> int:
 def as_bytes(value: Any) -> bytes | str | None:
     """Return what the column `value` has: bytes and str as they are, anything else packed."""
     return value if value is None or isinstance(value, bytes | str) else _pack(value)
+
+
+def text_of(value: bytes) -> str:
+    """Return bytes as text; those that are not UTF-8 as base64."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return b64encode(value).decode()
 
 
 def _size(batch: p2pmsg.MessageBatch) -> int:
@@ -262,10 +265,7 @@ def _header_text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return b64encode(value).decode()
+        return text_of(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     try:

@@ -1,11 +1,14 @@
-"""Which streams a query wants, and where it wants to begin. Pure."""
+"""Which streams a query wants, and where it starts and ends in them. Pure."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import p2pmsg
 from spark_bridge.options import EARLIEST, EVERYBODY, LATEST, SourceOptions, Wanted
+
+Start = Callable[[str, str, p2pmsg.Heads], int]
+"""Where a stream starts, or ends: of endpoint, topic and heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +43,30 @@ class Selection:
         assigned = self.assign.items()
         return [topic for topic, who in assigned if named_by(who, endpoint, heads) is not None]
 
+    def positions(self, endpoint: str, heads: p2pmsg.Heads, start: Start) -> dict[str, int]:
+        """Return where each topic that is wanted of one publisher starts."""
+        return {topic: start(endpoint, topic, heads) for topic in self.topics_of(endpoint, heads)}
 
-def place(wanted: Wanted, topic: str, endpoint: str, heads: p2pmsg.Heads) -> int | None:
+
+def offset_for(wanted: Wanted, topic: str, endpoint: str, heads: p2pmsg.Heads) -> int | None:
     """Return the offset that JSON offsets have for a stream; None where they have none."""
-    places = wanted.get(topic)
-    if places is None:
+    offsets = wanted.get(topic)
+    if offsets is None:
         return None
-    who = named_by([*places], endpoint, heads)
+    who = named_by([*offsets], endpoint, heads)
     if who is not None:
-        return places[who]
-    return places.get(EVERYBODY)
+        return offsets[who]
+    return offsets.get(EVERYBODY)
 
 
-def resolve(place: int | str, stream: p2pmsg.StreamHead | None) -> int:
+def resolve(offset: int | str, stream: p2pmsg.StreamHead | None) -> int:
     """Return the sequence for an offset: itself, -2 or `earliest`, -1 or `latest`."""
-    if place in (EARLIEST, "earliest"):
+    if offset in (EARLIEST, "earliest"):
         return 0 if stream is None else stream.earliest
-    if place in (LATEST, "latest"):
+    if offset in (LATEST, "latest"):
         return 0 if stream is None else stream.next
-    assert isinstance(place, int)
-    return place
+    assert isinstance(offset, int)
+    return offset
 
 
 def named_by(who: Iterable[str], endpoint: str, heads: p2pmsg.Heads) -> str | None:
@@ -69,3 +76,13 @@ def named_by(who: Iterable[str], endpoint: str, heads: p2pmsg.Heads) -> str | No
         if name in names:
             return name
     return None
+
+
+def at_offsets(wanted: str | Wanted | None, default: str) -> Start:
+    """Return where streams start or end by offsets; by `default` where there are none."""
+
+    def start(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
+        found = offset_for(wanted, topic, endpoint, heads) if isinstance(wanted, dict) else wanted
+        return resolve(default if found is None else found, heads.streams.get(topic))
+
+    return start

@@ -1,8 +1,8 @@
-"""Where sessions are to be had: what is known of each endpoint, and who is asked for what. Pure.
+"""Which endpoint has which session: what is known of each, and which one is asked. Pure.
 
 A publisher's endpoint has one session, a relay's all that the relay serves. A session may be at
 several endpoints; it is read once, at its *home*, where it was read before. Its messages are
-fetched from whoever is there and keeps them.
+fetched from an endpoint that is reachable and keeps them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,13 +16,13 @@ NO_TOPICS: Final[frozenset[str]] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
-    """What is known of one endpoint: who is there, and where ended sessions stood last."""
+    """What is known of one endpoint: its sessions, and the last heads of those that ended."""
 
     sessions: Mapping[int, p2pmsg.Heads] = field(default_factory=dict)
-    """Nothing: nobody has answered yet, or it is a relay that has none."""
+    """Empty: it has not answered yet, or it is a relay that has none."""
     former: tuple[p2pmsg.Heads, ...] = ()
     born: Mapping[int, frozenset[str]] = field(default_factory=dict)
-    """By session, topics that came up while it was being watched: nothing of them is old."""
+    """By session, topics that began while it was watched: they are read from 0."""
     reachable: bool = True
     is_relay: bool = False
 
@@ -34,7 +34,7 @@ class PeerView:
         return found
 
     def has_ended(self, session: int) -> bool:
-        """Whether others are here now."""
+        """Whether other sessions are here now."""
         return bool(self.sessions) and session not in self.sessions
 
 
@@ -56,41 +56,41 @@ class SessionDirectory:
         for endpoint in sorted(views):
             view = views[endpoint]
             for session, heads in view.sessions.items():
-                place = SessionLocation(endpoint, heads, view.reachable)
-                self._by_session.setdefault(session, []).append(place)
+                location = SessionLocation(endpoint, heads, view.reachable)
+                self._by_session.setdefault(session, []).append(location)
 
     def where(
         self, home: str, session: int, topic: str | None = None, start: int = 0
     ) -> SessionLocation | None:
-        """Return the best place that has a session, where one is known.
+        """Return the best location that has a session, where one is known.
 
         One that is reachable goes before one that is not, then one that keeps the messages of
         `topic` from `start` on, then home.
         """
-        places = self._by_session.get(session)
-        if places is None:
+        locations = self._by_session.get(session)
+        if locations is None:
             return None
-        if len(places) == 1:
-            return places[0]
+        if len(locations) == 1:
+            return locations[0]
         return min(
-            places,
-            key=lambda place: (
-                not place.is_sure,
-                topic is not None and _earliest(place.heads, topic) > start,
-                place.endpoint != home,
+            locations,
+            key=lambda location: (
+                not location.is_sure,
+                topic is not None and _earliest(location.heads, topic) > start,
+                location.endpoint != home,
             ),
         )
 
     def find(
         self, home: str, session: int, topic: str | None = None, start: int = 0
     ) -> SessionLocation | None:
-        """Return where to fetch a session's messages from; None where it has ended.
+        """Return where to fetch a session's messages; None where it has ended.
 
-        Beyond `where`: a peer of which nothing is known may come back with the session.
+        More than `where`: a peer of which nothing is known may come back with the session.
         """
-        place = self.where(home, session, topic, start)
-        if place is not None:
-            return place
+        location = self.where(home, session, topic, start)
+        if location is not None:
+            return location
         view = self.views.get(home, PeerView())
         if view.has_ended(session):
             return None
@@ -106,12 +106,10 @@ class SessionDirectory:
 
         """
         at = dict(read_at or {})
-        for session, places in self._by_session.items():
+        for session, locations in self._by_session.items():
             if session not in at:
-                views = self.views
-                at[session] = min(
-                    places, key=lambda place: (views[place.endpoint].is_relay, place.endpoint)
-                ).endpoint
+                endpoints = (location.endpoint for location in locations)
+                at[session] = min(endpoints, key=lambda each: (self.views[each].is_relay, each))
         for endpoint in sorted(self.views):
             for session, heads in self.views[endpoint].sessions.items():
                 if at[session] == endpoint:

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 
 import p2pmsg
 from spark_bridge.errors import OptionError, SinkError
-from spark_bridge.sink_options import SinkOptions
+from spark_bridge.options import SinkOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ _BIND_PAUSE_SECONDS: Final = 0.02
 
 @dataclass
 class PartitionWritten(WriterCommitMessage):  # type: ignore[misc]
-    """What a task tells the driver."""
+    """What a task reports to the driver."""
 
     partition: int
     rows: int
@@ -202,18 +202,18 @@ def _publish(
 def _by_topic(
     topics: pa.Array | None, count: int, default: str | None
 ) -> "Iterator[tuple[str, pa.Array | None]]":
-    """Yield each topic and the places of its rows, in order; None for all rows."""
+    """Yield each topic and the indices of its rows, in order; None for all rows."""
     if topics is None:
         assert default is not None
         yield default, None
         return
-    places: dict[str, list[int]] = {}
+    indices: dict[str, list[int]] = {}
     for at, topic in enumerate(topics.to_pylist()):
         name = default if topic is None else topic
         if name is None:
             raise SinkError("a row has no topic, and the option 'topic' is not set")
-        places.setdefault(name, []).append(at)
-    for name, rows in places.items():
+        indices.setdefault(name, []).append(at)
+    for name, rows in indices.items():
         yield name, None if len(rows) == count else pa.array(rows, pa.int64())
 
 

@@ -22,24 +22,26 @@ try:
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError as error:  # before what else is needed, so that it is this that is said
+except ImportError as error:  # before the other imports, so that this error is raised
     raise too_old(error) from error
 
 from spark_bridge.batch import FixedEnds, P2pmsgBatchReader, fix_ends
 from spark_bridge.checks import Checks
 from spark_bridge.errors import DataLossError
-from spark_bridge.heads import PeersWatch
-from spark_bridge.limits import limit as limited
+from spark_bridge.heads import PeersWatch, start_of
 from spark_bridge.offsets import Range
-from spark_bridge.options import SourceOptions, check_use, parse_options
-from spark_bridge.partitions import TASK_ROWS_MIN, RangesPartition
+from spark_bridge.options import (
+    SourceOptions,
+    check_use,
+    is_sink,
+    parse_options,
+    parse_sink_options,
+)
 from spark_bridge.schema import Layout, spark_schema
 from spark_bridge.selection import Selection
 from spark_bridge.session_directory import SessionDirectory
 from spark_bridge.sink import P2pmsgBatchWriter, P2pmsgStreamWriter
-from spark_bridge.sink_options import is_sink, parse_sink_options
-from spark_bridge.starting import start_of
-from spark_bridge.tasks import read_ranges
+from spark_bridge.tasks import RangesPartition, partitions_of, read_ranges
 from spark_bridge.typed import layout_of, raw_names
 
 if TYPE_CHECKING:
@@ -51,8 +53,8 @@ _log: Final = logging.getLogger("spark_bridge")
 class P2pmsgSource(DataSource):  # type: ignore[misc]
     """`spark.readStream.format("p2pmsg")`, `spark.read…`, `writeStream…` and `write…`.
 
-    Spark makes it once a frame and pickles it from then on, so what is looked up here stands: the
-    ends of a batch do not move from one action to the next.
+    Spark makes it once a frame and pickles it from then on, so what is looked up here does not
+    change: the ends of a batch are the same for each action.
     """
 
     def __init__(self, options: Any) -> None:
@@ -125,7 +127,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def initialOffset(self) -> dict[str, Any]:
         """Return where the query starts: always the same answer, though the streams move on."""
         if self._first is None:
-            directory = self._checks.wait_for_named(self._places)
+            directory = self._checks.wait_for_named(self._directory)
             start = offsets.first(directory, self._selection, start_of(self._options, "latest"))
             self._first = offsets.to_json(start, self._pin)
         return self._first
@@ -136,12 +138,12 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return how far the next batch reads; never behind `start`.
+        """Return how far the next batch reads; never less far than `start`.
 
         The end of a query's first batch has its start with it, for Spark's log: Spark asks for the
         start again after a restart, when it would be another one.
         """
-        directory = self._frozen or self._places()
+        directory = self._frozen or self._directory()
         known = self._nothing_new
         if known is not None and known[0] is directory and known[1] == start:
             return start
@@ -151,7 +153,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         after = offsets.advance(before, directory, self._selection)
         if isinstance(limit, ReadMaxRows):
             # What is gone does not count, or a query that was overtaken would never catch up.
-            after = limited(offsets.kept(before, directory), after, limit.max_rows)
+            after = offsets.limit(offsets.kept(before, directory), after, limit.max_rows)
         if is_first:
             return offsets.to_json(after, start=before)
         if after == before:
@@ -161,7 +163,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the peers' heads, for the query's progress reports."""
-        directory = self._places()
+        directory = self._directory()
         report = offsets.to_json(offsets.first(directory, self._selection, offsets.latest))
         report["away"] = directory.away()
         report["skipped"] = self._skipped
@@ -169,22 +171,16 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read up to what is there now, and then end."""
-        self._frozen = directory = self._places()
+        self._frozen = directory = self._directory()
         self._checks.away(directory, is_bounded=True)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what the tasks read."""
         begin = offsets.start_of_batch(start, end)
         assert begin is not None
-        self._checks.begin(begin, self._places(), is_new=False)
+        self._checks.begin(begin, self._directory(), is_new=False)
         wanted = offsets.ranges(begin, offsets.from_json(end))
-        if not wanted:
-            return []
-        options = self._options
-        packed = offsets.pack(
-            self._locate(wanted), options.maxPartitions, TASK_ROWS_MIN, options.minPartitions
-        )
-        return [RangesPartition(tuple(ranges)) for ranges in packed]
+        return partitions_of(self._locate(wanted), self._options) if wanted else []
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Fetch the partition's ranges from the peers."""
@@ -195,12 +191,12 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         """Nothing: peers keep messages by their own bounds."""
 
     def stop(self) -> None:
-        """Close the connections. Spark ends this process by a signal as a rule, which does, too."""
+        """Close the connections. Usually Spark ends this process by a signal, which closes them."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
 
-    def _places(self) -> SessionDirectory:
+    def _directory(self) -> SessionDirectory:
         """Return what is known of the peers; the same object as before, if nothing has changed."""
         with self._lock:
             if self._watch is None:
@@ -211,16 +207,16 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             return self._known
 
     def _locate(self, wanted: list[Range]) -> list[Range]:
-        """Return `wanted` with where to ask; what is known to be gone is lost here already."""
-        directory, located = self._places(), []
+        """Return `wanted` with where to ask; what is known to be gone is reported lost here."""
+        directory, located = self._directory(), []
         for each in wanted:
-            place = directory.find(each.endpoint, each.session, each.topic, each.start)
-            if place is None:
+            location = directory.find(each.endpoint, each.session, each.topic, each.start)
+            if location is None:
                 former = directory.views[each.endpoint].of_session(each.session)
                 self._lose(offsets.named(each, former), "publisher_gone")
                 continue
-            each = offsets.located(each, place)
-            kept = each.kept(place.heads.streams.get(each.topic) if place.is_sure else None)
+            each = offsets.located(each, location)
+            kept = each.kept(location.heads.streams.get(each.topic) if location.is_sure else None)
             if kept.start > each.start:
                 self._lose(each.until(kept.start), "evicted")
             if kept.count:

@@ -1,29 +1,34 @@
-"""What a task does: ranges in, record batches out."""
+"""What the tasks do: each gets ranges, and yields record batches."""
 
+import atexit
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 
 import p2pmsg
-from spark_bridge.connections import connections
 from spark_bridge.errors import DataLossError, PeerUnavailableError
 from spark_bridge.logs import is_logged, read_logs
-from spark_bridge.offsets import Range
+from spark_bridge.offsets import Range, pack
 from spark_bridge.options import SourceOptions
 from spark_bridge.schema import BatchBuilder, Layout
 
+_TASK_ROWS_MIN: Final = 50_000
+"""Fewer rows than this are not worth a second task: one reads them in some 40 ms."""
+_CONNECTIONS_MAX: Final = 512
+"""For a further connection, the one that was not used for the longest time is closed."""
 _AHEAD_MAX: Final = 16_384
-"""So many messages are asked for ahead of those that are being read, so that small ranges wait for
-their peers together; of each range at most `_AHEAD_EACH`, the first request of a fetch."""
+"""How many messages are requested before they are read, so that small ranges wait for their peers
+at the same time; of each range at most `_AHEAD_EACH`, the first request of a fetch."""
 _AHEAD_EACH: Final = 1024
 _FETCHES_MAX: Final = 256
 _PASSING: Final = (p2pmsg.LossReason.TIMEOUT, p2pmsg.LossReason.BUDGET)
-"""Reasons that say nothing about tomorrow."""
+"""Reasons that may be gone at the next attempt."""
 _AFTER_SILENCE: Final = {
     "query": "the query reads the range again when it is started again",
     "batch": "read the batch again when the peer is back",
@@ -31,6 +36,69 @@ _AFTER_SILENCE: Final = {
 _log: Final = logging.getLogger("spark_bridge")
 
 Fetch = Iterator[p2pmsg.MessageBatch | p2pmsg.LossReport]
+
+
+class RangesPartition(InputPartition):  # type: ignore[misc]
+    """The ranges that one task reads."""
+
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        super().__init__(tuple(ranges))
+        self.ranges = tuple(ranges)
+
+
+def partitions_of(ranges: list[Range], options: SourceOptions) -> list[RangesPartition]:
+    """Spread ranges over tasks."""
+    packed = pack(ranges, options.maxPartitions, _TASK_ROWS_MIN, options.minPartitions)
+    return [RangesPartition(each) for each in packed]
+
+
+class Connections:
+    """Range readers by endpoint and session. Spark's workers run one task at a time.
+
+    A worker process keeps them from task to task: connecting takes longer than a fetch.
+    """
+
+    def __init__(self, connections_max: int = _CONNECTIONS_MAX) -> None:
+        self._max = connections_max
+        self._readers: OrderedDict[tuple[str, int], p2pmsg.RangeReader] = OrderedDict()
+
+    def take(self, wanted: Range, timeout: float) -> p2pmsg.RangeReader:
+        """Return a reader for the place where `wanted` is."""
+        key = (wanted.endpoint, wanted.session)
+        reader = self._readers.get(key)
+        if reader is None:
+            while len(self._readers) >= self._max:
+                self._readers.popitem(last=False)[1].close()
+            reader = self._readers[key] = _connect(wanted, timeout)
+        self._readers.move_to_end(key)
+        return reader
+
+    def drop(self, wanted: Range) -> None:
+        """Close the reader for the place where `wanted` is: something is wrong with it."""
+        reader = self._readers.pop((wanted.endpoint, wanted.session), None)
+        if reader is not None:
+            reader.close()
+
+    def close(self) -> None:
+        """Close all."""
+        while self._readers:
+            self._readers.popitem()[1].close()
+
+
+def _connect(wanted: Range, timeout: float) -> p2pmsg.RangeReader:
+    if not wanted.recovery_endpoint:  # the driver could not reach the peer; it may be back
+        return p2pmsg.RangeReader(wanted.endpoint, timeout=timeout)
+    return p2pmsg.RangeReader(
+        wanted.endpoint,
+        timeout=timeout,
+        recovery_endpoint=wanted.recovery_endpoint,
+        session=wanted.session,
+        publisher=wanted.publisher,
+    )
+
+
+connections: Final = Connections()
+atexit.register(connections.close)
 
 
 def read_ranges(
@@ -42,7 +110,7 @@ def read_ranges(
         ranges: of peers and of logs.
         options: of the source.
         layout: of the record batches.
-        by: `query` (default) or `batch`: who reads, for what is said of failures.
+        by: `query` (default) or `batch`: what reads, for the texts of failures.
 
     Raises:
         DataLossError: a range is gone, and `failOnDataLoss` is true.
@@ -65,7 +133,7 @@ def read_ranges(
 
 
 class _Task:
-    """Reads ranges one behind the other, while the next ones are asked for already."""
+    """Reads ranges one after the other; the next ones are requested in the meantime."""
 
     def __init__(
         self, ranges: Sequence[Range], options: SourceOptions, value_type: Any, by: str
@@ -74,28 +142,28 @@ class _Task:
         self._by = by
         self._value_type = value_type
         self._waiting = deque(ranges)
-        self._under_way: deque[tuple[Range, Fetch | None]] = deque()
+        self._fetches: deque[tuple[Range, Fetch | None]] = deque()
         self._ahead = 0
 
     def __iter__(self) -> Iterator[p2pmsg.MessageBatch]:
         try:
-            while self._waiting or self._under_way:
+            while self._waiting or self._fetches:
                 while self._waiting and self._has_room():
                     wanted = self._waiting.popleft()
                     self._ahead += min(wanted.count, _AHEAD_EACH)
-                    self._under_way.append((wanted, self._begin(wanted)))
-                wanted, fetch = self._under_way.popleft()
+                    self._fetches.append((wanted, self._begin(wanted)))
+                wanted, fetch = self._fetches.popleft()
                 self._ahead -= min(wanted.count, _AHEAD_EACH)
                 yield from self._read(wanted, fetch)
         finally:
-            # What was asked for and is not read (the task failed, or was cancelled) comes all the
-            # same, and is not to meet the next task's fetches.
-            for wanted, _ in self._under_way:
+            # What was requested and is not read (the task failed, or was cancelled) still arrives,
+            # and must not mix with the next task's fetches.
+            for wanted, _ in self._fetches:
                 connections.drop(wanted)
 
     def _has_room(self) -> bool:
-        # Never more than there may be connections, or the oldest would be closed under way.
-        return self._ahead < _AHEAD_MAX and len(self._under_way) < _FETCHES_MAX
+        # Never more than there may be connections, or the oldest would be closed while it is used.
+        return self._ahead < _AHEAD_MAX and len(self._fetches) < _FETCHES_MAX
 
     def _begin(self, wanted: Range) -> Fetch:
         reader = connections.take(wanted, self._options.fetchTimeoutMs / 1000)
@@ -109,7 +177,7 @@ class _Task:
         )
 
     def _read(self, wanted: Range, fetch: Fetch | None) -> Iterator[p2pmsg.MessageBatch]:
-        """Yield a range's messages; where a fetch runs out of time, begin its rest anew."""
+        """Yield a range's messages; where a fetch runs out of time, request the rest again."""
         options, attempt = self._options, 1
         try:
             while True:
@@ -140,12 +208,12 @@ class _Task:
             raise
 
     def _drop(self, wanted: Range) -> None:
-        """Close a connection; the other fetches that it had are begun anew in their turn."""
+        """Close a connection; its other fetches begin again when it is their turn."""
         connections.drop(wanted)
-        place = (wanted.endpoint, wanted.session)
-        self._under_way = deque(
-            (each, None if (each.endpoint, each.session) == place else fetch)
-            for each, fetch in self._under_way
+        key = (wanted.endpoint, wanted.session)
+        self._fetches = deque(
+            (each, None if (each.endpoint, each.session) == key else fetch)
+            for each, fetch in self._fetches
         )
 
 

@@ -9,7 +9,6 @@ A value that does not fit the schema fails the task by name, unless there is a c
 then its fields are null, and the value is there.
 """
 
-import base64
 import datetime
 import decimal
 import math
@@ -27,7 +26,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_bridge.errors import OptionError, ValueMismatchError
 from spark_bridge.options import SourceOptions
-from spark_bridge.schema import COLUMNS, Gathered, Layout, RawLayout, as_bytes, column_of
+from spark_bridge.schema import COLUMNS, Gathered, Layout, RawLayout, as_bytes, column_of, text_of
 
 CORRUPT: Final = "_corrupt"
 _SCALARS: Final[dict[type, Any]] = {
@@ -44,17 +43,6 @@ _SCALARS: Final[dict[type, Any]] = {
     types.TimestampType: datetime.datetime,
     types.TimestampNTZType: datetime.datetime,
     types.DecimalType: decimal.Decimal,
-}
-
-_COLUMN_TYPES: Final[dict[str, types.DataType]] = {
-    "key": types.StringType(),
-    "value": types.BinaryType(),
-    "topic": types.StringType(),
-    "publisher": types.StringType(),
-    "session": types.LongType(),
-    "offset": types.LongType(),
-    "timestamp": types.TimestampType(),
-    "headers": types.MapType(types.StringType(), types.StringType()),
 }
 
 
@@ -294,7 +282,7 @@ def _builtin(value: Any, kind: pa.DataType) -> Any:
 def _corrupt(values: list[Any], wrong: set[int], kind: pa.DataType) -> pa.Array:
     kept = [as_bytes(_original(values[at])) if at in wrong else None for at in range(len(values))]
     if pa.types.is_string(kind):
-        kept = [_text(each) for each in kept]
+        kept = [text_of(each) if isinstance(each, bytes) else each for each in kept]
     return pa.array(kept, kind)
 
 
@@ -302,22 +290,7 @@ def _original(value: Any) -> Any:
     return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
 
 
-def _text(value: bytes | str | None) -> str | None:
-    if not isinstance(value, bytes):
-        return value
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(value).decode()
-
-
 def _check_type(field: types.StructField, name: str) -> None:
-    wanted = _COLUMN_TYPES[name]
-    if field.dataType.simpleString() != wanted.simpleString():
-        raise OptionError(
-            "schema",
-            f"must have {field.name} as {wanted.simpleString()}, not "
-            f"{field.dataType.simpleString()}",
-        )
-
-
+    wanted, found = COLUMNS[name][0], field.dataType.simpleString()
+    if found != wanted:
+        raise OptionError("schema", f"must have {field.name} as {wanted}, not {found}")

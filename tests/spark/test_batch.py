@@ -168,9 +168,7 @@ def test_rows_that_nobody_would_get_are_not_written(spark):
 
 
 @pytest.mark.rounds(2, 4)
-def test_a_stream_is_written_once_though_its_batches_come_again(
-    spark, publisher, tmp_path, rounds
-):
+def test_a_stream_is_written_once_though_its_batches_come_again(spark, publisher, tmp_path, rounds):
     """Source to sink; the query is set back by one batch after each of its runs."""
     places = [lasting_place() for _ in range(2)]
     total = 0
@@ -212,4 +210,3 @@ def test_a_stream_goes_through_a_plain_subscriber_as_well(spark, publisher, tmp_
         query.stop()
 
     assert found == [{"at": number} for number in range(10)]
-

@@ -102,7 +102,8 @@ ENDS = [
     ({"endingOffsets": '{"t": {"ENDPOINT": 11}}'}, "endingOffsets", "whose head is 10"),
     (
         {"startingOffsets": '{"t": 7}', "endingOffsets": '{"t": {"feed": 4}}'},
-        "endingOffsets", "4 for topic 't' of 'feed'.*startingOffsets has 7",
+        "endingOffsets",
+        "4 for topic 't' of 'feed'.*startingOffsets has 7",
     ),
 ]
 
@@ -214,7 +215,7 @@ def test_a_name_may_be_of_a_peer_that_is_away(feed, warnings):
     assert f"it may be one of {away}, who give no answer" in warnings.text
     warnings.clear()
     assert plan({**options, "failOnPeerAway": "false"}) == [("t", 0, 10)]
-    assert "It may be one of those who did not answer" in warnings.text
+    assert "It may be one of those that did not answer" in warnings.text
 
 
 def test_at_a_relay_whom_the_options_name_is_waited_for():

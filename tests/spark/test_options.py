@@ -3,14 +3,12 @@
 import pytest
 
 import p2pmsg
-from spark_bridge import offsets, starting
+from spark_bridge import heads as asking
+from spark_bridge import offsets
 from spark_bridge.errors import OptionError, PeerUnavailableError
-from spark_bridge.limits import limit
-from spark_bridge.options import check_use, parse_options
+from spark_bridge.options import check_use, is_sink, parse_options, parse_sink_options
 from spark_bridge.selection import Selection
 from spark_bridge.session_directory import SessionDirectory
-from spark_bridge.sink_options import is_sink, parse_sink_options
-from spark_bridge.starting import start_of
 from tests.spark.test_offsets import A, B, heads, view
 
 GOOD = {"peers": A, "subscribe": "t"}
@@ -181,7 +179,7 @@ def test_a_selection(selection, topics):
 )
 def test_where_a_stream_starts(starting, expected):
     options = parse_options(GOOD if starting is None else {**GOOD, "startingOffsets": starting})
-    start = start_of(options, "latest")
+    start = asking.start_of(options, "latest")
     first = offsets.first(SessionDirectory({A: view(1, t=(4, 9))}), Selection(("t",)), start)
 
     assert first == {A: {1: {"t": expected}}}
@@ -201,7 +199,7 @@ def test_a_limit_is_kept_and_nobody_starves(counts, rows_max, taken):
     before = {A: {1: {f"t{at}": 7 for at in range(len(counts))}}}
     after = {A: {1: {f"t{at}": 7 + count for at, count in enumerate(counts)}}}
 
-    found = [stop - 7 for stop in limit(before, after, rows_max)[A][1].values()]
+    found = [stop - 7 for stop in offsets.limit(before, after, rows_max)[A][1].values()]
 
     assert sum(found) == min(rows_max, sum(counts))
     assert all(one <= count for one, count in zip(found, counts, strict=True))
@@ -213,10 +211,10 @@ def test_a_limit_below_the_number_of_streams_serves_all_in_turn():
     position = {A: {1: {f"t{at}": 0 for at in range(20)}}}
     end = {A: {1: {f"t{at}": 3 for at in range(20)}}}
     for _ in range(12):
-        position = limit(position, end, 5)
+        position = offsets.limit(position, end, 5)
 
     assert position == end
-    assert limit({}, end, 1) == end  # what is pinned only is no message
+    assert offsets.limit({}, end, 1) == end  # what is pinned only is no message
 
 
 def test_heads_with_a_time(monkeypatch):
@@ -224,8 +222,8 @@ def test_heads_with_a_time(monkeypatch):
         publisher="p1", session=1, recovery_endpoint="tcp://a:2",
         streams={"t": p2pmsg.StreamHead(4, 9, 6)},
     )  # fmt: skip
-    monkeypatch.setattr(starting, "ask_once", lambda peers, timeout, time_ns: {A: (asked,)})
-    start = starting.start_of(parse_options({**GOOD, "startingTimestamp": "5"}), "latest")
+    monkeypatch.setattr(asking, "ask_once", lambda peers, timeout, time_ns: {A: (asked,)})
+    start = asking.start_of(parse_options({**GOOD, "startingTimestamp": "5"}), "latest")
 
     assert start(A, "t", heads(1, t=(4, 9))) == 6
     assert start(A, "t", heads(2, t=(4, 9))) == 4  # another one has come meanwhile
@@ -234,8 +232,8 @@ def test_heads_with_a_time(monkeypatch):
 
 def test_a_peer_that_goes_before_it_has_said_what_it_had_at_a_time_is_told(monkeypatch):
     """As an end it would be its earliest, and nothing of it would be read."""
-    monkeypatch.setattr(starting, "ask_once", lambda peers, timeout, time_ns: {})
+    monkeypatch.setattr(asking, "ask_once", lambda peers, timeout, time_ns: {})
     options = parse_options({**GOOD, "startingTimestamp": "5", "endingTimestamp": "9"})
-    for place in (starting.start_of(options, "latest"), starting.end_of(options)):
+    for bound in (asking.start_of(options, "latest"), asking.end_of(options)):
         with pytest.raises(PeerUnavailableError, match=r"startingTimestamp.*answers"):
-            place(A, "t", heads(1, t=(4, 9)))
+            bound(A, "t", heads(1, t=(4, 9)))

@@ -10,12 +10,11 @@ pytest.importorskip("pyarrow")
 
 import p2pmsg
 from p2pmsg.testing import TcpProxy
-from spark_bridge.connections import Connections, connections
 from spark_bridge.errors import DataLossError, PeerUnavailableError
 from spark_bridge.offsets import Range
 from spark_bridge.options import parse_options
 from spark_bridge.schema import RawLayout
-from spark_bridge.tasks import read_ranges
+from spark_bridge.tasks import Connections, connections, read_ranges
 from tests.integration.hostile import data_body, frame, malformed, unreadable_bodies
 from tests.spark.streams import sealed
 
