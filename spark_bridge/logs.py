@@ -100,13 +100,13 @@ def _read(
         frames = log.frames(wanted.session, wanted.topic, at, wanted.stop, _READ_BYTES)
         for kept in frames:
             if kept.start > at:
-                _lose(wanted, at, min(kept.start, wanted.stop), options)
+                report_loss(_lost(wanted, at, min(kept.start, wanted.stop)), options, "batch")
             start, stop = max(at, kept.start), min(kept.stop, wanted.stop)
             batch = p2pmsg.decode_frame(kept.frame, value_type=value_type, fixed=value_type is None)
             yield batch.part(start - kept.start, stop - kept.start)
             at = stop
         if not frames:
-            _lose(wanted, at, wanted.stop, options)
+            report_loss(_lost(wanted, at, wanted.stop), options, "batch")
             return
 
 
@@ -114,14 +114,18 @@ def _heads(session: int, streams: dict[str, p2pmsg.StreamHead]) -> p2pmsg.Heads:
     return p2pmsg.Heads(publisher="", session=session, recovery_endpoint="", streams=streams)
 
 
-def _lose(wanted: Range, start: int, stop: int, options: SourceOptions) -> None:
-    lost = (
+def report_loss(lost: str, options: SourceOptions, by: str) -> None:
+    """Raise `DataLossError` for what is lost, or log it, as `failOnDataLoss` says."""
+    if options.failOnDataLoss:
+        raise DataLossError(lost, by)
+    _log.warning("%s; skipped", lost)
+
+
+def _lost(wanted: Range, start: int, stop: int) -> str:
+    return (
         f"lost {stop - start} messages [{start}, {stop}) of topic {wanted.topic!r} (session "
         f"{wanted.session:016x}): the log in {wanted.endpoint} has not got them"
     )
-    if options.failOnDataLoss:
-        raise DataLossError(lost, "batch")
-    _log.warning("%s; skipped", lost)
 
 
 def _keep_longest(ranges: dict[tuple[int, str], Range], wanted: Range) -> None:

@@ -8,14 +8,20 @@ holds the connections for heads. Other copies of the reader are pickled to the e
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from spark_bridge import offsets
+from spark_bridge import checks, offsets
 from spark_bridge.versions import too_old
 
 try:
-    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamReader,
+        InputPartition,
+    )
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
@@ -25,10 +31,9 @@ try:
 except ImportError as error:  # before the other imports, so that this error is raised
     raise too_old(error) from error
 
-from spark_bridge.batch import FixedEnds, P2pmsgBatchReader, fix_ends
-from spark_bridge.checks import Checks
-from spark_bridge.errors import DataLossError
-from spark_bridge.heads import PeersWatch, start_of
+from spark_bridge.errors import DataLossError, OptionError, PeerUnavailableError
+from spark_bridge.heads import PeersWatch, ask_once, end_of, start_of
+from spark_bridge.logs import log_ranges
 from spark_bridge.offsets import Range
 from spark_bridge.options import (
     SourceOptions,
@@ -39,7 +44,7 @@ from spark_bridge.options import (
 )
 from spark_bridge.schema import Layout, spark_schema
 from spark_bridge.selection import Selection
-from spark_bridge.session_directory import SessionDirectory
+from spark_bridge.session_directory import PeerView, SessionDirectory
 from spark_bridge.sink import P2pmsgBatchWriter, P2pmsgStreamWriter
 from spark_bridge.tasks import RangesPartition, partitions_of, read_ranges
 from spark_bridge.typed import layout_of, raw_names
@@ -47,58 +52,118 @@ from spark_bridge.typed import layout_of, raw_names
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_BATCH_WAIT_SECONDS: Final = 2.0
 _log: Final = logging.getLogger("spark_bridge")
 
 
-class P2pmsgSource(DataSource):  # type: ignore[misc]
-    """`spark.readStream.format("p2pmsg")`, `spark.read…`, `writeStream…` and `write…`.
+@dataclass(frozen=True)
+class FixedEnds:
+    """What a batch reads, whatever is published later.
 
-    Spark makes it once a frame and pickles it from then on, so what is looked up here does not
-    change: the ends of a batch are the same for each action.
+    Attributes:
+        ranges: with the places where to fetch them.
+        silent: peers that did not answer.
+        refusal: why the batch is refused, if it is. Reading raises it: Spark makes a source before
+            it says whether it reads a batch of it.
+        warnings: logged before it is read.
+
     """
 
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
-        self._ends: FixedEnds | None = None
-        if not is_sink(options):
-            self._ends = fix_ends(parse_options(options))
+    ranges: tuple[Range, ...]
+    silent: tuple[str, ...] = ()
+    refusal: OptionError | None = None
+    warnings: tuple[str, ...] = ()
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the format's name."""
-        return "p2pmsg"
 
-    def schema(self) -> str:
-        """Return the columns."""
-        options = parse_options(self.options)
-        return spark_schema(raw_names(options))
+def fix_ends(options: SourceOptions) -> FixedEnds:
+    """Ask the peers where their streams stand; a stream that is read does not use the answer."""
+    if options.path:
+        try:
+            ranges, found = log_ranges(options)
+        except OptionError as error:  # a stream has no `path` at all, and says so itself
+            return FixedEnds((), (), error)
+        return FixedEnds(tuple(ranges), (), *_objections(options, found, is_empty=not ranges))
+    heads = ask_once(options.peers, _BATCH_WAIT_SECONDS)
+    views = {
+        endpoint: PeerView({each.session: each for each in found})
+        for endpoint, found in heads.items()
+    }
+    directory, selection = SessionDirectory(views), Selection.of(options)
+    start = offsets.first(directory, selection, start_of(options, "earliest"))
+    end = offsets.first(directory, selection, end_of(options))
+    located = []
+    for wanted in offsets.ranges(start, end):
+        location = directory.find(wanted.endpoint, wanted.session, wanted.topic, wanted.start)
+        assert location is not None
+        located.append(offsets.located(wanted, location))
+    silent = tuple(peer for peer in options.peers if peer not in heads)
+    refusal, warnings = _objections(options, tuple(directory.homes()), silent, is_empty=not located)
+    return FixedEnds(tuple(located), silent, refusal, warnings)
 
-    def streamReader(self, schema: Any) -> "P2pmsgStreamReader":
-        """Return the reader of a stream."""
-        check_use(self.options, streaming=True)
-        options = parse_options(self.options)
-        return P2pmsgStreamReader(options, layout_of(schema, options))
 
-    def reader(self, schema: Any) -> P2pmsgBatchReader:
-        """Return the reader of a batch."""
-        check_use(self.options, streaming=False)
-        options = parse_options(self.options)
-        ends = self._ends or fix_ends(options)
-        return P2pmsgBatchReader(options, layout_of(schema, options), ends)
+def _objections(
+    options: SourceOptions, found: checks.Found, silent: tuple[str, ...] = (), *, is_empty: bool
+) -> tuple[OptionError | None, tuple[str, ...]]:
+    """Return why a batch is refused for what its options name, and what to warn of.
 
-    def streamWriter(self, schema: Any, overwrite: bool) -> P2pmsgStreamWriter:
-        """Return the sink of a stream, in append mode, or in complete mode (`overwrite`).
+    A topic that no peer has is refused, as Kafka's source does: no later batch will read it. With
+    `failOnDataLoss=false` that is a warning.
+    """
+    warnings = []
+    refusal = checks.unknown_publisher(options, found)
+    if refusal is not None and silent:
+        warnings.append(f"{refusal}. It may be one of those that did not answer")
+        refusal = None
+    refusal = (
+        refusal
+        or checks.beyond_head("startingOffsets", options, found)
+        or checks.beyond_head("endingOffsets", options, found)
+        or checks.end_before_start(options, found)
+    )
+    missing = checks.missing_topics(Selection.of(options), found)
+    if missing is not None and refusal is None:
+        if options.failOnDataLoss and options.subscribePattern is None:
+            option = "subscribe" if options.assign is None else "assign"
+            reason = f"cannot be read: {missing}. failOnDataLoss=false reads the others"
+            refusal = OptionError(option, reason)
+        else:
+            warnings.append(missing)
+    elif is_empty and refusal is None and (nothing := checks.empty_times(options, found)):
+        warnings.append(nothing)
+    return refusal, tuple(warnings)
 
-        Complete mode publishes the whole result in each batch. Update mode does not come here:
-        Spark refuses it for all Python sinks.
-        """
-        return P2pmsgStreamWriter(parse_sink_options(self.options), schema)
 
-    def writer(self, schema: Any, overwrite: bool) -> P2pmsgBatchWriter:
-        """Return the sink of a batch."""
-        return P2pmsgBatchWriter(
-            parse_sink_options(self.options), schema, uuid4().hex, overwrite=overwrite
-        )
+class P2pmsgBatchReader(DataSourceReader):  # type: ignore[misc]
+    """Reads the ranges that were fixed."""
+
+    def __init__(self, options: SourceOptions, layout: Layout, ends: FixedEnds) -> None:
+        self._options = options
+        self._layout = layout
+        self._ends = ends
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return what the tasks read."""
+        options, ends = self._options, self._ends
+        if ends.silent:
+            text = f"no heads from {', '.join(ends.silent)} within {_BATCH_WAIT_SECONDS:g} s"
+            name = "failOnDataLoss" if options.failOnPeerAway is None else "failOnPeerAway"
+            if getattr(options, name):
+                raise PeerUnavailableError(
+                    f"{text}. The batch fails because {name} is true; set it to false to read "
+                    "without these peers"
+                )
+            _log.warning("%s; read without them", text)
+        if ends.refusal is not None:
+            raise ends.refusal
+        for warning in ends.warnings:
+            _log.warning("%s", warning)
+        return partitions_of(list(ends.ranges), options)
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Fetch the partition's ranges from peers or logs."""
+        if not isinstance(partition, RangesPartition):  # Spark's own, where there are none
+            return iter(())
+        return read_ranges(partition.ranges, self._options, self._layout, by="batch")
 
 
 class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -111,7 +176,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._watch: PeersWatch | None = None
         self._pin = uuid4().hex[:16]
         self._first: dict[str, Any] | None = None
-        self._checks = Checks(options, self._selection)
+        self._checks = checks.Checks(options, self._selection)
         self._known = SessionDirectory({})
         self._frozen: SessionDirectory | None = None
         self._nothing_new: tuple[SessionDirectory, dict[str, Any]] | None = None
@@ -228,3 +293,54 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             raise DataLossError(f"lost {lost}: {reason}", "query")
         self._skipped += lost.count
         _log.warning("lost %s: %s; skipped, %d in all", lost, reason, self._skipped)
+
+
+class P2pmsgSource(DataSource):  # type: ignore[misc]
+    """`spark.readStream.format("p2pmsg")`, `spark.read…`, `writeStream…` and `write…`.
+
+    Spark makes it once a frame and pickles it from then on, so what is looked up here does not
+    change: the ends of a batch are the same for each action.
+    """
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._ends: FixedEnds | None = None
+        if not is_sink(options):
+            self._ends = fix_ends(parse_options(options))
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "p2pmsg"
+
+    def schema(self) -> str:
+        """Return the columns."""
+        options = parse_options(self.options)
+        return spark_schema(raw_names(options))
+
+    def streamReader(self, schema: Any) -> "P2pmsgStreamReader":
+        """Return the reader of a stream."""
+        check_use(self.options, streaming=True)
+        options = parse_options(self.options)
+        return P2pmsgStreamReader(options, layout_of(schema, options))
+
+    def reader(self, schema: Any) -> P2pmsgBatchReader:
+        """Return the reader of a batch."""
+        check_use(self.options, streaming=False)
+        options = parse_options(self.options)
+        ends = self._ends or fix_ends(options)
+        return P2pmsgBatchReader(options, layout_of(schema, options), ends)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> P2pmsgStreamWriter:
+        """Return the sink of a stream, in append mode, or in complete mode (`overwrite`).
+
+        Complete mode publishes the whole result in each batch. Update mode does not come here:
+        Spark refuses it for all Python sinks.
+        """
+        return P2pmsgStreamWriter(parse_sink_options(self.options), schema)
+
+    def writer(self, schema: Any, overwrite: bool) -> P2pmsgBatchWriter:
+        """Return the sink of a batch."""
+        return P2pmsgBatchWriter(
+            parse_sink_options(self.options), schema, uuid4().hex, overwrite=overwrite
+        )

@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 import p2pmsg
-from spark_bridge.errors import DataLossError, PeerUnavailableError
-from spark_bridge.logs import is_logged, read_logs
+from spark_bridge.errors import PeerUnavailableError
+from spark_bridge.logs import is_logged, read_logs, report_loss
 from spark_bridge.offsets import Range, pack
 from spark_bridge.options import SourceOptions
 from spark_bridge.schema import BatchBuilder, Layout
@@ -189,7 +189,7 @@ class _Task:
                         wanted = replace(wanted, start=item.start)
                         break
                     else:
-                        _lose(wanted, item, options, self._by)
+                        report_loss(f"{item}, at {wanted.endpoint}", options, self._by)
                         wanted = replace(wanted, start=item.stop)
                 else:
                     return
@@ -215,10 +215,3 @@ class _Task:
             (each, None if (each.endpoint, each.session) == key else fetch)
             for each, fetch in self._fetches
         )
-
-
-def _lose(wanted: Range, report: p2pmsg.LossReport, options: SourceOptions, by: str) -> None:
-    lost = f"{report}, at {wanted.endpoint}"
-    if options.failOnDataLoss:
-        raise DataLossError(lost, by)
-    _log.warning("%s; skipped", lost)

@@ -3,7 +3,6 @@
 import argparse
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from p2pmsg.cli.arguments import JSON, byte_count, count, rate, span
 from p2pmsg.cli.command import OneOf, command, option
@@ -113,60 +112,44 @@ def capacity(arguments: argparse.Namespace) -> int:
     )
     if arguments.overhead is not None:
         made = Footprint(
-            value_bytes=arguments.size,
-            msgpack_bytes=0,
-            share_bytes=arguments.overhead,
-            per_frame=0,
+            value_bytes=arguments.size, msgpack_bytes=0, share_bytes=arguments.overhead, per_frame=0
         )
     bytes_s = arguments.rate * made.total_bytes
     disk, window_s = arguments.disk, arguments.window
     if window_s is None:
-        window_s = disk / bytes_s if bytes_s else float("inf")
+        window_s = disk / bytes_s if bytes_s else math.inf
     else:
         disk = round(window_s * bytes_s)
     if arguments.json:
-        print(to_json(_summarize(arguments, made, bytes_s, disk, window_s)))
+        result = {
+            "rate_messages_s": arguments.rate,
+            "size_bytes": arguments.size,
+            "message_bytes": round(made.total_bytes, 3),
+            "msgpack_bytes": made.msgpack_bytes,
+            "share_bytes": round(made.share_bytes, 3),
+            "messages_a_frame": round(made.per_frame, 3) or None,
+            "bytes_s": round(bytes_s, 3),
+            "disk_bytes": disk,
+            "window_s": window_s,
+        }
+        print(to_json(result))
+        return 0
+    load = f"{rate_text(arguments.rate)} messages/s of {bytes_text(arguments.size)}"
+    if arguments.window is None:
+        print(f"{bytes_text(disk)} hold {span_text(window_s)} of {load}")
     else:
-        print(_render(arguments, made, bytes_s, disk, window_s))
+        print(f"{span_text(window_s)} of {load} need {bytes_text(disk)} ({disk:,} bytes)")
+    print(f"  a message takes {made.total_bytes:,.1f} bytes: {_parts(made)}")
+    print(f"  {bytes_text(bytes_s)} a second, {bytes_text(bytes_s * _SECONDS_A_DAY)} a day")
+    print("  window = disk / (rate x bytes a message)")
     return 0
 
 
-def _render(
-    arguments: argparse.Namespace, made: Footprint, bytes_s: float, disk: int, window_s: float
-) -> str:
-    load = f"{rate_text(arguments.rate)} messages/s of {bytes_text(arguments.size)}"
-    if arguments.window is None:
-        answer = f"{bytes_text(disk)} hold {span_text(window_s)} of {load}"
-    else:
-        answer = f"{span_text(window_s)} of {load} need {bytes_text(disk)} ({disk:,} bytes)"
-    parts = f"{made.value_bytes:,} value"
-    if made.per_frame:
-        count = "1 message" if made.per_frame == 1 else f"{made.per_frame:.3g} messages"
-        parts += f" + {made.msgpack_bytes} msgpack"
-        parts += f" + {made.share_bytes:.3g} share of frame and record, {count} a frame"
-    else:
-        parts += f" + {made.share_bytes:,} overhead"
-    return "\n".join(
-        (
-            answer,
-            f"  a message takes {made.total_bytes:,.1f} bytes: {parts}",
-            f"  {bytes_text(bytes_s)} a second, {bytes_text(bytes_s * _SECONDS_A_DAY)} a day",
-            "  window = disk / (rate x bytes a message)",
-        )
+def _parts(made: Footprint) -> str:
+    if not made.per_frame:
+        return f"{made.value_bytes:,} value + {made.share_bytes:,} overhead"
+    messages = "1 message" if made.per_frame == 1 else f"{made.per_frame:.3g} messages"
+    return (
+        f"{made.value_bytes:,} value + {made.msgpack_bytes} msgpack + {made.share_bytes:.3g} "
+        f"share of frame and record, {messages} a frame"
     )
-
-
-def _summarize(
-    arguments: argparse.Namespace, made: Footprint, bytes_s: float, disk: int, window_s: float
-) -> dict[str, Any]:
-    return {
-        "rate_messages_s": arguments.rate,
-        "size_bytes": arguments.size,
-        "message_bytes": round(made.total_bytes, 3),
-        "msgpack_bytes": made.msgpack_bytes,
-        "share_bytes": round(made.share_bytes, 3),
-        "messages_a_frame": round(made.per_frame, 3) or None,
-        "bytes_s": round(bytes_s, 3),
-        "disk_bytes": disk,
-        "window_s": window_s,
-    }

@@ -12,6 +12,9 @@ from p2pmsg.demo.run import LOSS, Progress, State
 
 _LINE_EVERY_S = 1.0
 _BARS_SHOWN_MAX = 20
+_TALLY_FIELDS = (
+    "delivered", "repaired", "lost", "outstanding", "duplicates", "kernel_drops", "balanced",
+)  # fmt: skip
 
 
 class Lines(Progress):
@@ -165,21 +168,13 @@ def _bar_row(bar: Bar) -> tuple[str, ...]:
 
 def summarize(state: State) -> dict[str, Any]:
     """Return what `--json` prints."""
+    tallies = [
+        {"name": name} | {field: getattr(tally, field) for field in _TALLY_FIELDS}
+        for name, tally in state.subscribers.items()
+    ]
     return {
         "published": state.published,
-        "subscribers": [
-            {
-                "name": name,
-                "delivered": tally.delivered,
-                "repaired": tally.repaired,
-                "lost": tally.lost,
-                "outstanding": tally.outstanding,
-                "duplicates": tally.duplicates,
-                "kernel_drops": tally.kernel_drops,
-                "balanced": tally.balanced,
-            }
-            for name, tally in state.subscribers.items()
-        ],
+        "subscribers": tallies,
         "spark": state.spark,
         "spark_rows": state.spark_rows,
         "bars": len(state.bars),

@@ -23,6 +23,9 @@ DISCARD_STATUS = 65
 """EX_DATAERR of sysexits.h: the input is wrong, so no worker can do the job."""
 _TERMINATE_S = 5.0
 _REASON_CHARACTERS = 60
+_FIELDS = (
+    "sequence", "why", "value", "key", "priority", "message_id", "headers", "delivery_count",
+)  # fmt: skip
 
 
 @command(
@@ -268,14 +271,7 @@ def _page(letter: DeadLetter) -> str:
 
 def _fields(letter: DeadLetter) -> dict[str, Any]:
     return {
-        "sequence": letter.sequence,
-        "why": letter.why,
-        "value": letter.value,
-        "key": letter.key,
-        "priority": letter.priority,
-        "message_id": letter.message_id,
-        "headers": letter.headers,
-        "delivery_count": letter.delivery_count,
+        **{name: getattr(letter, name) for name in _FIELDS},
         "pushed": _time(letter.pushed_ns),
         "first_delivered": _time(letter.first_delivered_ns),
         "last_delivered": _time(letter.last_delivered_ns),

@@ -9,13 +9,13 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from os import PathLike, fspath
 from random import Random
-from typing import Annotated, Any, BinaryIO, Literal, cast
+from typing import Annotated, BinaryIO, Literal, cast
 
 import msgspec
 
 GZIP_MAGIC = b"\x1f\x8b"
 LINE_BYTES_MAX = 1 << 20
-"""A longer line is refused: it is no trade, and reading it whole would have no bound."""
+"""A longer line is refused: it is no trade, and memory must have a bound."""
 
 SYMBOLS = ("ADAUSDT", "BNBUSDT", "BTCUSDT", "ETHUSDT", "SOLUSDT", "XRPUSDT")
 START_NS = 1_723_161_600_000_000_000
@@ -51,25 +51,26 @@ _Timestamp = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Size = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class Trade(msgspec.Struct, tag_field="kind", tag="trade", kw_only=True, gc=False):
-    """A trade; fields that the demo does not need may be missing."""
+class _Event(msgspec.Struct, tag_field="kind", kw_only=True, gc=False):
+    """What trades and quotes have; fields that the demo does not need may be missing."""
 
     symbol: _Symbol
     timestamp_ns: _Timestamp
     received_ns: _Timestamp = 0
     id: int = 0
+
+
+class Trade(_Event, tag="trade", kw_only=True, gc=False):
+    """A trade."""
+
     price: float
     size: _Size
     sell: bool = False
 
 
-class Quote(msgspec.Struct, tag_field="kind", tag="quote", kw_only=True, gc=False):
-    """The best bid and ask; carried, but no part of a bar."""
+class Quote(_Event, tag="quote", kw_only=True, gc=False):
+    """The best bid and ask; published, but no part of a bar."""
 
-    symbol: _Symbol
-    timestamp_ns: _Timestamp
-    received_ns: _Timestamp = 0
-    id: int = 0
     bid: float
     bid_size: _Size
     ask: float
@@ -82,8 +83,8 @@ _decode_event: Callable[[bytes], Trade | Quote] = msgspec.json.Decoder(Trade | Q
 def read_feed(path: str | PathLike[str]) -> Iterator[FeedEvent]:
     """Yield the events of a file of JSON lines, gzip or plain, in the order of the file.
 
-    What the file is packed with shows in its first bytes, whatever its name. Blank lines are
-    passed over; the first line that is no event raises `FeedError`.
+    Gzip is recognised by the first bytes, not by the name. Blank lines are skipped; the first line
+    that is no event raises `FeedError`.
     """
     name = fspath(path)
     line_number = 0
@@ -113,7 +114,7 @@ def _parse_line(line: bytes, name: str, line_number: int) -> FeedEvent:
 
 
 def _explain(line: bytes, error: Exception) -> str:
-    """Name the field and its value beside msgspec's finding, which has only the field's path."""
+    """Name the field and its value; msgspec's own error has only the field's path."""
     try:
         fields = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as syntax_error:
@@ -126,11 +127,8 @@ def _explain(line: bytes, error: Exception) -> str:
     field = field_path.rstrip("`")
     if field not in fields:
         return f"{finding[:1].lower()}{finding[1:]}"
-    return f"field {field!r}: {finding}; got {_shorten(_to_json(fields[field]))}"
-
-
-def _to_json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    value = msgspec.json.encode(fields[field]).decode()
+    return f"field {field!r}: {finding}; got {_shorten(value)}"
 
 
 def _shorten(text: str) -> str:

@@ -10,15 +10,14 @@ pytest.importorskip("pyspark")
 
 import p2pmsg
 import spark_bridge
-from spark_bridge import batch, checks, heads
-from spark_bridge.batch import P2pmsgBatchReader, fix_ends
+from spark_bridge import checks, heads, source
 from spark_bridge.checks import Checks
 from spark_bridge.errors import OptionError, PeerUnavailableError
 from spark_bridge.options import parse_options
 from spark_bridge.schema import RawLayout
 from spark_bridge.selection import Selection
 from spark_bridge.session_directory import PeerView, SessionDirectory
-from spark_bridge.source import P2pmsgStreamReader
+from spark_bridge.source import P2pmsgBatchReader, P2pmsgStreamReader, fix_ends
 from tests.places import lasting_place
 from tests.spark.streams import sealed, small_buffer
 from tests.spark.test_offsets import A, B, view
@@ -48,7 +47,7 @@ def warnings(caplog):
 def short_waits(monkeypatch):
     monkeypatch.setattr(heads, "_FIRST_WAIT_SECONDS", 1.0)
     monkeypatch.setattr(heads, "_FIRST_WAIT_STRICT_SECONDS", 1.0)
-    monkeypatch.setattr(batch, "_ASK_SECONDS", 1.0)
+    monkeypatch.setattr(source, "_BATCH_WAIT_SECONDS", 1.0)
     monkeypatch.setattr(checks, "_NAMES_SECONDS", 0.3)
 
 
