@@ -43,6 +43,7 @@ _EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_ACC
 _ACCEPTED: Final = int(zmq.EVENT_ACCEPTED)
 _DISCONNECTED: Final = int(zmq.EVENT_DISCONNECTED)
 _NOBLOCK: Final = int(zmq.NOBLOCK)
+_POLLIN: Final = int(zmq.POLLIN)
 _EVENTS_PER_CALL: Final = 4096
 _numbers: Final = count()
 _log = logging.getLogger("p2pmsg")
@@ -172,10 +173,12 @@ class Connections:
         self._said.tell()
 
     def _take_news(self) -> None:
-        receive = self._news.recv_multipart
+        news = self._news
         for _ in range(_EVENTS_PER_CALL):
             try:
-                what, value = _EVENT.unpack(receive(_NOBLOCK)[0])
+                if not int(news.get(zmq.EVENTS)) & _POLLIN:  # quicker than a refusal by `recv`
+                    return
+                what, value = _EVENT.unpack(news.recv_multipart(_NOBLOCK)[0])
             except (zmq.ZMQError, struct.error):
                 return
             if what == _ACCEPTED:
