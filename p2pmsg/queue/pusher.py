@@ -138,7 +138,7 @@ class Pusher(ClosesItself):
         if self._journal is not None and self._journal.is_always:
             self._group = GroupCommit(self._lock, self._journal, self._hand_out)
         self._store = queue.store
-        self._gather = PushBatch(self._store, self._config, state.next_sequence)
+        self._batch = PushBatch(self._store, self._config, state.next_sequence)
         self._gathering = False
         self._idle_rounds = 0
         self._pushed_ns = 0
@@ -203,31 +203,30 @@ class Pusher(ClosesItself):
 
         """
         # Written out as in Publisher.publish, for the same reasons: the owner instead of the lock,
-        # and a job is in by one append.
-        lock = self._lock
+        # and a job is in by one append. While jobs do not follow closely, `stop` is `next`.
+        lock, batch = self._lock, self._batch
         me = lock.mark
         if not me._is_owned():
             me = _get_ident()
+        sequence = batch.next
         if (
-            lock.owner is not None or not self._gathering or key is not None or priority or delay
+            lock.owner is not None or sequence >= batch.stop or key is not None or priority or delay
             or message_id is not None or headers is not None
         ):  # fmt: skip
             return self._push_slowly(value, key, priority, delay, message_id, headers, timeout)
         lock.owner = me
         try:
-            gather = self._gather
-            sequence = gather.next
-            buffer = gather.buffer
+            buffer = batch.buffer
             _encode_into(value, buffer, -1)
             size = len(buffer)
-            if size < gather.bytes_max and sequence < gather.stop:
-                gather.ends.append(size)
-                gather.next = sequence + 1
+            if size < batch.bytes_max:
+                batch.ends.append(size)
+                batch.next = sequence + 1
                 lock.owner = None
                 return sequence
-            gather.repair()
+            batch.repair()
         except BaseException as error:
-            self._gather.repair()
+            batch.repair()
             lock.owner = None
             if isinstance(error, PACKING_ERRORS):
                 raise packing_error("value", value, error) from None
@@ -260,7 +259,7 @@ class Pusher(ClosesItself):
             endpoint=self.endpoint,
             restored=self._restored,
             duplicates=self._duplicates,
-            gathered=len(self._gather.ends),
+            gathered=len(self._batch.ends),
             missing=self._missing,
         )
 
@@ -346,22 +345,22 @@ class Pusher(ClosesItself):
             if known is not None:
                 self._duplicates += 1
                 return known, 0 if journal is None else journal.written
-        self._gather.seal()
+        self._batch.seal()
         if not self._has_room(job.size):
             self._io.work(now_ns=now_ns)
             if not self._has_room(job.size):
                 return None
-        gather = self._gather
-        sequence = job.sequence = gather.next
+        batch = self._batch
+        sequence = job.sequence = batch.next
         if journal is not None:
-            gather.next = sequence + 1  # first, so that after Ctrl-C no other job gets it
+            batch.next = sequence + 1  # first, so that after Ctrl-C no other job gets it
             try:
                 journal.append(push_record(job))
             except OSError as error:
-                gather.next = sequence
+                batch.next = sequence
                 what = f"the queue's log cannot be written: {error.strerror or error}"
                 raise LogFailedError(what, error.errno) from error
-        gather.next = sequence + 1
+        batch.next = sequence + 1
         self._io.accept(job, now_ns=now_ns)
         if self._group is not None and journal is not None:
             return sequence, journal.written
@@ -372,7 +371,7 @@ class Pusher(ClosesItself):
             self._driver.wake()
         if self._gathering:
             self._lock.favour()
-            self._gather.open()
+            self._batch.open()
         self._io.work(now_ns=now_ns)
         # From here, so that what counts is the caller's pace and not how long handing out takes.
         self._pushed_ns = time.monotonic_ns()
@@ -403,15 +402,15 @@ class Pusher(ClosesItself):
             raise transports.ClosedError(self.endpoint)
         now_ns = time.monotonic_ns()
         if self._gathering:
-            self._idle_rounds = 0 if self._gather.ends else self._idle_rounds + 1
-            self._gather.seal()
+            self._idle_rounds = 0 if self._batch.ends else self._idle_rounds + 1
+            self._batch.seal()
             if self._idle_rounds > _IDLE_ROUNDS:
                 self._gathering = False
         if not self._io.work(now_ns=now_ns):
             return 0.0
         if self._gathering:
-            self._gather.open()
-            return self._gather.linger_ms
+            self._batch.open()
+            return self._batch.linger_ms
         return self._io.wait_ms(now_ns=now_ns)
 
     def _wait(self, seconds: float) -> None:
@@ -432,7 +431,7 @@ class Pusher(ClosesItself):
 
     def _is_empty(self) -> bool:
         self._check_usable()
-        self._gather.seal()
+        self._batch.seal()
         self._io.work(now_ns=time.monotonic_ns())
         if self._journal is not None and self._journal.broken is not None:
             raise LogFailedError(self._journal.broken)
@@ -458,7 +457,7 @@ class Pusher(ClosesItself):
             raise ClosedError("the pusher", self._unusable)
 
     def _close_all(self) -> None:
-        self._gather.seal()
+        self._batch.seal()
         self._io.record()
         self._server.close(linger_ms=500)
         if self._journal is not None:
