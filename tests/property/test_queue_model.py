@@ -3,17 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pmsg.queue.rules import (
-    Deliveries,
-    DeliveryBatch,
-    JobQueue,
-    JobRun,
-    PriorityQueues,
-    QueueConfig,
-    QueuedJob,
-    bits_of,
-    runs_of,
-)
+from p2pmsg.queue.rules import DeliveryBatch, JobQueue, JobRun, QueueConfig, QueuedJob
+from p2pmsg.queue.rules.in_flight import Deliveries, bits_of, runs_of
+from p2pmsg.queue.rules.store import PriorityQueues
 
 
 def run(sequence, count):
@@ -54,12 +46,12 @@ entries = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5), st.booleans()
 
 
 @given(entries, st.lists(st.integers(1, 7), min_size=1, max_size=60))
-def test_lanes_give_the_highest_priority_and_then_the_oldest(pushed, takes):
-    lanes, naive, sequence = PriorityQueues(), [], 0
+def test_priority_queues_give_the_highest_priority_and_then_the_oldest(pushed, takes):
+    queues, naive, sequence = PriorityQueues(), [], 0
     late = []
     for priority, count, is_late in pushed:
         if priority == 0 and not is_late:
-            lanes.append_run(run(sequence, count))
+            queues.append_run(run(sequence, count))
             naive += [(0, sequence + n) for n in range(count)]
             sequence += count
             continue
@@ -68,13 +60,13 @@ def test_lanes_give_the_highest_priority_and_then_the_oldest(pushed, takes):
         if is_late:
             late.append(job)
         else:
-            lanes.append(job)
+            queues.append(job)
         sequence += 1
     for job in late:
-        lanes.put_back(job)
+        queues.put_back(job)
     found = []
     for count in takes * 40:
-        taken = lanes.take(count, 10**6)
+        taken = queues.take(count, 10**6)
         if taken is None:
             break
         if isinstance(taken, JobRun):
@@ -84,13 +76,13 @@ def test_lanes_give_the_highest_priority_and_then_the_oldest(pushed, takes):
             part = [(-job.priority, job.sequence) for job in taken]
         assert 1 <= len(part) <= count
         found += part
-    if lanes.count == 0:
+    if queues.count == 0:
         assert sorted(found) == sorted(naive)
         by_run = [priority for priority, _ in found]
         assert by_run == sorted(by_run)
         alone = [entry for entry in found if entry[0] < 0]
         assert alone == sorted(alone)
-    assert lanes.count == len(naive) - len(found)
+    assert queues.count == len(naive) - len(found)
 
 
 HOLD_NS, TIMEOUT_NS, DELAY_MAX_NS = 10_000_000, 2_000_000, 5_000_000

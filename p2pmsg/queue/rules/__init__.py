@@ -1,15 +1,12 @@
-"""The work queue: which worker gets which job, and what comes of it. Pure state machines."""
+"""The work queue: which worker gets which job, and what becomes of it. Pure state machines."""
 
-from p2pmsg.queue.rules.breaker import Breaker, BreakerState
 from p2pmsg.queue.rules.config import PRIORITY_MAX, BreakerConfig, QueueConfig
-from p2pmsg.queue.rules.dead import DeadJob, DeadJobs
-from p2pmsg.queue.rules.dedup import DedupWindow
 from p2pmsg.queue.rules.dispatch import JobQueue
-from p2pmsg.queue.rules.in_flight import Deliveries, DeliveryBatch, bits_of, runs_of
+from p2pmsg.queue.rules.in_flight import DeliveryBatch
 from p2pmsg.queue.rules.job import Failure, JobRun, QueuedJob
-from p2pmsg.queue.rules.priorities import KeyOrder, PriorityQueues
 from p2pmsg.queue.rules.store import (
     Change,
+    DeadJob,
     Died,
     Done,
     Dropped,
@@ -18,18 +15,14 @@ from p2pmsg.queue.rules.store import (
     JobStore,
     Retried,
 )
-from p2pmsg.queue.rules.worker import Worker
+from p2pmsg.queue.rules.worker import BreakerState, Worker
 
 __all__ = [
     "PRIORITY_MAX",
-    "Breaker",
     "BreakerConfig",
     "BreakerState",
     "Change",
     "DeadJob",
-    "DeadJobs",
-    "DedupWindow",
-    "Deliveries",
     "DeliveryBatch",
     "Died",
     "Done",
@@ -40,12 +33,8 @@ __all__ = [
     "JobQueue",
     "JobRun",
     "JobStore",
-    "KeyOrder",
-    "PriorityQueues",
     "QueueConfig",
     "QueuedJob",
     "Retried",
     "Worker",
-    "bits_of",
-    "runs_of",
 ]

@@ -78,8 +78,6 @@ class Deliveries:
 
     """
 
-    __slots__ = ("_batches", "_firsts", "count")
-
     def __init__(self) -> None:
         self._firsts: list[int] = []
         self._batches: list[DeliveryBatch] = []

@@ -6,13 +6,13 @@ from p2pmsg.queue.rules import (
     BreakerConfig,
     BreakerState,
     DeadJob,
-    DedupWindow,
     Dropped,
     JobQueue,
     JobRun,
     QueueConfig,
     QueuedJob,
 )
+from p2pmsg.queue.rules.store import DedupWindow
 
 MS = 1_000_000
 

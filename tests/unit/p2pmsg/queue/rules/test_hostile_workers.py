@@ -2,7 +2,8 @@
 
 import pytest
 
-from p2pmsg.queue.rules import BreakerConfig, DeadJobs, JobQueue, JobRun, QueueConfig, QueuedJob
+from p2pmsg.queue.rules import BreakerConfig, JobQueue, JobRun, QueueConfig, QueuedJob
+from p2pmsg.queue.rules.store import DeadJobs
 
 MS = 1_000_000
 HOUR = 3_600_000 * MS
