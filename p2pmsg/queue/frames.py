@@ -24,7 +24,7 @@ value, else a list with an entry (or nil) a job.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
@@ -39,15 +39,24 @@ Ranges = Annotated[list[Range], msgspec.Meta(max_length=RANGES_MAX)]
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS_MAX)]
 
 
+class Process(NamedTuple):
+    """By what other processes of the same machine see whether this one lives."""
+
+    host: str = ""
+    """Names the set of processes among which `pid` means something; empty: unknown."""
+    pid: int = 0
+    started: int = 0
+    """When it began, in ticks of its system, so that a pid used again is told apart."""
+
+
 class Hello(msgspec.Struct, array_like=True):
     """Puller to pusher."""
 
     name: Name
     host: Annotated[str, msgspec.Meta(max_length=256)]
-    """Names the set of processes among which `pid` means something; empty: unknown."""
     pid: int
     started: int
-    """When the process began, in ticks of its system, so that a pid used again is told apart."""
+    """Host, pid and started: its `Process`."""
     prefetch: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
     token: Sequence
     """That of the QUEUE_WHO that this answers. So all that was sent over an earlier connection has

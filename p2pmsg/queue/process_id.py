@@ -8,7 +8,7 @@ import os
 import socket
 from pathlib import Path
 
-from p2pmsg.queue.puller_core import Process
+from p2pmsg.queue.frames import Process
 
 _ENDED = frozenset("ZXx")
 

@@ -15,7 +15,7 @@ from itertools import repeat
 from typing import Final
 
 from p2pmsg.queue import frames
-from p2pmsg.queue.frames import Detail, Hello, QueueWelcome, Refusal, Report
+from p2pmsg.queue.frames import Detail, Hello, Process, QueueWelcome, Refusal, Report
 from p2pmsg.queue.job import ACKED, DISCARDED, GONE, HELD, REJECTED, Job, Origin
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 
@@ -24,15 +24,6 @@ BEAT_MS: Final = 100.0
 """How often a worker that has jobs says that it lives; one that has none ten times as seldom."""
 UNCONFIRMED_MAX: Final = 64
 """Reports on their way; further answers wait to be put together into the next."""
-
-
-class Process:
-    """How other processes of the same machine can tell whether this one lives."""
-
-    def __init__(self, host: str = "", pid: int = 0, started: int = 0) -> None:
-        self.host = host
-        self.pid = pid
-        self.started = started
 
 
 class PullerLine:
@@ -339,10 +330,9 @@ class PullerLine:
         claims: list[tuple[int, int]],
         now_ns: int,
     ) -> None:
-        process = self._process
         hello = Hello(
-            self.name, process.host, process.pid, process.started, self.prefetch, token,
-            self._confirmed, held[: frames.RANGES_MAX], claims[: frames.RANGES_MAX],
+            self.name, *self._process, self.prefetch, token, self._confirmed,
+            held[: frames.RANGES_MAX], claims[: frames.RANGES_MAX],
         )  # fmt: skip
         self._send(Kind.QUEUE_HELLO, hello, now_ns)
 

@@ -1,16 +1,24 @@
 """The threaded pusher."""
 
+import ipaddress
 import logging
 import os
 import secrets
 import threading
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 import transports
-from p2pmsg.config import at_least
-from p2pmsg.errors import ClosedError, LogFailedError, P2PError
-from p2pmsg.publisher.batch import PACKING_ERRORS, packing_error
+from p2pmsg.config import at_least, of_kind
+from p2pmsg.errors import ClosedError, ConfigError, LogFailedError, P2PError, translated
+from p2pmsg.publisher.batch import (
+    PACKING_ERRORS,
+    check_key,
+    check_size,
+    pack_headers,
+    packing_error,
+)
 from p2pmsg.queue import process_id
 from p2pmsg.queue.batching import PushBatch
 from p2pmsg.queue.config import PusherConfig
@@ -20,11 +28,9 @@ from p2pmsg.queue.group_commit import GroupCommit
 from p2pmsg.queue.journal.file import FileJournal, LogSettings, log_settings
 from p2pmsg.queue.journal.records import JournalState, push_record
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.pusher_input import admin_refusal, bind, config_of, job_of, restore
 from p2pmsg.queue.pusher_io import PusherIO
-from p2pmsg.queue.pusher_stats import pusher_stats
-from p2pmsg.queue.rules import JobQueue, QueuedJob
-from p2pmsg.queue.stats import PusherStats
+from p2pmsg.queue.rules import PRIORITY_MAX, JobQueue, QueuedJob
+from p2pmsg.queue.stats import PusherStats, WorkerStats
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
@@ -33,6 +39,8 @@ from transports.shield import shielded
 
 _MS: Final = 1_000_000
 _IDLE_ROUNDS: Final = 5
+_DELAY_MAX: Final = 366 * 86400.0
+_MESSAGE_ID_BYTES_MAX: Final = 255
 _encode_into = encoder.encode_into
 _get_ident = threading.get_ident
 _log = logging.getLogger("p2pmsg")
@@ -81,7 +89,7 @@ class Pusher(ClosesItself):
         name: str | None = None,
         config: PusherConfig | None = None,
     ) -> None:
-        self._config = config_of(config, ack_timeout, deliveries_max, in_flight_max, job_timeout)
+        self._config = _config_of(config, ack_timeout, deliveries_max, in_flight_max, job_timeout)
         self._name = check_name(name if name is not None else str(endpoint)[:80])
         self._lock = PublishLock()
         self._closed = False
@@ -101,8 +109,9 @@ class Pusher(ClosesItself):
                 what = f"the log {settings.directory} cannot be used: {error.strerror or error}"
                 raise LogFailedError(what, error.errno) from error
         try:
-            self._server = bind(endpoint)
-            self._start(state, admin_refusal(self._config.admin, endpoint))
+            with translated():
+                self._server = transports.ZmqQueueServer(endpoint, context=transports.context())
+            self._start(state, _admin_refusal(self._config.admin, endpoint))
         except BaseException:
             if self._journal is not None:
                 self._journal.close()
@@ -131,7 +140,7 @@ class Pusher(ClosesItself):
             is_gone=process_id.is_gone,
             admin_refusal=admin_refusal,
         )
-        self._restored = restore(self._core, state, now_ns=now_ns)
+        self._restored = self._core.restore(state, now_ns=now_ns)
         self._missing = state.missing
         self._io = PusherIO(self._core, self._server, self._journal)
         self._group: GroupCommit | None = None
@@ -252,16 +261,7 @@ class Pusher(ClosesItself):
 
     def stats(self) -> PusherStats:
         """Return the counters as they are now; also after `close`."""
-        return self._lock.look(
-            pusher_stats,
-            self._core,
-            self._io,
-            endpoint=self.endpoint,
-            restored=self._restored,
-            duplicates=self._duplicates,
-            gathered=len(self._batch.ends),
-            missing=self._missing,
-        )
+        return self._lock.look(self._stats)
 
     def dead_letters(self) -> DeadLetters:
         """Return the dead letters as they are now; what it returns can retry and purge them."""
@@ -308,7 +308,7 @@ class Pusher(ClosesItself):
         if timeout is not None:
             at_least("timeout", timeout, 0)
         limit_bytes = self._config.message_bytes_max
-        job = job_of(value, key, priority, delay, message_id, headers, limit_bytes)
+        job = _job_of(value, key, priority, delay, message_id, headers, limit_bytes)
         deadline = None if timeout is None else time.monotonic() + timeout
         while (sequence := shielded(self._accept, job)) is None:
             left = 1.0 if deadline is None else deadline - time.monotonic()
@@ -452,6 +452,49 @@ class Pusher(ClosesItself):
         self._io.work(now_ns=now_ns)
         return count
 
+    def _stats(self) -> PusherStats:
+        core, queue, store = self._core, self._core.queue, self._store
+        waiting = len(self._batch.ends) + len(self._io.unsynced)
+        invalid = dict(core.invalid)
+        if self._server.malformed:
+            invalid["parts"] = self._server.malformed
+        return PusherStats(
+            endpoint=self.endpoint,
+            pushed=store.pushed + waiting,
+            restored=self._restored,
+            retried=store.retried,
+            duplicates=self._duplicates,
+            done=store.done,
+            dead=store.died,
+            in_flight=store.in_flight + waiting,
+            in_hands=queue.assigned_count,
+            delayed=store.delayed,
+            waiting_for_key=store.key_order.waiting,
+            delivered=queue.delivered,
+            failed=store.failed,
+            recalled=queue.recalled,
+            lost=queue.lost,
+            refused=queue.refused,
+            dead_letters=len(store.dead),
+            dead_letters_dropped=store.dead.dropped,
+            breaker=queue.breaker.state.value,
+            breaker_trips=queue.breaker.trips,
+            frames_invalid=invalid,
+            held_back=queue.held_back,
+            delays_capped=queue.delays_capped,
+            extends_capped=queue.extends_capped,
+            admin_refused=core.admin_refused,
+            log_missing=self._missing,
+            workers=tuple(
+                WorkerStats(
+                    worker.name, worker.assigned.count, worker.acked, worker.failed,
+                    worker.cut_ns is None, worker.breaker.state.value,
+                    min(worker.prefetch, worker.allowance), worker.held_back,
+                )
+                for worker in queue.workers.values()
+            ),
+        )  # fmt: skip
+
     def _check_usable(self) -> None:
         if self._unusable is not None:
             raise ClosedError("the pusher", self._unusable)
@@ -469,3 +512,83 @@ class Pusher(ClosesItself):
         self._unusable = "it belongs to the parent process"
         if self._journal is not None:
             self._journal.forget()
+
+
+def _job_of(
+    value: Any, key: Any, priority: Any, delay: Any, message_id: Any, headers: Any, bytes_max: int
+) -> QueuedJob:
+    """Return a job that has no sequence yet, or raise as `Pusher.push` says."""
+    check_key(key)
+    if type(priority) is not int or not 0 <= priority <= PRIORITY_MAX:
+        raise ConfigError("priority", f"an int from 0 to {PRIORITY_MAX}", priority)
+    at_least("delay", delay, 0)
+    if delay > _DELAY_MAX:
+        raise ConfigError("delay", f"at most {_DELAY_MAX:.0f} s", delay)
+    if message_id is not None:
+        ok = isinstance(message_id, str) and message_id != ""
+        if not ok or len(message_id.encode(errors="replace")) > _MESSAGE_ID_BYTES_MAX:
+            limit = f"a str of 1 to {_MESSAGE_ID_BYTES_MAX} bytes"
+            raise ConfigError("message_id", limit, message_id)
+    try:
+        payload = encoder.encode(value)
+    except PACKING_ERRORS as error:
+        raise packing_error("value", value, error) from error
+    raw = pack_headers(headers)
+    packed_headers = None if raw is None else bytes(raw)
+    check_size("job", len(payload) + len(packed_headers or b""), bytes_max)
+    wall_ns = time.time_ns()
+    due_ns = wall_ns + round(delay * 1e9) if delay else 0
+    return QueuedJob(0, payload, wall_ns, key, priority, message_id, packed_headers, due_ns)
+
+
+def _admin_refusal(admin: str, endpoint: str) -> str | None:
+    """Return why dead letters are not administered over the wire; None where they are."""
+    if admin == "always" or (admin == "local" and _is_local(endpoint)):
+        return None
+    if admin == "never":
+        return 'the pusher administers no dead letters over the wire (admin="never")'
+    return (
+        f"the pusher is bound to {endpoint}, neither loopback nor a Unix socket, so anybody could "
+        'do this; PusherConfig(admin="always") allows it, and a log can be read by its directory'
+    )
+
+
+def _is_local(endpoint: str) -> bool:
+    """Whether only this machine can connect."""
+    at = transports.parse_endpoint(endpoint)
+    if at.scheme != "tcp":
+        return at.scheme in ("ipc", "inproc")
+    try:
+        return ipaddress.ip_address(at.host).is_loopback
+    except ValueError:
+        return at.host == "localhost"
+
+
+def _config_of(
+    config: PusherConfig | None,
+    ack_timeout: float | None,
+    deliveries_max: int | None,
+    in_flight_max: int | None,
+    job_timeout: float | None,
+) -> PusherConfig:
+    """Return `config` with the keywords that were given."""
+    if config is None:
+        config = PusherConfig()
+    of_kind("config", config, PusherConfig)
+    queue: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
+    if ack_timeout is not None:
+        at_least("ack_timeout", ack_timeout, 0.05)
+        queue["ack_timeout_ms"] = ack_timeout * 1000
+    if deliveries_max is not None:
+        if type(deliveries_max) is not int or not 1 <= deliveries_max <= 1_000_000:
+            raise ConfigError("deliveries_max", "an int from 1 to 1000000", deliveries_max)
+        queue["deliveries_max"] = deliveries_max
+    if job_timeout is not None:
+        at_least("job_timeout", job_timeout, 0)
+        changes["job_timeout_ms"] = job_timeout * 1000
+    if in_flight_max is not None:
+        changes["in_flight_max"] = in_flight_max
+    if queue:
+        changes["queue"] = replace(config.queue, **queue)
+    return replace(config, **changes) if changes else config

@@ -1,11 +1,12 @@
-"""The pusher's side of the protocol: frames in, frames out, no I/O. What to do is `JobQueue`'s."""
+"""The pusher's side of the protocol: frames in, frames out, no I/O. `JobQueue` decides."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final
 
 from p2pmsg.queue import frames
-from p2pmsg.queue.frames import Admin, Answer, Hello, QueueWelcome, Report, Who
+from p2pmsg.queue.frames import Admin, Answer, Hello, Process, QueueWelcome, Report, Who
+from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.rules import DeadJob, JobQueue, Worker
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 from recovery.budget import TokenBucket
@@ -15,7 +16,7 @@ _MS_MAX: Final = 1e15
 """Of what a worker asks for; beyond it there are no longer whole nanoseconds."""
 _ALL: Final = 2**31
 _CHECK_NS: Final = 10 * _MS
-"""How often it is looked whether the process behind a broken connection still lives."""
+"""How often the process of a broken connection is checked: it may have ended."""
 HOLD_MARGIN_MS: Final = 60_000.0
 """How much longer than `job_timeout` a worker may have jobs and settle none, by default."""
 LETTERS_MAX: Final = 100
@@ -34,10 +35,8 @@ HELLO_BYTES_AT_ONCE: Final = 2**23
 IsGone = Callable[[str, int, int], bool]
 
 
-class Peer:
-    """A connection, and whose it is."""
-
-    __slots__ = ("confirm_due", "echo_ns", "identity", "token", "welcomed", "worker_id")
+class WorkerConnection:
+    """A connection, and which worker's it is once it was welcomed."""
 
     def __init__(self, identity: bytes, token: int) -> None:
         self.identity = identity
@@ -92,16 +91,16 @@ class PusherCore:
         self._admin_refusal = admin_refusal
         if queue.config.hold_ms is None and job_timeout_ms:
             queue.hold_ns = round((job_timeout_ms + HOLD_MARGIN_MS) * _MS)
-        self._peers: dict[bytes, Peer] = {}
-        self._unwelcomed: OrderedDict[bytes, Peer] = OrderedDict()
+        self._connections: dict[bytes, WorkerConnection] = {}
+        self._unwelcomed: OrderedDict[bytes, WorkerConnection] = OrderedDict()
         self._hello_budget = TokenBucket(HELLO_BYTES_PER_S, HELLO_BYTES_AT_ONCE)
-        self._peers_max = 2 * queue.config.workers_max
-        self._by_worker: dict[int, Peer] = {}
-        self._processes: dict[int, tuple[str, int, int]] = {}
+        self._connections_max = 2 * queue.config.workers_max
+        self._by_worker: dict[int, WorkerConnection] = {}
+        self._processes: dict[int, Process] = {}
         self._serials: dict[int, int] = {}
-        self._absent: dict[int, tuple[str, int, int]] = {}
+        self._absent: dict[int, Process] = {}
         self._token = 0
-        self._due: list[Peer] = []
+        self._due: list[WorkerConnection] = []
         self._check_due_ns = 0
 
     # ------------------------------------------------------------------------------- frames in
@@ -113,13 +112,13 @@ class PusherCore:
             if frame.kind == Kind.QUEUE_ADMIN:
                 self._receive_admin(identity, frame, now_ns)
                 return
-            peer = self._peer(identity)
+            connection = self._connection_of(identity)
             if frame.kind == Kind.QUEUE_REPORT:
-                self._receive_report(peer, frame, now_ns)
+                self._receive_report(connection, frame, now_ns)
             elif frame.kind == Kind.QUEUE_HELLO:
-                self._receive_hello(peer, frame, now_ns)
+                self._receive_hello(connection, frame, now_ns)
             elif frame.kind == Kind.QUEUE_LEAVE:
-                self._receive_leave(peer, frame, now_ns)
+                self._receive_leave(connection, frame, now_ns)
             else:
                 raise FrameError("kind")
         except FrameError as error:
@@ -127,48 +126,61 @@ class PusherCore:
 
     def unreachable(self, identity: bytes, *, now_ns: int) -> None:
         """Note that a connection is no more."""
-        peer = self._peers.pop(identity, None)
+        connection = self._connections.pop(identity, None)
         self._unwelcomed.pop(identity, None)
-        if peer is None or not peer.welcomed:
+        if connection is None or not connection.welcomed:
             return
-        if self._by_worker.get(peer.worker_id) is peer:
-            del self._by_worker[peer.worker_id]
-            self.queue.cut(peer.worker_id, now_ns=now_ns)
-            self._look_after_the_dead(now_ns)
+        if self._by_worker.get(connection.worker_id) is connection:
+            del self._by_worker[connection.worker_id]
+            self.queue.cut(connection.worker_id, now_ns=now_ns)
+            self._check_processes(now_ns)
 
-    def expect(self, holders: dict[int, tuple[str, int, int]]) -> None:
-        """Note who had jobs in flight before a restart, and may come back for them."""
-        self._absent.update(holders)
+    def restore(self, state: JournalState, *, now_ns: int) -> int:
+        """Take over what an earlier run left in the log; return how many jobs."""
+        store = self.queue.store
+        if state.is_incomplete:
+            # Which worker was given what right before it is not known.
+            store.close_keys(now_ns=now_ns)
+            state.holders.clear()
+        for job, holder in state.jobs():
+            store.restore(job, holder, now_ns=now_ns)
+        holders = {holder for holder, _ in state.holders.values()}
+        self._absent = {w: state.processes[w] for w in holders if w in state.processes}
+        for dead in sorted(state.dead.values(), key=lambda dead: dead.at_ns):
+            store.restore_dead(dead)
+        # As they are forgotten: in the log, copies come late.
+        for message_id, (sequence, pushed_ns) in sorted(state.seen.items(), key=lambda i: i[1][1]):
+            age_ns = max(0, store.wall_ns(now_ns) - pushed_ns)
+            store.dedup.add(message_id, sequence, now_ns=now_ns - age_ns)
+        return len(state.open)
 
-    def process_of(self, worker_id: int) -> tuple[str, int, int]:
+    def process_of(self, worker_id: int) -> Process:
         """Return the process of a worker."""
-        return self._processes.get(worker_id, ("", 0, 0))
+        return self._processes.get(worker_id, Process())
 
     def probe(self) -> None:
-        """Say something to every worker that has jobs, for what the connection makes of it."""
-        for worker_id, peer in self._by_worker.items():
+        """Send every worker that has jobs a frame: a connection that broke refuses it."""
+        for worker_id, connection in self._by_worker.items():
             worker = self.queue.workers.get(worker_id)
-            if worker is not None and peer.welcomed and worker.assigned.count:
-                serial = self._serials[worker_id]
-                self._send(
-                    peer, Kind.QUEUE_CONFIRM, None, sequence=serial, timestamp_ns=peer.echo_ns
-                )
+            if worker is not None and connection.welcomed and worker.assigned.count:
+                self._confirm(connection)
 
-    def _peer(self, identity: bytes) -> Peer:
-        peer = self._peers.get(identity)
-        if peer is None:
-            if len(self._peers) >= self._peers_max:
+    def _connection_of(self, identity: bytes) -> WorkerConnection:
+        connection = self._connections.get(identity)
+        if connection is None:
+            if len(self._connections) >= self._connections_max:
                 if not self._unwelcomed:
                     raise FrameError("peers")
-                del self._peers[self._unwelcomed.popitem(last=False)[0]]
+                del self._connections[self._unwelcomed.popitem(last=False)[0]]
             self._token += 1
-            peer = self._peers[identity] = self._unwelcomed[identity] = Peer(identity, self._token)
-        return peer
+            connection = WorkerConnection(identity, self._token)
+            self._connections[identity] = self._unwelcomed[identity] = connection
+        return connection
 
-    def _receive_report(self, peer: Peer, frame: Frame, now_ns: int) -> None:
-        worker = self._worker_of(peer, frame)
+    def _receive_report(self, connection: WorkerConnection, frame: Frame, now_ns: int) -> None:
+        worker = self._worker_of(connection, frame)
         if worker is None:
-            self._ask_who(peer, now_ns)
+            self._ask_who(connection, now_ns)
             return
         serial = frame.sequence
         if serial:
@@ -177,23 +189,23 @@ class PusherCore:
             report = frames.read(frame, Report)
             last = self._serials[worker.id]
             if serial > last + 1:
-                self._ask_who(peer, now_ns)
+                self._ask_who(connection, now_ns)
                 return
             if serial == last + 1:
                 self._take_report(worker, report, now_ns)
                 self._serials[worker.id] = serial
         else:
-            peer.echo_ns = frame.base_timestamp_ns
+            connection.echo_ns = frame.base_timestamp_ns
         self.queue.heard(worker, now_ns=now_ns)
-        if not peer.confirm_due:
-            peer.confirm_due = True
-            self._due.append(peer)
+        if not connection.confirm_due:
+            connection.confirm_due = True
+            self._due.append(connection)
 
-    def _worker_of(self, peer: Peer, frame: Frame) -> Worker | None:
+    def _worker_of(self, connection: WorkerConnection, frame: Frame) -> Worker | None:
         """Return the worker that speaks; None where it has to say first who it is."""
-        if not peer.welcomed or frame.session != peer.worker_id:
+        if not connection.welcomed or frame.session != connection.worker_id:
             return None
-        return self.queue.workers.get(peer.worker_id)
+        return self.queue.workers.get(connection.worker_id)
 
     def _take_report(self, worker: Worker, report: Report, now_ns: int) -> None:
         queue = self.queue
@@ -216,28 +228,28 @@ class PusherCore:
         if report.released or report.answers_recall:
             queue.release(worker, report.released, now_ns=now_ns, answer=report.answers_recall)
 
-    def _receive_hello(self, peer: Peer, frame: Frame, now_ns: int) -> None:
+    def _receive_hello(self, connection: WorkerConnection, frame: Frame, now_ns: int) -> None:
         size = len(frame.data)
         if size > _HELLO_BYTES and not self._hello_budget.try_take(size, now_ns):
             raise FrameError("hello_bytes")
         hello: Hello = frames.read(frame, Hello)
-        if hello.token != peer.token:
-            self._ask_who(peer, now_ns)
+        if hello.token != connection.token:
+            self._ask_who(connection, now_ns)
             return
         gone: list[tuple[int, int]] = []
-        if not peer.welcomed:
+        if not connection.welcomed:
             known = frame.session in self.queue.workers
             worker = self.queue.join(frame.session, hello.name, hello.prefetch, now_ns=now_ns)
             if worker is None:
                 self._count("workers_max")
                 return
             before = self._by_worker.get(worker.id)
-            if before is not None and before is not peer:
-                self._forget_peer(before)
-            self._unwelcomed.pop(peer.identity, None)
-            peer.welcomed, peer.worker_id = True, worker.id
-            self._by_worker[worker.id] = peer
-            self._processes[worker.id] = (hello.host, hello.pid, hello.started)
+            if before is not None and before is not connection:
+                self._forget_connection(before)
+            self._unwelcomed.pop(connection.identity, None)
+            connection.welcomed, connection.worker_id = True, worker.id
+            self._by_worker[worker.id] = connection
+            self._processes[worker.id] = Process(hello.host, hello.pid, hello.started)
             if not known:
                 self._serials[worker.id] = hello.confirmed
                 if self.queue.store.restored:  # reports of what it did before a restart may follow
@@ -248,16 +260,16 @@ class PusherCore:
                 self.queue.store.unclaimed(worker.id, now_ns=now_ns)
             gone = self.queue.reconcile(worker, hello.held, now_ns=now_ns)
         welcome = QueueWelcome(
-            self.name, self._incarnation, self._serials[peer.worker_id],
+            self.name, self._incarnation, self._serials[connection.worker_id],
             self.queue.config.ack_timeout_ms, self._job_timeout_ms, gone,
         )  # fmt: skip
-        self._send(peer, Kind.QUEUE_WELCOME, welcome, timestamp_ns=frame.base_timestamp_ns)
+        self._send(connection, Kind.QUEUE_WELCOME, welcome, timestamp_ns=frame.base_timestamp_ns)
 
-    def _receive_leave(self, peer: Peer, frame: Frame, now_ns: int) -> None:
+    def _receive_leave(self, connection: WorkerConnection, frame: Frame, now_ns: int) -> None:
         # Also from one that was asked who it is, or came over a new connection: it knows its id,
         # which is random, and does not stay to tell.
         worker = self.queue.workers.get(frame.session)
-        if worker is not None and self._by_worker.get(worker.id) in (peer, None):
+        if worker is not None and self._by_worker.get(worker.id) in (connection, None):
             self.queue.leave(worker.id, now_ns=now_ns)
             self._forget_worker(worker.id)
 
@@ -308,30 +320,27 @@ class PusherCore:
         queue, outbox, session = self.queue, self.outbox, self.session
         while (found := queue.take(now_ns=now_ns)) is not None:
             worker, batch = found
-            peer = self._by_worker[worker.id]
+            connection = self._by_worker[worker.id]
             frame = frames.jobs_frame(session, batch, self._serials[worker.id])
-            outbox.append((peer.identity, frame))
+            outbox.append((connection.identity, frame))
         for worker, count in queue.recalls(now_ns=now_ns):
             self._send(self._by_worker[worker.id], Kind.QUEUE_RECALL, frames.Recall(count))
         if self._due:
-            for peer in self._due:
-                peer.confirm_due = False
-                serial = self._serials.get(peer.worker_id)
-                if serial is not None:
-                    self._send(
-                        peer, Kind.QUEUE_CONFIRM, None, sequence=serial, timestamp_ns=peer.echo_ns
-                    )
+            for connection in self._due:
+                connection.confirm_due = False
+                if connection.worker_id in self._serials:
+                    self._confirm(connection)
             self._due.clear()
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Do what is due, and hand out what comes of it."""
-        self._look_after_the_dead(now_ns)
+        self._check_processes(now_ns)
         for worker, has_lost in self.queue.handle_timer(now_ns=now_ns):
-            peer = self._by_worker.get(worker.id)
-            if peer is not None and has_lost:
-                self._ask_who(peer, now_ns)  # what it says then that it has is compared with ours
-            elif peer is not None:
-                self._send(peer, Kind.QUEUE_RECALL, frames.Recall(_ALL))
+            connection = self._by_worker.get(worker.id)
+            if connection is not None and has_lost:
+                self._ask_who(connection, now_ns)  # its answer is compared with what it should have
+            elif connection is not None:
+                self._send(connection, Kind.QUEUE_RECALL, frames.Recall(_ALL))
         for worker_id in [w for w in self._serials if w not in self.queue.workers]:
             self._forget_worker(worker_id)
         self.pump(now_ns=now_ns)
@@ -347,12 +356,12 @@ class PusherCore:
 
     # --------------------------------------------------------------------------------- private
 
-    def _look_after_the_dead(self, now_ns: int) -> None:
+    def _check_processes(self, now_ns: int) -> None:
         """Take their jobs from those whose connection broke because their process ended."""
         if now_ns < self._check_due_ns:
             return
         if self._absent:
-            self._look_after_the_absent(now_ns)
+            self._check_absent(now_ns)
         for worker in list(self.queue.workers.values()):
             if worker.cut_ns is not None:
                 self._check_due_ns = now_ns + _CHECK_NS
@@ -361,7 +370,7 @@ class PusherCore:
                     self.queue.lose(worker.id, "process ended", now_ns=now_ns)
                     self._forget_worker(worker.id)
 
-    def _look_after_the_absent(self, now_ns: int) -> None:
+    def _check_absent(self, now_ns: int) -> None:
         self._check_due_ns = now_ns + _CHECK_NS
         for worker_id, process in list(self._absent.items()):
             if worker_id in self.queue.workers or not self.queue.store.restored:
@@ -373,29 +382,33 @@ class PusherCore:
     def _forget_worker(self, worker_id: int) -> None:
         self._serials.pop(worker_id, None)
         self._processes.pop(worker_id, None)
-        peer = self._by_worker.pop(worker_id, None)
-        if peer is not None:
-            peer.welcomed = False
-            self._forget_peer(peer)
+        connection = self._by_worker.pop(worker_id, None)
+        if connection is not None:
+            connection.welcomed = False
+            self._forget_connection(connection)
 
-    def _forget_peer(self, peer: Peer) -> None:
-        self._peers.pop(peer.identity, None)
-        self._unwelcomed.pop(peer.identity, None)
+    def _forget_connection(self, connection: WorkerConnection) -> None:
+        self._connections.pop(connection.identity, None)
+        self._unwelcomed.pop(connection.identity, None)
 
-    def _ask_who(self, peer: Peer, now_ns: int) -> None:
-        if peer.welcomed:
-            # It has to begin anew over this very connection: with a new token, and without jobs
+    def _ask_who(self, connection: WorkerConnection, now_ns: int) -> None:
+        if connection.welcomed:
+            # It has to begin again over this very connection: with a new token, and without jobs
             # on the way to it, as if the connection had been broken.
-            peer.welcomed = False
-            self._unwelcomed[peer.identity] = peer
-            self.queue.cut(peer.worker_id, now_ns=now_ns)
+            connection.welcomed = False
+            self._unwelcomed[connection.identity] = connection
+            self.queue.cut(connection.worker_id, now_ns=now_ns)
             self._token += 1
-            peer.token = self._token
-        self._send(peer, Kind.QUEUE_WHO, Who(self._incarnation, peer.token))
+            connection.token = self._token
+        self._send(connection, Kind.QUEUE_WHO, Who(self._incarnation, connection.token))
 
-    def _send(self, peer: Peer, kind: Kind, body: Any, **header: int) -> None:
+    def _send(self, connection: WorkerConnection, kind: Kind, body: Any, **header: int) -> None:
         frame = control_frame(kind, self.session, body, **header)  # type: ignore[arg-type]
-        self.outbox.append((peer.identity, frame))
+        self.outbox.append((connection.identity, frame))
+
+    def _confirm(self, connection: WorkerConnection) -> None:
+        serial, sign_ns = self._serials[connection.worker_id], connection.echo_ns
+        self._send(connection, Kind.QUEUE_CONFIRM, None, sequence=serial, timestamp_ns=sign_ns)
 
     def _count(self, reason: str) -> None:
         self.invalid[reason] = self.invalid.get(reason, 0) + 1

@@ -7,7 +7,8 @@ from typing import Final
 
 import transports
 from p2pmsg.errors import LogFailedError
-from p2pmsg.queue.journal.records import Journal, change_record
+from p2pmsg.queue.journal.file import FileJournal
+from p2pmsg.queue.journal.records import change_record
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rules import BreakerState, Given, JobRun, QueuedJob
 from p2pmsg.trouble import Refusals
@@ -17,7 +18,6 @@ _ROUNDS_MAX: Final = 16
 _FRAMES_PER_ROUND: Final = 256
 _BYTES_AT_ONCE: Final = 2**20
 """Of frames that are read before the pusher's lock is left: some 10 ms, whatever they say."""
-_NOBODY: Final = ("", 0, 0)
 _FAILING_S: Final = 0.01
 """Between two tries to write to a log that cannot be written."""
 _QUIET_NS: Final = 250 * _MS
@@ -35,7 +35,6 @@ class PusherIO:
 
     Attributes:
         journal: where to; None without a log.
-        malformed: frames that were dropped since they were not of one part.
         unsynced: jobs that are in the log and not yet on the disk, where they have to be before a
             worker gets them; each with up to where the log has to be there.
         unsynced_bytes: of those.
@@ -43,7 +42,7 @@ class PusherIO:
     """
 
     def __init__(
-        self, core: PusherCore, server: transports.ZmqQueueServer, journal: Journal | None
+        self, core: PusherCore, server: transports.ZmqQueueServer, journal: FileJournal | None
     ) -> None:
         self.core = core
         self.journal = journal
@@ -62,11 +61,6 @@ class PusherIO:
             "workers_max": Refusals(f"workers than {most:,}"),
             "peers": Refusals(f"workers, and who may become one, than {2 * most:,}"),
         }
-
-    @property
-    def malformed(self) -> int:
-        """See the class."""
-        return self._server.malformed
 
     def accept(self, job: QueuedJob, *, now_ns: int) -> None:
         """Put a job that was written into the queue, or where it waits for the disk."""
@@ -152,7 +146,7 @@ class PusherIO:
         written = 0
         try:
             for change in changes:
-                process = _NOBODY
+                process = None
                 if isinstance(change, Given):
                     process = self.core.process_of(change.worker)
                 journal.append(change_record(change, process))

@@ -27,7 +27,7 @@ def answers_waiting(publisher):
 
 def connections_known(pusher):
     """Return how many connections a pusher knows, strangers' too."""
-    return len(core_of(pusher)._peers)
+    return len(core_of(pusher)._connections)
 
 
 def line_of(puller):

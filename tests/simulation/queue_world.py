@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from p2pmsg.queue.journal.records import JournalState, change_record, push_record
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.pusher_input import restore
 from p2pmsg.queue.rules import BreakerConfig, Given, JobQueue, JobRun, QueueConfig, QueuedJob
 from tests.simulation.queue_disk import Disk
 from tests.simulation.queue_history import History
@@ -163,7 +162,7 @@ class Pusher:
             self.queue, name="pusher", session=state.session, incarnation=first_delivery,
             job_timeout_ms=400, is_gone=self._is_gone,
         )  # fmt: skip
-        restore(self.core, state, now_ns=world.now)
+        self.core.restore(state, now_ns=world.now)
 
     def _sync(self):
         if self.alive:

@@ -18,6 +18,7 @@ import msgspec
 
 from p2pmsg.config import at_least, check, whole
 from p2pmsg.errors import LogFailedError, LogInUseError
+from p2pmsg.queue.frames import Process
 from p2pmsg.queue.journal import records as records
 from p2pmsg.queue.journal.position import Position, PositionFile
 from p2pmsg.queue.journal.reading import (
@@ -444,8 +445,7 @@ class FileJournal:
         elif kind == records.GIVEN:
             open_ones = [s for s in fields[3] if s in sizes and s not in dead]
             if open_ones:
-                process = (fields[4], fields[5], fields[6])
-                yield records.given_record(fields[1], fields[2], open_ones, process)
+                yield records.given_record(fields[1], fields[2], open_ones, Process(*fields[4:7]))
 
     def _in_window(self, pushed_ns: int) -> bool:
         return time.time_ns() - pushed_ns < self._dedup_window_ms * 1e6

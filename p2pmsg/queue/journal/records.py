@@ -8,10 +8,11 @@ failures, or of two deliveries, is ignored.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
+from p2pmsg.queue.frames import Process
 from p2pmsg.queue.rules import (
     Change,
     DeadJob,
@@ -29,43 +30,6 @@ from p2pmsg.wire import encoder
 HEAD, PUSH, DONE, FAILED, DEAD, DROPPED, GIVEN, SEEN, RETRIED, MARKS, CLOSED = range(1, 12)
 _encode: Final = encoder.encode
 _decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
-Process = tuple[str, int, int]
-"""Host, id, when it began: see `process_id`."""
-
-
-class Journal(Protocol):
-    """Where a queue writes down what must outlive it."""
-
-    def append(self, record: bytes) -> None:
-        """Write a record behind the others; `OSError` where that fails."""
-
-    def tick(self) -> None:
-        """Do what is due by its rule of when to sync."""
-
-    @property
-    def is_always(self) -> bool:
-        """Whether what is written has to be on the disk before anybody learns of it."""
-
-    @property
-    def broken(self) -> str | None:
-        """Why nothing can be brought to the disk any more; None while it can."""
-
-    @property
-    def written(self) -> int:
-        """How many bytes were appended."""
-
-    @property
-    def synced(self) -> int:
-        """How many of them are on the disk for certain."""
-
-    def allow_deliveries(self, stop: int) -> None:
-        """Make sure that no later run uses a delivery number below `stop`, or `stop` itself."""
-
-    def sync(self) -> None:
-        """Have what was appended outlive the operating system, too."""
-
-    def close(self) -> None:
-        """Let go of it."""
 
 
 def push_record(job: QueuedJob) -> bytes:
@@ -76,7 +40,7 @@ def push_record(job: QueuedJob) -> bytes:
     )  # fmt: skip
 
 
-def change_record(change: Change, process: Process = ("", 0, 0)) -> bytes:
+def change_record(change: Change, process: Process | None = None) -> bytes:
     """Return the record of what became of a job; `process`: that of the worker it was given to."""
     if isinstance(change, Done):
         return _encode((DONE, change.start, change.stop))
@@ -90,7 +54,7 @@ def change_record(change: Change, process: Process = ("", 0, 0)) -> bytes:
         job = change.job
         return _encode((RETRIED, push_record(job), *_fate(job)))
     assert isinstance(change, Given)
-    return given_record(change.worker, change.delivery, change.sequences, process)
+    return given_record(change.worker, change.delivery, change.sequences, process or Process())
 
 
 def given_record(
@@ -261,7 +225,7 @@ class JournalState:
     def _given(
         self, worker: int, delivery: int, sequences: list[int], host: str, pid: int, started: int
     ) -> None:
-        self.processes[worker] = (host, pid, started)
+        self.processes[worker] = Process(host, pid, started)
         self.deliveries = max(self.deliveries, delivery + len(sequences))
         for sequence in sequences:
             before = self.holders.get(sequence)

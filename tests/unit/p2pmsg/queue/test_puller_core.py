@@ -7,7 +7,6 @@ from p2pmsg.queue.frames import Hello
 from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.puller_core import Process, PullerLine
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.pusher_input import restore
 from p2pmsg.queue.rules import DeadJob, JobQueue, JobRun, QueueConfig, QueuedJob
 from p2pmsg.wire import Kind, control_frame
 
@@ -149,7 +148,7 @@ def test_message_ids_and_dead_letters_are_taken_over_by_their_age():
     state.seen = {"young": (2, 90 * MS), "old": (1, 10 * MS)}
     state.dead = {n: DeadJob(QueuedJob(n, b"", 1), "discarded", at) for n, at in ((0, 9), (1, 3))}
     pusher = make_pusher()
-    restore(pusher, state, now_ns=100 * MS)
+    pusher.restore(state, now_ns=100 * MS)
     store = pusher.queue.store
 
     assert [name for name, _, _ in store.dedup.items()] == ["old", "young"]

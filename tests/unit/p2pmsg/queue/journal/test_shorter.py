@@ -11,7 +11,6 @@ from p2pmsg.queue.journal.reading import read_log, segments
 from p2pmsg.queue.journal.records import JournalState, change_record, push_record
 from p2pmsg.queue.journal.reservations import RESERVE, Marks
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.pusher_input import restore
 from p2pmsg.queue.rules import Given, JobQueue, QueueConfig, QueuedJob
 
 MS = 1_000_000
@@ -180,7 +179,7 @@ def test_keys_wait_where_it_is_not_known_who_has_them(tmp_path):
     journal.close()
     queue = JobQueue(QueueConfig(ack_timeout_ms=1000, grace_ms=10), first_delivery=200)
     core = PusherCore(queue, name="", session=1, incarnation=200)
-    restore(core, state, now_ns=0)
+    core.restore(state, now_ns=0)
     queue.join(9, "other", 4, now_ns=0)
     for ms in (20, 999):
         queue.handle_timer(now_ns=ms * MS)
