@@ -13,7 +13,7 @@ STATES = ("held", "acked", "rejected", "discarded", "gone")
 
 
 class Holder(Protocol):
-    """What a job is settled at: a puller's line to its pusher."""
+    """What a job is settled at: a `PullerCore`."""
 
     def ack(self, job: "Job") -> bool:
         """Note that it is done."""
@@ -34,7 +34,7 @@ class Holder(Protocol):
 class Origin(msgspec.Struct, gc=False):
     """What the jobs of one frame have in common."""
 
-    line: Holder
+    core: Holder
     session: int
     pushed_ns: int
     delivered_ns: int
@@ -126,7 +126,7 @@ class Job(msgspec.Struct, gc=False):
 
     def ack(self) -> bool:
         """Say that it is done; False where it is not this worker's any more."""
-        return self._origin.line.ack(self)
+        return self._origin.core.ack(self)
 
     def reject(self, reason: str = "", delay: float | None = None) -> bool:
         """Say that it could not be done, so that it is tried again.
@@ -141,11 +141,11 @@ class Job(msgspec.Struct, gc=False):
             False where it is not this worker's any more.
 
         """
-        return self._origin.line.reject(self, reason, delay)
+        return self._origin.core.reject(self, reason, delay)
 
     def discard(self, reason: str = "") -> bool:
         """Say that nobody can do it: it becomes a dead letter; False as with `ack`."""
-        return self._origin.line.discard(self, reason)
+        return self._origin.core.discard(self, reason)
 
     def extend(self, seconds: float) -> bool:
         """Ask for `seconds` from now on, where it takes longer than `job_timeout`; False as above.
@@ -160,7 +160,7 @@ class Job(msgspec.Struct, gc=False):
 
         """
         at_least("seconds", seconds, 0)
-        return self._origin.line.extend(self, seconds)
+        return self._origin.core.extend(self, seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -173,9 +173,9 @@ class Job(msgspec.Struct, gc=False):
     ) -> None:
         if self._state == HELD:
             if kind is None:
-                self._origin.line.ack(self)
+                self._origin.core.ack(self)
             else:
-                self._origin.line.reject(self, f"{kind.__name__}: {error}", None)
+                self._origin.core.reject(self, f"{kind.__name__}: {error}", None)
 
     def __repr__(self) -> str:
         return f"<Job {self.sequence} {self.state}, delivery {self.delivery_count}>"

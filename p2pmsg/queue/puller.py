@@ -15,7 +15,7 @@ from p2pmsg.queue.config import PullerConfig
 from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.process_id import this_process, worker_name
-from p2pmsg.queue.puller_core import PullerLine
+from p2pmsg.queue.puller_core import PullerCore
 from p2pmsg.queue.stats import PullerStats, merge_counts
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lock import PublishLock
@@ -72,7 +72,7 @@ class Puller(ClosesAtOnce):
         self._closed = False
         self._unusable: str | None = None
         self._clients: list[transports.ZmqQueueClient] = []
-        self._lines: list[PullerLine] = []
+        self._cores: list[PullerCore] = []
         self._flushed_ns = 0
         self._ack_linger_ns = round(self._config.ack_linger_ms * _MS)
         # Answers are told together, and still soon enough that the next jobs come in time.
@@ -83,7 +83,7 @@ class Puller(ClosesAtOnce):
             for client in self._clients:
                 client.close()
             raise
-        self._line = self._lines[0]
+        self._core = self._cores[0]
         self._unanswered = Unanswered(
             "pusher", places, now_ns=_monotonic_ns(), usual="ROUTER"
         )
@@ -105,11 +105,11 @@ class Puller(ClosesAtOnce):
                 self._clients.append(client)
                 client.connect()
             # Not from a generator: forked children would have the same id.
-            line = PullerLine(
+            core = PullerCore(
                 secrets.randbits(64), self._name, self._config.prefetch, process, now_ns=now_ns
             )
-            line.on_settled = self._settled
-            self._lines.append(line)
+            core.on_settled = self._settled
+            self._cores.append(core)
 
     # --------------------------------------------------------------------------------- public
 
@@ -130,19 +130,19 @@ class Puller(ClosesAtOnce):
             me = _get_ident()
         if lock.owner is None:
             lock.owner = me
-            line, job = self._line, None
+            core, job = self._core, None
             try:
-                ready = line.ready
+                ready = core.ready
                 if ready and ready[0]._detail is None:
                     job = ready[0]
-                    line.open[job.delivery] = job
-                    job._begun_ns = line.now_ns
+                    core.open[job.delivery] = job
+                    job._begun_ns = core.now_ns
                     ready.popleft()  # the only call: Ctrl-C comes behind it
                     lock.owner = None
                     return job
             except BaseException:
                 if job is not None:
-                    line.unbegin(job)
+                    core.unbegin(job)
                 lock.owner = None
                 raise
             lock.owner = None
@@ -178,7 +178,7 @@ class Puller(ClosesAtOnce):
             return taken[0]
         except BaseException:
             if taken:  # Ctrl-C: it does not get to the caller
-                self._lock.run(taken[0]._origin.line.unbegin, taken[0])
+                self._lock.run(taken[0]._origin.core.unbegin, taken[0])
             raise
 
     def stats(self) -> PullerStats:
@@ -218,35 +218,35 @@ class Puller(ClosesAtOnce):
         self._check_usable()
         self._lock.favour()
         now_ns = _monotonic_ns()
-        before = [line.begun for line in self._lines]
+        before = [core.begun for core in self._cores]
         try:
             job = self._next_ready(now_ns)
             if job is None:
                 # Nothing is there: before waiting, say what is done, so that there is credit.
-                for line in self._lines:
-                    line.flush(now_ns=now_ns)
+                for core in self._cores:
+                    core.flush(now_ns=now_ns)
                 self._work(now_ns)
                 job = self._next_ready(now_ns)
             if job is not None:
                 taken.append(job)
         except BaseException:
             taken.clear()
-            for line, former in zip(self._lines, before, strict=True):
-                if line.begun is not None and line.begun is not former:
-                    line.unbegin(line.begun)
-                line.resume()
+            for core, former in zip(self._cores, before, strict=True):
+                if core.begun is not None and core.begun is not former:
+                    core.unbegin(core.begun)
+                core.resume()
             raise
 
     def _next_ready(self, now_ns: int) -> Job | None:
-        """Begin the next job that is there, of one line after the other."""
-        lines = self._lines
-        for _ in lines:
+        """Begin the next job that is there, of one core after the other."""
+        cores = self._cores
+        for _ in cores:
             self._turns += 1
-            line = lines[self._turns % len(lines)]
-            if line.ready:
-                job = line.take(now_ns=now_ns)
+            core = cores[self._turns % len(cores)]
+            if core.ready:
+                job = core.take(now_ns=now_ns)
                 if job is not None:
-                    self._line = line
+                    self._core = core
                     return job
         return None
 
@@ -254,33 +254,33 @@ class Puller(ClosesAtOnce):
         """Tell the pusher what was settled, or leave that for a moment."""
         now_ns = _monotonic_ns()
         late = now_ns - self._flushed_ns >= self._ack_linger_ns
-        if late or self._line.acks_waiting() >= self._flush_at:
+        if late or self._core.acks_waiting() >= self._flush_at:
             self._lock.run(self._flush, now_ns)
 
     def _flush(self, now_ns: int) -> None:
         if self._unusable is None:
             self._flushed_ns = now_ns
             try:
-                for line in self._lines:
-                    line.flush(now_ns=now_ns)
+                for core in self._cores:
+                    core.flush(now_ns=now_ns)
                 self._work(now_ns)
             except BaseException:
-                for line in self._lines:
-                    line.resume()
+                for core in self._cores:
+                    core.resume()
                 raise
 
     def _work(self, now_ns: int) -> bool:
         """Send what there is to send, take what came; False where there may be more at once."""
         done = True
-        for line, client in zip(self._lines, self._clients, strict=True):
+        for core, client in zip(self._cores, self._clients, strict=True):
             for _ in range(_ROUNDS_MAX):
-                outbox = line.outbox
+                outbox = core.outbox
                 while outbox and client.send(outbox[0]):
                     outbox.popleft()
                 came = 0
                 while came < _FRAMES_PER_ROUND and (frame := client.receive()) is not None:
                     came += 1
-                    line.receive(frame, now_ns=now_ns)
+                    core.receive(frame, now_ns=now_ns)
                 if not came and not outbox:
                     break
             else:
@@ -296,49 +296,49 @@ class Puller(ClosesAtOnce):
             raise transports.ClosedError("puller")
         now_ns = _monotonic_ns()
         silence_ns = self._config.pusher_timeout_ms * _MS
-        for line, client in zip(self._lines, self._clients, strict=True):
-            line.handle_timer(now_ns=now_ns)
-            if now_ns - line.heard_ns > silence_ns:
-                line.heard_ns = now_ns
+        for core, client in zip(self._cores, self._clients, strict=True):
+            core.handle_timer(now_ns=now_ns)
+            if now_ns - core.heard_ns > silence_ns:
+                core.heard_ns = now_ns
                 client.reconnect()
         if now_ns >= self._unanswered.next_ns:
-            strange = [sum(line.invalid.values()) for line in self._lines]
-            self._unanswered.look([line.joined for line in self._lines], strange, now_ns)
+            strange = [sum(core.invalid.values()) for core in self._cores]
+            self._unanswered.look([core.joined for core in self._cores], strange, now_ns)
         if not self._work(now_ns):
             return 0.0
         return self._wait_ms()
 
     def _wait_ms(self) -> float:
         now_ns = _monotonic_ns()
-        due_ns = min(line.next_deadline_ns() for line in self._lines)
-        if any(line.unsent for line in self._lines):
+        due_ns = min(core.next_deadline_ns() for core in self._cores)
+        if any(core.unsent for core in self._cores):
             due_ns = min(due_ns, now_ns + 5 * _MS)
         return max(0.0, (due_ns - now_ns) / _MS)
 
     def _is_unsettled(self) -> bool:
         now_ns = _monotonic_ns()
-        for line in self._lines:
-            line.flush(now_ns=now_ns)
+        for core in self._cores:
+            core.flush(now_ns=now_ns)
         self._work(now_ns)
-        return any(line.unsettled for line in self._lines)
+        return any(core.unsettled for core in self._cores)
 
     def _close_all(self) -> None:
         now_ns = _monotonic_ns()
-        for line in self._lines:
-            line.leave(now_ns=now_ns)
+        for core in self._cores:
+            core.leave(now_ns=now_ns)
         self._work(now_ns)
         for client in self._clients:
             client.close(linger_ms=500)
 
     def _stats(self) -> PullerStats:
-        lines = self._lines
-        invalid: list[dict[str, int]] = [line.invalid for line in lines]
+        cores = self._cores
+        invalid: list[dict[str, int]] = [core.invalid for core in cores]
         invalid += [{"parts": c.malformed} for c in self._clients if c.malformed]
 
         def total(name: str) -> Any:
-            return sum(getattr(line, name) for line in lines)
+            return sum(getattr(core, name) for core in cores)
 
-        ready = sum(len(line.ready) for line in lines)
+        ready = sum(len(core.ready) for core in cores)
         return PullerStats(
             received=total("received"),
             acked=total("acked"),
@@ -347,9 +347,9 @@ class Puller(ClosesAtOnce):
             refused=total("refused"),
             given_back=total("given_back"),
             dropped=total("dropped"),
-            in_hand=ready + sum(len(line.open) for line in lines),
+            in_hand=ready + sum(len(core.open) for core in cores),
             ready=ready,
-            pushers=sum(line.joined for line in lines),
+            pushers=sum(core.joined for core in cores),
             frames_invalid=merge_counts(invalid),
             unanswered=self._unanswered.by_endpoint(),
         )

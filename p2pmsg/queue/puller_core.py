@@ -26,7 +26,7 @@ UNCONFIRMED_MAX: Final = 64
 """Reports on their way; further answers wait to be put together into the next."""
 
 
-class PullerLine:
+class PullerCore:
     """One pusher, as a puller sees it.
 
     Attributes:

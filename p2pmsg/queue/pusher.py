@@ -24,8 +24,7 @@ from p2pmsg.queue.batching import PushBatch
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.dead_letters import DeadLetters, letter_of
 from p2pmsg.queue.driver import Driver
-from p2pmsg.queue.group_commit import GroupCommit
-from p2pmsg.queue.journal.file import FileJournal, LogSettings, log_settings
+from p2pmsg.queue.journal.file import FileJournal, GroupCommit, LogSettings, log_settings
 from p2pmsg.queue.journal.records import JournalState, push_record
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.pusher_io import PusherIO

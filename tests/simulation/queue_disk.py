@@ -1,7 +1,7 @@
 """The disk of a simulated pusher: a system crash takes what was written since the last sync."""
 
 from p2pmsg.queue.journal.records import JournalState, closed_record, head_record, marks_record
-from p2pmsg.queue.journal.reservations import Marks
+from p2pmsg.queue.journal.reservations import Reservations
 
 SESSION = 77
 RESERVE = 7
@@ -26,7 +26,7 @@ class Disk:
         state = JournalState()
         for record in self.records:
             state.apply(record)
-        self._marks = Marks(state, f"boot {self.boots}", RESERVE)
+        self._reserved = Reservations(state, f"boot {self.boots}", RESERVE)
         if self._is_short:  # the file beside the segments says where the log ended
             state.is_short, self._is_short = True, False
             state.next_sequence = max(state.next_sequence, self._next_sequence)
@@ -36,7 +36,7 @@ class Disk:
         self._write(
             head_record(SESSION, state.next_sequence, f"boot {self.boots}", self._is_synced)
         )
-        self._write(marks_record(self._marks.sequence, self._marks.delivery))
+        self._write(marks_record(self._reserved.sequence, self._reserved.delivery))
         self._renew()
         return state
 
@@ -76,14 +76,14 @@ class Disk:
         return lost
 
     def _allow(self):
-        if not self._marks.allow(self._next_sequence, self._next_delivery):
+        if not self._reserved.allow(self._next_sequence, self._next_delivery):
             self._renew()
 
     def _renew(self):
-        marks = self._marks.beyond(self._next_sequence, self._next_delivery)
+        marks = self._reserved.beyond(self._next_sequence, self._next_delivery)
         self._write(marks_record(*marks))
         self.sync()
-        self._marks.set(marks)
+        self._reserved.set(marks)
 
     def _write(self, record):
         self.records.append(record)

@@ -4,7 +4,7 @@ from collections import deque
 
 from p2pmsg.queue.frames import Report
 from p2pmsg.queue.job import GONE, HELD, Job
-from p2pmsg.queue.puller_core import Process, PullerLine
+from p2pmsg.queue.puller_core import Process, PullerCore
 from p2pmsg.wire import Kind, control_frame
 
 MS = 1_000_000
@@ -75,7 +75,7 @@ class WorkerNode:
         self.pid = self.number * 1000 + self.life
         world.alive_processes.add(self.pid)
         host = f"here {world.pusher.disk.boots}" if self.number % 2 else ""
-        self.line = PullerLine(
+        self.line = PullerCore(
             self.pid, f"w{self.pid}", world.profile.prefetch, Process(host, self.pid, 1),
             now_ns=world.now,
         )  # fmt: skip

@@ -1,6 +1,6 @@
 """A queue, its workers and the network between them, simulated: a failing run is named by its seed.
 
-The same cores as over sockets: `PusherCore` with `JobQueue`, `PullerLine`, the journal's records.
+The same cores as over sockets: `PusherCore` with `JobQueue`, `PullerCore`, the journal's records.
 Connections are ordered and lose what is under way when they are cut, as TCP does.
 """
 

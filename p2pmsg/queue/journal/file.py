@@ -1,15 +1,16 @@
 """A queue's log on disk: segments of records, of which the oldest is emptied into the newest.
 
-What is of use in the oldest one is copied behind the newest before it is deleted, so the log takes
-about twice what it has to keep, and no copy is ever long. `journal` has the records,
-`journal_reading` the files' format.
+What is of use in the oldest one is appended to the newest before it is deleted, so the log takes
+about twice what it has to keep, and no copy is ever long. `reading` has the files' format.
 """
 
 import logging
 import os
 import secrets
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -30,7 +31,8 @@ from p2pmsg.queue.journal.reading import (
     segments,
 )
 from p2pmsg.queue.journal.records import JournalState
-from p2pmsg.queue.journal.reservations import Marks
+from p2pmsg.queue.journal.reservations import Reservations
+from p2pmsg.sync.lock import PublishLock
 from recovery.durable import lock_file, make_folder, sync_path, unlock_file
 
 _decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
@@ -95,8 +97,8 @@ class FileJournal:
         OSError: the operating system refuses.
 
     Attributes:
-        is_always: whether `fsync` is `always`: who appended calls `sync`, or `begin_sync`, before
-            anybody learns of it.
+        is_always: whether `fsync` is `always`: after an append, `sync` or `begin_sync` is called
+            before anything is said of it.
         written, synced: how many bytes were appended by this run, and how many of them are on the
             disk for certain.
         broken: why nothing can be brought to the disk any more; None while it can.
@@ -120,20 +122,18 @@ class FileJournal:
         self.written = self.synced = 0
         self.broken: str | None = None
         self._position = PositionFile(self._folder, self._lock.fileno())
+        self._sizes: dict[int, int] = {}
+        self._dead: set[int] = set()
+        self._live_bytes = self._number = self._size = 0
+        self._segments: list[tuple[Path, int]] = []
+        self._must_cut = False
+        self._path = self._folder
+        self._synced_at = time.monotonic()
         try:
             self._position.read()
-            self._sizes: dict[int, int] = {}
-            self._dead: set[int] = set()
-            self._live_bytes = 0
-            self._segments: list[tuple[Path, int]] = []
-            self._number = self._size = 0
-            self._must_cut = False
-            self._path = self._folder
-            self._synced_at = time.monotonic()
             self._replay(state)
-            self._marks = Marks(state, boot)
-            self._compare(state)
-            self._tell_missing(state)
+            self._reserved = Reservations(state, boot)
+            self._warn_of_missing(state, *self._compare(state))
             if state.session is None:
                 state.session = secrets.randbits(64)
             self._session = state.session
@@ -170,7 +170,7 @@ class FileJournal:
         if self.written > self.synced and self._settings.fsync == "interval":
             waited_ms = (time.monotonic() - self._synced_at) * 1000
             if waited_ms >= self._settings.fsync_interval_ms:
-                if self._marks.is_low(self._next_sequence, self._next_delivery):
+                if self._reserved.is_low(self._next_sequence, self._next_delivery):
                     self._renew_marks()
                 self.sync()
 
@@ -254,8 +254,11 @@ class FileJournal:
             self._number = segment_number(paths[-1])
             sync_path(paths[-1])  # an earlier run's last records, or what is cut off now
 
-    def _compare(self, state: JournalState) -> None:
-        """Compare what is there with where earlier runs were, so that no number is used twice."""
+    def _compare(self, state: JournalState) -> tuple[int, int]:
+        """Compare what is there with where earlier runs were, so that no number is used twice.
+
+        Returns the sequences `[start, stop)` that are left out.
+        """
         start, found = state.next_sequence, self._position.found
         if found is not None:
             size = self._segments[-1][1] if self._segments else 0
@@ -266,12 +269,11 @@ class FileJournal:
         elif self._segments:
             state.is_copy = True
             state.session = None
-        first = self._marks.skipped[0] if self._marks.skipped else start
-        self._missing = (first, state.next_sequence)
+        first = self._reserved.skipped[0] if self._reserved.skipped else start
         state.missing = state.next_sequence - first
+        return first, state.next_sequence
 
-    def _tell_missing(self, state: JournalState) -> None:
-        start, stop = self._missing
+    def _warn_of_missing(self, state: JournalState, start: int, stop: int) -> None:
         left_out = f"sequences {start} to {stop - 1} are left out" if stop > start else (
             "no sequence is used twice"
         )
@@ -314,15 +316,13 @@ class FileJournal:
         head = records.head_record(self._session, self._next_sequence, self._boot, is_synced)
         try:
             self._write(head)
-            self._write(records.marks_record(self._marks.sequence, self._marks.delivery))
+            self._write(records.marks_record(self._reserved.sequence, self._reserved.delivery))
             sync_path(self._folder)
         except BaseException:
             os.close(self._fd)
             self._fd, self._size, self._must_cut = former_fd, former_size, False
-            try:
+            with suppress(OSError):  # the next try writes over it
                 path.unlink(missing_ok=True)
-            except OSError:
-                pass  # it is written over by the next try
             raise
         if former_fd >= 0:
             os.close(former_fd)
@@ -339,18 +339,16 @@ class FileJournal:
             written = os.write(self._fd, data)
             while written < len(data):
                 written += os.write(self._fd, data[written:])
-        except BaseException:  # also Ctrl-C: nobody learns that this record was written
+        except BaseException:  # also Ctrl-C: its caller does not learn that it was written
             self._must_cut = True
-            try:
+            with suppress(OSError):  # it is tried again before the next record is written
                 self._cut()
-            except OSError:
-                pass  # it is tried again before anything is written behind it
             raise
         self._size += len(data)
         self.written += len(data)
 
     def _cut(self) -> None:
-        """Remove what a write left that failed; nothing behind it would be found again."""
+        """Remove what a failed write left; nothing after it would be found again."""
         os.ftruncate(self._fd, self._size)
         self._must_cut = False
 
@@ -362,15 +360,15 @@ class FileJournal:
             raise LogFailedError(self.broken)
 
     def _allow(self) -> None:
-        if not self._marks.allow(self._next_sequence, self._next_delivery):
+        if not self._reserved.allow(self._next_sequence, self._next_delivery):
             self._renew_marks()
 
     def _renew_marks(self) -> None:
         """Reserve numbers, on the disk whatever `fsync` says."""
-        marks = self._marks.beyond(self._next_sequence, self._next_delivery)
+        marks = self._reserved.beyond(self._next_sequence, self._next_delivery)
         self._write(records.marks_record(*marks))
         self.sync()
-        self._marks.set(marks)
+        self._reserved.set(marks)
 
     def _note(self, record: bytes) -> None:
         """Keep account of what is of use."""
@@ -423,29 +421,26 @@ class FileJournal:
         """Return what of a record is still to be kept."""
         fields = _decode(record)
         kind = fields[0]
-        sizes, dead = self._sizes, self._dead
         if kind == records.PUSH:
             sequence, pushed_ns, message_id = fields[1], fields[2], fields[5]
-            if sequence in sizes and sequence not in dead:
+            if self._is_open(sequence):
                 yield record
             elif message_id is not None and self._in_window(pushed_ns):
                 yield records.seen_record(message_id, sequence, pushed_ns)
-        elif kind == records.SEEN:
-            if self._in_window(fields[3]):
-                yield record
-        elif kind == records.FAILED:
-            if fields[1] in sizes and fields[1] not in dead:
-                yield record
-        elif kind == records.DEAD:
-            if fields[4] in dead:
-                yield record
-        elif kind == records.RETRIED:
-            if fields[2] in sizes and fields[2] not in dead:
-                yield record
+        elif (
+            (kind == records.SEEN and self._in_window(fields[3]))
+            or (kind == records.FAILED and self._is_open(fields[1]))
+            or (kind == records.DEAD and fields[4] in self._dead)
+            or (kind == records.RETRIED and self._is_open(fields[2]))
+        ):
+            yield record
         elif kind == records.GIVEN:
-            open_ones = [s for s in fields[3] if s in sizes and s not in dead]
+            open_ones = [sequence for sequence in fields[3] if self._is_open(sequence)]
             if open_ones:
                 yield records.given_record(fields[1], fields[2], open_ones, Process(*fields[4:7]))
+
+    def _is_open(self, sequence: int) -> bool:
+        return sequence in self._sizes and sequence not in self._dead
 
     def _in_window(self, pushed_ns: int) -> bool:
         return time.time_ns() - pushed_ns < self._dedup_window_ms * 1e6
@@ -480,3 +475,55 @@ class PendingSync:
         finally:
             if self._owns:
                 os.close(fd)
+
+
+class GroupCommit:
+    """One fsync for all threads that wait for one, with `fsync="always"`.
+
+    A thread that pushes appends its record under the pusher's lock, leaves the lock, and waits
+    here. The first one forces to the disk what was appended by then, without the lock, while others
+    append; a thread whose record is not among it waits for the next fsync.
+
+    Args:
+        lock: of the pusher; held only before and after the waiting.
+        journal: where the records are.
+        work: hands out what is on the disk now; called under the lock.
+
+    """
+
+    def __init__(
+        self, lock: PublishLock, journal: FileJournal, work: Callable[[], object]
+    ) -> None:
+        self._lock = lock
+        self._journal = journal
+        self._work = work
+        self._condition = threading.Condition()
+        self._is_syncing = False
+
+    def wait(self, stop: int) -> None:
+        """Wait until what was written up to `stop` is on the disk.
+
+        Signal handlers must be deferred: the others wait for the thread that syncs.
+
+        Raises:
+            LogFailedError: it cannot be forced to the disk.
+
+        """
+        journal, condition = self._journal, self._condition
+        with condition:
+            while self._is_syncing and journal.synced < stop and journal.broken is None:
+                condition.wait()
+            if journal.synced >= stop:
+                return
+            if journal.broken is not None:
+                raise LogFailedError(journal.broken)
+            self._is_syncing = True
+        try:
+            pending = self._lock.run(journal.begin_sync)
+            pending.wait()
+            self._lock.run(journal.end_sync, pending)
+        finally:
+            with condition:
+                self._is_syncing = False
+                condition.notify_all()
+        self._lock.run(self._work)

@@ -77,25 +77,21 @@ class PositionFile:
 
     def read(self) -> None:
         """Find out what an earlier run left; raises `OSError`."""
-        self.found = self._read()
-
-    def _read(self) -> Position | None:
         try:
             fd = os.open(self._folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return None
+            return
         try:
             data = os.pread(fd, _ENDS_AT + _ENDS.size, 0)
-            if len(data) < _ENDS_AT + _ENDS.size:
-                return None
             identity = self._identity(fd)
             known = {_head(identity, False), _head(identity, _is_as_written(fd))}
-            if data[: _HEAD.size] not in known or data[_HEAD.size : _ENDS_AT] != identity:
-                return None
         finally:
             os.close(fd)
-        end, sequence, delivery = _ENDS.unpack_from(data, _ENDS_AT)
-        return Position(end >> _SIZE_BITS, end & (1 << _SIZE_BITS) - 1, sequence, delivery)
+        is_ours = data[: _HEAD.size] in known and data[_HEAD.size : _ENDS_AT] == identity
+        if is_ours and len(data) == _ENDS_AT + _ENDS.size:
+            end, sequence, delivery = _ENDS.unpack_from(data, _ENDS_AT)
+            size = end & (1 << _SIZE_BITS) - 1
+            self.found = Position(end >> _SIZE_BITS, size, sequence, delivery)
 
     def begin(self, position: Position) -> None:
         """Replace the file; it is on the disk on return. Raises `OSError`."""

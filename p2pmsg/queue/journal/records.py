@@ -83,7 +83,7 @@ def head_record(session: int, next_sequence: int, boot: str, is_synced: bool) ->
 
 
 def marks_record(sequence: int, delivery: int) -> bytes:
-    """Return the record of numbers below which all may be in use; see `journal_marks`."""
+    """Return the record of numbers below which all may be in use."""
     return _encode((MARKS, sequence, delivery))
 
 
@@ -114,7 +114,7 @@ class JournalState:
         is_synced: whether its records were on the disk before anybody learned of them.
         is_closed: whether it was not cut short.
         has_crashed: whether the operating system was, so that the last records may be missing;
-            `Marks` finds out.
+            `Reservations` finds out.
         is_short: whether records are missing that an earlier run had written.
         is_copy: whether it was restored from a copy, so that nobody knows what came after that.
         missing: how many sequences an earlier run used, or may have used, of which nothing is left.

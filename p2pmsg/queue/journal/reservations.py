@@ -1,4 +1,4 @@
-"""Marks: sequences and delivery numbers that are reserved on the disk before any of them is used.
+"""Sequences and delivery numbers that are reserved on the disk before any of them is used.
 
 A crash of the operating system takes the log's tail with it, and workers on other machines know
 numbers that were in it. If the next run gave them to other jobs, a worker could claim, and
@@ -13,7 +13,7 @@ RESERVE: Final = 1_000_000
 """How many numbers are reserved at a time: at 50,000 jobs a second, one more fsync in 10 s."""
 
 
-class Marks:
+class Reservations:
     """How far numbers may be used.
 
     Args:

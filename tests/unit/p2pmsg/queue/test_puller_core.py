@@ -1,11 +1,11 @@
-"""A puller's line and a pusher's core, without a wire between them."""
+"""A puller's core and a pusher's, without a wire between them."""
 
 import pytest
 
 from p2pmsg.queue import frames
 from p2pmsg.queue.frames import Hello
 from p2pmsg.queue.journal.records import JournalState
-from p2pmsg.queue.puller_core import Process, PullerLine
+from p2pmsg.queue.puller_core import Process, PullerCore
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rules import DeadJob, JobQueue, JobRun, QueueConfig, QueuedJob
 from p2pmsg.wire import Kind, control_frame
@@ -20,19 +20,19 @@ def make_pusher() -> PusherCore:
     return PusherCore(queue, name="jobs", session=7, incarnation=1)
 
 
-def up(line: PullerLine, pusher: PusherCore, connection: bytes = b"a") -> None:
+def up(line: PullerCore, pusher: PusherCore, connection: bytes = b"a") -> None:
     while line.outbox:
         pusher.receive(connection, line.outbox.popleft(), now_ns=0)
 
 
-def down(pusher: PusherCore, line: PullerLine) -> None:
+def down(pusher: PusherCore, line: PullerCore) -> None:
     while pusher.outbox:
         line.receive(pusher.outbox.popleft()[1], now_ns=0)
 
 
-def joined(pusher: PusherCore) -> PullerLine:
+def joined(pusher: PusherCore) -> PullerCore:
     """Return a worker that the pusher took on, over the connection `a`."""
-    line = PullerLine(1, "worker", 4, Process(), now_ns=0)
+    line = PullerCore(1, "worker", 4, Process(), now_ns=0)
     line.handle_timer(now_ns=0)
     for _ in range(2):
         up(line, pusher)
@@ -44,7 +44,7 @@ def joined(pusher: PusherCore) -> PullerLine:
 def test_what_was_acknowledged_is_told_even_if_the_pusher_asks_again_who_this_is():
     pusher = make_pusher()
     pusher.queue.store.push_run(JobRun(0, b"\xc0", [1], 0))
-    line = PullerLine(1, "worker", 4, Process(), now_ns=0)
+    line = PullerCore(1, "worker", 4, Process(), now_ns=0)
 
     def tell() -> None:
         up(line, pusher)

@@ -12,7 +12,7 @@ from p2pmsg.queue.journal import file as journal_file
 from p2pmsg.queue.journal.file import FileJournal, LogSettings, log_settings
 from p2pmsg.queue.journal.reading import read_log, segments
 from p2pmsg.queue.journal.records import JournalState, change_record, push_record
-from p2pmsg.queue.journal.reservations import RESERVE, Marks
+from p2pmsg.queue.journal.reservations import RESERVE, Reservations
 from p2pmsg.queue.rules import (
     DeadJob,
     Died,
@@ -261,7 +261,7 @@ def test_no_number_is_used_again_after_a_crash_of_the_system(tmp_path, crash, ca
 
 @pytest.mark.parametrize("fsync", ["interval", "never"])
 def test_marks_are_renewed_before_they_are_used_up(tmp_path, crash, monkeypatch, fsync):
-    monkeypatch.setattr(Marks.__init__, "__defaults__", (10,))
+    monkeypatch.setattr(Reservations.__init__, "__defaults__", (10,))
     journal, state = opened(tmp_path, fsync=fsync, fsync_interval_ms=1e9)
     used = push(journal, state, 1234)
     journal.allow_deliveries(5678)

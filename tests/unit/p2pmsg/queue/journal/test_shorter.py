@@ -9,7 +9,7 @@ from p2pmsg.errors import LogFailedError
 from p2pmsg.queue.journal.file import FileJournal, LogSettings
 from p2pmsg.queue.journal.reading import read_log, segments
 from p2pmsg.queue.journal.records import JournalState, change_record, push_record
-from p2pmsg.queue.journal.reservations import RESERVE, Marks
+from p2pmsg.queue.journal.reservations import RESERVE, Reservations
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rules import Given, JobQueue, QueueConfig, QueuedJob
 
@@ -78,7 +78,7 @@ def test_no_sequence_is_used_again_where_the_end_is_missing(tmp_path, caplog, sh
 
 
 def test_more_is_missing_than_was_reserved(tmp_path, monkeypatch):
-    monkeypatch.setattr(Marks.__init__, "__defaults__", (10,))
+    monkeypatch.setattr(Reservations.__init__, "__defaults__", (10,))
     journal, state = opened(tmp_path, segment_bytes=4096)
     used = push(journal, state, 500)
     journal.allow_deliveries(7000)
