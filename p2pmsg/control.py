@@ -1,5 +1,6 @@
 """Bodies of the control frames, as msgpack arrays; a body that does not fit raises `FrameError`."""
 
+from collections.abc import Callable
 from typing import Annotated, Final, TypeVar
 from zlib import crc32
 
@@ -255,6 +256,7 @@ class Settled(msgspec.Struct, array_like=True):
     next: Sequence
 
 
+T = TypeVar("T")
 B = TypeVar("B", bound=msgspec.Struct)
 _decoders: dict[type, msgspec.msgpack.Decoder[msgspec.Struct]] = {
     kind: msgspec.msgpack.Decoder(kind)
@@ -267,9 +269,14 @@ _decoders: dict[type, msgspec.msgpack.Decoder[msgspec.Struct]] = {
 
 def read_body(frame: Frame, kind: type[B]) -> B:
     """Return the body of a control frame; `FrameError` where it does not fit."""
-    try:
-        body = _decoders[kind].decode(memoryview(frame.data)[frame.body_at :])
-    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
-        raise FrameError("body") from None
+    body = decoded(frame, _decoders[kind].decode)
     assert isinstance(body, kind)
     return body
+
+
+def decoded(frame: Frame, decode: Callable[[memoryview], T]) -> T:
+    """Return a frame's body as `decode` reads it; `FrameError` where it does not fit."""
+    try:
+        return decode(memoryview(frame.data)[frame.body_at :])
+    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
+        raise FrameError("body") from None

@@ -12,7 +12,7 @@ from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.pubsub import publish_lines
 from p2pmsg.cli.text import json_value, render_columns, to_json, value_text
-from p2pmsg.queue.admin import DeadLetterBox, LiveBox, LogBox
+from p2pmsg.queue.admin import LiveBox, LogBox
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.dead_letters import DeadLetter
 from p2pmsg.queue.job import Job
@@ -216,7 +216,7 @@ def dead_letters(arguments: argparse.Namespace) -> int:
     action, chosen = arguments.action, arguments.sequences
     if action != "ls" and bool(chosen) == arguments.all:
         raise UsageError(f"{action} needs sequences, or --all")
-    box: DeadLetterBox
+    box: LiveBox | LogBox
     if "://" in arguments.where:
         box = LiveBox(arguments.where, arguments.timeout)
     else:

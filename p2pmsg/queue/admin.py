@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import transports
 from p2pmsg.errors import AdminRefusedError, TransportError, translated
@@ -19,19 +19,6 @@ from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 
 _REPEAT_S: Final = 0.5
 Numbers = list[int]
-
-
-class DeadLetterBox(Protocol):
-    """Where dead letters are."""
-
-    def list(self) -> Sequence[DeadLetter]:
-        """Return all, by sequence."""
-
-    def act(self, action: str, sequences: Sequence[int], everything: bool) -> int:
-        """`retry` or `purge` some, or all; return how many."""
-
-    def close(self) -> None:
-        """Let go of it."""
 
 
 class LiveBox:

@@ -28,13 +28,12 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from p2pmsg.control import Id, Name, Range, Sequence
+from p2pmsg.control import Id, Name, Range, Sequence, decoded
 from p2pmsg.queue.rules import DeliveryBatch, QueuedJob
 from p2pmsg.wire import HEADER, MAGIC, VERSION, Frame, FrameError, Kind, encoder, values_header
 
 RANGES_MAX: Final = 65_536
 REASON_CHARACTERS_MAX: Final = 4096
-_WIRE_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
 Ranges = Annotated[list[Range], msgspec.Meta(max_length=RANGES_MAX)]
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS_MAX)]
 
@@ -139,23 +138,12 @@ class Answer(msgspec.Struct, array_like=True):
 
 
 class Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a job has beside its value."""
+    """What a job has besides its value."""
 
     key: str | None
     priority: int
     message_id: str | None
     headers: dict[str, Any] | None
-    delivery_count: int
-    first_delivered_ns: int
-    reason: str
-    pushed_ns: int
-
-
-class _DetailOut(msgspec.Struct, array_like=True):
-    key: str | None
-    priority: int
-    message_id: str | None
-    headers: msgspec.Raw | None
     delivery_count: int
     first_delivered_ns: int
     reason: str
@@ -170,10 +158,7 @@ _decode_columns: Final = msgspec.msgpack.Decoder(JobColumns).decode
 
 def read(frame: Frame, kind: type[Any]) -> Any:
     """Return the body of a queue frame; `FrameError` where it does not fit."""
-    try:
-        body = _decoders[kind].decode(memoryview(frame.data)[frame.body_at :])
-    except _WIRE_ERRORS:
-        raise FrameError("body") from None
+    body = decoded(frame, _decoders[kind].decode)
     if kind is Report:
         _check_ranges(body.acks)
         _check_ranges(body.released)
@@ -210,12 +195,13 @@ def jobs_frame(session: int, batch: DeliveryBatch, confirmed: int) -> bytes:
     return b"".join((b"\0", header, count_lead, values, sequences, *rest))
 
 
-def _detail(job: QueuedJob) -> _DetailOut | None:
+def _detail(job: QueuedJob) -> tuple[Any, ...] | None:
+    """Return a job's `Detail` as it is packed; None where it has no more than a value."""
     plain = job.key is None and job.message_id is None and job.headers is None
     if plain and job.deliveries == 1 and not job.priority and not job.history:
         return None
     headers = None if job.headers is None else msgspec.Raw(job.headers)
-    return _DetailOut(
+    return (
         job.key, job.priority, job.message_id, headers, job.deliveries, job.first_ns, job.reason,
         job.pushed_ns,
     )  # fmt: skip
@@ -223,10 +209,7 @@ def _detail(job: QueuedJob) -> _DetailOut | None:
 
 def read_jobs(frame: Frame) -> JobColumns:
     """Return the columns of a JOBS frame; `FrameError` where it is malformed."""
-    try:
-        columns: JobColumns = _decode_columns(memoryview(frame.data)[frame.body_at :])
-    except _WIRE_ERRORS:
-        raise FrameError("body") from None
+    columns: JobColumns = decoded(frame, _decode_columns)
     values, sequences, details, _, _ = columns
     if (
         not frame.count

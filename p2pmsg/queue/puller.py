@@ -4,6 +4,7 @@ import math
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -16,7 +17,7 @@ from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.process_id import this_process, worker_name
 from p2pmsg.queue.puller_core import PullerCore
-from p2pmsg.queue.stats import PullerStats, merge_counts
+from p2pmsg.queue.stats import PullerStats
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
@@ -332,8 +333,9 @@ class Puller(ClosesAtOnce):
 
     def _stats(self) -> PullerStats:
         cores = self._cores
-        invalid: list[dict[str, int]] = [core.invalid for core in cores]
-        invalid += [{"parts": c.malformed} for c in self._clients if c.malformed]
+        invalid = Counter({"parts": sum(client.malformed for client in self._clients)})
+        for core in cores:
+            invalid.update(core.invalid)
 
         def total(name: str) -> Any:
             return sum(getattr(core, name) for core in cores)
@@ -350,7 +352,7 @@ class Puller(ClosesAtOnce):
             in_hand=ready + sum(len(core.open) for core in cores),
             ready=ready,
             pushers=sum(core.joined for core in cores),
-            frames_invalid=merge_counts(invalid),
+            frames_invalid={name: count for name, count in invalid.items() if count},
             unanswered=self._unanswered.by_endpoint(),
         )
 

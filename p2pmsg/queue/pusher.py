@@ -441,13 +441,8 @@ class Pusher(ClosesItself):
 
     def _act(self, action: str, sequences: list[int] | None) -> int:
         self._check_usable()
-        store, now_ns = self._store, time.monotonic_ns()
-        if sequences is None:
-            sequences = [dead.job.sequence for dead in store.dead.list()]
-        if action == "retry":
-            count = sum(store.revive(sequence, now_ns=now_ns) for sequence in sequences)
-        else:
-            count = sum(map(store.purge, sequences))
+        now_ns = time.monotonic_ns()
+        count = self._store.act_on_dead(action, sequences, now_ns=now_ns)
         self._io.work(now_ns=now_ns)
         return count
 

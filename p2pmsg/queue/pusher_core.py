@@ -286,18 +286,12 @@ class PusherCore:
             count = len(store.dead)
             letters = self._letters(admin)
         elif admin.action in ("retry", "purge"):
-            chosen = admin.sequences
-            if admin.everything:
-                chosen = [dead.job.sequence for dead in store.dead.list()]
-            if admin.action == "retry":
-                count = sum(store.revive(sequence, now_ns=now_ns) for sequence in chosen)
-            else:
-                count = sum(map(store.purge, chosen))
+            chosen = None if admin.everything else admin.sequences
+            count = store.act_on_dead(admin.action, chosen, now_ns=now_ns)
         else:
             raise FrameError("action")
         answer = Answer(admin.request, count, letters)
-        frame_out = control_frame(Kind.QUEUE_ANSWER, self.session, answer)
-        self.outbox.append((identity, frame_out))
+        self.outbox.append((identity, control_frame(Kind.QUEUE_ANSWER, self.session, answer)))
 
     def _letters(self, admin: Admin) -> list[Any]:
         after = admin.sequences[0] if admin.sequences else 0
@@ -424,7 +418,7 @@ def _is_plausible(frame: Frame, worker: Worker) -> bool:
 
 
 def letter_row(dead: DeadJob) -> list[Any]:
-    """Return a dead letter as it goes over the wire and into a journal."""
+    """Return a dead letter as it goes over the wire."""
     job = dead.job
     history = [list(failure) for failure in job.history]
     return [

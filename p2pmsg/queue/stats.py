@@ -1,7 +1,6 @@
 """What pushers and pullers count."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +109,3 @@ class PullerStats:
     unanswered: dict[str, str] = field(default_factory=dict)
     """What is at endpoints from which no pusher has ever answered, for people. It is looked after
     5 s, then each minute."""
-
-
-def merge_counts(counts: list[dict[str, int]]) -> dict[str, int]:
-    """Add counters up by name."""
-    merged: dict[str, Any] = {}
-    for each in counts:
-        for name, count in each.items():
-            merged[name] = merged.get(name, 0) + count
-    return merged

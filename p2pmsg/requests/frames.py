@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from p2pmsg.wire import HEADER, MAGIC, VERSION, Frame, FrameError, Kind, encoder
+from p2pmsg.control import decoded
+from p2pmsg.wire import HEADER, MAGIC, VERSION, Frame, Kind, encoder
 
 _decode: Final = msgspec.msgpack.Decoder().decode
 _decode_error: Final = msgspec.msgpack.Decoder(tuple[str, str]).decode
-_WIRE_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
 _COUNT_MAX: Final = 2**32 - 1
 _ERROR_CHARACTERS_MAX: Final = 16_384
 
@@ -61,16 +61,9 @@ def error_body(error: BaseException) -> bytes:
 
 def body_of(frame: Frame) -> Any:
     """Return the value of a frame; `FrameError` where it is malformed."""
-    try:
-        return _decode(memoryview(frame.data)[frame.body_at :])
-    except _WIRE_ERRORS:
-        raise FrameError("body") from None
+    return decoded(frame, _decode)
 
 
 def error_of(frame: Frame) -> tuple[str, str]:
     """Return type and text of a remote exception; `FrameError` where it is malformed."""
-    try:
-        error: tuple[str, str] = _decode_error(memoryview(frame.data)[frame.body_at :])
-        return error
-    except _WIRE_ERRORS:
-        raise FrameError("body") from None
+    return decoded(frame, _decode_error)

@@ -1,4 +1,4 @@
-"""The work queue's state machine: which worker gets which job, and what comes of it.
+"""The work queue's state machine: which worker gets which job, and what becomes of it.
 
 It knows jobs as bytes and workers as numbers. Every method takes the time; nothing here waits.
 
@@ -9,9 +9,9 @@ Rules, in the order in which they matter:
 - Of the jobs of one key, one at most is released, so they cannot overtake one another.
 - A delivery number is given once, and settles one delivery: an answer to an earlier delivery, or
   to another worker's, changes nothing and is counted.
-- Who has the least in flight, for what it may have, gets the next; what an idle worker could do is
-  asked back from the one that has the most. Workers that held jobs and did none since get what the
-  others do not take.
+- The worker that has the least in flight, for what it may have, gets the next; what an idle worker
+  could do is asked back from the one that has the most. Workers that held jobs and did none since
+  get what the others do not take.
 """
 
 import math
@@ -53,8 +53,8 @@ class JobQueue:
         held_back: deliveries taken back from workers that live, and held them for too long.
         delays_capped, extends_capped: what workers asked for and did not get.
         hold_ns: see `QueueConfig.hold_ms`; 0: for ever.
-        warnings: what a program should learn of its workers, oldest first: (worker's name, what),
-            each once for a worker. The oldest are forgotten where nobody takes them.
+        warnings: for the log, oldest first: (worker's name, what it does), each once for a worker.
+            The oldest are forgotten where they are not taken.
 
     """
 
@@ -108,7 +108,7 @@ class JobQueue:
         ours = worker.assigned.open_ranges()
         theirs = sorted(held)
         for start, stop in _minus(ours, theirs):
-            self._take_back(worker, worker.assigned.settle(start, stop), now_ns)
+            self._take_back(worker, self._alone(worker.assigned.settle(start, stop)), now_ns)
         return _minus(theirs, ours)
 
     def adopt(self, worker: Worker, delivery: int, sequence: int, *, now_ns: int) -> bool:
@@ -139,25 +139,23 @@ class JobQueue:
         """Give all that a worker has to others: it is dead, or silent for too long."""
         worker = self.workers.pop(worker_id, None)
         if worker is not None:
-            self._lose_jobs(worker, list(worker.assigned.batches()), reason, now_ns)
+            self._lose_jobs(worker, worker.assigned.batches(), reason, now_ns)
         self.store.unclaimed(worker_id, now_ns=now_ns)
 
     def leave(self, worker_id: int, *, now_ns: int) -> None:
         """Let a worker go that has settled what it had begun; the rest was never begun."""
         worker = self.workers.pop(worker_id, None)
         if worker is not None:
-            for batch in worker.assigned.batches():
-                stop = batch.first + batch.count
-                self._take_back(worker, worker.assigned.settle(batch.first, stop), now_ns)
+            jobs = self._settle_all(worker, worker.assigned.batches())
+            self._take_back(worker, jobs, now_ns)
         self.store.unclaimed(worker_id, now_ns=now_ns)
 
     # ------------------------------------------------------------------------------- dispatch
 
     def take(self, *, now_ns: int) -> tuple[Worker, DeliveryBatch] | None:
-        """Return the next jobs to hand out, and to whom; None where there are none for now."""
+        """Return the next jobs to hand out, and to which worker; None where there are none now."""
         store, breaker = self.store, self.breaker
-        waiting = store.priorities.count or store.quarantined
-        if not waiting or now_ns < store.opens_ns or not breaker.allows(now_ns=now_ns):
+        if not store.ready or now_ns < store.opens_ns or not breaker.allows(now_ns=now_ns):
             return None
         best, best_load, able = None, math.inf, 0
         for worker in self.workers.values():
@@ -181,18 +179,14 @@ class JobQueue:
         count = min(count, self.config.parcel_jobs_max)
         if not (breaker.state is best.breaker.state is BreakerState.CLOSED):
             count = 1
-        taken = store.take(count)
-        if taken is None:
-            return None
+        taken = store.priorities.take(count, self.config.parcel_bytes)
         if isinstance(taken, JobRun):
             return self._hand_out(best, taken, None, now_ns)
-        return self._hand_out(best, None, taken, now_ns)
+        return self._hand_out(best, None, taken, now_ns) if taken else None
 
     def recalls(self, *, now_ns: int) -> list[tuple[Worker, int]]:
-        """Return who is to be asked to give back how many jobs that it has not begun."""
-        store = self.store
-        is_open = self.breaker.state is not BreakerState.CLOSED
-        if store.priorities.count or store.quarantined or is_open:
+        """Return the workers to ask for jobs that they have not begun, each with how many."""
+        if self.store.ready or self.breaker.state is not BreakerState.CLOSED:
             return []
         idle = sum(
             not worker.assigned.count and worker.credit(now_ns=now_ns) > 0
@@ -261,7 +255,9 @@ class JobQueue:
                 )
                 delay_ns = limit_ns
             self.store.fail(job, worker.name, reason, delay_ns, now_ns=now_ns)
-            self._failed(worker, now_ns)
+            self._worker_failed(worker, now_ns)
+            self.breaker.failed(now_ns=now_ns)
+            self._settled(worker)
 
     def discard(self, worker: Worker, delivery: int, reason: str, *, now_ns: int) -> None:
         """Note that a worker says nobody can do a job; it becomes a dead letter at once.
@@ -294,9 +290,9 @@ class JobQueue:
         is about jobs that its hello brought back before, and it may have others.
         """
         for start, stop in ranges:
-            found = worker.assigned.settle(start, stop)
-            self._refuse(stop - start - sum(bits.bit_count() for _, bits in found))
-            self._take_back(worker, found, now_ns)
+            jobs = self._alone(worker.assigned.settle(start, stop))
+            self._refuse(stop - start - len(jobs))
+            self._take_back(worker, jobs, now_ns)
         if answer:
             worker.recalling = False
             worker.recall_is_vain = not ranges
@@ -306,8 +302,8 @@ class JobQueue:
     def handle_timer(self, *, now_ns: int) -> list[tuple[Worker, bool]]:
         """Do what is due: delayed jobs, silent workers, connections that did not return.
 
-        Returns workers that live and settle nothing, and whether they lost jobs: those have to be
-        told that these are not theirs any more, the others to give back all they have not begun.
+        Returns workers that live and settle nothing, each with whether it lost jobs. Then it has to
+        be told that these are not its any more, else to give back all that it has not begun.
         """
         self.store.handle_timer(now_ns=now_ns)
         holders: list[tuple[Worker, bool]] = []
@@ -315,11 +311,11 @@ class JobQueue:
             if now_ns >= worker.heard_ns + self._ack_timeout_ns:
                 self.lose(worker.id, "silent for ack_timeout", now_ns=now_ns)
             elif worker.cut_ns is not None and now_ns >= worker.cut_ns + self._grace_ns:
-                loose = [p for p in worker.assigned.batches() if not _has_key(p)]
+                without_key = [b for b in worker.assigned.batches() if not _has_key(b)]
                 if not worker.assigned.count:
                     self.lose(worker.id, "connection broken", now_ns=now_ns)
-                elif loose:
-                    self._lose_jobs(worker, loose, "connection broken", now_ns)
+                elif without_key:
+                    self._lose_jobs(worker, without_key, "connection broken", now_ns)
             elif worker.cut_ns is None and worker.assigned.count and (
                 now_ns >= self._hold_due_ns(worker)
             ):
@@ -332,7 +328,7 @@ class JobQueue:
         times = []
         if (due_ns := store.next_deadline_ns()) is not None:
             times.append(due_ns)
-        waiting = store.priorities.count or store.quarantined
+        waiting = store.ready
         if waiting and store.opens_ns > now_ns:
             times.append(store.opens_ns)
         if waiting and (due_ns := self.breaker.next_deadline_ns()) is not None:
@@ -371,8 +367,7 @@ class JobQueue:
                 empty = worker
             worker.reserved = was
         if empty is not None:
-            job = self.store.take_suspect()
-            assert job is not None
+            job = self.store.take_quarantined()
             empty.reserved, empty.alone = False, True
             return self._hand_out(empty, None, [job], now_ns)
         if best is not None and not any(worker.reserved for worker in self.workers.values()):
@@ -410,25 +405,33 @@ class JobQueue:
         if not found:
             self._refuse(1)
             return None
-        return self._alone(*found[0])[0]
+        return self._alone(found)[0]
 
-    def _alone(self, batch: DeliveryBatch, bits: int) -> list[QueuedJob]:
-        """Return the jobs of a batch one by one; their bytes are counted so from now on."""
-        jobs = [batch.job(index) for index in bits_of(bits)]
-        if batch.run is not None:
-            self.store.bytes += sum(job.size for job in jobs)
-            if not batch.open:
-                self.store.bytes -= batch.size
+    def _settle_all(self, worker: Worker, batches: list[DeliveryBatch]) -> list[QueuedJob]:
+        """Settle what is open of some batches; return these jobs."""
+        settle = worker.assigned.settle
+        return [
+            job for batch in batches for job in self._alone(settle(batch.first, batch.stop))
+        ]
+
+    def _alone(self, found: list[tuple[DeliveryBatch, int]]) -> list[QueuedJob]:
+        """Return the settled jobs one by one; their bytes are counted so from now on."""
+        jobs = []
+        for batch, bits in found:
+            each = [batch.job(index) for index in bits_of(bits)]
+            if batch.run is not None:
+                self.store.bytes += sum(job.size for job in each)
+                if not batch.open:
+                    self.store.bytes -= batch.size
+            jobs += each
         return jobs
 
-    def _take_back(
-        self, worker: Worker, found: list[tuple[DeliveryBatch, int]], now_ns: int
-    ) -> None:
+    def _take_back(self, worker: Worker, jobs: list[QueuedJob], now_ns: int) -> None:
         """Take back what was never begun."""
-        for batch, bits in found:
-            for job in self._alone(batch, bits):
-                self.recalled += 1
-                self.store.put_back(job, now_ns=now_ns)
+        for job in jobs:
+            self.recalled += 1
+            self.store.put_back(job, now_ns=now_ns)
+        if jobs:
             self.breaker.untried()
             worker.breaker.untried()
         self._settled(worker)
@@ -436,17 +439,15 @@ class JobQueue:
     def _lose_jobs(
         self, worker: Worker, batches: list[DeliveryBatch], reason: str, now_ns: int
     ) -> None:
-        """Give to others what a worker that is lost had; one job alone is to blame for it."""
+        """Give to others what a lost worker had; where it had one job alone, that one failed."""
         is_alone = worker.assigned.count == 1
-        for batch in batches:
-            for part, bits in worker.assigned.settle(batch.first, batch.first + batch.count):
-                for job in self._alone(part, bits):
-                    self.lost += 1
-                    if is_alone:
-                        self.store.fail(job, worker.name, reason, 0, now_ns=now_ns)
-                        self.breaker.failed(now_ns=now_ns)
-                    else:
-                        self.store.quarantine(job, worker.name, reason, now_ns=now_ns)
+        for job in self._settle_all(worker, batches):
+            self.lost += 1
+            if is_alone:
+                self.store.fail(job, worker.name, reason, 0, now_ns=now_ns)
+                self.breaker.failed(now_ns=now_ns)
+            else:
+                self.store.quarantine(job, worker.name, reason, now_ns=now_ns)
         self.breaker.untried()
         self._settled(worker)
 
@@ -480,42 +481,35 @@ class JobQueue:
             for batch in worker.assigned.batches()
             if (batch.sent_ns <= recalled_ns if worker.is_overdue else not _has_key(batch))
         ]
-        count, held_ns = self._take_back_held(worker, taken, now_ns), now_ns - worker.progress_ns
+        held_s = (now_ns - worker.progress_ns) / 1e9
+        reason = f"held for {held_s:.6g} s without an answer"
+        jobs = self._settle_all(worker, taken)
+        for job in jobs:  # they are not to blame
+            self.store.put_back_held(job, worker.name, reason, now_ns=now_ns)
+        self.held_back += len(jobs)
+        self.breaker.untried()
+        worker.breaker.untried()
+        self._settled(worker)
         if worker.is_overdue or not worker.assigned.count:
             worker.settled(now_ns)
         else:
             worker.is_overdue = True
-        if count:
-            worker.held(count, pause_ns=self.hold_ns, now_ns=now_ns)
+        if jobs:
+            worker.held(len(jobs), pause_ns=self.hold_ns, now_ns=now_ns)
             self._warn(
                 worker,
-                f"held {count} jobs for {held_ns / 1e9:.6g} s and settled none; they go to others, "
+                f"held {len(jobs)} jobs for {held_s:.6g} s and settled none; they go to others, "
                 "and it gets fewer",
             )
-        return count > 0
+        return bool(jobs)
 
     def _is_beyond_patience(self, worker: Worker, now_ns: int) -> bool:
         """Whether it was asked again and again, over connections that broke, and never answered."""
         latest_ns = max(worker.progress_ns + self.hold_ns, worker.extended_ns)
         return now_ns >= latest_ns + _HOLDS_MAX * self.hold_ns
 
-    def _take_back_held(self, worker: Worker, batches: list[DeliveryBatch], now_ns: int) -> int:
-        """Take jobs back from a worker that held them for too long; they are not to blame."""
-        reason = f"held for {(now_ns - worker.progress_ns) / 1e9:.6g} s without an answer"
-        before = worker.assigned.count
-        for batch in batches:
-            for part, bits in worker.assigned.settle(batch.first, batch.first + batch.count):
-                for job in self._alone(part, bits):
-                    self.store.put_back_held(job, worker.name, reason, now_ns=now_ns)
-        count = before - worker.assigned.count
-        self.held_back += count
-        self.breaker.untried()
-        worker.breaker.untried()
-        self._settled(worker)
-        return count
-
     def _warn(self, worker: Worker, text: str) -> None:
-        """Have a program told of a worker, once for each kind of thing."""
+        """Report something about a worker to the program, once for each kind of thing."""
         kind = text.partition(" ")[0]
         if kind not in worker.warned:
             worker.warned.add(kind)
@@ -530,11 +524,6 @@ class JobQueue:
                 f"failed at {worker.breaker.failures} jobs in a row while others did theirs, and "
                 "gets one at a time, with pauses",
             )
-
-    def _failed(self, worker: Worker, now_ns: int) -> None:
-        self._worker_failed(worker, now_ns)
-        self.breaker.failed(now_ns=now_ns)
-        self._settled(worker)
 
     def _settled(self, worker: Worker) -> None:
         if not worker.assigned.count:

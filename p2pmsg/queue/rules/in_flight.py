@@ -13,7 +13,7 @@ class DeliveryBatch:
         first: the first delivery number.
         count: how many jobs went out.
         run: the jobs, where they are a run without keys and the like; else None.
-        jobs: the jobs, where they are looked after one by one; else None.
+        jobs: the jobs, where they are kept one by one; else None.
         open: a bit for each that is not settled, the first lowest.
         sent_ns: when, by the monotonic clock.
         at_ns: when, in ns since the epoch.
@@ -37,6 +37,11 @@ class DeliveryBatch:
         self.open = (1 << self.count) - 1
         self.sent_ns = sent_ns
         self.at_ns = at_ns
+
+    @property
+    def stop(self) -> int:
+        """The first delivery number after these."""
+        return self.first + self.count
 
     def job(self, index: int) -> QueuedJob:
         """Return one of the jobs on its own."""

@@ -9,6 +9,7 @@
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -317,7 +318,7 @@ class JobStore:
         self.opens_ns = 0
         self.pushed = self.done = self.failed = self.died = self.retried = 0
         self._delayed: list[tuple[int, int, QueuedJob]] = []
-        self._suspects: list[tuple[int, int, QueuedJob]] = []
+        self._quarantined: list[tuple[int, int, QueuedJob]] = []
         self._restored: dict[int, tuple[int | None, QueuedJob]] = {}
         self._restored_due: list[tuple[int, int]] = []
 
@@ -394,19 +395,19 @@ class JobStore:
 
     # ------------------------------------------------------------------------------------ out
 
-    def take(self, count_max: int) -> Taken | None:
-        """Take out what is handed out next."""
-        taken = self.priorities.take(count_max, self._config.parcel_bytes)
-        return taken or None
-
-    def take_suspect(self) -> QueuedJob | None:
-        """Take out the next job that has to go out alone."""
-        return heappop(self._suspects)[2] if self._suspects else None
+    def take_quarantined(self) -> QueuedJob:
+        """Take out the next job that has to go out alone, where there is one."""
+        return heappop(self._quarantined)[2]
 
     @property
     def quarantined(self) -> int:
         """How many jobs have to go out alone."""
-        return len(self._suspects)
+        return len(self._quarantined)
+
+    @property
+    def ready(self) -> int:
+        """How many jobs may be handed out now."""
+        return self.priorities.count + len(self._quarantined)
 
     @property
     def delayed(self) -> int:
@@ -446,7 +447,7 @@ class JobStore:
         job.quarantined = True
         self._note(job, worker, reason, now_ns)
         self._record_failed(job)
-        heappush(self._suspects, (-job.priority, job.sequence, job))
+        heappush(self._quarantined, (-job.priority, job.sequence, job))
 
     def put_back_held(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
         """Take a job back from a worker that held it for too long; the job is not to blame."""
@@ -482,6 +483,14 @@ class JobStore:
         self._die(job, "discarded", now_ns)
 
     # ---------------------------------------------------------------------------- dead letters
+
+    def act_on_dead(self, action: str, sequences: Sequence[int] | None, *, now_ns: int) -> int:
+        """`retry` or purge dead letters, all where None are named; return how many."""
+        if sequences is None:
+            sequences = [dead.job.sequence for dead in self.dead.list()]
+        if action == "retry":
+            return sum(self.revive(sequence, now_ns=now_ns) for sequence in sequences)
+        return sum(map(self.purge, sequences))
 
     def revive(self, sequence: int, *, now_ns: int) -> bool:
         """Make a dead letter a job again, with all its deliveries before it."""
@@ -543,7 +552,7 @@ class JobStore:
         if due_ns > now_ns:
             heappush(self._delayed, (due_ns, job.sequence, job))
         elif job.quarantined:
-            heappush(self._suspects, (-job.priority, job.sequence, job))
+            heappush(self._quarantined, (-job.priority, job.sequence, job))
         else:
             self.priorities.put_back(job)
 
