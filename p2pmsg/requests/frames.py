@@ -31,7 +31,7 @@ class Status(enum.IntEnum):
 def request_frame(topic: bytes, requester: int, number: int, wait_ms: int, packed: bytes) -> bytes:
     """Return a request with a packed value."""
     header = HEADER.pack(
-        MAGIC, VERSION, Kind.REQUEST, 0, 0, requester, number, min(wait_ms, _COUNT_MAX),
+        MAGIC, VERSION, Kind.REQUEST, 0, 0, requester, number, max(0, min(wait_ms, _COUNT_MAX)),
         len(packed), 0,
     )  # fmt: skip
     return b"".join((topic, b"\0", header, packed))

@@ -23,6 +23,9 @@ from p2pmsg.wire import Frame, FrameError, Kind, encoder
 _SLICE_MS: Final = 20
 _TOPICS_MAX: Final = 1024
 _TIMEOUT_MAX: Final = 1e6
+Clients = list[transports.ZmqQueueClient]
+Found = tuple[int, Frame, str]
+"""Which client got an answer, the answer, and from where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class Requester(ClosesAtOnce):
         self._id = secrets.randbits(64)
         self._numbers = itertools.count(1)
         self._local = threading.local()
-        self._all: list[list[transports.ZmqQueueClient]] = []
+        self._all: list[Clients] = []
         self._lock = threading.Lock()
         self._topics: dict[str, bytes] = {}
         self._closed = False
@@ -121,9 +124,7 @@ class Requester(ClosesAtOnce):
             at = (first + attempt) % len(clients)
             until = start + timeout * (attempt + 1) / attempts_max
             wait_ms = int((start + timeout - now) * 1000)
-            data = frames.request_frame(
-                self._topics[topic], self._id, number, max(0, wait_ms), packed
-            )
+            data = frames.request_frame(self._topics[topic], self._id, number, wait_ms, packed)
             clients[at].send(data)
             transports.TURN.is_theirs = True
             if at not in asked:
@@ -156,9 +157,8 @@ class Requester(ClosesAtOnce):
         clients = self._clients()
         number = next(self._numbers)
         end = time.monotonic() + deadline
-        data = frames.request_frame(
-            self._topics[topic], self._id, number, round(deadline * 1000), packed
-        )
+        wait_ms = round(deadline * 1000)
+        data = frames.request_frame(self._topics[topic], self._id, number, wait_ms, packed)
         for client in clients:
             client.send(data)
         answers = Answers()
@@ -224,11 +224,11 @@ class Requester(ClosesAtOnce):
             check_size("request", len(packed), self._bytes_max)
         return packed
 
-    def _clients(self) -> list[transports.ZmqQueueClient]:
+    def _clients(self) -> Clients:
         """Return this thread's own connections: no answer has to change threads."""
         if self._closed:
             raise ClosedError("the requester", self._unusable)
-        clients: list[transports.ZmqQueueClient] | None = getattr(self._local, "clients", None)
+        clients: Clients | None = getattr(self._local, "clients", None)
         if clients is None:
             context = transports.context()
             clients = [
@@ -243,14 +243,9 @@ class Requester(ClosesAtOnce):
         return clients
 
     def _await_or_look(
-        self,
-        clients: list[transports.ZmqQueueClient],
-        asked: list[int],
-        number: int,
-        until: float,
-        now: float,
-    ) -> tuple[int, Frame, str] | None:
-        """As `_await`; after a quarter of the time, see who is there that has never answered."""
+        self, clients: Clients, asked: list[int], number: int, until: float, now: float
+    ) -> Found | None:
+        """As `_await`; after a quarter of the time, look at endpoints that have never answered."""
         answered = self._has_answered
         if all(answered):
             return self._await(clients, asked, number, until, now)
@@ -277,13 +272,8 @@ class Requester(ClosesAtOnce):
         return f" ({'; '.join(places[:4])})" if places else ""
 
     def _await(
-        self,
-        clients: list[transports.ZmqQueueClient],
-        asked: list[int],
-        number: int,
-        until: float,
-        now: float,
-    ) -> tuple[int, Frame, str] | None:
+        self, clients: Clients, asked: list[int], number: int, until: float, now: float
+    ) -> Found | None:
         """Wait for an answer from one of those that were asked."""
         alone = len(asked) == 1
         while True:

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Self, TypeVar
@@ -14,7 +14,6 @@ from p2pmsg.config import at_least, check, check_busy_wait, whole
 from p2pmsg.errors import ClosedError, ConfigError, translated
 from p2pmsg.publisher.batch import check_size
 from p2pmsg.requests import frames
-from p2pmsg.requests.cache import ReplyCache, Request
 from p2pmsg.requests.frames import Status
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.topics import check_topic
@@ -25,6 +24,70 @@ _REPLY_WAIT_MS: Final = 1
 _log = logging.getLogger("p2pmsg")
 Handler = Callable[[Any], Any]
 H = TypeVar("H", bound=Handler)
+Request = tuple[int, int]
+"""The requester's id, and the request's number."""
+
+
+class ReplyCache:
+    """Replies by request, so that one that comes again does not do the work again.
+
+    Bounded by number, bytes and age.
+
+    Attributes:
+        bytes: of the replies kept.
+        hits: requests that were answered from it, or were being worked on.
+
+    """
+
+    def __init__(self, count_max: int, bytes_max: int, age_ns: int) -> None:
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._age_ns = age_ns
+        self._replies: OrderedDict[Request, tuple[bytes, int]] = OrderedDict()
+        self._pending: dict[Request, bytes] = {}
+        self.bytes = 0
+        self.hits = 0
+
+    def find(self, request: Request) -> bytes | None:
+        """Return the reply to a request that came before, or None."""
+        known = self._replies.get(request)
+        if known is None:
+            return None
+        self.hits += 1
+        return known[0]
+
+    def keep(self, request: Request, reply: bytes, *, now_ns: int) -> None:
+        """Keep a reply."""
+        replies = self._replies
+        replies[request] = (reply, now_ns)
+        self.bytes += len(reply)
+        while replies:
+            oldest, at_ns = next(iter(replies.values()))
+            full = len(replies) > self._count_max or self.bytes > self._bytes_max
+            if not full and now_ns - at_ns < self._age_ns:
+                return
+            replies.popitem(last=False)
+            self.bytes -= len(oldest)
+
+    def begin(self, request: Request, where: bytes) -> tuple[bool, bytes | None]:
+        """Note that a request came from `where`; return whether it is new, and its reply if any."""
+        reply = self.find(request)
+        if reply is not None:
+            return False, reply
+        is_new = request not in self._pending
+        self.hits += not is_new
+        self._pending[request] = where  # it is answered where it was asked last
+        return is_new, None
+
+    def end(self, request: Request, reply: bytes, *, now_ns: int) -> bytes | None:
+        """Keep the reply to what was begun; return where it is to go."""
+        self.keep(request, reply, now_ns=now_ns)
+        return self._pending.pop(request, None)
+
+    @property
+    def pending(self) -> int:
+        """How many requests are being worked on."""
+        return len(self._pending)
 
 
 class Responder(ClosesAtOnce):
@@ -97,7 +160,7 @@ class Responder(ClosesAtOnce):
             self._server = transports.ZmqQueueServer(
                 endpoint, context=transports.context(), busy_wait_us=busy_wait_us
             )
-        # Nobody gives credit here: who asks and never reads must not fill the memory.
+        # There is no credit here: a requester that never reads must not fill the memory.
         self._server.memory = transports.ReplyMemory()
         close_in_children(self)
 
@@ -222,9 +285,9 @@ class Responder(ClosesAtOnce):
         if reply is not None:
             self._reply(where, reply)
         elif is_new:
-            self._pool.submit(self._work_aside, request, frame.topic, value)
+            self._pool.submit(self._work_in_pool, request, frame.topic, value)
 
-    def _work_aside(self, request: Request, topic: str, value: Any) -> None:
+    def _work_in_pool(self, request: Request, topic: str, value: Any) -> None:
         self._done.append((request, self._work(request, topic, value)))
 
     def _work(self, request: Request, topic: str, value: Any) -> bytes:
@@ -241,14 +304,12 @@ class Responder(ClosesAtOnce):
             return frames.reply_frame(*request, Status.RAISED, frames.error_body(error))
         return frames.reply_frame(*request, Status.DONE, packed)
 
-    def _finish(self, request: Request, reply: bytes) -> None:
-        where = self._cache.end(request, reply, now_ns=time.monotonic_ns())
-        if where is not None:
-            self._reply(where, reply)
-
     def _send_replies(self) -> None:
         while self._done:
-            self._finish(*self._done.popleft())
+            request, reply = self._done.popleft()
+            where = self._cache.end(request, reply, now_ns=time.monotonic_ns())
+            if where is not None:
+                self._reply(where, reply)
 
     def _reply(self, where: bytes, reply: bytes) -> None:
         try:
