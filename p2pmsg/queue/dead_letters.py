@@ -1,6 +1,6 @@
 """Dead letters, as users see them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import msgspec
@@ -87,9 +87,6 @@ class DeadLetters(Sequence[DeadLetter]):
 
     def __len__(self) -> int:
         return len(self._letters)
-
-    def __iter__(self) -> Iterator[DeadLetter]:
-        return iter(self._letters)
 
     def retry(self, *sequences: int) -> int:
         """Make dead letters jobs again, with all their deliveries before them; returns how many.

@@ -12,29 +12,20 @@ HELD, ACKED, REJECTED, DISCARDED, GONE = range(5)
 STATES = ("held", "acked", "rejected", "discarded", "gone")
 
 
-class Holder(Protocol):
+class _Core(Protocol):
     """What a job is settled at: a `PullerCore`."""
 
-    def ack(self, job: "Job") -> bool:
-        """Note that it is done."""
-
-    def reject(self, job: "Job", reason: str, delay: float | None) -> bool:
-        """Note that it could not be done."""
-
-    def discard(self, job: "Job", reason: str) -> bool:
-        """Note that nobody can do it."""
-
-    def extend(self, job: "Job", seconds: float) -> bool:
-        """Let it take longer."""
-
-    def unbegin(self, job: "Job") -> None:
-        """Take it back: it did not get to the caller."""
+    def ack(self, job: "Job") -> bool: ...
+    def reject(self, job: "Job", reason: str, delay: float | None) -> bool: ...
+    def discard(self, job: "Job", reason: str) -> bool: ...
+    def extend(self, job: "Job", seconds: float) -> bool: ...
+    def unbegin(self, job: "Job") -> None: ...
 
 
 class Origin(msgspec.Struct, gc=False):
     """What the jobs of one frame have in common."""
 
-    core: Holder
+    core: _Core
     session: int
     pushed_ns: int
     delivered_ns: int

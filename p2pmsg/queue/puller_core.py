@@ -23,7 +23,8 @@ _MS: Final = 1_000_000
 BEAT_MS: Final = 100.0
 """How often a worker that has jobs says that it lives; one that has none ten times as seldom."""
 UNCONFIRMED_MAX: Final = 64
-"""Reports on their way; further answers wait to be put together into the next."""
+"""Reports on their way; further answers wait for the next one."""
+Ranges = list[tuple[int, int]]
 
 
 class PullerCore:
@@ -36,7 +37,7 @@ class PullerCore:
         invalid: frames that were dropped, by reason.
         acked, rejected, discarded: jobs settled. refused: answers that came too late.
         given_back: jobs given back when asked. dropped: not begun, and no longer ours.
-        on_settled: called when a job was settled, so that a shell can send the news.
+        on_settled: called when a job was settled, so that a shell can send that.
 
     """
 
@@ -56,7 +57,7 @@ class PullerCore:
         self.given_back = self.dropped = self.received = 0
         self.joined = self.leaving = False
         self.heard_ns = now_ns
-        self.on_settled: Callable[[], None] = _nothing
+        self.on_settled: Callable[[], None] = lambda: None
         self.now_ns = now_ns
         """Some recent time: when jobs that are taken now were begun, to a tenth of a second."""
         self._process = process
@@ -69,7 +70,7 @@ class PullerCore:
         self._acked: list[Job] = []
         self.acks_waiting = self._acked.__len__
         self._refusals: list[tuple[Job, Refusal]] = []
-        self._released: list[tuple[int, int]] = []
+        self._released: Ranges = []
         self._extended: dict[int, float] = {}
         self._answers_recall = False
         self._unconfirmed: deque[tuple[int, bytes, list[Job]]] = deque()
@@ -81,12 +82,10 @@ class PullerCore:
         self.now_ns = now_ns
         if now_ns >= self._lease_ns and self.ready:
             self._lease_ended()
-        return self.begin() if self.ready else None
-
-    def begin(self) -> Job:
-        """Begin the next job without a look at the lease; `IndexError` where there is none."""
+        if not self.ready:
+            return None
         job = self.ready[0]
-        # No call in between, so that Ctrl-C comes before it all or behind it all.
+        # No call in between, so that Ctrl-C comes before it all or after it all.
         self.begun = self.open[job.delivery] = job
         job._begun_ns = self.now_ns
         self.ready.popleft()
@@ -98,7 +97,7 @@ class PullerCore:
             self.ready.appendleft(job)
 
     def resume(self) -> None:
-        """Go on after an exception that may have cost a frame: the pusher is told what is here."""
+        """Go on after an exception that may have cost a frame: tell the pusher what is here."""
         self.joined = False
         self._beat_due_ns = self.now_ns
 
@@ -158,10 +157,7 @@ class PullerCore:
 
     @property
     def unsettled(self) -> bool:
-        """Whether the pusher does not know yet what became of some jobs.
-
-        Also while it asks who this is, which it does more than once where hellos had piled up.
-        """
+        """Whether the pusher does not know yet what became of some jobs, joined or not."""
         return bool(self._acked or self._refusals or self._unconfirmed)
 
     # -------------------------------------------------------------------------------- frames in
@@ -194,7 +190,7 @@ class PullerCore:
         values, sequences, details, confirmed, delivered_ns = frames.read_jobs(frame)
         count = frame.count
         if frame.sequence < self._next_delivery:
-            raise FrameError("delivery")  # a pusher that Ctrl-C struck while it sent says it twice
+            raise FrameError("delivery")  # sent twice, by a pusher that Ctrl-C struck meanwhile
         self._next_delivery = frame.sequence + count
         origin = Origin(self, frame.session, frame.base_timestamp_ns, delivered_ns)
         each: Iterable[int] = (
@@ -216,7 +212,7 @@ class PullerCore:
         who = frames.read(frame, frames.Who)
         self.joined = False
         self._released = []  # they are not held, so the pusher takes them back by that
-        claims: list[tuple[int, int]] = []
+        claims: Ranges = []
         if frame.session != self._session:
             self._forget()
         elif who.incarnation != self._incarnation:
@@ -224,7 +220,7 @@ class PullerCore:
             claims = [(job.delivery, job.sequence) for job in self._undecided()]
         held = frames.ranges_of(job.delivery for job in (*self._undecided(), *self.ready))
         self._say_hello(who.token, held, claims, now_ns)
-        # A knock behind it would be asked about, too, with a new token, and so on without an end.
+        # A knock after it would be asked about, too, with a new token, and so on without an end.
         self._beat_due_ns = now_ns + self._beat_ns
 
     def _receive_welcome(self, frame: Frame, now_ns: int) -> None:
@@ -277,7 +273,7 @@ class PullerCore:
             Kind.QUEUE_REPORT, self.id, report, sequence=serial, timestamp_ns=now_ns
         )
         jobs = acked + [job for job, _ in refusals] if refusals else acked
-        # No call in between, so that Ctrl-C comes before it all or behind it all.
+        # No call in between, so that Ctrl-C comes before it all or after it all.
         self._serial = serial
         del self._acked[:acked_count], self._refusals[:refused_count]
         self._released = []
@@ -296,12 +292,11 @@ class PullerCore:
         if now_ns >= self._beat_due_ns and not self.leaving:
             busy = self.ready or self.open or self._unconfirmed or not self.joined
             self._beat_due_ns = now_ns + (self._beat_ns if busy else self._idle_beat_ns)
-            if len(self.outbox) >= UNCONFIRMED_MAX:
-                pass
-            elif self.joined:
-                self._send(Kind.QUEUE_REPORT, None, now_ns)
-            else:
-                self._say_hello(0, [], [], now_ns)  # 0 is no token: it is asked who it is
+            if len(self.outbox) < UNCONFIRMED_MAX:
+                if self.joined:
+                    self._send(Kind.QUEUE_REPORT, None, now_ns)
+                else:
+                    self._say_hello(0, [], [], now_ns)  # 0 is no token: it is asked who it is
 
     def next_deadline_ns(self) -> int:
         """Return when `handle_timer` has something to do."""
@@ -323,13 +318,7 @@ class PullerCore:
 
     # --------------------------------------------------------------------------------- private
 
-    def _say_hello(
-        self,
-        token: int,
-        held: list[tuple[int, int]],
-        claims: list[tuple[int, int]],
-        now_ns: int,
-    ) -> None:
+    def _say_hello(self, token: int, held: Ranges, claims: Ranges, now_ns: int) -> None:
         hello = Hello(
             self.name, *self._process, self.prefetch, token, self._confirmed,
             held[: frames.RANGES_MAX], claims[: frames.RANGES_MAX],
@@ -357,8 +346,8 @@ class PullerCore:
         return [*found, *self._acked, *(job for job, _ in self._refusals), *self.open.values()]
 
     def _lease_ended(self) -> None:
-        # The pusher may have heard us all the while, and only its answers did not come through: it
-        # has to be told anew what we have, which is nothing.
+        # The pusher may have heard us all the while, and only its answers were lost: tell it again
+        # what we have, which is nothing.
         self.joined = False
         self._beat_due_ns = self.now_ns
         self._drop_ready()
@@ -385,7 +374,7 @@ class PullerCore:
         self.open.pop(job.delivery, None)
 
     def _forget(self) -> None:
-        """Another queue is at the pusher's place: nothing that we have means anything to it."""
+        """Drop all: another queue has taken the pusher's place, which knows none of our jobs."""
         self._lease_ended()
         self._unconfirmed.clear()
         self._acked.clear()
@@ -397,7 +386,7 @@ class PullerCore:
         if not self._job_timeout_ns:
             return
         for job in list(self.open.values()):
-            if job._state != HELD:  # Ctrl-C came right behind its answer
+            if job._state != HELD:  # Ctrl-C came right after its answer
                 self.open.pop(job.delivery, None)
                 continue
             until_ns = max(job._begun_ns + self._job_timeout_ns, job._extended_ns)
@@ -407,6 +396,3 @@ class PullerCore:
                 self._refuse(job, REJECTED, reason, -1.0)
                 job._state = GONE
 
-
-def _nothing() -> None:
-    pass

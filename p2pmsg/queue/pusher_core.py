@@ -147,7 +147,7 @@ class PusherCore:
         holders = {holder for holder, _ in state.holders.values()}
         self._absent = {w: state.processes[w] for w in holders if w in state.processes}
         for dead in sorted(state.dead.values(), key=lambda dead: dead.at_ns):
-            store.restore_dead(dead)
+            store.keep_dead(dead)
         # As they are forgotten: in the log, copies come late.
         for message_id, (sequence, pushed_ns) in sorted(state.seen.items(), key=lambda i: i[1][1]):
             age_ns = max(0, store.wall_ns(now_ns) - pushed_ns)

@@ -1,8 +1,8 @@
 """Sequences and delivery numbers that are reserved on the disk before any of them is used.
 
-A crash of the operating system takes the log's tail with it, and workers on other machines know
-numbers that were in it. If the next run gave them to other jobs, a worker could claim, and
-acknowledge, a job that it never had. So the next run begins beyond the marks.
+A crash of the operating system loses the log's tail, and workers on other machines know numbers
+that were in it. If the next run gave them to other jobs, a worker could claim, and acknowledge, a
+job that it never had. So the next run begins beyond the marks.
 """
 
 from typing import Final
@@ -22,12 +22,10 @@ class Reservations:
         reserve: how many numbers are reserved at a time.
 
     Attributes:
-        sequence, delivery: what no number that is used may reach.
-        skipped: the sequences `[start, stop)` that a crash may have taken along; else None.
+        sequence, delivery: the marks, which no used number reaches.
+        skipped: the sequences `[start, stop)` that a crash may have lost; else None.
 
     """
-
-    __slots__ = ("_reserve", "delivery", "sequence", "skipped")
 
     def __init__(self, state: JournalState, boot: str, reserve: int = RESERVE) -> None:
         self._reserve = reserve

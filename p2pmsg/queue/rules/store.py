@@ -1,4 +1,4 @@
-"""The jobs that no worker has (waiting, delayed, restored, quarantined, dead), and what follows.
+"""The jobs that no worker has (waiting, delayed, restored, quarantined, dead).
 
 ::
 
@@ -46,17 +46,17 @@ class PriorityQueues:
         self.count = 0
 
     def append_run(self, run: JobRun) -> None:
-        """Add new jobs behind the others of priority 0."""
+        """Add new jobs after the others of priority 0."""
         self._queues[0].fresh.append(run)
         self.count += run.count
 
     def append(self, job: QueuedJob) -> None:
-        """Add a new job behind the others of its priority."""
+        """Add a new job after the others of its priority."""
         self._queues[job.priority].fresh.append(job)
         self.count += 1
 
     def put_back(self, job: QueuedJob) -> None:
-        """Add a job whose turn came late, or comes again."""
+        """Add a job that had to wait for something, or came back."""
         heappush(self._queues[job.priority].back, (job.sequence, job))
         self.count += 1
 
@@ -99,7 +99,7 @@ class KeyOrder:
     falls silent, the others must not be begun before it, wherever they are.
 
     Attributes:
-        waiting: how many jobs wait behind another of their key.
+        waiting: how many jobs wait for another of their key.
 
     """
 
@@ -119,7 +119,7 @@ class KeyOrder:
         return False
 
     def leave(self, job: QueuedJob) -> QueuedJob | None:
-        """Note that a job is done with for good; return the next of its key, if there is one."""
+        """Remove a job that is done or dead; return the next of its key, if there is one."""
         assert job.key is not None
         assert self._ahead[job.key] == job.sequence
         queue = self._queues.get(job.key)
@@ -149,9 +149,9 @@ class DeadJob:
 
     @property
     def size(self) -> int:
-        """Bytes that it counts for, with what workers said about it."""
-        words = sum(len(failure.reason) + len(failure.worker) for failure in self.job.history)
-        return self.job.size + words
+        """Bytes that it counts for, with its history."""
+        history = sum(len(failure.reason) + len(failure.worker) for failure in self.job.history)
+        return self.job.size + history
 
 
 class DeadJobs:
@@ -159,7 +159,7 @@ class DeadJobs:
 
     Attributes:
         bytes: how many they take.
-        dropped: how many were dropped for want of room, the oldest first.
+        dropped: how many were dropped because the bounds were reached, the oldest first.
 
     """
 
@@ -171,7 +171,7 @@ class DeadJobs:
         self.dropped = 0
 
     def add(self, dead: DeadJob) -> list[DeadJob]:
-        """Keep a dead letter; return those that had to go for it."""
+        """Keep a dead letter; return those that were dropped for it."""
         self._jobs[dead.job.sequence] = dead
         self.bytes += dead.size
         gone = []
@@ -191,10 +191,6 @@ class DeadJobs:
             self.bytes -= dead.size
         return dead
 
-    def get(self, sequence: int) -> DeadJob | None:
-        """Return one, or None."""
-        return self._jobs.get(sequence)
-
     def list(self) -> list[DeadJob]:
         """Return all, oldest first."""
         return [*self._jobs.values()]
@@ -207,7 +203,7 @@ class DedupWindow:
     """Remembers message ids for a time, and not more of them than a number.
 
     Attributes:
-        forgotten: ids that were forgotten before their time, for want of room.
+        forgotten: ids that were forgotten before their time, beyond the number.
 
     """
 
@@ -231,7 +227,7 @@ class DedupWindow:
         self._ids[message_id] = (sequence, now_ns)
 
     def expire(self, *, now_ns: int) -> None:
-        """Forget what is out of the window."""
+        """Forget ids that are older than the window."""
         ids = self._ids
         while ids:
             message_id = next(iter(ids))
@@ -243,12 +239,9 @@ class DedupWindow:
         """Return the ids with sequence and time, oldest first."""
         return [(name, sequence, at_ns) for name, (sequence, at_ns) in self._ids.items()]
 
-    def __len__(self) -> int:
-        return len(self._ids)
-
 
 class Done(NamedTuple):
-    """Jobs `[start, stop)` are done with."""
+    """Jobs `[start, stop)` are done."""
 
     start: int
     stop: int
@@ -267,7 +260,7 @@ class Died(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """A dead letter is no more."""
+    """A dead letter was removed."""
 
     sequence: int
 
@@ -284,22 +277,21 @@ class Given(NamedTuple):
     worker: int
     sequences: list[int]
     delivery: int
-    """The first delivery number, by which later such changes are told from earlier ones."""
+    """The first delivery number; a later such change has a higher one."""
 
 
 Change = Done | Failed | Died | Dropped | Retried | Given
 
 
 class JobStore:
-    """Jobs by what they wait for, and the counters of what became of them.
+    """Jobs by what they wait for, and counters of what became of them.
 
     Attributes:
         priorities: what can be handed out now.
         changes: what a journal has to record, oldest first; only with `records`.
         in_flight: jobs accepted and not yet done or dead.
-        bytes: of those, but for runs of plain jobs that are in a hand in part.
-        opens_ns: before this time nothing is handed out, so that new jobs do not overtake restored
-            ones.
+        bytes: of those; a run that was handed out counts in full until all its jobs are settled.
+        opens_ns: before this nothing is handed out, so that new jobs do not overtake restored ones.
         pushed, done, failed, died, retried: counters of jobs.
 
     """
@@ -349,15 +341,15 @@ class JobStore:
     def close_keys(self, *, now_ns: int) -> None:
         """Hand out nothing that has a key for `ack_timeout_ms`: workers may have any in flight.
 
-        For a restart that does not know what was given out before, or even pushed.
+        For a restart that does not know all that was given out or pushed before.
         """
         self._keys_open_ns = now_ns + ms_to_ns(self._config.ack_timeout_ms)
 
     def restore(self, job: QueuedJob, holder: int | None, *, now_ns: int) -> None:
-        """Take over a job of before a restart, lowest sequence first.
+        """Take over a job from before a restart, lowest sequence first.
 
-        It waits for a while for the worker that may have it in flight: `grace_ms`, and
-        `ack_timeout_ms` where it has a key and is known to have been with `holder`.
+        It waits for the worker that may have it in flight: `grace_ms`, and `ack_timeout_ms` where
+        it has a key and `holder` is known to have had it.
         """
         self.in_flight += 1
         self.bytes += job.size
@@ -370,15 +362,16 @@ class JobStore:
         self._restored[job.sequence] = (holder, job)
         heappush(self._restored_due, (due_ns, job.sequence))
 
-    def restore_dead(self, dead: DeadJob) -> None:
-        """Take over a dead letter of before a restart, oldest first."""
-        self._keep_dead(dead)
+    def keep_dead(self, dead: DeadJob) -> None:
+        """Keep a dead letter, oldest first, and drop those that it leaves no space for."""
+        for dropped in self.dead.add(dead):
+            self._record(Dropped(dropped.job.sequence))
 
     def claim(self, sequence: int, worker: int) -> QueuedJob | None:
-        """Give a restored job to a worker who says it has it in flight; None where it cannot be.
+        """Give a restored job to a worker that says it has it in flight; None where it cannot be.
 
-        With a key, it is whose is known to be: that of another, who had it before, may be out of
-        date, and the next job of the key must not be let go by it.
+        With a key, only its last holder may claim it: another worker, which had it before, may
+        answer late, and must not release the next job of the key.
         """
         holder, job = self._restored.get(sequence, (None, None))
         if job is None or (job.key is not None and holder != worker):
@@ -387,9 +380,9 @@ class JobStore:
         return job
 
     def unclaimed(self, holder: int, *, now_ns: int) -> None:
-        """Let go of restored jobs that `holder` does not have, or no longer."""
-        for sequence, (whose, job) in list(self._restored.items()):
-            if whose == holder:
+        """Hand out restored jobs that `holder` does not have, or no longer."""
+        for sequence, (last_holder, job) in list(self._restored.items()):
+            if last_holder == holder:
                 del self._restored[sequence]
                 self._admit(job, now_ns)
 
@@ -411,12 +404,12 @@ class JobStore:
 
     @property
     def delayed(self) -> int:
-        """How many jobs wait for their time, or for a worker of before a restart."""
+        """How many jobs wait for their time, or for a worker from before a restart."""
         return len(self._delayed) + len(self._restored)
 
     @property
     def restored(self) -> int:
-        """How many jobs wait for a worker of before a restart."""
+        """How many jobs wait for a worker from before a restart."""
         return len(self._restored)
 
     def finish_run(self, start: int, stop: int) -> None:
@@ -443,22 +436,22 @@ class JobStore:
         self._admit(job, now_ns)
 
     def quarantine(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
-        """Take a job back that was lost with others, so that nobody knows which was to blame."""
+        """Take a job back that was lost with others: any of them may have killed the worker."""
         job.quarantined = True
         self._note(job, worker, reason, now_ns)
-        self._record_failed(job)
+        self._record(Failed(job))
         heappush(self._quarantined, (-job.priority, job.sequence, job))
 
     def put_back_held(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
-        """Take a job back from a worker that held it for too long; the job is not to blame."""
+        """Take a job back from a worker that held it for too long; the job did not fail."""
         self._note(job, worker, reason, now_ns)
-        self._record_failed(job)
+        self._record(Failed(job))
         self._admit(job, now_ns)
 
     def fail(
         self, job: QueuedJob, worker: str, reason: str, delay_ns: int | None, *, now_ns: int
     ) -> None:
-        """Take a job back that failed; with `deliveries_max` failures it dies.
+        """Take a failed job back; after `deliveries_max` failures it becomes a dead letter.
 
         `delay_ns` None: by the configured back-off.
         """
@@ -473,11 +466,11 @@ class JobStore:
             delay_ms = self._config.retry_delay_ms * 2**exponent
             delay_ns = ms_to_ns(min(delay_ms, self._config.retry_ceiling_ms))
         job.due_ns = now_ns + delay_ns + self._wall_offset_ns if delay_ns else 0
-        self._record_failed(job)
+        self._record(Failed(job))
         self._admit(job, now_ns)
 
     def discard(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
-        """Make a job a dead letter at a worker's wish."""
+        """Make a job a dead letter, as a worker asked for."""
         job.blamed += 1
         self._note(job, worker, reason, now_ns)
         self._die(job, "discarded", now_ns)
@@ -493,7 +486,7 @@ class JobStore:
         return sum(map(self.purge, sequences))
 
     def revive(self, sequence: int, *, now_ns: int) -> bool:
-        """Make a dead letter a job again, with all its deliveries before it."""
+        """Make a dead letter a job again, with `deliveries_max` more failures allowed."""
         dead = self.dead.remove(sequence)
         if dead is None:
             return False
@@ -502,8 +495,7 @@ class JobStore:
         self.in_flight += 1
         self.bytes += job.size
         self.retried += 1
-        if self.records:
-            self.changes.append(Retried(job))
+        self._record(Retried(job))
         if job.key is None or self.key_order.enter(job):
             self._admit(job, now_ns)
         return True
@@ -512,14 +504,13 @@ class JobStore:
         """Throw a dead letter away."""
         if self.dead.remove(sequence) is None:
             return False
-        if self.records:
-            self.changes.append(Dropped(sequence))
+        self._record(Dropped(sequence))
         return True
 
     # ----------------------------------------------------------------------------------- time
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Let jobs go whose time has come."""
+        """Release jobs whose time has come."""
         delayed = self._delayed
         while delayed and delayed[0][0] <= now_ns:
             self._admit(heappop(delayed)[2], now_ns)
@@ -563,24 +554,18 @@ class JobStore:
         while characters > self._config.history_characters_max and len(job.history) > 1:
             characters -= len(job.history.pop(0).reason)
 
-    def _record_failed(self, job: QueuedJob) -> None:
+    def _record(self, change: Change) -> None:
         if self.records:
-            self.changes.append(Failed(job))
+            self.changes.append(change)
 
     def _die(self, job: QueuedJob, why: str, now_ns: int) -> None:
         self.in_flight -= 1
         self.died += 1
         self.bytes -= job.size
         dead = DeadJob(job, why, self.wall_ns(now_ns))
-        if self.records:
-            self.changes.append(Died(dead))
-        self._keep_dead(dead)
+        self._record(Died(dead))
+        self.keep_dead(dead)
         self._leave_key_order(job, now_ns)
-
-    def _keep_dead(self, dead: DeadJob) -> None:
-        gone = self.dead.add(dead)
-        if self.records:
-            self.changes.extend(Dropped(other.job.sequence) for other in gone)
 
     def _leave_key_order(self, job: QueuedJob, now_ns: int) -> None:
         if job.key is not None:

@@ -239,7 +239,7 @@ def test_keys_wait_for_whoever_may_have_them_after_a_crash_of_the_system():
 def test_dead_letters_beyond_the_bound_are_dropped_at_a_restart_too():
     machine = JobQueue(QueueConfig(dead_letters_max=2), records=True)
     for number in range(3):
-        machine.store.restore_dead(DeadJob(job(number), "discarded", number))
+        machine.store.keep_dead(DeadJob(job(number), "discarded", number))
 
     assert [dead.job.sequence for dead in machine.store.dead.list()] == [1, 2]
     assert machine.store.changes == [Dropped(0)]
