@@ -428,7 +428,8 @@ class PublisherLog:
                 who opens the log next does it.
 
         Raises:
-            LogFailedError: not everything could be written.
+            LogFailedError: not everything could be written now, or an fsync had failed before; it
+                is closed all the same.
 
         """
         self._reader.close()
@@ -436,6 +437,8 @@ class PublisherLog:
             self._writer.close(wall_ns, keeps_tail=keeps_tail)
         except self._write_error as error:
             raise LogFailedError(str(error), error.errno) from error
+        if self.broken is not None:
+            raise LogFailedError(self.broken)
 
     def stats(self) -> LogStats:
         """Return what there is to tell."""

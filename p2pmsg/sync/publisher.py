@@ -382,13 +382,17 @@ class Publisher(ClosesItself):
             return
         self._closed = True
         was_closed(self)
+        failure: LogFailedError | None = None
         try:
             self._lock.run(self._begin_close)
             self._driver.wait_for_completion(timeout, enough)
         finally:
             self._undelivered = self._core.requests.incomplete + bool(self._core.outbox)
             self._driver.stop()
-            self._lock.run(self._close_sockets, int(max(0.0, min(timeout, 1.0)) * 1000))
+            try:
+                self._lock.run(self._close_sockets, int(max(0.0, min(timeout, 1.0)) * 1000))
+            except LogFailedError as error:
+                failure = error
             unlogged = self._core.pending
         if self._undelivered:
             _log.warning("%d subscribers had not got everything at close", self._undelivered)
@@ -397,7 +401,9 @@ class Publisher(ClosesItself):
             kept = self._core.log
             if kept is not None and kept.keeps_batches:
                 what += "; they are in its tail file, and the next publisher on this log sends them"
-            raise LogFailedError(what)
+            raise LogFailedError(what) from failure
+        if failure is not None:
+            raise failure
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.endpoint

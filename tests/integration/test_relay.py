@@ -1,9 +1,12 @@
 """Relays over real sockets: they serve on what their publishers have left behind."""
 
+import errno
 import logging
+import os
 import random
 import shutil
 import signal
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -398,6 +401,28 @@ def test_a_full_log_holds_the_relay_up_and_says_so(tmp_path, make_publisher, mak
     assert all(following < 101 for _, following in relay.stats().streams.values())
     with pytest.raises(p2pmsg.LogFailedError):
         relay.close(timeout=0.0)
+
+
+def test_closing_reports_an_fsync_that_failed_before(
+    tmp_path, make_publisher, make_relay, monkeypatch
+):
+    def refuse(fd):
+        failed.append(fd)
+        raise OSError(errno.EIO, "Input/output error")
+
+    failed = []
+    publisher = make_publisher(log=LogConfig(tmp_path / "publisher"))
+    relay = make_relay(publisher.endpoint, log=LogConfig(tmp_path / "relay"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", refuse)
+        publisher.publish("t", b"x")
+        has(relay, 1)
+        eventually(lambda: len(failed) >= 2)
+        time.sleep(0.3)  # longer than fsync_interval_ms: none of them tries it again
+        assert len(failed) == 2
+    for made in (relay, publisher):
+        with pytest.raises(p2pmsg.LogFailedError, match="forced to the disk: Input/output error"):
+            made.close(timeout=0.0)
 
 
 WRONG = {

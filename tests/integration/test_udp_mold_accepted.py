@@ -84,7 +84,8 @@ def test_a_message_that_is_not_on_the_disk_is_not_accepted(place, tmp_path, monk
         feed.publish(b"third")
     assert feed.stats().published == 1
     monkeypatch.undo()
-    feed.close(0.0)
+    with pytest.raises(p2pmsg.LogFailedError, match="forced to the disk"):
+        feed.close(0.0)
 
 
 def test_an_interrupt_between_log_and_socket_costs_a_sequence_and_no_more(

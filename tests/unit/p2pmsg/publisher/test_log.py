@@ -93,6 +93,23 @@ def test_nothing_is_due_any_more_when_it_has_failed_once(fsync, on_error):
     assert log.next_deadline_ns(now_ns=4) is None
 
 
+@pytest.mark.parametrize("on_error", ["raise", "continue"])
+def test_closing_reports_an_fsync_that_failed_before(on_error):
+    store = MemoryStore()
+    log = log_of(store, on_error=on_error)
+    append(log)
+    store.failing = {"sync": OSError(errno.EIO, "Input/output error")}
+    log.sync(nullcontext())
+    store.failing = {}
+    if on_error == "continue":
+        log.close(0)
+        assert log.stats().failed.endswith("Input/output error")
+    else:
+        with pytest.raises(LogFailedError, match="forced to the disk: Input/output error"):
+            log.close(0)
+    assert not LogWriter(LogConfig("log"), session=2, now_ns=0, store=store).opened.clean
+
+
 @pytest.mark.parametrize("size", [10, 100_000])
 @pytest.mark.parametrize("how", ["publish", "publish_alone", "publish_many"])
 def test_a_stream_goes_on_where_an_interrupt_struck_between_log_and_buffer(how, size, monkeypatch):
