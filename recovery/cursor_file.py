@@ -195,11 +195,7 @@ class CursorFile:
         """Write the whole anew. It is on the disk on return, and the former one until then."""
         self._suspect = True
         data = encode_snapshot(self.cursor)
-        store = self._store
-        store.write_new(data)
-        store.sync_new()
-        store.rename_new()
-        store.sync_folder()
+        self._store.replace(data)
         self._numbers = self.cursor.numbers()
         self._bytes = self._snapshot_bytes = self._durable = len(data)
         self._suspect = self.unsynced = False

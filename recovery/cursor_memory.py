@@ -12,8 +12,9 @@ class MemoryCursorStore:
         path: a name, for people.
         data: what a process reads; None: there is no file.
         durable: what of it is certain to outlive the operating system.
-        failing: what raises, by method: `append`, `write_new`, `rename_new`, and so on. What writes
-            writes half of its bytes before, as a full disk does.
+        failing: what raises, by step: `append`, `sync`, and those of `replace`, which are
+            `write_new`, `sync_new`, `rename_new` and `sync_folder`. What writes writes half of its
+            bytes before, as a full disk does.
 
     """
 
@@ -22,7 +23,6 @@ class MemoryCursorStore:
         self.data: bytes | None = None
         self.durable: bytes | None = None
         self.failing: dict[str, BaseException] = {}
-        self._new = self._new_durable = b""
         self._renamed: bytes | None = None
         self._locked = False
 
@@ -36,24 +36,15 @@ class MemoryCursorStore:
         """Return what the file holds, or None where there is none."""
         return self.data
 
-    def write_new(self, data: bytes) -> None:
-        """Write a new file beside it."""
-        self._new, self._new_durable = data[: len(data) // 2], b""
-        self._step("write_new")
-        self._new = data
-
-    def sync_new(self) -> None:
-        """Force the new file to the disk."""
-        self._step("sync_new")
-        self._new_durable = self._new
-
-    def rename_new(self) -> None:
-        """Put the new file in its place; the operating system may forget that it did."""
-        self._step("rename_new")
-        self.data, self._renamed = self._new, self._new_durable
+    def replace(self, data: bytes) -> None:
+        """Replace the file; the operating system may forget that, until its name is forced."""
+        for step in ("write_new", "sync_new", "rename_new"):
+            self._step(step)
+        self.data = self._renamed = data
+        self.sync_folder()
 
     def sync_folder(self) -> None:
-        """Force the renaming to the disk."""
+        """Force the file's name to the disk."""
         self._step("sync_folder")
         if self._renamed is not None:
             self.durable, self._renamed = self._renamed, None

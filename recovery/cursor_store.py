@@ -1,4 +1,4 @@
-"""Where a cursor is kept: a file, a step at a time, so that a crash at each of them can be tried.
+"""Where a cursor is kept: a file that is appended to, or replaced as a whole.
 
 It is the cursor's only I/O. All methods raise `OSError` where the operating system does.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from recovery.cursor import MAGIC, CursorLockedError
-from recovery.durable import lock_file, make_folder, sync_path, unlock_file
+from recovery.durable import lock_file, make_folder, replace_file, sync_path, unlock_file
 
 
 class CursorStore(Protocol):
@@ -25,17 +25,11 @@ class CursorStore(Protocol):
     def read(self) -> bytes | None:
         """Return what it holds, or None where there is none."""
 
-    def write_new(self, data: bytes) -> None:
-        """Write a new file beside it."""
-
-    def sync_new(self) -> None:
-        """Force the new file to the disk."""
-
-    def rename_new(self) -> None:
-        """Put the new file in its place, at once and as a whole."""
+    def replace(self, data: bytes) -> None:
+        """Write it again as a whole; on the disk on return, and the former one until then."""
 
     def sync_folder(self) -> None:
-        """Force the renaming to the disk."""
+        """Force its name to the disk."""
 
     def append(self, data: bytes) -> None:
         """Write behind its end."""
@@ -57,9 +51,7 @@ class CursorFileStore:
 
     def __init__(self, path: str | Path) -> None:
         self._path = os.path.realpath(path)
-        self._new_path = self._path + ".new"
         self._file: FileIO | None = None
-        self._new: FileIO | None = None
         self._lock: FileIO | None = None
         self._owner_pid = os.getpid()
 
@@ -86,29 +78,15 @@ class CursorFileStore:
         # Of a file that is something else, and may be of any size, this is enough.
         return beginning if beginning != MAGIC else beginning + self._file.readall()
 
-    def write_new(self, data: bytes) -> None:
-        """Write a new file beside it."""
-        if self._new is not None:
-            self._new.close()
-        self._new = FileIO(self._new_path, "w")
-        left = memoryview(data)
-        while left:
-            left = left[self._new.write(left) :]
-
-    def sync_new(self) -> None:
-        """Force the new file to the disk."""
-        assert self._new is not None
-        os.fsync(self._new)
-
-    def rename_new(self) -> None:
-        """Put the new file in its place."""
+    def replace(self, data: bytes) -> None:
+        """Replace the file; on the disk on return."""
         if self._file is not None:
             self._file.close()  # whatever comes of this, a new one is written next
-        os.replace(self._new_path, self._path)
-        self._file, self._new = self._new, None
+        self._file = replace_file(self._path, data, suffix=".new")
+        self.sync_folder()
 
     def sync_folder(self) -> None:
-        """Force the renaming to the disk."""
+        """Force the file's name to the disk."""
         sync_path(os.path.dirname(self._path))
 
     def append(self, data: bytes) -> None:
@@ -128,6 +106,6 @@ class CursorFileStore:
         """Let go of the file and the lock; in a forked child, of its copies only."""
         if self._lock is not None and os.getpid() == self._owner_pid:
             unlock_file(self._lock)
-        for file in (self._file, self._new, self._lock):
+        for file in (self._file, self._lock):
             if file is not None:
                 file.close()

@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from io import FileIO
 
 
@@ -38,6 +40,52 @@ def sync_path(path: str | os.PathLike[str]) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def replace_file(
+    path: str | os.PathLike[str],
+    data: bytes | Callable[[int], bytes],
+    *,
+    suffix: str = ".tmp",
+    durable: bool = True,
+    mode: int = 0o666,
+    opener: Callable[[str, int], int] | None = None,
+) -> FileIO:
+    """Replace a file as a whole: after a crash it is the old one or, if `durable`, the new one.
+
+    It is written under another name and renamed. The caller forces the new name to the disk, by
+    `sync_path` of the folder, and closes the file.
+
+    Args:
+        path: of the file.
+        data: its content, or what returns it when given the descriptor of the new file.
+        suffix: behind `path`, the name until it is whole. Default `.tmp`.
+        durable: whether to force the content to the disk before the renaming. Default True.
+        mode: the new file's rights, from which the umask takes some off.
+        opener: what opens the new file, as for `open`, instead of `mode`.
+
+    Returns:
+        the new file, open to read and to write.
+
+    Raises:
+        OSError: it could not be written; the old file is unchanged.
+
+    """
+    new_path = os.fspath(path) + suffix
+    file = FileIO(new_path, "w+", opener=opener or (lambda name, flags: os.open(name, flags, mode)))
+    try:
+        left = memoryview(data if isinstance(data, bytes) else data(file.fileno()))
+        while left:
+            left = left[file.write(left) :]
+        if durable:
+            os.fsync(file.fileno())
+        os.replace(new_path, path)
+    except BaseException:
+        file.close()
+        with suppress(OSError):
+            os.unlink(new_path)
+        raise
+    return file
 
 
 def lock_file(path: str | os.PathLike[str]) -> FileIO:

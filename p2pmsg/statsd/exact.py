@@ -2,7 +2,6 @@
 
 import logging
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from p2pmsg.subscriber.sessions import Session
 from p2pmsg.sync.subscriber import Subscriber
 from p2pmsg.trouble import Trouble
 from p2pmsg.wire import Kind
-from recovery.durable import sync_path
+from recovery.durable import replace_file, sync_path
 
 _log = logging.getLogger("p2pmsg")
 _SLICE_S = 0.05
@@ -62,19 +61,7 @@ class StateFile:
 
     def save(self, data: bytes) -> None:
         """Write a new file and rename it, so that a crash leaves the old one or the new one."""
-        fd, name = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, self._path)
-        except BaseException:
-            try:
-                os.unlink(name)
-            except OSError:
-                pass  # the first error is the one to raise
-            raise
+        replace_file(self._path, data, mode=0o600).close()
         sync_path(self._path.parent)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 from weakref import WeakSet
 
-from recovery.durable import make_folder
+from recovery.durable import make_folder, replace_file
 from recovery.log.errors import FileDeletedError, LogLockedError, SyncFailedError, lacks_means
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -180,6 +180,11 @@ class _File:
             except OSError:
                 pass
             os.close(fd)
+
+    def detach(self) -> int:
+        """Give the descriptor away."""
+        fd, self._fd = self._fd, -1
+        return fd
 
     def forget(self) -> None:
         """Close it in a child whose parent goes on writing."""
@@ -452,19 +457,14 @@ class FileStore:
     ) -> None:
         """Write a file anew, by renaming."""
         self._check_owner()
-        temporary = self._directory / (name + _TEMPORARY)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        file = self._open_new(temporary, flags)
-        try:
-            file.write([data if isinstance(data, bytes) else data(_identity_of(file._fd))], 0)
-            if durable:
-                os.fsync(file._fd)  # not final: nobody relies on the new file, and it is deleted
-            file.close()
-            os.replace(temporary, self._directory / name)
-        except BaseException:
-            file.close()
-            temporary.unlink(missing_ok=True)
-            raise
+        # That its content cannot be forced there is not final: nobody relies on the new file.
+        replace_file(
+            self._directory / name,
+            data if isinstance(data, bytes) else lambda fd: data(_identity_of(fd)),
+            suffix=_TEMPORARY,
+            durable=durable,
+            opener=lambda path, flags: self._open_new(Path(path), flags).detach(),
+        ).close()
         if durable:
             self.sync_directory()
 

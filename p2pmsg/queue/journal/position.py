@@ -17,10 +17,11 @@ import os
 import struct
 import zlib
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from recovery.durable import sync_path
+from recovery.durable import replace_file, sync_path
 
 NAME: Final = "queue.position"
 _MAGIC: Final = b"p2q1"
@@ -72,6 +73,7 @@ class PositionFile:
     def __init__(self, folder: Path, lock_fd: int) -> None:
         self._folder = folder
         self._lock_fd = lock_fd
+        self._file: FileIO | None = None
         self._fd = -1
         self.found: Position | None = None
 
@@ -95,26 +97,25 @@ class PositionFile:
 
     def begin(self, position: Position) -> None:
         """Replace the file; it is on the disk on return. Raises `OSError`."""
-        os.fsync(self._lock_fd)
-        path, made = self._folder / NAME, self._folder / f"{NAME}.tmp"
-        made.unlink(missing_ok=True)
-        fd = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
+        ends = _ENDS.pack(position.end, position.sequence, position.delivery)
+
+        def content(fd: int) -> bytes:
             identity = self._identity(fd)
-            ends = _ENDS.pack(position.end, position.sequence, position.delivery)
-            os.pwrite(fd, _head(identity, True) + identity + ends, 0)
-            if not _is_as_written(fd):
-                os.pwrite(fd, _head(identity, False), 0)
-            os.fsync(fd)
-            os.rename(made, path)
+            os.pwrite(fd, ends, 0)  # to see whether times tell anything here
+            return _head(identity, _is_as_written(fd)) + identity + ends
+
+        os.fsync(self._lock_fd)
+        file = replace_file(self._folder / NAME, content, mode=0o644)
+        try:
+            fd = file.fileno()
             os.pwrite(fd, ends, _ENDS_AT)  # the rename has changed one of its times
             os.fsync(fd)
             sync_path(self._folder)
         except BaseException:
-            os.close(fd)
+            file.close()
             raise
         self.close()
-        self._fd = fd
+        self._file, self._fd = file, fd
 
     def note(self, segment: int, size: int, sequence: int, delivery: int) -> None:
         """Note where the log ends now.
@@ -130,9 +131,9 @@ class PositionFile:
 
     def close(self) -> None:
         """Close the file; it may be called again."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._file is not None:
+            self._file.close()
+            self._file, self._fd = None, -1
 
     def _identity(self, fd: int) -> bytes:
         """Return what a copy of these files does not have."""

@@ -1,12 +1,13 @@
 """Folders that were made are on the disk; a lock keeps others away until it is given back."""
 
+import errno
 import os
 
 import pytest
 
 import p2pmsg
 from recovery.cursor_store import CursorFileStore
-from recovery.durable import lock_file, make_folder, unlock_file
+from recovery.durable import lock_file, make_folder, replace_file, unlock_file
 
 
 def open_log(folder):
@@ -49,6 +50,24 @@ def test_folders_that_are_there_are_left_alone(tmp_path, forced, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_folder(".")
     assert forced == []
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_file_that_cannot_be_replaced_is_as_it_was(tmp_path, monkeypatch, step):
+    path = tmp_path / "a"
+    replace_file(path, b"old", mode=0o600).close()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, step, fail)
+        with pytest.raises(OSError, match="no room"):
+            replace_file(path, b"new")
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("a", b"old")]
+    with replace_file(path, lambda fd: b"%d" % os.fstat(fd).st_ino) as file:
+        assert path.read_bytes() == b"%d" % os.fstat(file.fileno()).st_ino
 
 
 def test_a_lock_is_had_once_and_given_back(tmp_path):
