@@ -127,6 +127,16 @@ class PublisherCore:
         """How many messages are in open batches."""
         return sum(batch.count for batch in list(self.open_batches.values()))
 
+    @property
+    def joined(self) -> int:
+        """How many subscribers have joined: the data path to them is known to work."""
+        return len(self.requests.subscribers)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything was sent, and all who joined have said that they have everything."""
+        return not (self.requests.incomplete or self.outbox or self.unsynced or self.control)
+
     def heads(self) -> dict[str, tuple[int, int]]:
         """Return (earliest kept, next) by topic, of what was sealed."""
         return {topic: self.head(topic) for topic in list(self.streams)}
@@ -181,8 +191,9 @@ class PublisherCore:
         body = self.greeting
         if self.multicast is not None:
             age_ms = (now_ns - self._started_ns) / _MS
-            count = len(self.requests.subscribers)
-            body = control.Welcome(self.name, body.recovery, body.stall_ms, count, age_ms)
+            body = control.Welcome(
+                self.name, body.recovery, body.stall_ms, self.joined, age_ms
+            )
         return wire.control_frame(Kind.WELCOME, self.session, body, flags=flags)
 
     def publish(

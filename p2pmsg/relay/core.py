@@ -95,6 +95,16 @@ class RelayCore:
         self.requests = RelayRequests(relay, self.sessions, self.sessions_page)
         self._restore(now_ns)
 
+    @property
+    def joined(self) -> int:
+        """How many subscribers have joined: the data path to them is known to work."""
+        return len(self.requests.subscribers)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything was sent, and all who joined have said that they have everything."""
+        return not (self.requests.incomplete or self.outbox or self.unsynced or self.control)
+
     def _restore(self, now_ns: int) -> None:
         """Take up what the log has, and what it has lost."""
         if self.log is None:

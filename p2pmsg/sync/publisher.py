@@ -344,7 +344,7 @@ class Publisher(ClosesItself):
         if self._closed or not self._driver.wait_for_subscribers(count, timeout):
             if self._closed:
                 raise ClosedError("the publisher")
-            there = len(self._core.requests.subscribers)
+            there = self._core.joined
             raise TimeoutError(f"{there} of {count} subscribers came within {timeout} s")
 
     def stats(self) -> PublisherStats:

@@ -41,7 +41,7 @@ def publisher_stats(
         published=core.published,
         pending=core.pending,
         unsent_frames=len(core.outbox),
-        subscribers=len(requests.subscribers),
+        subscribers=core.joined,
         streams=core.heads(),
         replay_bytes=core.replay.bytes_held,
         replay_frames=core.replay.frames_held,

@@ -105,11 +105,11 @@ class PublisherDriver:
 
     def wait_for_subscribers(self, count: int, timeout: float | None) -> bool:
         """Wait until so many have confirmed; False when the time is up or the thread ended."""
-        core, subscribers = self._core, self._core.requests.subscribers
+        core = self._core
         self._changed.wait_for(
-            lambda: len(subscribers) >= count or self._worker.stopping or core.closing, timeout
+            lambda: core.joined >= count or self._worker.stopping or core.closing, timeout
         )
-        return len(subscribers) >= count
+        return core.joined >= count
 
     def wait_for_completion(
         self, timeout: float, enough: Callable[[], bool] = lambda: True
@@ -121,14 +121,7 @@ class PublisherDriver:
         self.wake()
         core = self._core
         return self._changed.wait_for(
-            lambda: (
-                (
-                    not (core.requests.incomplete or core.outbox or core.unsynced or core.control)
-                    and enough()
-                )
-                or self._worker.stopping
-            ),
-            timeout,
+            lambda: (core.is_complete and enough()) or self._worker.stopping, timeout
         )
 
     def _wake_sleeper(self) -> None:
@@ -294,7 +287,7 @@ class PublisherDriver:
     _joined = 0
 
     def _joined_changed(self) -> bool:
-        before, self._joined = self._joined, len(self._core.requests.subscribers)
+        before, self._joined = self._joined, self._core.joined
         return before != self._joined
 
     def _is_publishing(self) -> bool:

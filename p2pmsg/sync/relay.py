@@ -237,7 +237,7 @@ class Relay(ClosesItself):
         if self._closed or not self._driver.wait_for_subscribers(count, timeout):
             if self._closed:
                 raise ClosedError("the relay")
-            there = len(self._core.requests.subscribers)
+            there = self._core.joined
             raise TimeoutError(f"{there} of {count} subscribers came within {timeout} s")
 
     def stats(self) -> RelayStats:

@@ -55,7 +55,7 @@ def relay_stats(
         repaired_from={"buffer": totals["repaired"], "relay": totals["relayed"]},
         repaired=core.requests.messages_repaired,
         outstanding=_outstanding(core, source),
-        subscribers=len(core.requests.subscribers),
+        subscribers=core.joined,
         upstreams=sorted(names),
         loops_refused=source.relays.loops_refused,
         refused=[

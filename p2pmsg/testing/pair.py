@@ -87,7 +87,7 @@ class PeerPair:
         self._prefixes = {*wire.topic_prefixes(topics or ["*"]), wire.control_prefix(Kind.WELCOME)}
         self._drop_every, self._data_frames, self._closed = drop_every, 0, False
         self._here.send(_DATA, self._publisher.welcome)
-        if not self._run(lambda: self._publisher.requests.incomplete > 0, 30.0):
+        if not self._run(lambda: self._publisher.joined > 0, 30.0):
             raise TimeoutError("the subscriber has not joined within 30 s")
 
     def publish(self, topic: str, value: Any) -> int:

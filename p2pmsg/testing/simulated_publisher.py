@@ -258,8 +258,7 @@ class SimulatedPublisher:
     @property
     def is_complete(self) -> bool:
         """Whether everything has left, and every subscriber known says that it has everything."""
-        core = self.core
-        return core is not None and not (core.requests.incomplete or core.outbox or core.control)
+        return self.core is not None and self.core.is_complete
 
     def publish(self, topic: str, count: int = 1) -> None:
         """Publish `count` random messages, as one call."""
