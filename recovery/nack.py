@@ -37,7 +37,7 @@ class NackScheduler(GapTable):
 
     Attributes:
         gaps_refused: `add` calls that would have passed `gaps_max`.
-        splits_refused: `fill` and `refuse` calls that would have split a gap past `gaps_max`.
+        splits_refused: `fill` and `reject` calls that would have split a gap past `gaps_max`.
         nacks: NACKs counted, one a gap and attempt.
 
     """
@@ -113,9 +113,9 @@ class NackScheduler(GapTable):
         """Record `[start, stop)` as missing; it must overlap no gap that is known.
 
         Returns False, with nothing recorded and `gaps_refused` raised, where `gaps_max` is met. A
-        range that touches the last gap before it was asked for becomes part of it. `reason`
-        is what will be named if it is given up, until `blame` names another. Raises `ValueError`
-        for an empty range or one that overlaps a gap.
+        range that touches the last gap before it was asked for becomes part of it. `reason` is
+        that of its loss if it is given up; see `set_loss_reason`. Raises `ValueError` for an empty
+        range or one that overlaps a gap.
         """
         if not 0 <= start < stop:
             raise ValueError(f"a gap needs 0 <= start < stop, not [{start}, {stop})")
@@ -198,7 +198,7 @@ class NackScheduler(GapTable):
                 self._due.set(self._gaps[0], max(now_ns, self._quiet_until_ns))
         return ages
 
-    def refuse(self, start: int, stop: int, reason: LossReason, *, now_ns: int) -> list[Loss]:
+    def reject(self, start: int, stop: int, reason: LossReason, *, now_ns: int) -> list[Loss]:
         """Take out `[start, stop)`, which cannot be had; returns what of it was missing.
 
         Where a split would pass `gaps_max` nothing happens but a count in `splits_refused`: the
@@ -230,10 +230,10 @@ class NackScheduler(GapTable):
         first = self._expiry.first()
         return first is not None and first[0] <= now_ns
 
-    def blame(self, start: int, stop: int, reason: LossReason) -> None:
-        """Name the reason for which the gaps that overlap `[start, stop)` will have been given up.
+    def set_loss_reason(self, start: int, stop: int, reason: LossReason) -> None:
+        """Set why the gaps that overlap `[start, stop)` are lost, should they be given up.
 
-        It stands for the whole of such a gap until the next `blame`; the default is `TIMEOUT`.
+        It stands for the whole of such a gap, until the next call.
         """
         low, high = self._touched(start, stop)
         for gap in self._gaps[low:high]:
@@ -358,7 +358,7 @@ class NackScheduler(GapTable):
             self._delete(gap)
         return losses
 
-    def abandon(self, reason: LossReason) -> list[Loss]:
+    def give_up(self, reason: LossReason) -> list[Loss]:
         """Give up every gap for `reason`; returns them as losses, sorted."""
         losses = [Loss(gap.start, gap.stop, reason) for gap in self._gaps]
         self._gaps.clear()

@@ -190,7 +190,7 @@ class StreamReceiver(ReceiverView[T]):
                 if evicted > self._head:
                     start, self._head = self._head, evicted
                     self._lose([Loss(start, evicted, LossReason.EVICTED)])
-            self.refuse(self._expected, earliest, LossReason.EVICTED, now_ns=now_ns)
+            self.reject(self._expected, earliest, LossReason.EVICTED, now_ns=now_ns)
         if next_sequence > self._head:
             self._miss(next_sequence, now_ns)
 
@@ -226,17 +226,17 @@ class StreamReceiver(ReceiverView[T]):
         """Whether `handle_timer` may give something up."""
         return self._nacks.is_expiring(now_ns)
 
-    def refuse(self, start: int, stop: int, reason: LossReason, *, now_ns: int) -> None:
+    def reject(self, start: int, stop: int, reason: LossReason, *, now_ns: int) -> None:
         """Take an answer that `[start, stop)` cannot be had: what of it is missing is lost."""
-        self._lose(self._nacks.refuse(start, stop, reason, now_ns=now_ns))
+        self._lose(self._nacks.reject(start, stop, reason, now_ns=now_ns))
 
-    def blame(self, start: int, stop: int, reason: LossReason) -> None:
-        """Name the reason for which gaps in `[start, stop)` will be lost, if they will be."""
-        self._nacks.blame(start, stop, reason)
+    def set_loss_reason(self, start: int, stop: int, reason: LossReason) -> None:
+        """Set why gaps in `[start, stop)` are lost, should they be given up."""
+        self._nacks.set_loss_reason(start, stop, reason)
 
-    def abandon(self, reason: LossReason, *, now_ns: int) -> None:
+    def give_up(self, reason: LossReason, *, now_ns: int) -> None:
         """Give up everything that is missing: nobody is left to ask."""
-        self._lose(self._nacks.abandon(reason))
+        self._lose(self._nacks.give_up(reason))
 
     def postpone(self, *, now_ns: int, delay_ns: int, stopped_ns: int | None = None) -> None:
         """Ask for nothing before `now_ns + delay_ns`; see `NackScheduler.postpone`."""
@@ -262,7 +262,7 @@ class StreamReceiver(ReceiverView[T]):
         self._reorder.drain()
         if not self.started:
             return
-        self._nacks.abandon(LossReason.TIMEOUT)
+        self._nacks.give_up(LossReason.TIMEOUT)
         self._slot, self._pending_losses = None, LossRanges()
         self._lost.rewind(expected)
         head = max(self._head, expected)
@@ -380,7 +380,7 @@ class StreamReceiver(ReceiverView[T]):
                 piece_start, piece_stop, size, start, item, now_ns
             ):
                 self.overflowed += 1
-                self._nacks.blame(piece_start, piece_stop, LossReason.OVERFLOW)
+                self._nacks.set_loss_reason(piece_start, piece_stop, LossReason.OVERFLOW)
                 continue
             ages = self._nacks.fill(piece_start, piece_stop, now_ns=now_ns)
             if len(self._ages_ns) + len(ages) > _AGES_MAX:

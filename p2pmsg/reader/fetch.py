@@ -157,7 +157,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         now_ns = time.monotonic_ns()
         receiver = self._receiver(now_ns)
         receiver.observe_head(self._stop, now_ns=now_ns)
-        receiver.abandon(reason, now_ns=now_ns)
+        receiver.give_up(reason, now_ns=now_ns)
 
     def _take(self, data: bytes) -> None:
         now_ns = time.monotonic_ns()
@@ -210,9 +210,9 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
             if start >= stop:
                 raise FrameError("range")
             if reason is LossReason.BUDGET:
-                receiver.blame(start, stop, reason)
+                receiver.set_loss_reason(start, stop, reason)
             else:
-                receiver.refuse(start, stop, reason, now_ns=now_ns)
+                receiver.reject(start, stop, reason, now_ns=now_ns)
 
     def _ask(self, now_ns: int, *, again: bool = False) -> None:
         """Move the window on when half of it is there; with `again`, repeat what is due."""

@@ -430,7 +430,7 @@ class SubscriberCore:
         plan = self.routes.plan(peer, topic, ranges, now_ns)
         if plan.refused and not self.relays.unsettled(now_ns):
             for loss in self.routes.losses(peer, topic, plan.refused):
-                stream.receiver.refuse(loss.start, loss.stop, loss.reason, now_ns=now_ns)
+                stream.receiver.reject(loss.start, loss.stop, loss.reason, now_ns=now_ns)
         for route, wanted in plan.asked:
             for at in range(0, len(wanted), control.RANGES_MAX):
                 body = control.Nack(topic, wanted[at : at + control.RANGES_MAX])
@@ -456,10 +456,10 @@ class SubscriberCore:
         receiver, topic = stream.receiver, stream.topic
         if reason is LossReason.BUDGET:
             for start, stop in body.ranges:
-                receiver.blame(start, stop, reason)
+                receiver.set_loss_reason(start, stop, reason)
         elif not self.routes.has_others(peer, route) and not self.relays.unsettled(now_ns):
             for start, stop in body.ranges:
-                receiver.refuse(start, stop, reason, now_ns=now_ns)
+                receiver.reject(start, stop, reason, now_ns=now_ns)
         else:
             self.routes.refused(peer, topic, route, body.ranges, reason)
             missing = RangeSet(receiver.missing_ranges)

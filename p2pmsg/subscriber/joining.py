@@ -544,7 +544,7 @@ class SessionJoiner:
                 peer.blamed = silent
                 reason = LossReason.PUBLISHER_GONE if silent else LossReason.TIMEOUT
                 for stream in peer.streams.values():
-                    stream.receiver.blame(0, stream.receiver.head, reason)
+                    stream.receiver.set_loss_reason(0, stream.receiver.head, reason)
 
     def _check_lines(self, now_ns: int) -> None:
         for index, line in enumerate(self.lines):
@@ -589,7 +589,7 @@ class SessionJoiner:
         elif self.member is not None:
             self.member.confirmation.believe(peer, now_ns)
         for stream in peer.streams.values():
-            stream.receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)
+            stream.receiver.give_up(LossReason.PUBLISHER_GONE, now_ns=now_ns)
             self.stream_table.settle(stream)
         if self.member is not None and peer.group is not None:
             self.member.confirmation.tell_unconfirmed(peer)
@@ -623,7 +623,7 @@ class SessionJoiner:
         self._begin_unjoined(peer, now_ns)
         peer.given_up = True
         for stream in peer.streams.values():
-            stream.receiver.abandon(LossReason.PUBLISHER_GONE, now_ns=now_ns)
+            stream.receiver.give_up(LossReason.PUBLISHER_GONE, now_ns=now_ns)
             self.stream_table.settle(stream)
 
     def _begin_unjoined(self, peer: Session, now_ns: int) -> None:

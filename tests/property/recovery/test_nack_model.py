@@ -77,13 +77,13 @@ class Run:
     def refuse(self, start: int, count: int) -> None:
         missing = self.overlapping(start, start + count)
         possible = self.nacks.can_fill(start, start + count)
-        losses = self.nacks.refuse(start, start + count, LossReason.EVICTED, now_ns=self.now_ns)
+        losses = self.nacks.reject(start, start + count, LossReason.EVICTED, now_ns=self.now_ns)
         assert all(loss.reason is LossReason.EVICTED for loss in losses)
         assert sequences_of((loss.start, loss.stop) for loss in losses) == missing * possible
         self.forget(missing * possible)
 
     def blame(self, start: int, count: int) -> None:
-        self.nacks.blame(start, start + count, LossReason.BUDGET)
+        self.nacks.set_loss_reason(start, start + count, LossReason.BUDGET)
 
     def postpone(self, delay_ms: int, _: int) -> None:
         self.quiet_until_ns = max(self.quiet_until_ns, self.now_ns + delay_ms * MS)

@@ -77,10 +77,10 @@ class Run:
         self.old(start, count, repaired=True)
 
     def refuse(self, start: int, count: int) -> None:
-        self.receiver.refuse(start, start + count, LossReason.EVICTED, now_ns=self.now_ns)
+        self.receiver.reject(start, start + count, LossReason.EVICTED, now_ns=self.now_ns)
 
     def blame(self, start: int, count: int) -> None:
-        self.receiver.blame(start, start + count, LossReason.BUDGET)
+        self.receiver.set_loss_reason(start, start + count, LossReason.BUDGET)
 
     def heartbeat(self, more: int, earliest: int | None) -> None:
         self.published += more

@@ -149,7 +149,7 @@ def test_what_is_missing_again_becomes_one_with_the_gaps_beside_it(start, stop, 
     assert scheduler.missing_count == sum(stop - start for start, stop in gaps)
     assert scheduler.due(now_ns=20 * MS) == [gap for gap in gaps if gap in ((0, 10), (20, 30))]
     assert scheduler.due(now_ns=21 * MS) == [gap for gap in gaps if gap not in ((0, 10), (20, 30))]
-    losses = scheduler.abandon(LossReason.TIMEOUT)
+    losses = scheduler.give_up(LossReason.TIMEOUT)
     assert [(loss.start, loss.stop) for loss in losses] == gaps
 
 

@@ -144,9 +144,9 @@ def test_a_gap_is_given_up_when_its_attempts_are_used_up_and_unanswered():
 def test_a_gap_is_lost_for_the_reason_last_blamed():
     nacks = scheduler(deadline_ms=100)
     nacks.add(0, 5, now_ns=0)
-    nacks.blame(0, 5, LossReason.BUDGET)
-    nacks.blame(3, 9, LossReason.PUBLISHER_GONE)
-    nacks.blame(7, 9, LossReason.CRASH)
+    nacks.set_loss_reason(0, 5, LossReason.BUDGET)
+    nacks.set_loss_reason(3, 9, LossReason.PUBLISHER_GONE)
+    nacks.set_loss_reason(7, 9, LossReason.CRASH)
     assert nacks.expire(now_ns=100 * MS) == [Loss(0, 5, LossReason.PUBLISHER_GONE)]
 
 
@@ -154,7 +154,7 @@ def test_a_refusal_takes_exactly_what_is_missing_of_it():
     nacks = scheduler()
     nacks.add(0, 5, now_ns=0)
     nacks.add(8, 12, now_ns=0)
-    losses = nacks.refuse(3, 9, LossReason.EVICTED, now_ns=0)
+    losses = nacks.reject(3, 9, LossReason.EVICTED, now_ns=0)
     assert losses == [Loss(3, 5, LossReason.EVICTED), Loss(8, 9, LossReason.EVICTED)]
     assert list(nacks.missing) == [(0, 3), (9, 12)]
 
@@ -175,7 +175,7 @@ def test_abandoning_loses_everything_at_once():
     nacks.add(0, 5, now_ns=0)
     nacks.add(8, 9, now_ns=0)
     gone = LossReason.PUBLISHER_GONE
-    assert nacks.abandon(gone) == [Loss(0, 5, gone), Loss(8, 9, gone)]
+    assert nacks.give_up(gone) == [Loss(0, 5, gone), Loss(8, 9, gone)]
     assert (len(nacks), nacks.missing_count, nacks.next_deadline_ns()) == (0, 0, None)
 
 
@@ -192,7 +192,7 @@ def test_no_split_passes_the_bound():
     nacks.add(0, 10, now_ns=0)
     assert not nacks.can_fill(4, 5)
     assert nacks.fill(4, 5, now_ns=0) == []
-    assert nacks.refuse(4, 5, LossReason.EVICTED, now_ns=0) == []
+    assert nacks.reject(4, 5, LossReason.EVICTED, now_ns=0) == []
     assert (nacks.splits_refused, nacks.missing_count) == (2, 10)
     assert nacks.can_fill(0, 5)
 
@@ -243,10 +243,10 @@ def test_a_refusal_in_the_middle_gives_neither_part_new_attempts():
     nacks.add(0, 9, now_ns=0)
     nacks.add(20, 21, now_ns=0)
     nacks.due(now_ns=0)
-    nacks.refuse(20, 21, LossReason.EVICTED, now_ns=0)
+    nacks.reject(20, 21, LossReason.EVICTED, now_ns=0)
     nacks.add(30, 39, now_ns=0)
     nacks.due(now_ns=0)
-    nacks.refuse(33, 36, LossReason.EVICTED, now_ns=0)
+    nacks.reject(33, 36, LossReason.EVICTED, now_ns=0)
     assert nacks.due(now_ns=20 * MS) == []
     assert len(nacks.expire(now_ns=20 * MS)) == 3
 

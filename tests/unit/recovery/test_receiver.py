@@ -97,7 +97,7 @@ def test_what_is_no_longer_kept_is_lost_at_once():
 def test_a_loss_comes_at_its_place_in_the_order():
     stream = receiver()
     put(stream, (2, 4), (6, 8))
-    stream.refuse(4, 6, LossReason.EVICTED, now_ns=0)
+    stream.reject(4, 6, LossReason.EVICTED, now_ns=0)
     assert outputs(stream) == []
     put(stream, (0, 2))
     assert outputs(stream) == [
@@ -111,10 +111,10 @@ def test_a_loss_comes_at_its_place_in_the_order():
 def test_losses_in_a_row_for_one_reason_are_one():
     stream = receiver()
     stream.observe_head(9, now_ns=0)
-    stream.refuse(0, 2, LossReason.EVICTED, now_ns=0)
-    stream.refuse(2, 5, LossReason.EVICTED, now_ns=0)
-    stream.refuse(5, 6, LossReason.BUDGET, now_ns=0)
-    stream.abandon(LossReason.PUBLISHER_GONE, now_ns=0)
+    stream.reject(0, 2, LossReason.EVICTED, now_ns=0)
+    stream.reject(2, 5, LossReason.EVICTED, now_ns=0)
+    stream.reject(5, 6, LossReason.BUDGET, now_ns=0)
+    stream.give_up(LossReason.PUBLISHER_GONE, now_ns=0)
     assert outputs(stream) == [
         Loss(0, 5, LossReason.EVICTED),
         Loss(5, 6, LossReason.BUDGET),
@@ -126,7 +126,7 @@ def test_losses_in_a_row_for_one_reason_are_one():
 def test_time_ends_the_wait_with_the_reason_blamed():
     stream = receiver(nack=NackConfig(deadline_ms=100))
     put(stream, (1, 2), (3, 4))
-    stream.blame(2, 3, LossReason.BUDGET)
+    stream.set_loss_reason(2, 3, LossReason.BUDGET)
     stream.handle_timer(now_ns=100 * MS)
     assert outputs(stream)[0] == Loss(0, 1, LossReason.TIMEOUT)
     assert stream.lost_ranges[1] == Loss(2, 3, LossReason.BUDGET)
@@ -135,7 +135,7 @@ def test_time_ends_the_wait_with_the_reason_blamed():
 def test_what_comes_after_it_was_reported_lost_is_late():
     stream = receiver()
     put(stream, (2, 4))
-    stream.abandon(LossReason.PUBLISHER_GONE, now_ns=0)
+    stream.give_up(LossReason.PUBLISHER_GONE, now_ns=0)
     put(stream, (0, 3))
     assert (stream.late, stream.duplicates) == (2, 1)
     assert outputs(stream) == [
@@ -221,7 +221,7 @@ def test_a_stream_starts_once():
 def test_the_list_of_losses_forgets_its_oldest_and_the_count_stays_exact():
     stream = receiver(losses_max=2)
     put(stream, *[(2 * n + 1, 2 * n + 2) for n in range(5)])
-    stream.abandon(LossReason.TIMEOUT, now_ns=0)
+    stream.give_up(LossReason.TIMEOUT, now_ns=0)
     assert [loss.start for loss in stream.lost_ranges] == [6, 8]
     assert (stream.lost, stream.lost_ranges_forgotten) == (5, 3)
     assert len(outputs(stream)) == 10

@@ -51,7 +51,7 @@ class Exit:
         receiver, first = self.stream.receiver, self.following
         self.following += size
         receiver.observe_head(self.following, now_ns=0)
-        receiver.abandon(LossReason.TIMEOUT, now_ns=0)
+        receiver.give_up(LossReason.TIMEOUT, now_ns=0)
         self.queue.append(self.stream, receiver.next_output())
         assert first + size == receiver.head
 
