@@ -11,19 +11,16 @@ from recovery.cursor_file import CursorFile
 from recovery.cursor_memory import MemoryCursorStore
 from recovery.cursor_store import CursorFileStore, CursorStore
 from recovery.deadlines import DeadlineHeap
-from recovery.delivery import Delivery
 from recovery.errors import RecoveryError
 from recovery.feedback import Feedback, FeedbackConfig
 from recovery.group_repair import GroupRepair, GroupRepairConfig
 from recovery.heartbeat import HeartbeatConfig, HeartbeatSchedule
 from recovery.latency import LatencyHistogram
-from recovery.loss import Loss, LossReason, Rewound
-from recovery.nack import NackScheduler
-from recovery.nack_config import NackConfig
+from recovery.loss import Delivery, Loss, LossReason, Rewound
+from recovery.nack import NackConfig, NackScheduler
 from recovery.ranges import RangeSet
 from recovery.reassembly import Reassembler, ReassemblyConfig
-from recovery.receiver import StreamReceiver
-from recovery.receiver_config import ReceiverConfig
+from recovery.receiver import ReceiverConfig, StreamReceiver
 from recovery.reorder import HeldFrame, InsertResult, ReorderBuffer
 from recovery.replay_buffer import Kept, PartedFrame, ReplayBuffer, ReplayConfig
 from recovery.retransmit import RequesterStats, RetransmitConfig, RetransmitScheduler

@@ -7,23 +7,77 @@ The life of a gap (RFC 5401 calls the question a NACK)::
                └──── fill ─────┴──▶ repaired (what remains starts afresh)
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from random import Random
 
-from recovery._checks import ms_to_ns
+from recovery._checks import above, at_least, at_most, ms_to_ns
 from recovery.backoff import Backoff
 from recovery.deadlines import DeadlineHeap
 from recovery.feedback import Feedback
 from recovery.loss import Loss, LossReason
-from recovery.nack_config import NackConfig
-from recovery.nack_gap import Gap, GapTable
 from recovery.ranges import RangeSet
 
 _UNSURE_NS = 20_000_000
 _LAPS_MAX = 50  # retries' time: the longest that a gap without room is not looked at
 
 
-class NackScheduler(GapTable):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NackConfig:
+    """How a receiver asks for what is missing. Raises `ValueError` for a value out of limits."""
+
+    delay_ms: float = 0.0
+    """Wait before the first NACK, in ms. 0, because TCP does not reorder: a gap is a loss."""
+
+    retry_ms: float = 20.0
+    """Wait before the second NACK, in ms; it doubles with each one. 20 ms is twice the time for
+    which a publisher ignores repeated NACKs, so that a retry is never ignored."""
+
+    retry_ceiling_ms: float = 1000.0
+    """Longest wait between two NACKs of a gap, in ms. 1 s, the same as the rarest heartbeat: a
+    publisher that comes back is asked within a second."""
+
+    jitter: float = 0.1
+    """Largest part that is randomly taken off a wait, 0 to 1. A tenth is enough that receivers
+    which lost the same frame do not ask in step for long."""
+
+    attempts_max: int = 30
+    """NACKs for a gap without any progress before it is given up. 30 take some 25 s with the
+    other defaults, so that the deadline rules; it matters where the ceiling is low."""
+
+    deadline_ms: float = 10_000.0
+    """Time without any progress after which a gap is given up, in ms. 10 s outlast a restart of
+    the publisher and a TCP reconnection."""
+
+    gaps_max: int = 4096
+    """Bound on the number of gaps (not of messages) of a stream; what would pass it is not
+    recorded. 4096 gaps cost about 2 MiB, and are more than any repairable stream has."""
+
+    def __post_init__(self) -> None:
+        at_least("delay_ms", self.delay_ms, 0)
+        at_least("retry_ms", self.retry_ms, 0.001)
+        at_least("retry_ceiling_ms", self.retry_ceiling_ms, self.retry_ms)
+        at_least("jitter", self.jitter, 0)
+        at_most("jitter", self.jitter, 1)
+        at_least("attempts_max", self.attempts_max, 1)
+        above("deadline_ms", self.deadline_ms, 0)
+        at_least("gaps_max", self.gaps_max, 1)
+
+
+@dataclass(slots=True, eq=False)
+class Gap:
+    """Messages `[start, stop)` that are missing, and how often they were asked for."""
+
+    start: int
+    stop: int
+    detected_ns: int
+    reason: LossReason
+    attempts: int = 0
+    put_off: bool = False
+    """It waits until there is room for what it lacks."""
+
+
+class NackScheduler:
     """The gaps of one stream, and when each is asked for again or given up.
 
     A gap is one range, however long; nothing here costs more for ten million missing messages than
@@ -38,7 +92,8 @@ class NackScheduler(GapTable):
     Attributes:
         gaps_refused: `add` calls that would have passed `gaps_max`.
         splits_refused: `fill` and `reject` calls that would have split a gap past `gaps_max`.
-        nacks: NACKs counted, one a gap and attempt.
+        missing_count: how many messages are missing now.
+        sent: NACKs counted, one a gap and attempt.
 
     """
 
@@ -54,18 +109,22 @@ class NackScheduler(GapTable):
         "_feedback",
         "_front_progress_ns",
         "_front_start",
+        "_gaps",
         "_hurried",
         "_line_ns",
         "_quiet_until_ns",
         "_retry_ns",
+        "_starts",
         "gaps_refused",
-        "nacks",
+        "missing_count",
+        "sent",
         "splits_refused",
     )
 
     def __init__(self, config: NackConfig, rng: Random, feedback: Feedback | None = None) -> None:
-        super().__init__(config.gaps_max)
         self._config = config
+        self._starts: list[int] = []
+        self._gaps: list[Gap] = []
         self._feedback = feedback
         self._delay_ns = ms_to_ns(config.delay_ms)
         self._retry_ns = ms_to_ns(config.retry_ms)
@@ -78,12 +137,33 @@ class NackScheduler(GapTable):
         self._front_progress_ns: int | None = None
         self._front_start = -1
         self._crowded = False
-        self._admitted = 0
-        self._line_ns = 0
-        self._hurried = 0
-        self.gaps_refused = 0
-        self.splits_refused = 0
-        self.nacks = 0
+        self._admitted = self._line_ns = self._hurried = 0
+        self.gaps_refused = self.splits_refused = self.missing_count = self.sent = 0
+
+    def can_fill(self, start: int, stop: int) -> bool:
+        """Return False where taking `[start, stop)` out would split a gap past `gaps_max`."""
+        if len(self._gaps) < self._config.gaps_max:
+            return True
+        touched = self._gaps[slice(*self._touched(start, stop))]
+        # Of several gaps none is cut in its middle.
+        return len(touched) != 1 or not touched[0].start < start < stop < touched[0].stop
+
+    def overlap(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """List the parts of `[start, stop)` that are missing, in order."""
+        low, high = self._touched(start, stop)
+        return [(max(start, gap.start), min(stop, gap.stop)) for gap in self._gaps[low:high]]
+
+    @property
+    def stop(self) -> int:
+        """Where the last gap ends; 0 where there is none."""
+        return self._gaps[-1].stop if self._gaps else 0
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """List the gaps in order; touching ones are not merged."""
+        return [(gap.start, gap.stop) for gap in self._gaps]
+
+    def __len__(self) -> int:
+        return len(self._gaps)
 
     def delay(self, delay_ns: int) -> None:
         """Wait at least so long before the first NACK of a gap from now on, in ns."""
@@ -129,7 +209,7 @@ class NackScheduler(GapTable):
             is_fresh = last.attempts == 0 and (self._due.get(last) or 0) <= due_ns
             if last.stop == start and is_fresh and last.reason is reason:
                 last.stop = stop
-                self._missing_count += stop - start
+                self.missing_count += stop - start
                 self._expiry.set(last, self._expiry_ns(now_ns))
                 return True
         if len(self._gaps) >= self._config.gaps_max:
@@ -137,7 +217,7 @@ class NackScheduler(GapTable):
             return False
         gap = Gap(start, stop, now_ns, reason)
         self._insert(low, gap, due_ns, self._expiry_ns(now_ns))
-        self._missing_count += stop - start
+        self.missing_count += stop - start
         return True
 
     def miss_again(self, start: int, stop: int, *, now_ns: int) -> None:
@@ -164,7 +244,7 @@ class NackScheduler(GapTable):
         gap = Gap(start, stop, detected_ns, reason)
         due_ns = max(now_ns + self._answer_ns(), self._quiet_until_ns)
         self._insert(low, gap, due_ns, self._expiry_ns(now_ns))
-        self._missing_count += stop - start
+        self.missing_count += stop - start
 
     def fill(self, start: int, stop: int, *, now_ns: int) -> list[int]:
         """Take out `[start, stop)`, which arrived.
@@ -222,7 +302,7 @@ class NackScheduler(GapTable):
         for gap in self._gaps[index:]:
             self._delete(gap)
         if self._gaps and self._gaps[-1].stop > sequence:
-            self._missing_count -= self._gaps[-1].stop - sequence
+            self.missing_count -= self._gaps[-1].stop - sequence
             self._gaps[-1].stop = sequence
 
     def is_expiring(self, now_ns: int) -> bool:
@@ -330,7 +410,7 @@ class NackScheduler(GapTable):
                 # The last answer has as long to come as any other.
                 self._expiry.set(gap, min(due_ns, self._expiry.get(gap) or due_ns))
             found.setdefault(gap.attempts, RangeSet()).add(gap.start, gap.stop)
-            self.nacks += 1
+            self.sent += 1
             taken += 1
         return found
 
@@ -365,7 +445,7 @@ class NackScheduler(GapTable):
         self._starts.clear()
         self._due.clear()
         self._expiry.clear()
-        self._missing_count = self._hurried = 0
+        self.missing_count = self._hurried = 0
         return losses
 
     def next_deadline_ns(self) -> int | None:
@@ -374,6 +454,15 @@ class NackScheduler(GapTable):
         if due is None:
             return expiry[0] if expiry else None
         return min(due[0], expiry[0]) if expiry else due[0]
+
+    def _touched(self, start: int, stop: int) -> tuple[int, int]:
+        """Find the indices of the gaps that overlap `[start, stop)`."""
+        if start >= stop:
+            return 0, 0
+        low = bisect_right(self._starts, start)
+        if low > 0 and self._gaps[low - 1].stop > start:
+            low -= 1
+        return low, bisect_left(self._starts, stop, low)
 
     def _insert(self, index: int, gap: Gap, due_ns: int | None, expiry_ns: int | None) -> None:
         self._starts.insert(index, gap.start)
@@ -389,7 +478,7 @@ class NackScheduler(GapTable):
         del self._gaps[index]
         self._due.discard(gap)
         self._expiry.discard(gap)
-        self._missing_count -= gap.stop - gap.start
+        self.missing_count -= gap.stop - gap.start
 
     def _cut(self, gap: Gap, start: int, stop: int) -> list[Gap]:
         """Take `[start, stop)` out of `gap`; returns what remains of it."""
@@ -398,7 +487,7 @@ class NackScheduler(GapTable):
             self._delete(gap)
             return []
         index = bisect_left(self._starts, gap.start)
-        self._missing_count -= stop - start
+        self.missing_count -= stop - start
         if start == gap.start:
             gap.start = self._starts[index] = stop
             return [gap]

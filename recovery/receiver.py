@@ -8,28 +8,51 @@ Every sequence from `start` to `head` is in exactly one of four places, at any m
 """
 
 import sys
+from dataclasses import dataclass, field
 from random import Random
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from recovery._checks import at_least
-from recovery.delivery import Delivery
 from recovery.errors import RecoveryError
 from recovery.feedback import Feedback
-from recovery.loss import Loss, LossRanges, LossReason
-from recovery.lost_record import LostRecord
-from recovery.nack import NackScheduler
-from recovery.ranges import RangeSet
-from recovery.receiver_config import ReceiverConfig
-from recovery.receiver_view import ReceiverView
+from recovery.loss import Delivery, Loss, LossRanges, LossReason, LostRecord
+from recovery.nack import NackConfig, NackScheduler
 from recovery.reorder import InsertResult, ReorderBuffer
 
 T = TypeVar("T")
-
-
 _AGES_MAX = 65_536
 
 
-class StreamReceiver(ReceiverView[T]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverConfig:
+    """How one stream is received. Raises `ValueError` for a value out of limits."""
+
+    nack: NackConfig = field(default_factory=NackConfig)
+    """How missing messages are asked for."""
+
+    reorder_bytes_max: int = 16 * 2**20
+    """Bound on the bytes that wait for something before them. 16 MiB hold 100 ms of a gigabit
+    link, several times what a repair takes. What does not fit is dropped and asked for again."""
+
+    reorder_frames_max: int = 4096
+    """Bound on the frames that wait, so that tiny frames cannot cost more in bookkeeping than in
+    bytes. 4096, as many as there may be gaps."""
+
+    wait_for_repair: bool = True
+    """Whether to wait for missing messages. False reports them lost at once, reason `SKIPPED`,
+    for streams in which only the newest matters."""
+
+    losses_max: int = 1024
+    """Bound on the length of `lost_ranges`, and on the losses that wait for their place in the
+    order before different reasons are merged. 1024 cost some 200 KiB."""
+
+    def __post_init__(self) -> None:
+        at_least("reorder_bytes_max", self.reorder_bytes_max, 0)
+        at_least("reorder_frames_max", self.reorder_frames_max, 0)
+        at_least("losses_max", self.losses_max, 1)
+
+
+class StreamReceiver(Generic[T]):
     """The receiving side of one stream.
 
     Put frames, heartbeats, refusals and time in; take `next_output()` and `nacks_due()` out. A
@@ -41,6 +64,7 @@ class StreamReceiver(ReceiverView[T]):
         rng: source of the jitter.
 
     Attributes:
+        nacks: when what is missing is asked for, and given up.
         handed: messages handed on by `next_output`.
         lost: messages reported lost, since the moment that is decided.
         duplicates: messages received again, partial overlaps included.
@@ -60,7 +84,16 @@ class StreamReceiver(ReceiverView[T]):
     __slots__ = (
         "_ages_ns",
         "_config",
+        "_earliest_early",
+        "_expected",
+        "_first_early",
+        "_head",
+        "_head_early",
+        "_lost",
         "_pending_losses",
+        "_reorder",
+        "_slot",
+        "_start",
         "ages_forgotten",
         "displaced",
         "duplicates",
@@ -69,6 +102,7 @@ class StreamReceiver(ReceiverView[T]):
         "heads_refused",
         "late",
         "lost",
+        "nacks",
         "overflowed",
         "reordered",
         "repaired",
@@ -79,7 +113,7 @@ class StreamReceiver(ReceiverView[T]):
         self, config: ReceiverConfig, rng: Random, feedback: Feedback | None = None
     ) -> None:
         self._config = config
-        self._nacks = NackScheduler(config.nack, rng, feedback)
+        self.nacks = NackScheduler(config.nack, rng, feedback)
         # Kept frames are (sequence of the item's first message, item), cut to what was new.
         self._reorder: ReorderBuffer[tuple[int, T]] = ReorderBuffer(
             config.reorder_bytes_max, config.reorder_frames_max
@@ -216,43 +250,19 @@ class StreamReceiver(ReceiverView[T]):
         dropped = self._reorder.drop_beyond(head)
         if dropped:
             head = min(head, dropped[0][0])
-        self._nacks.forget_from(head)
+        self.nacks.forget_from(head)
         count = self._head - head
         self._head = head
         self.retracted += count
         return count
 
-    def is_expiring(self, now_ns: int) -> bool:
-        """Whether `handle_timer` may give something up."""
-        return self._nacks.is_expiring(now_ns)
-
     def reject(self, start: int, stop: int, reason: LossReason, *, now_ns: int) -> None:
         """Take an answer that `[start, stop)` cannot be had: what of it is missing is lost."""
-        self._lose(self._nacks.reject(start, stop, reason, now_ns=now_ns))
-
-    def set_loss_reason(self, start: int, stop: int, reason: LossReason) -> None:
-        """Set why gaps in `[start, stop)` are lost, should they be given up."""
-        self._nacks.set_loss_reason(start, stop, reason)
+        self._lose(self.nacks.reject(start, stop, reason, now_ns=now_ns))
 
     def give_up(self, reason: LossReason, *, now_ns: int) -> None:
         """Give up everything that is missing: nobody is left to ask."""
-        self._lose(self._nacks.give_up(reason))
-
-    def postpone(self, *, now_ns: int, delay_ns: int, stopped_ns: int | None = None) -> None:
-        """Ask for nothing before `now_ns + delay_ns`; see `NackScheduler.postpone`."""
-        self._nacks.postpone(now_ns=now_ns, delay_ns=delay_ns, stopped_ns=stopped_ns)
-
-    def delay_nacks(self, delay_ns: int) -> None:
-        """Wait at least so long before a gap is asked for: it may yet be filled another way."""
-        self._nacks.delay(delay_ns)
-
-    def wait_for_line(self, wait_ns: int) -> None:
-        """Wait for another line before a gap is asked for; see `NackScheduler.wait_for_line`."""
-        self._nacks.wait_for_line(wait_ns)
-
-    def hurry(self, stop: int, *, now_ns: int) -> None:
-        """Ask now for gaps up to `stop`; see `NackScheduler.hurry`."""
-        self._nacks.hurry(stop, now_ns=now_ns)
+        self._lose(self.nacks.give_up(reason))
 
     def rewind(self, expected: int, handed: int, *, now_ns: int) -> None:
         """Miss everything from `expected` on; before it, `handed` messages were handed on.
@@ -262,7 +272,7 @@ class StreamReceiver(ReceiverView[T]):
         self._reorder.drain()
         if not self.started:
             return
-        self._nacks.give_up(LossReason.TIMEOUT)
+        self.nacks.give_up(LossReason.TIMEOUT)
         self._slot, self._pending_losses = None, LossRanges()
         self._lost.rewind(expected)
         head = max(self._head, expected)
@@ -273,19 +283,7 @@ class StreamReceiver(ReceiverView[T]):
 
     def handle_timer(self, *, now_ns: int, known: int | None = None) -> None:
         """Give up what has been missing for too long, but nothing that ends beyond `known`."""
-        self._lose(self._nacks.expire(now_ns=now_ns, known=known))
-
-    def nacks_due(
-        self, *, now_ns: int, window: int | None = None, crowded: bool = False
-    ) -> list[tuple[int, int]]:
-        """Return the ranges to ask for now; see `NackScheduler.due`."""
-        return self._nacks.due(now_ns=now_ns, window=window, crowded=crowded)
-
-    def nacks_due_by_attempt(
-        self, *, now_ns: int, window: int | None = None, crowded: bool = False
-    ) -> dict[int, RangeSet]:
-        """Return the ranges to ask for now, by attempt; see `NackScheduler.due_by_attempt`."""
-        return self._nacks.due_by_attempt(now_ns=now_ns, window=window, crowded=crowded)
+        self._lose(self.nacks.expire(now_ns=now_ns, known=known))
 
     def evict_beyond(
         self, beyond: int, size: int, *, now_ns: int, bytes_max: int | None = None
@@ -296,7 +294,7 @@ class StreamReceiver(ReceiverView[T]):
         turn comes first. False, with nothing done, where it would not help. Default of `bytes_max`:
         the buffer's own bound.
         """
-        nacks = self._nacks
+        nacks = self.nacks
         if not self._config.wait_for_repair or self._start < 0:
             return False
         # Each may be a gap of its own, and what they make way for may split one.
@@ -309,7 +307,7 @@ class StreamReceiver(ReceiverView[T]):
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` or `nacks_due` has something to do, or None."""
-        return self._nacks.next_deadline_ns()
+        return self.nacks.next_deadline_ns()
 
     def next_output(self) -> Delivery[T] | Loss | None:
         """Return what comes next in the order, or None while that is missing or unknown."""
@@ -339,7 +337,7 @@ class StreamReceiver(ReceiverView[T]):
     def has(self, start: int, count: int) -> bool:
         """Whether all of a frame has come or is lost, so that it need not come again."""
         stop = start + count
-        return self._start >= 0 and stop <= self._head and not self._nacks.overlap(start, stop)
+        return self._start >= 0 and stop <= self._head and not self.nacks.overlap(start, stop)
 
     def lacks(self, start: int, count: int) -> int:
         """Return how many messages of a frame have neither come nor been lost."""
@@ -347,13 +345,108 @@ class StreamReceiver(ReceiverView[T]):
         if self._start < 0:
             held = self._reorder.covered.overlap(start, stop)
             return count - sum(last - first for first, last in held)
-        gaps = self._nacks.overlap(start, stop)
+        gaps = self.nacks.overlap(start, stop)
         return max(0, stop - max(self._head, start)) + sum(last - first for first, last in gaps)
 
     def drain_repair_ages(self) -> list[int]:
         """Take out the times from detection to repair, in ns, one for each gap repaired."""
         ages, self._ages_ns = self._ages_ns, []
         return ages
+
+    @property
+    def started(self) -> bool:
+        """Whether `start_at` has been called."""
+        return self._start >= 0
+
+    @property
+    def first_known(self) -> int:
+        """Until started: the lowest sequence or head that was heard of, or 0."""
+        return max(0, self._first_early)
+
+    @property
+    def earliest_known(self) -> int:
+        """Until started: the lowest earliest sequence kept that was heard of, or 0."""
+        return max(0, self._earliest_early)
+
+    @property
+    def start(self) -> int:
+        """The first sequence wanted; 0 until started."""
+        return max(0, self._start)
+
+    @property
+    def expected(self) -> int:
+        """The next sequence to hand on; 0 until started."""
+        return max(0, self._expected)
+
+    @property
+    def head(self) -> int:
+        """The highest next sequence known, at least `expected`; 0 until started."""
+        return max(0, self._head)
+
+    @property
+    def head_known(self) -> int:
+        """The highest next sequence that was heard of, also before it is started."""
+        return max(0, self._head, self._head_early)
+
+    @property
+    def received_stop(self) -> int:
+        """Up to where messages have come or are lost for sure; 0 until started.
+
+        It is below `head` where that was only heard of.
+        """
+        if self._start < 0:
+            return 0
+        _, held_stop = self._reorder.covered.last or (0, 0)
+        stop = max(self._expected, self._lost.stop, held_stop)
+        return stop if self._slot is None else max(stop, self._slot.sequence + self._slot.count)
+
+    @property
+    def early_stops(self) -> tuple[int, ...]:
+        """Until started: where what has come ends, range by range."""
+        return () if self.started else tuple(stop for _, stop in self._reorder.covered)
+
+    @property
+    def published(self) -> int:
+        """How many messages are known to have been published since `start`."""
+        return self._head - self._start
+
+    @property
+    def missing(self) -> int:
+        """How many messages are missing now."""
+        return self.nacks.missing_count
+
+    @property
+    def missing_ranges(self) -> list[tuple[int, int]]:
+        """The gaps, in order."""
+        return self.nacks.ranges()
+
+    @property
+    def buffered(self) -> int:
+        """How many messages wait to be handed on; 0 until started."""
+        if self._start < 0:
+            return 0
+        in_slot = 0 if self._slot is None else self._slot.count
+        return self._reorder.messages_held + in_slot + self._lost.late_count
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes in the reorder buffer; the one frame whose turn it is does not count."""
+        return self._reorder.bytes_held
+
+    @property
+    def frames_held(self) -> int:
+        """Frames in the reorder buffer; the one frame whose turn it is does not count."""
+        return self._reorder.frames_held
+
+    @property
+    def lost_ranges(self) -> list[Loss]:
+        """What was lost, sorted, coalesced by reason; the lowest are forgotten at `losses_max`."""
+        return list(self._lost)
+
+    @property
+    def lost_ranges_forgotten(self) -> int:
+        """Losses that `lost_ranges` had to forget."""
+        return self._lost.forgotten
 
     def _hold_early(self, start: int, stop: int, size: int, item: T) -> None:
         result = self._reorder.insert(start, stop, size, (start, item))
@@ -374,19 +467,18 @@ class StreamReceiver(ReceiverView[T]):
         known = max(start, min(stop, self._start))
         self.early += known - start
         held_before = stop - known
-        for piece_start, piece_stop in self._nacks.overlap(known, stop):
+        for piece_start, piece_stop in self.nacks.overlap(known, stop):
             held_before -= piece_stop - piece_start
-            if not self._nacks.can_fill(piece_start, piece_stop) or not self._keep(
+            if not self.nacks.can_fill(piece_start, piece_stop) or not self._keep(
                 piece_start, piece_stop, size, start, item, now_ns
             ):
                 self.overflowed += 1
-                self._nacks.set_loss_reason(piece_start, piece_stop, LossReason.OVERFLOW)
+                self.nacks.set_loss_reason(piece_start, piece_stop, LossReason.OVERFLOW)
                 continue
-            ages = self._nacks.fill(piece_start, piece_stop, now_ns=now_ns)
-            if len(self._ages_ns) + len(ages) > _AGES_MAX:
-                self.ages_forgotten += len(ages)
-            else:
-                self._ages_ns += ages
+            self._ages_ns += self.nacks.fill(piece_start, piece_stop, now_ns=now_ns)
+            if len(self._ages_ns) > _AGES_MAX:
+                self.ages_forgotten += len(self._ages_ns) - _AGES_MAX
+                del self._ages_ns[_AGES_MAX:]
             if repaired:
                 self.repaired += piece_stop - piece_start
             else:
@@ -432,7 +524,7 @@ class StreamReceiver(ReceiverView[T]):
             self._head = stop
             self._lose([Loss(start, stop, LossReason.SKIPPED)])
             return True
-        if not self._nacks.add(start, stop, now_ns=now_ns, reason=reason):
+        if not self.nacks.add(start, stop, now_ns=now_ns, reason=reason):
             self.heads_refused += 1
             return False
         self._head = stop

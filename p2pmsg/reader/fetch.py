@@ -82,7 +82,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         if now_ns - self._left_ns > _PAUSE_NS:
             # The caller took its time; that is not the publisher's silence.
             if self._machine is not None:
-                self._machine.postpone(now_ns=now_ns, delay_ns=0)
+                self._machine.nacks.postpone(now_ns=now_ns, delay_ns=0)
             self._heard_ns = self._reconnected_ns = now_ns
         try:
             return self._next_item()
@@ -137,7 +137,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
             machine.start_at(self._start, now_ns=now_ns)
             if self._asked > self._start:
                 machine.observe_head(self._asked, now_ns=now_ns)
-                machine.nacks_due(now_ns=now_ns)
+                machine.nacks.due(now_ns=now_ns)
             self._machine = machine
         return self._machine
 
@@ -210,7 +210,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
             if start >= stop:
                 raise FrameError("range")
             if reason is LossReason.BUDGET:
-                receiver.set_loss_reason(start, stop, reason)
+                receiver.nacks.set_loss_reason(start, stop, reason)
             else:
                 receiver.reject(start, stop, reason, now_ns=now_ns)
 
@@ -222,7 +222,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         if before < self._stop and 2 * (before - receiver.expected) < self._window:
             receiver.observe_head(min(self._stop, receiver.expected + self._window), now_ns=now_ns)
         if again:
-            ranges = receiver.nacks_due(now_ns=now_ns)
+            ranges = receiver.nacks.due(now_ns=now_ns)
         if before < receiver.head and not any(stop >= receiver.head for _, stop in ranges):
             # It became part of a gap that is answered now, and would be due with that gap's retry.
             ranges.append((before, receiver.head))

@@ -127,7 +127,7 @@ class Intake:
                 if not peer.direct and not peer.gone and receiver.head < stream.end:
                     start = receiver.head
                     receiver.observe_head(stream.end, now_ns=now_ns)
-                    receiver.set_loss_reason(start, stream.end, LossReason.CRASH)
+                    receiver.nacks.set_loss_reason(start, stream.end, LossReason.CRASH)
                     source.stream_table.settle(theirs)
                 if receiver.head >= stream.end:
                     continue  # it comes, or is lost, as what is missing of any stream

@@ -224,7 +224,7 @@ class Confirmation:
         None: all that is known of, for nobody answers.
         """
         receiver, peer = stream.receiver, stream.peer
-        if receiver.missing_stop <= stream.confirmed or peer.gone:
+        if receiver.nacks.stop <= stream.confirmed or peer.gone:
             return None
         if stream.doubt_ns < 0:
             stream.doubt_ns = now_ns

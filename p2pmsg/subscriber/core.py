@@ -351,7 +351,7 @@ class SubscriberCore:
         if unread and now_ns - (self._unread_ns or now_ns) < UNREAD_NS:
             for stream in self.gaps:
                 if stream.unasked:
-                    stream.receiver.postpone(now_ns=now_ns, delay_ns=0)
+                    stream.receiver.nacks.postpone(now_ns=now_ns, delay_ns=0)
                     self.gaps.note(stream)
         if 0 < self.joiner.next_check_ns < now_ns - STOPPED_NS:
             self.joiner.note_stopped(now_ns - self.joiner.next_check_ns, now_ns)
@@ -403,17 +403,17 @@ class SubscriberCore:
         for stream in self.gaps.take_due(now_ns=now_ns):
             receiver = stream.receiver
             if reforming and not self.routes.is_publisher_heard(stream.peer):
-                receiver.postpone(now_ns=now_ns, delay_ns=0)
+                receiver.nacks.postpone(now_ns=now_ns, delay_ns=0)
             if self.member is not None and stream.peer.feedback is not None:
                 known = None
-                if receiver.is_expiring(now_ns):
+                if receiver.nacks.is_expiring(now_ns):
                     known = self.member.confirmation.known(stream, now_ns)
                 receiver.handle_timer(now_ns=now_ns, known=known)
                 self.member.ask(stream, now_ns=now_ns)
                 self.stream_table.settle(stream)
                 continue
             receiver.handle_timer(now_ns=now_ns)
-            ranges = receiver.nacks_due(
+            ranges = receiver.nacks.due(
                 now_ns=now_ns,
                 window=self.window.window(),
                 crowded=self.window.is_crowded(self.bytes_held),
@@ -456,7 +456,7 @@ class SubscriberCore:
         receiver, topic = stream.receiver, stream.topic
         if reason is LossReason.BUDGET:
             for start, stop in body.ranges:
-                receiver.set_loss_reason(start, stop, reason)
+                receiver.nacks.set_loss_reason(start, stop, reason)
         elif not self.routes.has_others(peer, route) and not self.relays.unsettled(now_ns):
             for start, stop in body.ranges:
                 receiver.reject(start, stop, reason, now_ns=now_ns)

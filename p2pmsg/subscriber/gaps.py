@@ -112,7 +112,7 @@ class GapScheduler:
         for key, stream in self._streams.items():
             if key in self._waiting:
                 continue  # its time counts from its turn on
-            stream.receiver.postpone(now_ns=now_ns, delay_ns=delay_ns, stopped_ns=stopped_ns)
+            stream.receiver.nacks.postpone(now_ns=now_ns, delay_ns=delay_ns, stopped_ns=stopped_ns)
             self._set_due(key, stream.receiver.next_deadline_ns())
 
     def take_due(self, *, now_ns: int) -> list[Stream]:
@@ -129,7 +129,7 @@ class GapScheduler:
             stream, since_ns = self._streams[key], self._waiting.pop(key)
             self._asked.add(key)
             if since_ns < now_ns:
-                stream.receiver.postpone(
+                stream.receiver.nacks.postpone(
                     now_ns=now_ns, delay_ns=0, stopped_ns=now_ns - since_ns
                 )
             found.append(stream)

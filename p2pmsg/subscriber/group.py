@@ -346,7 +346,7 @@ class MulticastReceiver:
         free = self._settings.config.receive_bytes - taker.bytes_held + receiver.bytes_held
         window = taker.window.window_in(free)
         crowded = 4 * free < self._settings.config.receive_bytes
-        by_attempt = receiver.nacks_due_by_attempt(now_ns=now_ns, window=window, crowded=crowded)
+        by_attempt = receiver.nacks.due_by_attempt(now_ns=now_ns, window=window, crowded=crowded)
         if peer.gone or not by_attempt:
             return
         far: list[tuple[int, int]] = []
@@ -360,7 +360,7 @@ class MulticastReceiver:
                     far.append((start, stop))
             self._nack(stream, near, attempt, now_ns)
         if far:
-            if receiver.missing_stop > stream.confirmed:
+            if receiver.nacks.stop > stream.confirmed:
                 self.confirmation.want(peer, stream.topic, now_ns)
             body = control.Nack(stream.topic, list(RangeSet(far)))
             frame = wire.control_frame(Kind.NACK, peer.session, body)
@@ -524,7 +524,7 @@ class MulticastReceiver:
             self.parity = ParityReader()
         wait_ns = int(self._config.parity_wait_ms * _MS)
         for stream in peer.streams.values():
-            stream.receiver.delay_nacks(wait_ns)
+            stream.receiver.nacks.delay(wait_ns)
         for data in self.parity.take(frame, self._wants):
             again = Frame(data)
             if again.session != frame.session or again.kind != Kind.DATA:

@@ -544,7 +544,7 @@ class SessionJoiner:
                 peer.blamed = silent
                 reason = LossReason.PUBLISHER_GONE if silent else LossReason.TIMEOUT
                 for stream in peer.streams.values():
-                    stream.receiver.set_loss_reason(0, stream.receiver.head, reason)
+                    stream.receiver.nacks.set_loss_reason(0, stream.receiver.head, reason)
 
     def _check_lines(self, now_ns: int) -> None:
         for index, line in enumerate(self.lines):

@@ -149,6 +149,6 @@ class LineTally:
             wait_ns = self._wait_max_ns
         if wait_ns != seen.wait_ns:
             seen.wait_ns = wait_ns
-            stream.receiver.wait_for_line(wait_ns)
+            stream.receiver.nacks.wait_for_line(wait_ns)
         if len(alive) > 1 and stream.receiver.missing:
-            stream.receiver.hurry(min(seen.heads[index] for index in alive), now_ns=now_ns)
+            stream.receiver.nacks.hurry(min(seen.heads[index] for index in alive), now_ns=now_ns)

@@ -404,7 +404,7 @@ class Stream:
             "relayed": self.relayed,
             "duplicates": receiver.duplicates,
             "late": receiver.late,
-            "nacks": receiver.nacks_sent,
+            "nacks": receiver.nacks.sent,
             "conflated": self.conflated,
         }
 

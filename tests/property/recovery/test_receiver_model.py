@@ -80,7 +80,7 @@ class Run:
         self.receiver.reject(start, start + count, LossReason.EVICTED, now_ns=self.now_ns)
 
     def blame(self, start: int, count: int) -> None:
-        self.receiver.set_loss_reason(start, start + count, LossReason.BUDGET)
+        self.receiver.nacks.set_loss_reason(start, start + count, LossReason.BUDGET)
 
     def heartbeat(self, more: int, earliest: int | None) -> None:
         self.published += more
@@ -90,7 +90,7 @@ class Run:
 
     def time(self, elapsed_ms: int, _: None) -> None:
         self.now_ns += elapsed_ms * MS
-        for start, stop in self.receiver.nacks_due(now_ns=self.now_ns):
+        for start, stop in self.receiver.nacks.due(now_ns=self.now_ns):
             assert self.receiver.expected <= start < stop <= self.receiver.head
         self.receiver.handle_timer(now_ns=self.now_ns)
 
@@ -171,7 +171,7 @@ class Run:
                 break
             deadline_ns = self.receiver.next_deadline_ns()
             self.now_ns = max(self.now_ns, deadline_ns or 0)
-            for start, stop in self.receiver.nacks_due(now_ns=self.now_ns):
+            for start, stop in self.receiver.nacks.due(now_ns=self.now_ns):
                 for sequence in range(start, stop):
                     self.put(sequence, 1, repaired=True)
                     self.take(10, None)
@@ -219,7 +219,7 @@ def test_what_is_answered_is_never_lost(frames, random):
     while receiver.missing:
         now_ns = receiver.next_deadline_ns()
         assert now_ns is not None
-        for start, stop in receiver.nacks_due(now_ns=now_ns):
+        for start, stop in receiver.nacks.due(now_ns=now_ns):
             for item in sent:
                 if item.start < stop and start < item.stop:
                     receiver.receive(item.start, len(item), 1, item, now_ns=now_ns, repaired=True)

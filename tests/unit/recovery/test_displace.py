@@ -192,7 +192,7 @@ def test_a_small_room_is_filled_about_once_a_round_trip(loss):
         assert rounds < 4 * total // room, receiver.expected
         now_ns += 2 * MS
         fits = receiver.expected + room
-        asked = receiver.nacks_due_by_attempt(now_ns=now_ns, window=room)
+        asked = receiver.nacks.due_by_attempt(now_ns=now_ns, window=room)
         for start, stop in [pair for ranges in asked.values() for pair in ranges]:
             for sequence in range(start, min(stop, max(fits, start + 1))):
                 if rng.random() >= loss:

@@ -20,7 +20,7 @@ def test_a_gap_is_asked_for_at_once_and_again_with_back_off():
         assert nacks.due(now_ns=now_ns) == [(3, 7)]
         asked.append(now_ns // MS)
     assert asked == [0, 20, 60, 110, 160]
-    assert nacks.nacks == 5
+    assert nacks.sent == 5
 
 
 def test_a_gap_is_not_asked_for_again_before_its_back_off():
@@ -51,7 +51,7 @@ def test_a_range_behind_a_gap_that_was_never_asked_for_becomes_part_of_it():
     nacks = scheduler()
     nacks.add(0, 2, now_ns=0)
     assert nacks.add(2, 4, now_ns=0)
-    assert (len(nacks), nacks.missing_count, list(nacks.missing)) == (1, 4, [(0, 4)])
+    assert (len(nacks), nacks.missing_count, nacks.ranges()) == (1, 4, [(0, 4)])
 
 
 def test_a_nack_takes_so_many_ranges_and_leaves_the_rest_due():
@@ -90,7 +90,7 @@ def test_what_arrives_is_taken_out(filled, rest, ages):
     nacks = scheduler()
     nacks.add(10, 20, now_ns=0)
     assert nacks.fill(*filled, now_ns=7) == ages
-    assert list(nacks.missing) == rest
+    assert nacks.ranges() == rest
     assert nacks.missing_count == sum(stop - start for start, stop in rest)
     assert (nacks.next_deadline_ns() is None) == (not rest)
 
@@ -116,7 +116,7 @@ def test_a_gap_behind_one_that_makes_progress_waits_for_its_turn():
         nacks.due(now_ns=now_ms * MS)
         assert nacks.expire(now_ns=now_ms * MS) == []
         nacks.fill(now_ms, now_ms + 10, now_ns=now_ms * MS)
-    assert list(nacks.missing) == [(2000, 2001)]
+    assert nacks.ranges() == [(2000, 2001)]
     assert nacks.expire(now_ns=1089 * MS) == []
     assert nacks.expire(now_ns=1090 * MS) == [Loss(2000, 2001, LossReason.TIMEOUT)]
 
@@ -156,7 +156,7 @@ def test_a_refusal_takes_exactly_what_is_missing_of_it():
     nacks.add(8, 12, now_ns=0)
     losses = nacks.reject(3, 9, LossReason.EVICTED, now_ns=0)
     assert losses == [Loss(3, 5, LossReason.EVICTED), Loss(8, 9, LossReason.EVICTED)]
-    assert list(nacks.missing) == [(0, 3), (9, 12)]
+    assert nacks.ranges() == [(0, 3), (9, 12)]
 
 
 def test_a_pause_in_reading_silences_and_restarts_deadlines():

@@ -22,7 +22,7 @@ def test_what_is_behind_the_window_waits_for_the_front():
     scheduler.fill(0, 10, now_ns=2 * MS)
     # Now it begins at 50: the third gap is looked at after one retry's time, the last much later.
     assert (120, 130) in scheduler.due(now_ns=25 * MS, window=100)
-    assert scheduler.nacks < 6
+    assert scheduler.sent < 6
 
 
 def test_a_gap_without_room_is_not_looked_at_again_and_again():
@@ -32,7 +32,7 @@ def test_a_gap_without_room_is_not_looked_at_again_and_again():
     deadline_ns = scheduler.next_deadline_ns()
     assert deadline_ns is not None
     assert deadline_ns > 10 * MS
-    assert scheduler.nacks == 1
+    assert scheduler.sent == 1
 
 
 def test_while_it_is_crowded_the_next_front_is_asked_for_at_once():

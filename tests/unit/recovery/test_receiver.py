@@ -67,7 +67,7 @@ def test_what_waits_for_a_gap_is_counted_as_buffered():
     put(stream, (12, 15))
     assert outputs(stream) == []
     assert (stream.missing, stream.buffered, stream.published) == (2, 3, 5)
-    assert stream.nacks_due(now_ns=0) == [(10, 12)]
+    assert stream.nacks.due(now_ns=0) == [(10, 12)]
     put(stream, (10, 12), now_ns=5 * MS, repaired=True)
     assert len(outputs(stream)) == 2
     assert (stream.repaired, stream.reordered, stream.drain_repair_ages()) == (2, 0, [5 * MS])
@@ -80,7 +80,7 @@ def test_a_lost_tail_is_seen_by_the_heartbeat():
     stream.observe_head(5, now_ns=0)
     stream.observe_head(3, now_ns=0)
     assert (list(stream.missing_ranges), stream.head) == ([(2, 5)], 5)
-    assert stream.nacks_due(now_ns=0) == [(2, 5)]
+    assert stream.nacks.due(now_ns=0) == [(2, 5)]
 
 
 def test_what_is_no_longer_kept_is_lost_at_once():
@@ -126,7 +126,7 @@ def test_losses_in_a_row_for_one_reason_are_one():
 def test_time_ends_the_wait_with_the_reason_blamed():
     stream = receiver(nack=NackConfig(deadline_ms=100))
     put(stream, (1, 2), (3, 4))
-    stream.set_loss_reason(2, 3, LossReason.BUDGET)
+    stream.nacks.set_loss_reason(2, 3, LossReason.BUDGET)
     stream.handle_timer(now_ns=100 * MS)
     assert outputs(stream)[0] == Loss(0, 1, LossReason.TIMEOUT)
     assert stream.lost_ranges[1] == Loss(2, 3, LossReason.BUDGET)
@@ -169,7 +169,7 @@ def test_a_frame_that_does_not_fit_stays_missing_and_is_asked_for(bounds):
     stream = receiver(**bounds)
     put(stream, (1, 2), (2, 3), (3, 4))
     assert (stream.overflowed, stream.buffered, stream.missing) == (2, 1, 3)
-    assert stream.nacks_due(now_ns=0) == [(0, 1), (2, 4)]
+    assert stream.nacks.due(now_ns=0) == [(0, 1), (2, 4)]
     put(stream, (0, 1))
     assert [output.sequence for output in outputs(stream)] == [0, 1]
     put(stream, (2, 4), now_ns=30 * MS, repaired=True)
@@ -194,8 +194,8 @@ def test_a_head_that_cannot_be_recorded_is_ignored_and_counted():
 def test_a_pause_in_reading_moves_questions_and_deadlines():
     stream = receiver(nack=NackConfig(deadline_ms=100))
     stream.observe_head(1, now_ns=0)
-    stream.postpone(now_ns=0, delay_ns=500 * MS)
-    assert stream.nacks_due(now_ns=499 * MS) == []
+    stream.nacks.postpone(now_ns=0, delay_ns=500 * MS)
+    assert stream.nacks.due(now_ns=499 * MS) == []
     stream.handle_timer(now_ns=599 * MS)
     assert stream.missing == 1
 

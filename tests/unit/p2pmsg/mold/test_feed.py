@@ -20,7 +20,7 @@ def test_what_nobody_can_be_asked_for_is_reported_after_a_short_wait():
     feeds.pass_ms(1)
     assert feeds.taken() == [(3, 5, "timeout"), b"5"]
     assert feeds.asked() == []
-    assert feeds.stream.receiver.nacks_sent == 0
+    assert feeds.stream.receiver.nacks.sent == 0
 
 
 def test_a_datagram_out_of_order_is_waited_for_where_nobody_can_be_asked():

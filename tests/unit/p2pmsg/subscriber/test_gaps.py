@@ -31,7 +31,7 @@ def ask(troubled, now_ns):
     asked = []
     for stream in troubled.take_due(now_ns=now_ns):
         stream.receiver.handle_timer(now_ns=now_ns)
-        if stream.receiver.nacks_due(now_ns=now_ns):
+        if stream.receiver.nacks.due(now_ns=now_ns):
             asked.append(stream)
         else:
             troubled.pass_on(stream)

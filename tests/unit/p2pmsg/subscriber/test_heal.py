@@ -75,7 +75,7 @@ CASES = {
         joined, "hear", lambda talk: frames.heartbeat(1), "StreamTable.begin",
     ),
     "frame behind a gap": (with_a_gap, "hear", lambda talk: data(3), "StreamReceiver.receive"),
-    "request": (with_a_gap, "pass_ms", lambda talk: 5, "StreamReceiver.nacks_due"),
+    "request": (with_a_gap, "pass_ms", lambda talk: 5, "NackScheduler.due"),
     "repair": (asked_for_its_gap, "reply", lambda talk: data(1), "StreamReceiver.receive"),
 }  # fmt: skip
 """What is there before, what is cut short, with what, and a function that is struck in it."""
