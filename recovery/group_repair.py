@@ -5,7 +5,7 @@ It is a `RetransmitScheduler` (turns, bounds and a budget for each requester) th
     request ──▶ on its way already? ──yes──▶ ignored (messages_lingering)
                   │no
                   ▼
-               queued, by whoever asked first ──sent──▶ lingers for linger_ms
+               queued, by the first asker ──sent──▶ lingers for linger_ms
 
 A repair *lingers*: who asks for it meanwhile has most likely not seen it yet. But who asks for the
 second time has waited for it in vain, so a range is ignored only while it was repaired at least as
@@ -78,18 +78,6 @@ class GroupRepair:
 
     """
 
-    __slots__ = (
-        "_bucket",
-        "_linger_ns",
-        "_queued",
-        "_recent",
-        "_throttled",
-        "_unicast",
-        "messages_lingering",
-        "repairs_throttled",
-        "scheduler",
-    )
-
     def __init__(self, config: GroupRepairConfig) -> None:
         self.scheduler = RetransmitScheduler(config.requester)
         self._linger_ns = ms_to_ns(config.linger_ms)
@@ -98,8 +86,7 @@ class GroupRepair:
         self._queued: dict[str, RangeSet] = {}
         self._recent: deque[_Repaired] = deque(maxlen=_LINGERING_MAX)
         self._throttled = False
-        self.messages_lingering = 0
-        self.repairs_throttled = 0
+        self.messages_lingering = self.repairs_throttled = 0
 
     def request(
         self,
@@ -152,13 +139,8 @@ class GroupRepair:
 
     def is_lone(self, stream: str, start: int, stop: int, requester: bytes) -> bool:
         """Whether a repair of `[start, stop)` goes to `requester` alone."""
-        return self._unicast and not any(
-            done.stream == stream
-            and done.start < stop
-            and start < done.stop
-            and done.requester != requester
-            for done in self._recent
-        )
+        recent = self._repaired(stream, start, stop)
+        return self._unicast and all(done.requester == requester for done in recent)
 
     def sent(
         self, requester: bytes, stream: str, start: int, stop: int, size: int, *, now_ns: int
@@ -168,14 +150,8 @@ class GroupRepair:
         self.scheduler.sent(requester, stream, start, stop, size, now_ns=now_ns)
         self._remove(stream, start, stop)
         if self._linger_ns:
-            times = 1 + max(
-                (
-                    done.times
-                    for done in self._recent
-                    if done.stream == stream and done.start < stop and start < done.stop
-                ),
-                default=0,
-            )
+            recent = self._repaired(stream, start, stop)
+            times = 1 + max((done.times for done in recent), default=0)
             lone = requester if self._unicast else b""
             self._recent.append(_Repaired(now_ns, stream, start, stop, times, lone))
 
@@ -188,6 +164,14 @@ class GroupRepair:
         """Return when `next_job` may have something: `now_ns` if it has, None if nothing waits."""
         due_ns = self.scheduler.next_deadline_ns(now_ns=now_ns)
         return None if due_ns is None else max(due_ns, self._bucket.ready_at_ns(now_ns))
+
+    def _repaired(self, stream: str, start: int, stop: int) -> list[_Repaired]:
+        """Return the repairs that linger and overlap `[start, stop)`."""
+        return [
+            done
+            for done in self._recent
+            if done.stream == stream and done.start < stop and start < done.stop
+        ]
 
     def _remove(self, stream: str, start: int, stop: int) -> None:
         queued = self._queued.get(stream)

@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from recovery._checks import at_least, ms_to_ns
@@ -34,16 +34,14 @@ class ReassemblyConfig:
         at_least("age_ms_max", self.age_ms_max, 0)
 
 
+@dataclass(slots=True)
 class _Whole:
-    __slots__ = ("bytes_held", "parts", "rank", "seen_ns", "total_bytes", "total_parts")
-
-    def __init__(self, total_parts: int, total_bytes: int, rank: int) -> None:
-        self.rank = rank
-        self.parts: dict[int, bytes] = {}
-        self.total_parts = total_parts
-        self.total_bytes = total_bytes
-        self.bytes_held = 0
-        self.seen_ns = 0
+    total_parts: int
+    total_bytes: int
+    rank: int
+    parts: dict[int, bytes] = field(default_factory=dict)
+    bytes_held: int = 0
+    seen_ns: int = 0
 
 
 class Reassembler(Generic[K]):
@@ -63,18 +61,6 @@ class Reassembler(Generic[K]):
         evicted: wholes given up to keep a bound.
 
     """
-
-    __slots__ = (
-        "_age_ns",
-        "_config",
-        "_ranks",
-        "_waiting",
-        "_wholes",
-        "bytes_held",
-        "duplicates",
-        "evicted",
-        "refused",
-    )
 
     def __init__(self, config: ReassemblyConfig) -> None:
         self._config = config
@@ -108,7 +94,10 @@ class Reassembler(Generic[K]):
                 self.refused += 1
                 return None
             held = self._wholes[key] = _Whole(total_parts, total_bytes, rank)
-            self._enter(key, rank)
+            if rank not in self._waiting:
+                insort(self._ranks, rank)
+                self._waiting[rank] = OrderedDict()
+            self._waiting[rank][key] = None
         elif (held.total_parts, held.total_bytes) != (total_parts, total_bytes):
             self.refused += 1
             return None
@@ -117,7 +106,8 @@ class Reassembler(Generic[K]):
             return None
         if not 0 <= index < total_parts or held.bytes_held + len(part) > total_bytes or not part:
             self.refused += 1
-            self._drop_if_empty(key, held)
+            if not held.parts:
+                self.discard(key)
             return None
         held.parts[index] = part
         held.bytes_held += len(part)
@@ -167,16 +157,6 @@ class Reassembler(Generic[K]):
 
     def __len__(self) -> int:
         return len(self._wholes)
-
-    def _enter(self, key: K, rank: int) -> None:
-        if rank not in self._waiting:
-            insort(self._ranks, rank)
-            self._waiting[rank] = OrderedDict()
-        self._waiting[rank][key] = None
-
-    def _drop_if_empty(self, key: K, held: _Whole) -> None:
-        if not held.parts:
-            self.discard(key)
 
     def _keep_bounds(self, newest: K) -> None:
         config = self._config

@@ -10,6 +10,7 @@ until it may go on, and costs the others nothing::
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 
 from recovery._checks import at_least, ms_to_ns
@@ -50,16 +51,16 @@ class RetransmitConfig:
         at_least("requesters_max", self.requesters_max, 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequesterStats:
     """What one requester has asked for and got."""
 
-    bytes_sent: int
-    messages_sent: int
-    ranges_refused: int
+    bytes_sent: int = 0
+    messages_sent: int = 0
+    ranges_refused: int = 0
     """Ranges not answered: bounds met, or not kept any more."""
-    requests: int
-    throttled: int
+    requests: int = 0
+    throttled: int = 0
     """Times that it used up its budget while it still wanted more."""
 
 
@@ -67,17 +68,7 @@ _ANSWERED_MAX = 4096
 
 
 class _Requester:
-    __slots__ = (
-        "answered",
-        "bucket",
-        "bytes_sent",
-        "messages_sent",
-        "ranges_held",
-        "ranges_refused",
-        "requests",
-        "throttled",
-        "wanted",
-    )
+    __slots__ = ("answered", "bucket", "ranges_held", "stats", "wanted")
 
     def __init__(self, config: RetransmitConfig) -> None:
         self.bucket = TokenBucket(config.budget_bytes_s, config.budget_burst_bytes)
@@ -85,14 +76,11 @@ class _Requester:
         self.ranges_held = 0
         # (when, stream, start, stop) of the newest answers; a forgotten one costs a repetition.
         self.answered: deque[tuple[int, str, int, int]] = deque(maxlen=_ANSWERED_MAX)
-        self.bytes_sent = self.messages_sent = 0
-        self.ranges_refused = self.requests = self.throttled = 0
+        self.stats = RequesterStats()
 
     def add(self, stream: str, start: int, stop: int, ranges_max: int) -> bool:
         """Want `[start, stop)`; False where that would be a range too many."""
-        wanted = self.wanted.get(stream)
-        if wanted is None:
-            wanted = RangeSet()
+        wanted = self.wanted.get(stream) or RangeSet()
         before = len(wanted)
         added = wanted.add(start, stop)
         grown = len(wanted) - before
@@ -120,7 +108,7 @@ class _Requester:
         if self.ranges_held > ranges_max and upper is not None:
             wanted.remove(*upper)
             self.ranges_held -= 1
-            self.ranges_refused += 1
+            self.stats.ranges_refused += 1
         if not wanted:
             del self.wanted[stream]
 
@@ -139,19 +127,6 @@ class RetransmitScheduler:
 
     """
 
-    __slots__ = (
-        "_config",
-        "_idle",
-        "_linger_ns",
-        "_parked",
-        "_ready",
-        "_requesters",
-        "messages_lingering",
-        "ranges_malformed",
-        "ranges_refused",
-        "requesters_refused",
-    )
-
     def __init__(self, config: RetransmitConfig) -> None:
         self._config = config
         self._linger_ns = ms_to_ns(config.linger_ms)
@@ -160,9 +135,7 @@ class RetransmitScheduler:
         self._ready: OrderedDict[bytes, None] = OrderedDict()
         self._parked: DeadlineHeap[bytes] = DeadlineHeap()
         self._idle: OrderedDict[bytes, None] = OrderedDict()
-        self.requesters_refused = 0
-        self.ranges_refused = 0
-        self.ranges_malformed = 0
+        self.requesters_refused = self.ranges_refused = self.ranges_malformed = 0
         self.messages_lingering = 0
 
     def request(
@@ -184,7 +157,7 @@ class RetransmitScheduler:
             self.requesters_refused += 1
             self.ranges_refused += len(well_formed)
             return well_formed
-        state.requests += 1
+        state.stats.requests += 1
         answered = self._answered(state, stream, now_ns)
         refused: list[tuple[int, int]] = []
         for start, stop in well_formed:
@@ -194,7 +167,7 @@ class RetransmitScheduler:
                 (a, b) for a, b in parts if not state.add(stream, a, b, self._config.ranges_max)
             ]
         self.ranges_refused += len(refused)
-        state.ranges_refused += len(refused)
+        state.stats.ranges_refused += len(refused)
         if state.wanted and requester in self._idle:
             del self._idle[requester]
             self._ready[requester] = None
@@ -229,8 +202,8 @@ class RetransmitScheduler:
         if state is None:
             return
         state.remove(stream, start, stop, self._config.ranges_max)
-        state.bytes_sent += size
-        state.messages_sent += stop - start
+        state.stats.bytes_sent += size
+        state.stats.messages_sent += stop - start
         state.bucket.take(size, now_ns)
         if self._linger_ns:
             self._remember(state, stream, start, stop, now_ns)
@@ -243,7 +216,7 @@ class RetransmitScheduler:
         if state is None:
             return
         state.remove(stream, start, stop, self._config.ranges_max)
-        state.ranges_refused += 1
+        state.stats.ranges_refused += 1
         self._settle(requester, state)
 
     def block(self, requester: bytes, until_ns: int) -> None:
@@ -276,16 +249,7 @@ class RetransmitScheduler:
 
     def requester_stats(self) -> dict[bytes, RequesterStats]:
         """Return what each remembered requester has asked for and got."""
-        return {
-            requester: RequesterStats(
-                state.bytes_sent,
-                state.messages_sent,
-                state.ranges_refused,
-                state.requests,
-                state.throttled,
-            )
-            for requester, state in self._requesters.items()
-        }
+        return {requester: copy(state.stats) for requester, state in self._requesters.items()}
 
     def __len__(self) -> int:
         return len(self._requesters)
@@ -333,4 +297,4 @@ class RetransmitScheduler:
             del self._ready[requester]
             self._parked.set(requester, state.bucket.ready_at_ns(now_ns))
             if not again:
-                state.throttled += 1
+                state.stats.throttled += 1

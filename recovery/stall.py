@@ -59,19 +59,6 @@ class StallGuard:
 
     """
 
-    __slots__ = (
-        "_flowing",
-        "_probe_end_ns",
-        "_probe_ns",
-        "_probe_start_ns",
-        "_stall_ns",
-        "_stalled_since_ns",
-        "_wait_since_ns",
-        "frames_shed",
-        "stalled_ns",
-        "stalls",
-    )
-
     def __init__(self, config: StallConfig) -> None:
         probe_ms = config.stall_ms / 4 if config.probe_ms is None else config.probe_ms
         self._stall_ns = max(1, ms_to_ns(config.stall_ms))
@@ -81,9 +68,7 @@ class StallGuard:
         self._wait_since_ns: int | None = None
         self._probe_start_ns = 0
         self._probe_end_ns: int | None = None
-        self.stalls = 0
-        self.frames_shed = 0
-        self.stalled_ns = 0
+        self.stalls = self.frames_shed = self.stalled_ns = 0
 
     @property
     def state(self) -> StallState:
@@ -123,7 +108,8 @@ class StallGuard:
             self.stalls += 1
         left_ns = self._stalled_since_ns + self._stall_ns - now_ns
         if left_ns <= 0:
-            self._shed(now_ns)
+            self._flowing = False
+            self._end_probe(now_ns)
         return max(0, left_ns)
 
     def _wait_shedding_ns(self, now_ns: int) -> int:
@@ -135,10 +121,6 @@ class StallGuard:
         if left_ns <= 0:
             self._end_probe(now_ns)
         return max(0, left_ns)
-
-    def _shed(self, now_ns: int) -> None:
-        self._flowing = False
-        self._end_probe(now_ns)
 
     def _end_probe(self, now_ns: int) -> None:
         self._probe_end_ns = None

@@ -36,24 +36,11 @@ class FlowWindow:
 
     """
 
-    __slots__ = (
-        "_admitted",
-        "_lag_bytes_max",
-        "_limit",
-        "_marked",
-        "_receivers",
-        "_room",
-        "position",
-    )
-
     def __init__(self, lag_bytes_max: int) -> None:
         self._lag_bytes_max = lag_bytes_max
         self._admitted: set[int] = set()
         self._receivers: dict[int, _Receiver] = {}
-        self._limit = 0
-        self._room = 0
-        self._marked = 0
-        self.position = 0
+        self._limit = self._room = self._marked = self.position = 0
 
     @property
     def receivers(self) -> int:
