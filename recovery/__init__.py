@@ -6,10 +6,15 @@ of monotonic nanoseconds, and randomness as a `random.Random`. See README.md in 
 
 from recovery.backoff import Backoff
 from recovery.budget import TokenBucket
-from recovery.cursor import Cursor, CursorConfig, CursorFileError, CursorLockedError
-from recovery.cursor_file import CursorFile
-from recovery.cursor_memory import MemoryCursorStore
-from recovery.cursor_store import CursorFileStore, CursorStore
+from recovery.cursor import (
+    Cursor,
+    CursorConfig,
+    CursorFile,
+    CursorFileError,
+    CursorLockedError,
+    CursorStore,
+)
+from recovery.cursor_store import CursorFileStore, MemoryCursorStore
 from recovery.deadlines import DeadlineHeap
 from recovery.errors import RecoveryError
 from recovery.feedback import Feedback, FeedbackConfig

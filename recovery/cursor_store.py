@@ -1,44 +1,12 @@
-"""Where a cursor is kept: a file that is appended to, or replaced as a whole.
-
-It is the cursor's only I/O. All methods raise `OSError` where the operating system does.
-"""
+"""Where a cursor's file is: on a disk, which is the cursor's only I/O, or in memory for tests."""
 
 import os
 from io import FileIO
 from pathlib import Path
-from typing import Protocol
+from random import Random
 
 from recovery.cursor import MAGIC, CursorLockedError
 from recovery.durable import lock_file, make_folder, replace_file, sync_path, unlock_file
-
-
-class CursorStore(Protocol):
-    """One file that is appended to, or replaced as a whole."""
-
-    @property
-    def path(self) -> str:
-        """Its name, for people."""
-
-    def lock(self) -> None:
-        """Keep others away until `close`, or the process's end; `CursorLockedError`."""
-
-    def read(self) -> bytes | None:
-        """Return what it holds, or None where there is none."""
-
-    def replace(self, data: bytes) -> None:
-        """Write it again as a whole; on the disk on return, and the former one until then."""
-
-    def sync_folder(self) -> None:
-        """Force its name to the disk."""
-
-    def append(self, data: bytes) -> None:
-        """Write behind its end."""
-
-    def sync(self) -> None:
-        """Force what was appended to the disk."""
-
-    def close(self) -> None:
-        """Let go of it, and of the lock; it may be called again."""
 
 
 class CursorFileStore:
@@ -109,3 +77,93 @@ class CursorFileStore:
         for file in (self._file, self._lock):
             if file is not None:
                 file.close()
+
+
+class MemoryCursorStore:
+    """A file in memory. One object is the disk through all lives of its processes.
+
+    Attributes:
+        path: a name, for people.
+        data: what a process reads; None: there is no file.
+        durable: what of it is certain to outlive the operating system.
+        failing: what raises, by step: `append`, `sync`, and those of `replace`, which are
+            `write_new`, `sync_new`, `rename_new` and `sync_folder`. What writes writes half of its
+            bytes before, as a full disk does.
+
+    """
+
+    def __init__(self, path: str = "memory") -> None:
+        self.path = path
+        self.data: bytes | None = None
+        self.durable: bytes | None = None
+        self.failing: dict[str, BaseException] = {}
+        self._renamed: bytes | None = None
+        self._locked = False
+
+    def lock(self) -> None:
+        """Keep others away; `CursorLockedError`."""
+        if self._locked:
+            raise CursorLockedError("another subscriber has it")
+        self._locked = True
+
+    def read(self) -> bytes | None:
+        """Return what the file holds, or None where there is none."""
+        return self.data
+
+    def replace(self, data: bytes) -> None:
+        """Replace the file; the operating system may forget that, until its name is forced."""
+        for step in ("write_new", "sync_new", "rename_new"):
+            self._step(step)
+        self.data = self._renamed = data
+        self.sync_folder()
+
+    def sync_folder(self) -> None:
+        """Force the file's name to the disk."""
+        self._step("sync_folder")
+        if self._renamed is not None:
+            self.durable, self._renamed = self._renamed, None
+
+    def append(self, data: bytes) -> None:
+        """Write behind the file's end."""
+        before = self.data or b""
+        self.data = before + data[: len(data) // 2]
+        self._step("append")
+        self.data = before + data
+
+    def sync(self) -> None:
+        """Force what was appended to the disk."""
+        self._step("sync")
+        self.durable = self.data
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._locked = False
+
+    def kill(self) -> None:
+        """Let the process die: what it wrote stays."""
+        self._locked = False
+
+    def crash(self, rng: Random) -> None:
+        """Let the operating system die: what was not forced to the disk is there in part.
+
+        A renaming is or is not; of what was appended there is a beginning, and perhaps rubbish.
+        """
+        self._locked = False
+        if self._renamed is not None and rng.random() < 0.5:
+            self.durable = self._renamed
+        kept = self.durable or b""
+        if self.data is not None and self._renamed is None and self.data.startswith(kept):
+            rest = bytearray(self.data[len(kept) :])
+            if rng.random() < 0.7:
+                del rest[int(rng.random() * (len(rest) + 1)) :]
+            if rest and rng.random() < 0.3:
+                at = int(rng.random() * len(rest))
+                rest[at:] = bytes(len(rest) - at)
+            kept += rest
+        self.data = None if self.durable is None else kept
+        self.durable, self._renamed = self.data, None
+
+    def _step(self, name: str) -> None:
+        error = self.failing.get(name)
+        if error is not None:
+            raise error

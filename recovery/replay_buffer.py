@@ -241,18 +241,6 @@ class ReplayBuffer:
             self._evict_oldest()
         self._free_evicted()
 
-    def find(self, stream: str, start: int, stop: int) -> tuple[list[Kept], list[tuple[int, int]]]:
-        """Return the kept frames that overlap `[start, stop)`, and the parts that none covers."""
-        frames = self.frames(stream, start, stop, self.bytes_held + 1)
-        absent: list[tuple[int, int]] = []
-        for kept in frames:
-            if start < kept.start:
-                absent.append((start, kept.start))
-            start = kept.stop
-        if start < stop:
-            absent.append((start, stop))
-        return frames, absent
-
     def frames(self, stream: str, start: int, stop: int, bytes_max: int) -> list[Kept]:
         """Return kept frames that overlap `[start, stop)`, in order, of `bytes_max` bytes in all.
 

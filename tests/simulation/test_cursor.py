@@ -139,7 +139,7 @@ def test_an_old_cursor_reports_the_exact_loss():
 
 def forgets_a_commit(monkeypatch):
     """Let a new life begin in front of what was committed."""
-    monkeypatch.setattr("recovery.cursor_file.CursorFile.advance", lambda *_, **__: 0)
+    monkeypatch.setattr("recovery.cursor.CursorFile.advance", lambda *_, **__: 0)
 
 
 def forgets_to_note_the_session(monkeypatch):

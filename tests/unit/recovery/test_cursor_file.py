@@ -16,7 +16,7 @@ from recovery import (
     CursorFileStore,
     CursorLockedError,
     MemoryCursorStore,
-    cursor_file,
+    cursor,
     cursor_store,
 )
 from recovery import durable as durable_files
@@ -198,7 +198,7 @@ def test_a_system_that_crashes_takes_back_whole_commits_only():
     assert seen == {4, 5, 6, 7}
 
 
-FILES = {module.__file__ for module in (cursor_file, cursor_store, durable_files)}
+FILES = {module.__file__ for module in (cursor, cursor_store, durable_files)}
 
 
 # A file that was opened just before the strike is closed when it is forgotten, with a warning.
@@ -346,7 +346,7 @@ def test_a_real_file_is_written_anew_before_it_grows_without_end(tmp_path):
     path = tmp_path / "deep" / "down" / "a.cursor"
     file = CursorFile(CursorFileStore(path), CONFIG)
     file.join(1, ALL, {}, [])
-    limit = cursor_file.JOURNAL_BYTES_MAX
+    limit = cursor.JOURNAL_BYTES_MAX
     largest, shrunk, at = 0, 0, 0
     while not shrunk:
         for _ in range(5000):
