@@ -1,8 +1,15 @@
 """The root of what this package raises.
 
 Data from the network never raises here: it is counted and dropped. What raises is a mistake of the
-caller (`ValueError` for an argument, `RecoveryError` for a call out of turn).
+caller (`ValueError` for an argument, `RecoveryError` for a call out of turn), or a disk that fails.
+The log's errors are here, since they can be imported without what the log needs (crc32c).
 """
+
+import errno
+from typing import Final
+
+_MEANS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
+"""What the system says where it has no descriptor or memory to open a file with."""
 
 
 class RecoveryError(Exception):
@@ -62,3 +69,11 @@ class LogWriteError(LogError, OSError):
     def __str__(self) -> str:
         """Return what could not be done, and why."""
         return str(self.strerror)
+
+
+def lacks_means(error: OSError) -> bool:
+    """Whether an error says nothing of the file or the disk, so that others can still be written.
+
+    That is less than that it may pass, which each one may but `SyncFailedError`.
+    """
+    return error.errno in _MEANS

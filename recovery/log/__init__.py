@@ -3,16 +3,15 @@
 Beside its file store nothing here reads a clock or knows the operating system. See README.md.
 """
 
+from recovery.errors import LogError, LogFormatError, LogLockedError, LogWriteError
 from recovery.log.catalog import Finding, StreamSummary
-from recovery.log.check import verify
 from recovery.log.config import LogConfig
-from recovery.log.errors import LogError, LogFormatError, LogLockedError, LogWriteError
+from recovery.log.maintenance import truncate, verify
 from recovery.log.memory_store import MemoryStore
 from recovery.log.opening import OpenReport
-from recovery.log.pending_sync import PendingSync
 from recovery.log.reader import LogReader, Record
-from recovery.log.shortening import truncate
 from recovery.log.store import FileStore, LogFile, LogStore
+from recovery.log.sync import PendingSync
 from recovery.log.tail import Tail, TailContent, TailSlot
 from recovery.log.writer import LogWriter
 

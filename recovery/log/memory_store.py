@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from mmap import mmap
 from random import Random
 
-from recovery.log.errors import FileDeletedError, LogLockedError, SyncFailedError
+from recovery.errors import FileDeletedError, LogLockedError, SyncFailedError
 
 
 class _Snapshot(dict[str, bytes]):

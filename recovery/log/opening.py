@@ -11,10 +11,10 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from recovery.errors import LogFormatError
 from recovery.log import state as state_file
 from recovery.log.catalog import Catalog, Finding, Scan, look_at, read_index, scan
 from recovery.log.config import LogConfig
-from recovery.log.errors import LogFormatError
 from recovery.log.format import HEAD_BYTES, KIND_STREAM, SEGMENT_HEADER, Walk, pack_stream
 from recovery.log.index import Key, SegmentIndex, encode_index, first_record_of, index_name
 from recovery.log.state import LogState

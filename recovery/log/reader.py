@@ -4,9 +4,9 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from recovery.errors import LogError, lacks_means
 from recovery.log import state as state_file
 from recovery.log.catalog import Catalog, Finding, StreamSummary, look_at, read_index, scan
-from recovery.log.errors import LogError, lacks_means
 from recovery.log.format import KIND_DATA, SEGMENT_HEADER, Placed, Read, Walk
 from recovery.log.index import (
     Entries,

@@ -12,13 +12,19 @@ from typing import Final
 
 from crc32c import crc32c
 
-from recovery.log.errors import LogWriteError
+from recovery.errors import LogWriteError
+from recovery.log.index import SegmentIndex, StreamIndex
 from recovery.log.store import LogStore
 
 NAME: Final = "state"
 VERSION: Final = 1
 _TITLE: Final = "p2plog-state"
 _LATER: Final = ("gathered", "in_tail", "identity", "file")
+_UNLIMITED: Final = 2**63
+_SOON: Final = 20
+"""Syncs; a stream that needs a new mark within so many, 2 s, gets twice as much each time."""
+_RESERVE_MAX: Final = 64
+"""Times `reserve`. A stream of 30 million messages a second then needs a mark every second."""
 
 
 @dataclass(slots=True)
@@ -74,7 +80,7 @@ class StateFile:
 
     def __init__(self, store: LogStore, state: LogState) -> None:
         self._store = store
-        self._state = state
+        self.state = state
         self._data: bytes | None = None
         self._is_removed = False
 
@@ -89,15 +95,15 @@ class StateFile:
             if self._data is not None:
                 former = decode_state(self._data)
                 for name in LogState.__slots__:
-                    setattr(self._state, name, getattr(former, name))
+                    setattr(self.state, name, getattr(former, name))
             if isinstance(error, OSError):
                 raise LogWriteError(what, error) from error
             raise
-        self._data = encode_state(self._state)
+        self._data = encode_state(self.state)
 
     def _encode(self, identity: str) -> bytes:
-        self._state.file = identity
-        return encode_state(self._state)
+        self.state.file = identity
+        return encode_state(self.state)
 
     def remove(self) -> None:
         """Delete it, so that no one goes on in the session; it may be called again.
@@ -110,6 +116,61 @@ class StateFile:
             self._store.sync_directory()
         except OSError:
             pass  # whoever cannot delete cannot write either
+
+
+class Reservations:
+    """Keeps each stream of the log's own session below its mark.
+
+    A mark is the sequence up to which all are reserved on the disk, before any is used.
+
+    Args:
+        state_file: has the marks.
+        reserve: how many sequences are reserved at a time.
+
+    """
+
+    def __init__(self, state_file: StateFile, reserve: int) -> None:
+        self._file = state_file
+        self._reserve = reserve
+        self._syncs = 0
+        self._given: dict[str, tuple[int, int]] = {}  # when, in syncs, and how much
+
+    def set(self, stream: StreamIndex) -> None:
+        """Tell a stream its mark; others' streams, and those synced before sending, have none."""
+        is_ours = stream.session == self._file.state.session and not self._file.state.always
+        stream.mark = self._file.state.mark(stream.topic) if is_ours else _UNLIMITED
+
+    def reserve(self, stream: StreamIndex, stop: int) -> None:
+        """Move a stream's mark behind `stop`."""
+        amount = self._amount(stream)
+        self._file.state.marks[stream.topic] = stop + amount
+        self._file.write()
+        self._note(stream, amount)
+
+    def _amount(self, stream: StreamIndex) -> int:
+        """Return how many sequences a stream gets now: renewing costs two fsyncs."""
+        last, amount = self._given.get(stream.topic, (-_SOON, 0))
+        if self._syncs - last < _SOON:
+            return min(2 * amount, _RESERVE_MAX * self._reserve)
+        return self._reserve
+
+    def _note(self, stream: StreamIndex, amount: int) -> None:
+        """Tell a stream what it got, which is on the disk."""
+        self._given[stream.topic] = (self._syncs, amount)
+        self.set(stream)
+
+    def renew(self, segment: SegmentIndex) -> None:
+        """Reserve ahead for streams that have used up half, so that `append` need not."""
+        self._syncs += 1
+        half = self._reserve // 2
+        low = [s for s in segment.streams.values() if s.mark - s.stop < half]
+        if low:
+            amounts = [self._amount(stream) for stream in low]
+            for stream, amount in zip(low, amounts, strict=True):
+                self._file.state.marks[stream.topic] = stream.stop + amount
+            self._file.write()
+            for stream, amount in zip(low, amounts, strict=True):
+                self._note(stream, amount)
 
 
 def encode_state(state: LogState) -> bytes:

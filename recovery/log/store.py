@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from weakref import WeakSet
 
 from recovery.durable import make_folder, replace_file
-from recovery.log.errors import FileDeletedError, LogLockedError, SyncFailedError, lacks_means
+from recovery.errors import FileDeletedError, LogLockedError, SyncFailedError, lacks_means
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _LOCK: Final = "lock"

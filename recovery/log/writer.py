@@ -3,9 +3,10 @@
 import errno
 import os
 
+from recovery._checks import NS_PER_S
+from recovery.errors import LogFormatError, LogWriteError, SyncFailedError, lacks_means
 from recovery.log.config import LogConfig
 from recovery.log.ends import Ends, take_cut
-from recovery.log.errors import LogFormatError, LogWriteError, SyncFailedError, lacks_means
 from recovery.log.format import (
     HEAD_BYTES,
     KIND_DATA,
@@ -17,14 +18,11 @@ from recovery.log.format import (
     pack_stream,
 )
 from recovery.log.index import Key, SegmentIndex, StreamIndex, encode_index, index_name
-from recovery.log.marks import Marks
 from recovery.log.opening import open_log
-from recovery.log.page_cache import PageCache
-from recovery.log.pending_sync import PendingSync
 from recovery.log.reader import LogReader
-from recovery.log.retention import Retention
-from recovery.log.state import StateFile
+from recovery.log.state import Reservations, StateFile
 from recovery.log.store import FileStore, LogFile, LogStore
+from recovery.log.sync import PageCache, PendingSync
 from recovery.log.tail import NAME as TAIL
 from recovery.log.tail import Tail, TailContent, holds_messages, make_tail, read_slots
 
@@ -81,6 +79,8 @@ class LogWriter:
         self._segment_bytes = config.segment_bytes
         self._page_cache = PageCache(config.cache_bytes)
         self._tail: Tail | None = None
+        self._left_over: list[str] = []
+        """Indexes of deleted segments that could not be deleted yet."""
         try:
             self._store.lock()
             try:
@@ -125,10 +125,7 @@ class LogWriter:
             self._next[key] = max(self._next.get(key, 0), following)
         self._ends = Ends(self._store)
         self.cut = take_cut(self._ends, catalog, self._next)
-        self._marks = Marks(state, self._config.reserve, self._state_file.write)
-        self._retention = Retention(
-            self._config, self._store, catalog, state, self._next, self._state_file.write
-        )
+        self._reservations = Reservations(self._state_file, self._config.reserve)
         self._segment: SegmentIndex | None = catalog.segments[-1] if catalog.segments else None
         if self._segment is not None:
             self._file = self._store.open(self._segment.name, create=True)
@@ -139,7 +136,7 @@ class LogWriter:
             if self._segment.is_closed:
                 self._segment_bytes = -1
             for stream in self._segment.streams.values():
-                self._marks.set(stream)
+                self._reservations.set(stream)
         if state.always and self._dirty:
             self.sync()  # what a process left that died has not been sent, and may be from now on
         self.expire(now_ns)
@@ -245,7 +242,7 @@ class LogWriter:
         if stream is None or not stream.frames:
             stream = self._name(segment, key, start, now_ns)
         if stop > stream.mark:
-            self._marks.reserve(stream, stop)
+            self._reservations.reserve(stream, stop)
         at = segment.size
         number = stream.number
         head = pack_head(at, KIND_DATA, frame, number, count, start, now_ns, timestamp_ns_max)
@@ -326,7 +323,7 @@ class LogWriter:
         self.late_marks = None
         if self._segment is not None:
             try:
-                self._marks.renew(self._segment)
+                self._reservations.renew(self._segment)
             except LogWriteError as error:
                 if error.is_final:
                     raise
@@ -396,12 +393,60 @@ class LogWriter:
         if first_ns is not None and age_ns is not None and now_ns - first_ns >= age_ns:
             self._roll()
         try:
-            for segment in self._retention.expire(self.bytes, now_ns):
-                self.bytes -= segment.size
-                self._dirty = [other for other in self._dirty if other is not segment]
-                self._names_changed = True
+            self._delete_oldest(now_ns)
+            while self._left_over:
+                self._store.remove(self._left_over[0])
+                del self._left_over[0]
         except OSError as error:
             raise LogWriteError(f"the log {config.directory} cannot be shortened", error) from error
+
+    def _delete_oldest(self, now_ns: int) -> None:
+        """Delete what is too old or too much: the oldest segments, whole ones at a time."""
+        catalog, age_s = self._catalog, self._config.retention_age_s
+        while len(catalog.segments) > 1:
+            oldest = catalog.segments[0]
+            is_old = age_s is not None and now_ns - oldest.appended_ns_last > age_s * NS_PER_S
+            if self.bytes <= self._config.retention_bytes and not is_old:
+                return
+            self._keep_tails(oldest)
+            if not self._store.remove_unshared(oldest.name):
+                return
+            catalog.drop_first()
+            self._left_over.append(index_name(oldest.first_record))
+            self._forget_streams(oldest)
+            self.bytes -= oldest.size
+            self._dirty = [other for other in self._dirty if other is not oldest]
+            self._names_changed = True
+
+    def _keep_tails(self, oldest: SegmentIndex) -> None:
+        """Write down where streams go on of which the other segments do not say it."""
+        tails, changed = self._state.tails, False
+        for key, stream in oldest.streams.items():
+            if key[0] != self.session:
+                continue
+            others = (other for other in self._catalog.of_stream(key) if other is not oldest)
+            following = self._next.get(key, 0)
+            if any(other.streams[key].frames for other in others):
+                if not self._state.always:
+                    continue  # should a crash take them all, the marks hold
+                following = stream.stop
+            if tails.get(key[1], 0) < following:
+                tails[key[1]] = following
+                changed = True
+        if changed:
+            self._state_file.write()
+
+    def _forget_streams(self, oldest: SegmentIndex) -> None:
+        """Forget the streams of others, and skipped ranges before all that is kept."""
+        skips = self._state.skips
+        for key in oldest.streams:
+            if key[0] != self.session:
+                if not self._catalog.of_stream(key):
+                    self._next.pop(key, None)
+                continue
+            earliest = self._catalog.earliest(key)
+            if earliest is not None and key[1] in skips:
+                skips[key[1]] = [skip for skip in skips[key[1]] if skip[1] > earliest]
 
     def reader(self) -> LogReader:
         """Return a reader that sees every frame as soon as it is appended."""
@@ -553,7 +598,7 @@ class LogWriter:
         head = pack_head(at, KIND_STREAM, payload, number, 0, 0, now_ns, 0)
         size = len(head) + len(payload)
         stream = StreamIndex(session, topic, number)
-        self._marks.set(stream)
+        self._reservations.set(stream)
         if session != self.session:
             self._ends.begin(key, segment.first_record, start)
         stream.start = stream.stop = start

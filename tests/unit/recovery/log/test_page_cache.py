@@ -7,8 +7,8 @@ import pytest
 
 from recovery.log import LogConfig, MemoryStore
 from recovery.log.index import SegmentIndex
-from recovery.log.page_cache import STEP_BYTES, PageCache
 from recovery.log.store import FileStore
+from recovery.log.sync import STEP_BYTES, PageCache
 from tests.unit.recovery.log.logs import Log, read_all
 
 MB = 2**20

@@ -1,10 +1,11 @@
-"""Which of what was written the operating system is asked to keep in memory no longer."""
+"""Forcing a log to the disk while it is written to, and what of it is kept in memory then."""
 
 from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from recovery.log.index import SegmentIndex
+from recovery.log.store import LogStore
 
 STEP_BYTES: Final = 4 * 2**20
 """What is given up at a time begins and ends at a multiple of this: whole large pages."""
@@ -58,3 +59,66 @@ class PageCache:
                 break
             self._held.popleft()
         return found
+
+
+class PendingSync:
+    """A sync that has begun.
+
+    Attributes:
+        byte_count: how much it brings to the disk.
+        names: of which files.
+        names_changed: whether it brings the directory there, too.
+        unneeded: what need not be kept in memory then.
+        missing: those of `names` that were not there, after `wait`: retention may have deleted
+            them.
+        error: what went wrong, after `wait`.
+
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        byte_count: int,
+        names: list[str],
+        names_changed: bool,
+        unneeded: list[Stretch],
+    ) -> None:
+        self._store = store
+        self.names = names
+        self.names_changed = names_changed
+        self.byte_count = byte_count
+        self.unneeded = unneeded
+        self.missing: list[str] = []
+        self.error: OSError | None = None
+
+    def wait(self) -> None:
+        """Wait for the disk. It never raises: `LogWriter.end_sync` does."""
+        try:
+            for name in self.names:
+                self._sync(name)
+            if self.names_changed:
+                self._store.sync_directory()
+            for stretch in self.unneeded:
+                self._uncache(stretch)
+        except OSError as error:
+            self.error = error
+
+    def _uncache(self, stretch: Stretch) -> None:
+        try:
+            file = self._store.open(stretch.name)
+        except OSError:
+            return  # deleted by retention, or another time
+        try:
+            file.uncache(stretch.start, stretch.stop)
+        except OSError:
+            pass  # it was but advice
+        finally:
+            file.close()
+
+    def _sync(self, name: str) -> None:
+        try:
+            self._store.sync_file(name)
+        except FileNotFoundError:
+            if name == self.names[-1]:
+                raise  # which retention never deletes
+            self.missing.append(name)
