@@ -25,8 +25,7 @@ from p2pmsg.multicast import datagram
 from p2pmsg.multicast.packing import pack_columns, pack_plain
 from p2pmsg.multicast.parity import ParityMaker, overhead_bytes, require_codec
 from p2pmsg.publisher.batch import check_key, check_timestamp
-from p2pmsg.publisher.served import Packed, Served
-from p2pmsg.publisher.streams import PublisherStream
+from p2pmsg.publisher.served import Packed, PublisherStream, Served
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import FlowWindow, GroupRepair, ReplayBuffer
 

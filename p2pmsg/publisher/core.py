@@ -17,6 +17,8 @@ from p2pmsg.errors import ConfigError, LogFailedError, MessageError
 from p2pmsg.publisher.batch import (
     PACKING_ERRORS,
     Batch,
+    BufferPool,
+    OpenBatches,
     check_key,
     check_size,
     check_timestamp,
@@ -28,10 +30,8 @@ from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.heartbeats import HeartbeatSender
 from p2pmsg.publisher.kept_batch import KeptBatch
 from p2pmsg.publisher.log import PublisherLog, first_kept, next_sequence
-from p2pmsg.publisher.open_batches import BufferPool, OpenBatches
 from p2pmsg.publisher.requests import RequestHandler
-from p2pmsg.publisher.served import Multicast, Packed
-from p2pmsg.publisher.streams import PYTHON_MEMORY, FrameMemory, PublisherStream
+from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory, Multicast, Packed, PublisherStream
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Kind
 from recovery import HeartbeatSchedule, Kept, Loss, PartedFrame, ReplayBuffer

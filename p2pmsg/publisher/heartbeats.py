@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 
 from p2pmsg import control, wire
 from p2pmsg.publisher.control_queue import ControlQueue
-from p2pmsg.publisher.served import Served
-from p2pmsg.publisher.streams import PublisherStream
+from p2pmsg.publisher.served import PublisherStream, Served
 from p2pmsg.wire import Kind
 
 _CLOSING_NS = 50_000_000

@@ -27,20 +27,21 @@ from recovery import errors as recovery_errors
 from recovery.ranges import RangeSet
 
 if TYPE_CHECKING:
-    from recovery.log import LogConfig, LogWriteError, TailContent, TailSlot
+    from recovery.log import LogConfig, LogReader, LogWriteError, LogWriter, TailSlot
 
 _log = logging.getLogger("p2pmsg")
 _MS: Final = 1_000_000
 AHEAD_MAX: Final = 16
-"""How many readers are read ahead for, half a MiB each; who was idle for longest makes room."""
+"""How many readers are read ahead for, half a MiB each; the one idle for longest makes room."""
 _STEPS_MAX: Final = 4
 _NOTHING: Final[Iterator[Kept]] = iter(())
+_Reading = tuple[bytes, int, str]
 SLOT_BYTES_MAX: Final = 256 * 1024
 """A batch that is gathered in the tail file is not larger; see `PublisherConfig.frame_bytes`."""
 SYNC_RETRY_NS: Final = 20 * _MS
 """How long after a sync that could not be begun it is tried again."""
 OVERDUE_NS: Final = 1000 * _MS
-"""How long that goes on before those who wait for it are told."""
+"""How long that goes on before it is reported to those who wait for it."""
 EXPIRE_NS: Final = 1000 * _MS
 """How often retention is looked at."""
 
@@ -93,7 +94,7 @@ class PublisherLog:
         self.config = config
         self.store = log.FileStore(config.directory) if store is None else store
         with log_errors():
-            self._writer = log.LogWriter(
+            self._writer: LogWriter = log.LogWriter(
                 config,
                 session=session,
                 now_ns=wall_ns,
@@ -102,9 +103,9 @@ class PublisherLog:
                 gathered_max=slot_bytes + 1 if slot_bytes else 0,
             )
         self._write_error = log.LogWriteError
-        self._reader = self._writer.reader()
-        self.cut: dict[tuple[int, str], tuple[int, int]] = self._writer.cut
-        self.session: int = self._writer.session
+        self._reader: LogReader = self._writer.reader()
+        self.cut = self._writer.cut
+        self.session = self._writer.session
         self.failed: str | None = None
         self.broken: str | None = None
         place, on_disk = str(config.directory), "what is written is not on the disk meanwhile"
@@ -119,9 +120,8 @@ class PublisherLog:
         self._sync_due_ns: int | None = None
         self._expire_due_ns = 0
         self._errors = 0
-        self._ahead: OrderedDict[
-            tuple[bytes, int, str], tuple[Kept | None, Iterator[Kept]]
-        ] = OrderedDict()
+        # By requester, session and topic: the frame that was read last, and those after it.
+        self._ahead: OrderedDict[_Reading, tuple[Kept | None, Iterator[Kept]]] = OrderedDict()
         self.recovered = 0
         try:
             with log_errors():
@@ -139,7 +139,12 @@ class PublisherLog:
             following = self.next(content.topic)
             if content.session != self.session or content.first < following:
                 continue  # the frame was appended, or is of a log that was given up
-            made = self._frame_of(content)
+            try:
+                made = frame_of(content)
+            except ValueError as error:
+                place, topic = self.store.path("tail"), content.topic
+                what = f"{error}; delete the file to go on without what it has of {topic!r}"
+                raise LogFormatError(place, 0, what) from None
             if made is not None:
                 frame, count, latest = made
                 self._writer.append(
@@ -149,14 +154,6 @@ class PublisherLog:
                 self.recovered += count
         if self.gated and self.recovered:
             self._writer.sync()
-
-    def _frame_of(self, content: "TailContent") -> tuple[bytes, int, int] | None:
-        try:
-            return frame_of(content)
-        except ValueError as error:
-            place = self.store.path("tail")
-            what = f"{error}; delete the file to go on without what it has of {content.topic!r}"
-            raise LogFormatError(place, 0, what) from None
 
     def _warn(self) -> None:
         opened, place = self._writer.opened, self.config.directory
@@ -178,19 +175,15 @@ class PublisherLog:
             _log.warning(
                 "the log %s ends before what was written: %d messages of %d relayed streams are "
                 "asked for again, and reported lost (crash) if nobody has them",
-                place,
-                gone,
-                len(self.cut),
-            )
+                place, gone, len(self.cut),
+            )  # fmt: skip
         count = sum(stop - start for _, _, start, stop in opened.skipped)
         if count:
             _log.warning(
                 "the log %s may have lost messages that were accepted: %d sequences of %d "
                 "streams are skipped, and reported lost (crash)",
-                place,
-                count,
-                len({(session, topic) for session, topic, _, _ in opened.skipped}),
-            )
+                place, count, len({(session, topic) for session, topic, _, _ in opened.skipped}),
+            )  # fmt: skip
 
     @property
     def put_off(self) -> str | None:
@@ -199,14 +192,13 @@ class PublisherLog:
 
     @property
     def overdue(self) -> str | None:
-        """The same where it has gone on for a second, so that who waits for it is told."""
+        """The same where it has gone on for a second, so that callers that wait for it raise."""
         lasted_ns = self._sync_trouble.lasted_ns(now_ns=self._now_ns)
         return self.put_off if lasted_ns >= OVERDUE_NS else None
 
     def take_slot(self) -> "TailSlot | None":
         """Return room for a stream's messages in the tail file; None where there is none now."""
-        slot: TailSlot | None = self._tail.take() if self.failed is None else None
-        return slot
+        return self._tail.take() if self.failed is None else None
 
     def give_back_slot(self, slot: "TailSlot") -> None:
         """Free what `take_slot` returned: its messages are in a frame that was appended."""
@@ -215,8 +207,7 @@ class PublisherLog:
     @property
     def floor(self) -> int:
         """The sequence that a stream begins with of which the log knows nothing."""
-        floor: int = self._writer.floor
-        return floor
+        return self._writer.floor
 
     def topics(self) -> list[str]:
         """Return the topics of the log's session."""
@@ -224,22 +215,19 @@ class PublisherLog:
 
     def streams(self) -> list[tuple[int, str]]:
         """Return (session, topic) of all streams."""
-        return list(self._writer.streams())
+        return self._writer.streams()
 
     def next(self, topic: str, session: int | None = None) -> int:
         """Return the sequence after the last one that is used."""
-        following: int = self._writer.next(self._or_own(session), topic)
-        return following
+        return self._writer.next(self._or_own(session), topic)
 
     def earliest(self, topic: str, session: int | None = None) -> int | None:
         """Return the first sequence kept, or None."""
-        earliest: int | None = self._writer.earliest(self._or_own(session), topic)
-        return earliest
+        return self._writer.earliest(self._or_own(session), topic)
 
     def end_of(self, session: int, topic: str, start: int) -> memoryview | None:
         """Return where a relay stores up to where it has a stream; see `LogWriter.end_of`."""
-        cell: memoryview | None = self._writer.end_of(session, topic, start)
-        return cell
+        return self._writer.end_of(session, topic, start)
 
     def forget_end(self, session: int, topic: str) -> None:
         """Note no more up to where a stream was had."""
@@ -270,14 +258,9 @@ class PublisherLog:
             raise LogFailedError(self.broken)
         try:
             self._writer.append(
-                self._or_own(session),
-                topic,
-                start,
-                count,
-                frame,
-                timestamp_ns_max=latest_ns,
-                now_ns=wall_ns,
-            )
+                self._or_own(session), topic, start, count, frame,
+                timestamp_ns_max=latest_ns, now_ns=wall_ns,
+            )  # fmt: skip
         except self._write_error as error:
             self._fail(error)
 
@@ -311,7 +294,7 @@ class PublisherLog:
     def read(
         self, requester: bytes, topic: str, start: int, session: int | None = None
     ) -> Kept | None:
-        """Return the frame that has `start`, or the first behind it; None where there is none.
+        """Return the frame that has `start`, or the first after it; None where there is none.
 
         Only the thread that answers requests calls it.
         """
@@ -338,9 +321,7 @@ class PublisherLog:
         self, topic: str, timestamp_ns: int, session: int | None = None
     ) -> Kept | None:
         """Return the first kept frame with a message as new as that, or None."""
-        own = self._or_own(session)
-        kept: Kept | None = self._reader.first_at_or_after(own, topic, timestamp_ns)
-        return kept
+        return self._reader.first_at_or_after(self._or_own(session), topic, timestamp_ns)
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `sync` is due, or None."""
@@ -424,8 +405,8 @@ class PublisherLog:
 
         Args:
             wall_ns: the wall clock.
-            keeps_tail: whether there are messages in the tail file that could not be appended:
-                who opens the log next does it.
+            keeps_tail: whether there are messages in the tail file that could not be appended: the
+                next publisher on the log does it.
 
         Raises:
             LogFailedError: not everything could be written now, or an fsync had failed before; it
@@ -441,7 +422,7 @@ class PublisherLog:
             raise LogFailedError(self.broken)
 
     def stats(self) -> LogStats:
-        """Return what there is to tell."""
+        """Return the counters as they are now."""
         opened = self._writer.opened
         return LogStats(
             directory=str(self.config.directory),

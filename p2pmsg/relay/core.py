@@ -9,7 +9,7 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import MessageError
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.log import PublisherLog
-from p2pmsg.publisher.streams import PYTHON_MEMORY, FrameMemory
+from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
 from p2pmsg.relay.metadata import RelayMemo
 from p2pmsg.relay.requests import RelayRequests
 from p2pmsg.relay.session import LOSSES_MAX, RelayedSession, RelayedStream

@@ -9,7 +9,7 @@ from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.heartbeats import HeartbeatSender
 from p2pmsg.publisher.log import PublisherLog, first_kept
 from p2pmsg.publisher.requests import RequestHandler
-from p2pmsg.publisher.streams import PublisherStream
+from p2pmsg.publisher.served import PublisherStream
 from p2pmsg.wire import Kind
 from recovery import HeartbeatSchedule, Kept, Loss, LossReason, RangeSet, ReplayBuffer
 from recovery.loss import LossRanges

@@ -12,7 +12,7 @@ from p2pmsg.errors import ConfigError, translated
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
-from p2pmsg.publisher.streams import PYTHON_MEMORY, FrameMemory
+from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
 from p2pmsg.relay.metadata import NAME as RELAY_MEMO
 from p2pmsg.sync.datagram_sender import DatagramOutgoing, DatagramSender, open_senders
 from p2pmsg.sync.sending import Outgoing

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from p2pmsg.config import OnFull, PublisherConfig
 from p2pmsg.errors import ClosedError, LogFailedError
-from p2pmsg.publisher.open_batches import OpenBatches
+from p2pmsg.publisher.batch import OpenBatches
 from p2pmsg.stats import PublisherStats
 from p2pmsg.sync.bulk import Bulk
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed

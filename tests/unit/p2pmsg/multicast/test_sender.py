@@ -8,7 +8,7 @@ from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.sender import MulticastSender
-from p2pmsg.publisher.streams import PublisherStream
+from p2pmsg.publisher.served import PublisherStream
 from p2pmsg.wire import Frame, Kind, decode_columns
 from recovery import HeartbeatConfig, HeartbeatSchedule, ReplayBuffer, ReplayConfig
 from tests.unit.p2pmsg.frames import SESSION

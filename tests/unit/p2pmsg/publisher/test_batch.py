@@ -11,7 +11,7 @@ from p2pmsg.wire import Frame, decode_columns
 from tests.unit.p2pmsg.interrupts import interrupt_at
 
 WALL_NS = 1_700_000_000 * 10**9
-INSIDE = ("publisher/batch.py", "publisher/open_batches.py", "publisher/core.py")
+INSIDE = ("publisher/batch.py", "publisher/core.py")
 
 
 def is_inside(code):

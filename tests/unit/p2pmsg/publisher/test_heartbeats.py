@@ -6,7 +6,7 @@ from p2pmsg import control, wire
 from p2pmsg.publisher import control_queue
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.heartbeats import HeartbeatSender
-from p2pmsg.publisher.streams import PublisherStream
+from p2pmsg.publisher.served import PublisherStream
 from p2pmsg.wire import Frame
 from recovery import HeartbeatConfig, HeartbeatSchedule
 from tests.unit.p2pmsg.frames import SESSION

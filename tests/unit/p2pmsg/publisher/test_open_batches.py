@@ -1,7 +1,6 @@
 """Where the open batches are: the latest one is found without its topic being looked up."""
 
-from p2pmsg.publisher.batch import Batch
-from p2pmsg.publisher.open_batches import OpenBatches
+from p2pmsg.publisher.batch import Batch, OpenBatches
 from p2pmsg.wire import stream_prefix
 
 

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.publisher.heads import CACHED_HEADS_MIN
+from p2pmsg.publisher.heads import CACHED_HEADS_MIN, TopicIndex
 from p2pmsg.publisher.requests import matches
-from p2pmsg.publisher.topic_index import TopicIndex
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg.frames import SESSION, probe
 
