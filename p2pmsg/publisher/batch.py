@@ -363,32 +363,6 @@ def pack_slice(
     return bytes(buffer), latest
 
 
-def fill_fitting(
-    prefix: bytes,
-    sequence: int,
-    timestamp_ns: int,
-    values: list[Any],
-    keys: list[str | None] | None,
-    timestamps_ns: list[int] | None,
-    buffer: bytearray,
-    *,
-    frame_bytes: int,
-    bytes_max: int,
-) -> tuple[int, int]:
-    """Do as `fill_slice` with as many values as `bytes_max` has room for; return how many, too.
-
-    One is always taken. Where all are too many, it is tried with what should make `frame_bytes`.
-    """
-    while True:
-        latest = fill_slice(prefix, sequence, timestamp_ns, values, keys, timestamps_ns, buffer)
-        size = len(buffer)
-        if size <= bytes_max or len(values) == 1:
-            return latest, len(values)
-        kept = max(1, len(values) * frame_bytes // size)
-        values, keys = values[:kept], keys and keys[:kept]
-        timestamps_ns = timestamps_ns and timestamps_ns[:kept]
-
-
 def pack_alone(
     prefix: bytes,
     sequence: int,

@@ -22,7 +22,7 @@ from p2pmsg.publisher.batch import (
     check_key,
     check_size,
     check_timestamp,
-    fill_fitting,
+    fill_slice,
     pack_alone,
     packing_error,
 )
@@ -377,14 +377,18 @@ class PublisherCore:
         part_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
         times = None if timestamps_ns is None else [*map(check_timestamp, timestamps_ns[at:stop])]
         sequence = next_sequence(self.replay, self.log, topic)
-        bytes_max = min(2 * self.config.bulk_bytes, self.config.message_bytes_max)
+        bulk_bytes, bytes_max = self.config.bulk_bytes, self.config.message_bytes_max
         buffer = self._buffers.take()
-        latest, taken = fill_fitting(
-            stream.prefix, sequence, wall_ns, part, part_keys, times, buffer,
-            frame_bytes=self.config.bulk_bytes, bytes_max=bytes_max,
-        )  # fmt: skip
+        while True:
+            latest = fill_slice(stream.prefix, sequence, wall_ns, part, part_keys, times, buffer)
+            size, taken = len(buffer), len(part)
+            if size <= min(2 * bulk_bytes, bytes_max) or taken == 1:
+                break
+            kept = max(1, taken * bulk_bytes // size)  # what should make a frame of that size
+            part, part_keys = part[:kept], part_keys and part_keys[:kept]
+            times = times and times[:kept]
         if taken == 1:
-            check_size("values", len(buffer), self.config.message_bytes_max + 512)
+            check_size("values", size, bytes_max + 512)
         frame = self.memory.make(buffer)
         self._keep(stream, sequence, taken, frame, frame, latest, now_ns)
         self._buffers.give_back(buffer)
