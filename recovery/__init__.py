@@ -4,7 +4,6 @@ Nothing here reads a clock, opens a socket or starts a thread: time comes in as 
 of monotonic nanoseconds, and randomness as a `random.Random`. See README.md in this folder.
 """
 
-from recovery.backoff import Backoff
 from recovery.budget import TokenBucket
 from recovery.cursor import (
     Cursor,
@@ -29,11 +28,10 @@ from recovery.receiver import ReceiverConfig, StreamReceiver
 from recovery.reorder import HeldFrame, InsertResult, ReorderBuffer
 from recovery.replay_buffer import Kept, PartedFrame, ReplayBuffer, ReplayConfig
 from recovery.retransmit import RequesterStats, RetransmitConfig, RetransmitScheduler
-from recovery.stall import StallConfig, StallGuard, StallState
+from recovery.stall import StallGuard
 from recovery.window import FlowWindow
 
 __all__ = [
-    "Backoff",
     "Cursor",
     "CursorConfig",
     "CursorFile",
@@ -72,9 +70,7 @@ __all__ = [
     "RetransmitConfig",
     "RetransmitScheduler",
     "Rewound",
-    "StallConfig",
     "StallGuard",
-    "StallState",
     "StreamReceiver",
     "TokenBucket",
 ]

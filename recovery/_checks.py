@@ -1,7 +1,8 @@
-"""Checks that the configurations share; each message names the field, the limit and the value."""
+"""Checks of arguments; each message names the field, the limit and the value. And times."""
 
 import math
 from numbers import Integral, Real
+from random import Random
 
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
@@ -38,3 +39,15 @@ def at_most(field: str, value: float, limit: float) -> None:
 def ms_to_ns(value_ms: float) -> int:
     """Milliseconds as whole nanoseconds, rounded to the nearest."""
     return round(value_ms * NS_PER_MS)
+
+
+def backed_off_ns(
+    initial_ns: int, ceiling_ns: int, attempt: int, jitter: float, rng: Random
+) -> int:
+    """Return how long to wait after attempt `attempt` (0-based), in ns.
+
+    It doubles with each attempt up to the ceiling; of that a random part, of `jitter` at most, is
+    taken off. So receivers that lost the same frame do not ask in step even at the ceiling.
+    """
+    wait_ns = min(ceiling_ns, initial_ns << min(attempt, 62))
+    return wait_ns - round(wait_ns * jitter * rng.random()) if jitter else wait_ns

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import exp, log
 from random import Random
 
-from recovery._checks import above, at_least, ms_to_ns
+from recovery._checks import above, at_least, backed_off_ns, ms_to_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +90,7 @@ class Feedback:
 
     def retry_ns(self, attempt: int) -> int:
         """Draw how long to wait for the answer to question `attempt` (0-based), in ns."""
-        wait_ns = min(self._ceiling_ns, self._retry_ns << min(attempt, 30))
-        # At most a fifth shorter, so that those who asked together do not go on together.
-        return round(wait_ns * (1 - 0.2 * self._rng.random()))
+        return backed_off_ns(self._retry_ns, self._ceiling_ns, attempt, 0.2, self._rng)
 
     def answered(self, elapsed_ns: int) -> None:
         """Note how long the answer to a first question took (RFC 6298, section 2)."""

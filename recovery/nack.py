@@ -11,8 +11,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from random import Random
 
-from recovery._checks import above, at_least, at_most, ms_to_ns
-from recovery.backoff import Backoff
+from recovery._checks import above, at_least, at_most, backed_off_ns, ms_to_ns
 from recovery.deadlines import DeadlineHeap
 from recovery.feedback import Feedback
 from recovery.loss import Loss, LossReason
@@ -99,7 +98,7 @@ class NackScheduler:
 
     __slots__ = (
         "_admitted",
-        "_backoff",
+        "_ceiling_ns",
         "_config",
         "_crowded",
         "_deadline_ns",
@@ -114,6 +113,7 @@ class NackScheduler:
         "_line_ns",
         "_quiet_until_ns",
         "_retry_ns",
+        "_rng",
         "_starts",
         "gaps_refused",
         "missing_count",
@@ -129,8 +129,8 @@ class NackScheduler:
         self._delay_ns = ms_to_ns(config.delay_ms)
         self._retry_ns = ms_to_ns(config.retry_ms)
         self._deadline_ns = ms_to_ns(config.deadline_ms)
-        ceiling_ns = ms_to_ns(config.retry_ceiling_ms)
-        self._backoff = Backoff(self._retry_ns, ceiling_ns, jitter=config.jitter, rng=rng)
+        self._ceiling_ns = ms_to_ns(config.retry_ceiling_ms)
+        self._rng = rng
         self._due: DeadlineHeap[Gap] = DeadlineHeap()
         self._expiry: DeadlineHeap[Gap] = DeadlineHeap()
         self._quiet_until_ns = 0
@@ -400,10 +400,7 @@ class NackScheduler:
                 if self._waits_its_turn(gap, now_ns) is None:
                     continue  # its expiry is due, too
                 gap.attempts -= 1
-            if self._feedback is None:
-                due_ns = now_ns + self._backoff.delay_ns(gap.attempts)
-            else:
-                due_ns = now_ns + self._feedback.retry_ns(gap.attempts)
+            due_ns = now_ns + self._retry_wait_ns(gap.attempts)
             gap.attempts += 1
             self._due.set(gap, due_ns)
             if gap.attempts >= self._config.attempts_max:
@@ -504,6 +501,13 @@ class NackScheduler:
         """Return how long a gap waits before it is asked for."""
         wait_ns = max(self._delay_ns, line_ns)
         return wait_ns if self._feedback is None else wait_ns + self._feedback.delay_ns()
+
+    def _retry_wait_ns(self, attempt: int) -> int:
+        """Return how long a gap that is asked for after so many attempts waits for its answer."""
+        if self._feedback is not None:
+            return self._feedback.retry_ns(attempt)
+        jitter = self._config.jitter
+        return backed_off_ns(self._retry_ns, self._ceiling_ns, attempt, jitter, self._rng)
 
     def _answer_ns(self) -> int:
         """Return how long an answer that is on its way is waited for."""

@@ -15,9 +15,9 @@ class InsertResult(enum.Enum):
 
     KEPT = "kept"
     DUPLICATE = "duplicate"
-    """Every message of it is held already; dropped and counted."""
+    """Every message of it is held already; dropped."""
     FULL = "full"
-    """A bound would have been passed; dropped and counted."""
+    """A bound would have been passed; dropped."""
 
 
 class HeldFrame(NamedTuple, Generic[T]):
@@ -45,9 +45,6 @@ class ReorderBuffer(Generic[T]):
 
     Attributes:
         bytes_held: sum of the sizes held.
-        duplicates: frames dropped because they were held already.
-        full: frames dropped because a bound was met.
-        outdated: frames dropped by `pop` because they lay wholly below what was expected.
 
     """
 
@@ -58,9 +55,6 @@ class ReorderBuffer(Generic[T]):
         "_frames_max",
         "_starts",
         "bytes_held",
-        "duplicates",
-        "full",
-        "outdated",
     )
 
     def __init__(self, bytes_max: int, frames_max: int) -> None:
@@ -72,9 +66,6 @@ class ReorderBuffer(Generic[T]):
         self._frames: list[HeldFrame[T]] = []
         self._covered = RangeSet()
         self.bytes_held = 0
-        self.duplicates = 0
-        self.full = 0
-        self.outdated = 0
 
     def insert(self, start: int, stop: int, size: int, item: T) -> InsertResult:
         """Keep a frame, unless it is a duplicate or a bound is met.
@@ -87,10 +78,8 @@ class ReorderBuffer(Generic[T]):
             )
         covered = self._covered
         if covered.overlap(start, stop) == [(start, stop)]:
-            self.duplicates += 1
             return InsertResult.DUPLICATE
         if self.bytes_held + size > self._bytes_max or len(self._frames) >= self._frames_max:
-            self.full += 1
             return InsertResult.FULL
         index = bisect_right(self._starts, start)
         self._starts.insert(index, start)
@@ -126,14 +115,13 @@ class ReorderBuffer(Generic[T]):
     def pop(self, expected: int) -> HeldFrame[T] | None:
         """Take out a frame that covers `expected`, or None.
 
-        Frames that lie wholly below `expected` are dropped and counted in `outdated`; what has
-        been popped counts as covered no more, except where another frame holds it, too.
+        Frames that lie wholly below `expected` are dropped; what has been popped counts as
+        covered no more, except where another frame holds it, too.
         """
         while self._starts and self._starts[0] <= expected:
             frame = self._take_first()
             if frame.stop > expected:
                 return frame
-            self.outdated += 1
         return None
 
     def drop_beyond(self, stop: int) -> list[tuple[int, int]]:
@@ -156,11 +144,6 @@ class ReorderBuffer(Generic[T]):
         return frames
 
     @property
-    def first(self) -> int | None:
-        """Where the first frame held begins, or None."""
-        return self._starts[0] if self._starts else None
-
-    @property
     def covered(self) -> RangeSet:
         """The sequences held now; a view that must not be changed."""
         return self._covered
@@ -174,9 +157,6 @@ class ReorderBuffer(Generic[T]):
     def messages_held(self) -> int:
         """Number of different messages held; O(1)."""
         return self._covered.size
-
-    def __len__(self) -> int:
-        return len(self._frames)
 
     def _take_first(self) -> HeldFrame[T]:
         del self._starts[0]

@@ -5,40 +5,10 @@
               blocked, stall_ms waited in vain
     FLOWING ───────────────────────────────────▶ SHEDDING ──┐ every stall_ms one
        ▲                                            │   ▲   │ attempt that waits
-       └──────────────── succeeded ─────────────────┘   └───┘ probe_ms
+       └──────────────── succeeded ─────────────────┘   └───┘ stall_ms / 4
 """
 
-import enum
-from dataclasses import dataclass
-
-from recovery._checks import above, at_most, ms_to_ns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StallConfig:
-    """How long a sender waits. Raises `ValueError` for a value out of limits."""
-
-    stall_ms: float = 1000.0
-    """Longest time in all that a send waits for room before frames are shed, in ms. 1 s outlasts
-    a garbage collection or a page-in, and is short enough that one dead reader is noticed."""
-
-    probe_ms: float | None = None
-    """While shedding, how long the one attempt that is made every `stall_ms` may wait, in ms, at
-    most `stall_ms`. None: a quarter of `stall_ms`, so that a dead reader costs the publisher at
-    most a fifth of its time."""
-
-    def __post_init__(self) -> None:
-        above("stall_ms", self.stall_ms, 0)
-        if self.probe_ms is not None:
-            above("probe_ms", self.probe_ms, 0)
-            at_most("probe_ms", self.probe_ms, self.stall_ms)
-
-
-class StallState(enum.Enum):
-    """Whether a sender waits for room or lets full queues drop."""
-
-    FLOWING = "flowing"
-    SHEDDING = "shedding"
+from recovery._checks import above, ms_to_ns
 
 
 class StallGuard:
@@ -50,35 +20,36 @@ class StallGuard:
     for a send in the dropping mode.
 
     Args:
-        config: waits.
+        stall_ms: longest time in all that a send waits for room before frames are shed, in ms.
+            While shedding one attempt is made every `stall_ms`; it may wait for a quarter of that,
+            so that a dead reader costs the publisher at most a fifth of its time.
+
+    Raises:
+        ValueError: `stall_ms` is not above 0.
 
     Attributes:
+        flowing: whether the sender waits; else it sheds.
         stalls: times that a send began to wait while flowing.
         frames_shed: frames sent in the dropping mode, that is times that `blocked` returned 0.
         stalled_ns: time spent waiting, in ns.
 
     """
 
-    def __init__(self, config: StallConfig) -> None:
-        probe_ms = config.stall_ms / 4 if config.probe_ms is None else config.probe_ms
-        self._stall_ns = max(1, ms_to_ns(config.stall_ms))
-        self._probe_ns = max(1, ms_to_ns(probe_ms))
-        self._flowing = True
+    def __init__(self, stall_ms: float) -> None:
+        above("stall_ms", stall_ms, 0)
+        self._stall_ns = max(1, ms_to_ns(stall_ms))
+        self._probe_ns = max(1, ms_to_ns(stall_ms / 4))
+        self.flowing = True
         self._stalled_since_ns: int | None = None
         self._wait_since_ns: int | None = None
         self._probe_start_ns = 0
         self._probe_end_ns: int | None = None
         self.stalls = self.frames_shed = self.stalled_ns = 0
 
-    @property
-    def state(self) -> StallState:
-        """Whether the sender waits or sheds."""
-        return StallState.FLOWING if self._flowing else StallState.SHEDDING
-
     def blocked(self, *, now_ns: int) -> int:
         """Return how long the sender may wait now, in ns; 0: shed this frame."""
         self._stop_waiting(now_ns)
-        wait_ns = self._wait_flowing_ns(now_ns) if self._flowing else self._wait_shedding_ns(now_ns)
+        wait_ns = self._wait_flowing_ns(now_ns) if self.flowing else self._wait_shedding_ns(now_ns)
         if wait_ns > 0:
             self._wait_since_ns = now_ns
         else:
@@ -90,14 +61,14 @@ class StallGuard:
         if self._stalled_since_ns is None:
             return
         self._stop_waiting(now_ns)
-        self._flowing = True
+        self.flowing = True
         self._stalled_since_ns = None
         self._probe_end_ns = None
 
     def waited(self, *, now_ns: int) -> None:
         """Note that the wait passed in vain; the sender then asks `blocked` again."""
         self._stop_waiting(now_ns)
-        if not self._flowing:
+        if not self.flowing:
             self._end_probe(now_ns)
         elif self._stalled_since_ns is not None:
             self._wait_flowing_ns(now_ns)  # sheds from here on if no time is left
@@ -108,7 +79,7 @@ class StallGuard:
             self.stalls += 1
         left_ns = self._stalled_since_ns + self._stall_ns - now_ns
         if left_ns <= 0:
-            self._flowing = False
+            self.flowing = False
             self._end_probe(now_ns)
         return max(0, left_ns)
 

@@ -7,7 +7,7 @@ from p2pmsg.errors import QueueFullError
 from p2pmsg.publisher.control_queue import send_some
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.relay.core import RelayCore
-from recovery import StallConfig, StallGuard
+from recovery import StallGuard
 
 _MS = 1_000_000
 UNSYNCED_MAX = 64
@@ -30,8 +30,8 @@ class Outgoing:
         self._sender = sender
         self._on_full = core.config.on_full
         self._held_up = False
-        self.guard = StallGuard(StallConfig(stall_ms=core.config.stall_ms))
-        self._control_guard = StallGuard(StallConfig(stall_ms=core.config.stall_ms))
+        self.guard = StallGuard(core.config.stall_ms)
+        self._control_guard = StallGuard(core.config.stall_ms)
 
     def make_room(self) -> None:
         """Before something is accepted: with `raise`, refuse it while frames cannot leave."""

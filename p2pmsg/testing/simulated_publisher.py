@@ -13,7 +13,7 @@ from p2pmsg.testing.network import MS, FaultyNetwork
 from p2pmsg.testing.oracle import Accepted, Book
 from p2pmsg.testing.serving import send_replies, take_requests
 from p2pmsg.testing.simulated_group import GroupSending
-from recovery import HeartbeatConfig, StallConfig, StallGuard
+from recovery import HeartbeatConfig, StallGuard
 from transports import MemoryRecoveryServer, MemorySender
 
 _OUTBOX_MAX = 64
@@ -144,8 +144,8 @@ class SimulatedPublisher:
                     rewound=self._is_rewound,
                 )
             self._is_rewound = False
-        self._guard = StallGuard(StallConfig(stall_ms=self._config.stall_ms))
-        self._control_guard = StallGuard(StallConfig(stall_ms=self._config.stall_ms))
+        self._guard = StallGuard(self._config.stall_ms)
+        self._control_guard = StallGuard(self._config.stall_ms)
         network.note(f"{self.name} starts {self.core.session:016x}")
         self._group: GroupSending | None = None
         self._sender: MemorySender | GroupSending

@@ -17,7 +17,7 @@ from p2pmsg.testing.oracle import Book
 from p2pmsg.testing.serving import send_replies, take_requests
 from p2pmsg.testing.simulated_publisher import LOG_SEGMENT_BYTES, WALL_NS, SimulatedPublisher
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
-from recovery import StallConfig, StallGuard
+from recovery import StallGuard
 from transports import MemoryRecoveryServer, MemorySender
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ class SimulatedRelay(SimulatedSubscriber):
             welcome=self.relay.welcome,
         )  # fmt: skip
         network.receivers[at] = self.pump
-        self._guard = StallGuard(StallConfig(stall_ms=self._publishing.stall_ms))
-        self._control_guard = StallGuard(StallConfig(stall_ms=self._publishing.stall_ms))
+        self._guard = StallGuard(self._publishing.stall_ms)
+        self._control_guard = StallGuard(self._publishing.stall_ms)
         core = SubscriberCore(
             topics=[],
             lines=len(self.places),

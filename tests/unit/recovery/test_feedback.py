@@ -7,6 +7,7 @@ from statistics import mean
 import pytest
 
 from recovery import Feedback, FeedbackConfig
+from recovery._checks import backed_off_ns
 
 MS = 1_000_000
 
@@ -69,3 +70,14 @@ def test_the_wait_follows_how_long_answers_take():
 def test_what_is_out_of_limits_is_refused(options):
     with pytest.raises(ValueError, match=next(iter(options)).split("_floor")[0]):
         FeedbackConfig(**options)
+
+
+def test_waits_double_up_to_the_ceiling_and_jitter_shortens_them_by_its_part_at_most():
+    waits = [backed_off_ns(10, 75, attempt, 0, Random(3)) for attempt in (0, 1, 2, 3, 4, 10**9)]
+    assert waits == [10, 20, 40, 75, 75, 75]
+    rng = Random(3)
+    for attempt in range(5):
+        longest = min(8000, 1000 << attempt)
+        drawn = {backed_off_ns(1000, 8000, attempt, 0.25, rng) for _ in range(50)}
+        assert len(drawn) > 20
+        assert 0.75 * longest <= min(drawn) <= max(drawn) <= longest
