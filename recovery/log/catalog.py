@@ -1,11 +1,21 @@
 """The segments of a log and which streams are in them; shared by its writer and its readers."""
 
 from bisect import bisect_right
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 
+from recovery.errors import LogError
 from recovery.log.format import SEGMENT_HEADER, Walk, check_segment_header
-from recovery.log.index import Key, SegmentIndex, StreamIndex, decode_index, index_name
+from recovery.log.index import (
+    Key,
+    SegmentIndex,
+    StreamIndex,
+    decode_index,
+    first_record_of,
+    index_name,
+)
+from recovery.log.state import NAME as STATE
 from recovery.log.store import LogStore
 
 
@@ -152,6 +162,28 @@ class Catalog:
         return [part for part in parts if part.frames]
 
 
+def segments_among(names: list[str]) -> list[int]:
+    """Return the numbers of the segments among the files of a log, in order."""
+    return sorted(n for name in names if (n := first_record_of(name, "log")) is not None)
+
+
+def list_log(store: LogStore) -> tuple[list[str], list[int]]:
+    """Return the names of a log's files, and the numbers of its segments in order.
+
+    Raises:
+        LogError: there is no log.
+
+    """
+    try:
+        names = store.names()
+    except OSError as error:
+        raise LogError(f"{store.path('')}: {error.strerror or error}") from error
+    numbers = segments_among(names)
+    if not numbers and STATE not in names:
+        raise LogError(f"{store.path('')} has no log")
+    return names, numbers
+
+
 @dataclass(slots=True)
 class Scan:
     """What reading a whole segment has shown.
@@ -178,8 +210,7 @@ def scan(store: LogStore, segment: SegmentIndex, index_bytes: int) -> Scan:
     What is damaged is passed over. A file that is no segment, or of another version, has a finding
     at its first byte, and no records.
     """
-    file = store.open(segment.name)
-    try:
+    with closing(store.open(segment.name)) as file:
         path, file_bytes = store.path(segment.name), file.size()
         if not segment.size:
             header = file.read(SEGMENT_HEADER.size, 0)
@@ -202,18 +233,13 @@ def scan(store: LogStore, segment: SegmentIndex, index_bytes: int) -> Scan:
         findings += [Finding(path, offset, what) for offset, _, what in walk.damage]
         findings.sort(key=lambda finding: finding.offset)
         return Scan(segment, file_bytes, walk.is_torn, findings, holes)
-    finally:
-        file.close()
 
 
 def look_at(store: LogStore, segment: SegmentIndex) -> tuple[int, str | None]:
     """Return the size of a segment's file, and what is wrong with its header; raises `OSError`."""
-    file = store.open(segment.name)
-    try:
+    with closing(store.open(segment.name)) as file:
         header = file.read(SEGMENT_HEADER.size, 0)
         return file.size(), check_segment_header(header, segment.first_record)
-    finally:
-        file.close()
 
 
 def read_index(

@@ -1,14 +1,14 @@
 """Checking a log byte by byte, and shortening it."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
-from recovery.errors import LogError
 from recovery.log import state as state_file
-from recovery.log.catalog import Finding, Scan, read_index, scan
+from recovery.log.catalog import Finding, Scan, list_log, read_index, scan, segments_among
 from recovery.log.config import LogConfig
 from recovery.log.format import SEGMENT_HEADER
-from recovery.log.index import Key, SegmentIndex, first_record_of, index_name
+from recovery.log.index import Key, SegmentIndex, first_record_of, index_name, segment_name
 from recovery.log.reader import INDEX_BYTES
 from recovery.log.store import FileStore, LogStore
 from recovery.log.tail import NAME as TAIL
@@ -43,13 +43,7 @@ def verify(
         end = read_end(files)  # before anything else: a writer goes on
     except ValueError:
         end = None  # it is told below
-    try:
-        names = files.names()
-    except OSError as error:
-        raise LogError(f"{files.path('')}: {error.strerror or error}") from error
-    numbers = sorted(n for name in names if (n := first_record_of(name, "log")) is not None)
-    if not numbers and state_file.NAME not in names:
-        raise LogError(f"{files.path('')} has no log")
+    names, numbers = list_log(files)
     state, state_path = None, files.path(state_file.NAME)
     try:
         data = files.read(state_file.NAME)
@@ -181,11 +175,7 @@ def truncate(
 
     """
     files: LogStore = FileStore(directory) if store is None else store
-    try:
-        if not any(name.endswith(".log") or name == "state" for name in files.names()):
-            raise LogError(f"{files.path('')} has no log")
-    except OSError as error:
-        raise LogError(f"{files.path('')}: {error.strerror or error}") from error
+    list_log(files)
     config = LogConfig(
         directory,
         retention_bytes=_ALL if bytes_max is None else bytes_max,
@@ -210,9 +200,7 @@ def truncate(
 def sum_sizes(files: LogStore) -> int:
     """Return the bytes of all segments."""
     total = 0
-    for name in files.names():
-        if name.endswith(".log"):
-            file = files.open(name)
+    for number in segments_among(files.names()):
+        with closing(files.open(segment_name(number))) as file:
             total += file.size()
-            file.close()
     return total

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from mmap import mmap
 from random import Random
 
@@ -250,11 +251,8 @@ class MemoryStore:
 
     def sync_file(self, name: str) -> None:
         """Let a file's content survive a crash."""
-        file = self.open(name)
-        try:
+        with closing(self.open(name)) as file:
             file.sync()
-        finally:
-            file.close()
 
     def boot_id(self) -> str:
         """Return what is another one after each crash."""

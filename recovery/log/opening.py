@@ -8,12 +8,13 @@
     it is a copy of another directory ──▶ a new session
 """
 
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
 from recovery.errors import LogFormatError
 from recovery.log import state as state_file
-from recovery.log.catalog import Catalog, Finding, Scan, look_at, read_index, scan
+from recovery.log.catalog import Catalog, Finding, Scan, look_at, read_index, scan, segments_among
 from recovery.log.config import LogConfig
 from recovery.log.format import HEAD_BYTES, KIND_STREAM, SEGMENT_HEADER, Walk, pack_stream
 from recovery.log.index import Key, SegmentIndex, encode_index, first_record_of, index_name
@@ -83,7 +84,7 @@ def open_log(
     """
     names = store.names()
     state = read_state(store)
-    numbers = sorted(n for name in names if (n := first_record_of(name, "log")) is not None)
+    numbers = segments_among(names)
     for name in names:
         number = first_record_of(name, "idx")
         if number is not None and number not in numbers and state is not None:
@@ -205,8 +206,7 @@ def _open_segment(
 
 def _has_names(store: LogStore, segment: SegmentIndex) -> bool:
     """Whether each stream's name is where it was written, before its first frame."""
-    file = store.open(segment.name)
-    try:
+    with closing(store.open(segment.name)) as file:
         for stream in segment.streams.values():
             if stream.entries is None or not stream.frames:
                 continue
@@ -217,8 +217,6 @@ def _has_names(store: LogStore, segment: SegmentIndex) -> bool:
             if found != [(KIND_STREAM, stream.number, name)]:
                 return False
         return True
-    finally:
-        file.close()
 
 
 def _mend(store: LogStore, result: Scan, found: _Found, *, is_last: bool) -> None:
@@ -236,11 +234,8 @@ def _mend(store: LogStore, result: Scan, found: _Found, *, is_last: bool) -> Non
     found.is_damaged |= result.is_torn and not is_last and not found.has_crashed
     if torn:
         found.bytes_cut += torn
-        file = store.open(segment.name, create=True)
-        try:
+        with closing(store.open(segment.name, create=True)) as file:
             file.truncate(segment.size)
-        finally:
-            file.close()
 
 
 def _keep_tails(store: LogStore, number: int, state: LogState) -> None:

@@ -1,19 +1,22 @@
 """Reading a log: by sequence, by time, and in the order in which it was written."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from recovery.errors import LogError, lacks_means
+from recovery.errors import lacks_means
 from recovery.log import state as state_file
-from recovery.log.catalog import Catalog, Finding, StreamSummary, look_at, read_index, scan
-from recovery.log.format import KIND_DATA, SEGMENT_HEADER, Placed, Read, Walk
-from recovery.log.index import (
-    Entries,
-    Key,
-    SegmentIndex,
-    first_record_of,
+from recovery.log.catalog import (
+    Catalog,
+    Finding,
+    StreamSummary,
+    list_log,
+    look_at,
+    read_index,
+    scan,
 )
+from recovery.log.format import KIND_DATA, SEGMENT_HEADER, Placed, Read, Walk
+from recovery.log.index import Entries, Key, SegmentIndex
 from recovery.log.store import FileStore, LogFile, LogStore
 from recovery.log.tail import TailContent, read_slots
 from recovery.replay_buffer import Kept
@@ -143,27 +146,17 @@ class LogReader:
         frame is a view of what was read, all of which stays in memory for as long as the view does.
         """
         key = (session, topic)
-        for segment in self._catalog.from_sequence(key, start):
-            entries = self._entries(segment, key)
-            if entries is None:
-                continue
-            number, at = segment.streams[key].number, entries.offset_of_sequence(start)
-            for kept in self._frames_of(segment, number, at, copy=copy):
-                if kept.stop > start:
-                    yield kept
+        segments = self._catalog.from_sequence(key, start)
+        for kept in self._frames_of(key, segments, lambda e: e.offset_of_sequence(start), copy):
+            if kept.stop > start:
+                yield kept
 
     def first_at_or_after(self, session: int, topic: str, timestamp_ns: int) -> Kept | None:
         """Return the first kept frame with a `timestamp_ns_max` of at least `timestamp_ns`."""
         key = (session, topic)
-        for segment in self._catalog.from_time(key, timestamp_ns):
-            entries = self._entries(segment, key)
-            if entries is None:
-                continue
-            number, at = segment.streams[key].number, entries.offset_of_time(timestamp_ns)
-            for kept in self._frames_of(segment, number, at):
-                if kept.timestamp_ns_max >= timestamp_ns:
-                    return kept
-        return None
+        segments = self._catalog.from_time(key, timestamp_ns)
+        frames = self._frames_of(key, segments, lambda e: e.offset_of_time(timestamp_ns), True)
+        return next((kept for kept in frames if kept.timestamp_ns_max >= timestamp_ns), None)
 
     def records(
         self,
@@ -207,13 +200,7 @@ class LogReader:
         """
         if self._is_shared:
             return
-        try:
-            names = self._store.names()
-        except OSError as error:
-            raise LogError(f"{self._store.path('')}: {error.strerror or error}") from error
-        numbers = sorted(n for name in names if (n := first_record_of(name, "log")) is not None)
-        if not numbers and state_file.NAME not in names:
-            raise LogError(f"{self._store.path('')} has no log")
+        _, numbers = list_log(self._store)
         self._read_state()
         while self._catalog.segments and self._catalog.segments[0].first_record not in numbers:
             self._close_file(self._catalog.drop_first().first_record)
@@ -313,16 +300,22 @@ class LogReader:
         return index
 
     def _frames_of(
-        self, segment: SegmentIndex, number: int, at: int, *, copy: bool = True
+        self,
+        key: Key,
+        segments: list[SegmentIndex],
+        offset_of: Callable[[Entries], int],
+        copy: bool,
     ) -> Iterator[Kept]:
-        for placed in self._walk(segment, at, number):
-            if placed.kind == KIND_DATA:
-                yield Kept(
-                    placed.start,
-                    placed.start + placed.messages,
-                    bytes(placed.payload) if copy else placed.payload,
-                    placed.timestamp_ns_max,
-                )
+        """Yield a stream's frames in these segments, from where its entries say."""
+        for segment in segments:
+            entries = self._entries(segment, key)
+            if entries is None:
+                continue
+            for placed in self._walk(segment, offset_of(entries), segment.streams[key].number):
+                if placed.kind == KIND_DATA:
+                    frame = bytes(placed.payload) if copy else placed.payload
+                    stop = placed.start + placed.messages
+                    yield Kept(placed.start, stop, frame, placed.timestamp_ns_max)
 
     def _walk(self, segment: SegmentIndex, at: int, stream: int | None) -> Iterator[Placed]:
         try:

@@ -1,6 +1,5 @@
 """Where a log's files are: the one place of `recovery` that knows the operating system."""
 
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -9,6 +8,7 @@ import struct
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from mmap import mmap
 from pathlib import Path
 from typing import Final, Protocol
@@ -415,7 +415,7 @@ class FileStore:
         self._written.clear()
         if self._opened_directory is not None:
             if is_owner:
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     fcntl.flock(self._opened_directory._fd, fcntl.LOCK_UN)
             self._opened_directory.close()
             self._opened_directory = None
@@ -446,11 +446,8 @@ class FileStore:
         if name is None:
             assert self._lock is not None
             return _identity_of(self._lock._fd)
-        file = self.open(name)
-        try:
+        with closing(self.open(name)) as file:
             return _identity_of(file._fd)
-        finally:
-            file.close()
 
     def replace(
         self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool
@@ -498,22 +495,16 @@ class FileStore:
         if file is not None and file._fd >= 0:
             file.sync()
             return
-        opened = self.open(name)
-        try:
+        with closing(self.open(name)) as opened:
             opened.sync()
-        finally:
-            opened.close()
 
     def sync_directory(self) -> None:
         """Force the names to the disk."""
         if self._opened_directory is not None and self._opened_directory._fd >= 0:
             _forced(os.fsync, self._opened_directory._fd)
             return
-        directory = _File(os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC))
-        try:
+        with closing(_File(os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC))) as directory:
             _forced(os.fsync, directory._fd)
-        finally:
-            directory.close()
 
     def boot_id(self) -> str:
         """Return the kernel's boot id."""
