@@ -6,12 +6,10 @@ of monotonic nanoseconds, and randomness as a `random.Random`. See README.md in 
 
 from recovery.budget import TokenBucket
 from recovery.cursor import (
-    Cursor,
     CursorConfig,
     CursorFile,
     CursorFileError,
     CursorLockedError,
-    CursorStore,
 )
 from recovery.cursor_store import CursorFileStore, MemoryCursorStore
 from recovery.deadlines import DeadlineHeap
@@ -25,20 +23,18 @@ from recovery.nack import NackConfig, NackScheduler
 from recovery.ranges import RangeSet
 from recovery.reassembly import Reassembler, ReassemblyConfig
 from recovery.receiver import ReceiverConfig, StreamReceiver
-from recovery.reorder import HeldFrame, InsertResult, ReorderBuffer
+from recovery.reorder import InsertResult, ReorderBuffer
 from recovery.replay_buffer import Kept, PartedFrame, ReplayBuffer, ReplayConfig
 from recovery.retransmit import RequesterStats, RetransmitConfig, RetransmitScheduler
 from recovery.stall import StallGuard
 from recovery.window import FlowWindow
 
 __all__ = [
-    "Cursor",
     "CursorConfig",
     "CursorFile",
     "CursorFileError",
     "CursorFileStore",
     "CursorLockedError",
-    "CursorStore",
     "DeadlineHeap",
     "Delivery",
     "Feedback",
@@ -48,7 +44,6 @@ __all__ = [
     "GroupRepairConfig",
     "HeartbeatConfig",
     "HeartbeatSchedule",
-    "HeldFrame",
     "InsertResult",
     "Kept",
     "LatencyHistogram",

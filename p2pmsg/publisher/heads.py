@@ -85,26 +85,17 @@ class HeadsMaker:
         """Return when `next_waiting` has something."""
         return self._all.ready_at_ns(now_ns) if self._waiting else None
 
-    def of_probe(
-        self, requester: bytes, probe: control.Probe, *, now_ns: int
+    def bodies(
+        self, requester: bytes, probe: control.Probe | None, *, is_echo: bool, now_ns: int
     ) -> list[bytes] | None:
-        """Return the bodies, a page each, of the echo of a probe; None: they are not made.
+        """Return the bodies, a page each, of an ECHO or HEADS; None: they are not made.
+
+        A HEADS_REQUEST without `probe` is about all topics.
 
         Raises:
             NotNow: call `put_off`.
 
         """
-        return self._answer(requester, probe, now_ns, is_echo=True)
-
-    def of_request(
-        self, requester: bytes, probe: control.Probe | None, *, now_ns: int
-    ) -> list[bytes] | None:
-        """Do the same for a HEADS_REQUEST; without `probe` it is about all topics."""
-        return self._answer(requester, probe, now_ns, is_echo=False)
-
-    def _answer(
-        self, requester: bytes, probe: control.Probe | None, now_ns: int, *, is_echo: bool
-    ) -> list[bytes] | None:
         budget = self._budget(requester)
         patterns = ["*"] if probe is None else probe.topics
         if not budget.try_take(1 + len(patterns), now_ns):

@@ -226,7 +226,7 @@ class RequestHandler:
         if not queue.has_room():
             queue.dropped += 1  # they cannot leave; it will probe again
             return
-        bodies = self.heads.of_probe(requester, probe, now_ns=now_ns)
+        bodies = self.heads.bodies(requester, probe, is_echo=True, now_ns=now_ns)
         if bodies is None:
             return
         pages = [wire.control_frame(Kind.ECHO, probe.probe, body) for body in bodies]
@@ -298,7 +298,7 @@ class RequestHandler:
         probe = None  # it asks about all topics
         if frame.body_at < len(frame.data):  # about some, or where a time begins
             probe = control.read_body(frame, control.Probe)
-        bodies = self.heads.of_request(requester, probe, now_ns=now_ns)
+        bodies = self.heads.bodies(requester, probe, is_echo=False, now_ns=now_ns)
         session, request = self._served.session, frame.sequence
         if bodies is None:
             return

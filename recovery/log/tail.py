@@ -91,10 +91,6 @@ class TailSlot:
         self.header[_COLUMNS] = size + len(data)
         return True
 
-    def free(self) -> None:
-        """Forget the messages: they are in a segment."""
-        self.header[_END] = 0
-
 
 class TailContent:
     """What a process that died had accepted of one stream, and had in no frame yet.
@@ -177,7 +173,7 @@ class Tail:
 
     def give_back(self, slot: TailSlot) -> None:
         """Free a slot, and keep it for another stream."""
-        slot.free()
+        slot.header[_END] = 0
         self._free.append(slot)
 
     def remove(self) -> None:

@@ -171,19 +171,11 @@ class LogWriter:
         return list(self._state.skips.get(topic, ()))
 
     def end_of(self, session: int, topic: str, start: int) -> memoryview | None:
-        """Return where to store, at 0, the sequence behind the last one that is had of a stream.
+        """Return where to store, at 0, the sequence after the last one received of a stream.
 
-        For streams of other sessions; it survives the death of the process, and opening the log
-        compares it with what the segments have: see `cut`.
-
-        Args:
-            session: of the stream.
-            topic: of the stream.
-            start: where it begins, if nothing of it was appended yet.
-
-        Returns:
-            one number; None: it cannot be noted now.
-
+        For streams of other sessions, which begin at `start` if nothing was appended yet. It
+        survives the death of the process, and opening the log compares it with what the segments
+        have: see `cut`. None: it cannot be noted now.
         """
         key = (session, topic)
         cell = self._ends.cell(key)
