@@ -15,13 +15,8 @@ WALL_NS = 1_700_000_000 * 10**9
 
 
 def core(**options):
-    return PublisherCore(
-        name="feed",
-        session=9,
-        recovery="memory://r",
-        config=PublisherConfig(**options),
-        now_ns=0,
-    )
+    config = PublisherConfig(**options)
+    return PublisherCore(name="feed", session=9, recovery="memory://r", config=config, now_ns=0)
 
 
 def publish(publisher, *values, topic="t", now_ns=0):
@@ -183,34 +178,6 @@ def test_many_at_once_come_behind_what_was_gathered():
     assert taken == 3
     assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1), ("DATA", 2, 3)]
     assert publisher.published == 5
-
-
-def test_heartbeats_come_ever_more_rarely_after_the_last_data():
-    publisher = core()
-    publish(publisher, "a")
-    publisher.frames_to_send()
-    times = []
-    for _ in range(10):
-        now_ns = publisher.next_deadline_ns()
-        publisher.handle_timer(now_ns=now_ns)
-        assert sent(publisher) == [("HEARTBEAT", 1, 0)]
-        times.append(now_ns // MS)
-
-    waits = [after - before for before, after in zip([0, *times], times, strict=False)]
-    assert waits == [10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]
-    assert publisher.heartbeats.sent == 10
-
-
-def test_data_puts_the_heartbeat_off_and_starts_it_over():
-    publisher = core()
-    publish(publisher, "a")
-    publisher.handle_timer(now_ns=10 * MS)
-    publish(publisher, "b", now_ns=25 * MS)
-    publisher.frames_to_send()
-    publisher.handle_timer(now_ns=34 * MS)
-    assert sent(publisher) == []
-    publisher.handle_timer(now_ns=35 * MS)
-    assert sent(publisher) == [("HEARTBEAT", 2, 0)]
 
 
 def test_data_that_ends_a_silence_says_that_a_heartbeat_is_due_sooner():

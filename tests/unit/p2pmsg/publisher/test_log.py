@@ -24,6 +24,13 @@ def log_of(store=None, **options):
     return PublisherLog(config, session=1, wall_ns=0, store=store or MemoryStore())
 
 
+def core_on(log):
+    return PublisherCore(
+        name="p", session=log.session, recovery="memory://r", config=PublisherConfig(), now_ns=0,
+        log=log,
+    )  # fmt: skip
+
+
 def append(log, count=1):
     for _ in range(count):
         log.append("t", log.next("t"), 1, FRAME, 0, 0)
@@ -114,10 +121,7 @@ def test_closing_reports_an_fsync_that_failed_before(on_error):
 @pytest.mark.parametrize("how", ["publish", "publish_alone", "publish_many"])
 def test_a_stream_goes_on_where_an_interrupt_struck_between_log_and_buffer(how, size, monkeypatch):
     log = log_of()
-    core = PublisherCore(
-        name="p", session=log.session, recovery="memory://r", config=PublisherConfig(), now_ns=0,
-        log=log,
-    )  # fmt: skip
+    core = core_on(log)
     values = [bytes([number]) * size for number in range(20)]
 
     def publish(number, now_ns):
@@ -158,10 +162,7 @@ def test_a_stream_goes_on_where_an_interrupt_struck_between_log_and_buffer(how, 
 @pytest.mark.parametrize("how", ["publish", "publish_alone", "publish_many"])
 def test_a_frame_is_in_the_log_before_it_may_go_out(how, size):
     log = log_of()
-    core = PublisherCore(
-        name="p", session=log.session, recovery="memory://r", config=PublisherConfig(), now_ns=0,
-        log=log,
-    )  # fmt: skip
+    core = core_on(log)
     append, logged = log.append, []
 
     def append_first(topic, start, count, frame, *rest):
@@ -192,10 +193,7 @@ def test_a_frame_is_in_the_log_before_it_may_go_out(how, size):
 def test_what_the_log_does_not_take_does_not_go_out():
     store = MemoryStore()
     log = log_of(store, on_error="raise")
-    core = PublisherCore(
-        name="p", session=log.session, recovery="memory://r", config=PublisherConfig(), now_ns=0,
-        log=log,
-    )  # fmt: skip
+    core = core_on(log)
     nothing = (None, None, None)
     core.publish("t", b"first", *nothing, now_ns=0, wall_ns=1)
     core.outbox.clear()
@@ -217,10 +215,7 @@ def core_of(store, **options):
     """Return the core of a publisher on a log that gathers messages in its tail file."""
     config = LogConfig("log", **options)
     log = PublisherLog(config, session=1, wall_ns=0, store=store, slot_bytes=FULL_BYTES)
-    return PublisherCore(
-        name="p", session=log.session, recovery="memory://r", config=PublisherConfig(), now_ns=0,
-        log=log,
-    )  # fmt: skip
+    return core_on(log)
 
 
 def publish(core, count):

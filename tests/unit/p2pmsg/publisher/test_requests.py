@@ -1,18 +1,19 @@
-"""What the publisher's core does for those who ask: probes, NACKs, heads; and for those who lie."""
+"""What is done for those who ask a publisher: probes, NACKs, heads; and for those who lie."""
 
 import pytest
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher import control_queue, heads, requests
+from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.publisher.requests import matches
+from p2pmsg.publisher.requests import RequestHandler, matches
 from p2pmsg.wire import Frame, Kind, decode_columns
-from recovery import ReplayConfig, RetransmitConfig
-from tests.unit.p2pmsg.frames import header, heartbeat, joined, nack, probe
+from recovery import Loss, LossReason, ReplayConfig, RetransmitConfig
+from tests.unit.p2pmsg.frames import SESSION, header, heartbeat, joined, nack, probe
+from tests.unit.p2pmsg.publisher.served import FakeServed, kept
 
 MS = 1_000_000
-SESSION = 9
 WALL_NS = 1_700_000_000 * 10**9
 ALICE, BOB = b"alice", b"bob"
 
@@ -54,7 +55,7 @@ def ask(publisher, data, *, requester=ALICE, now_ns=0):
 
 def test_a_nack_is_answered_with_the_frames_themselves():
     publisher = core()
-    ask(publisher, nack((2, 4), (7, 8), session=SESSION))
+    ask(publisher, nack((2, 4), (7, 8)))
 
     assert replies(publisher) == [
         (ALICE, "DATA", (2, [2])),
@@ -67,18 +68,18 @@ def test_a_nack_is_answered_with_the_frames_themselves():
 
 def test_requesters_take_turns():
     publisher = core()
-    ask(publisher, nack((0, 2), session=SESSION))
-    ask(publisher, nack((5, 7), session=SESSION), requester=BOB)
+    ask(publisher, nack((0, 2)))
+    ask(publisher, nack((5, 7)), requester=BOB)
     assert [reply[0] for reply in replies(publisher)] == [ALICE, BOB, ALICE, BOB]
 
 
 def test_a_nack_that_is_repeated_at_once_is_not_answered_again():
     publisher = core()
     for _ in range(3):
-        ask(publisher, nack((2, 3), session=SESSION))
+        ask(publisher, nack((2, 3)))
         answered = replies(publisher)
     assert answered == []
-    ask(publisher, nack((2, 3), session=SESSION), now_ns=20 * MS)
+    ask(publisher, nack((2, 3)), now_ns=20 * MS)
     assert replies(publisher, now_ns=20 * MS) == [(ALICE, "DATA", (2, [2]))]
 
 
@@ -105,7 +106,7 @@ NACKS = {
 @pytest.mark.parametrize(("ranges", "answers"), NACKS.values(), ids=NACKS)
 def test_a_nack_is_answered_as_far_as_can_be(ranges, answers):
     publisher = core(replay=ReplayConfig(frames_max=4))
-    ask(publisher, nack(*ranges, session=SESSION))
+    ask(publisher, nack(*ranges))
 
     assert [reply[1:] for reply in replies(publisher)] == answers
     assert publisher.requests.invalid == {}
@@ -113,7 +114,7 @@ def test_a_nack_is_answered_as_far_as_can_be(ranges, answers):
 
 def test_what_is_evicted_between_nack_and_answer_is_refused():
     publisher = core(4, replay=ReplayConfig(frames_max=4))
-    ask(publisher, nack((0, 4), session=SESSION))
+    ask(publisher, nack((0, 4)))
     for number in range(3):
         now_ns = (10 + number) * MS
         publisher.publish("t", number, None, None, None, now_ns=now_ns, wall_ns=1)
@@ -129,7 +130,7 @@ def test_a_frame_that_was_never_kept_is_refused_and_its_neighbours_are_not():
     for value in (bytes(5000), 3):
         publisher.publish("t", value, None, None, None, now_ns=10**9, wall_ns=1)
         publisher.flush(now_ns=10**9)
-    ask(publisher, nack((0, 4), session=SESSION))
+    ask(publisher, nack((0, 4)))
     assert [reply[1:] for reply in replies(publisher)] == [
         ("DATA", (0, [0])),
         ("DATA", (1, [1])),
@@ -140,14 +141,14 @@ def test_a_frame_that_was_never_kept_is_refused_and_its_neighbours_are_not():
 
 def test_ranges_beyond_the_bound_are_refused_for_budget():
     publisher = core(retransmit=RetransmitConfig(ranges_max=2))
-    ask(publisher, nack((0, 1), (2, 3), (4, 5), session=SESSION))
+    ask(publisher, nack((0, 1), (2, 3), (4, 5)))
     assert ("REFUSED", ([(4, 5)], "budget")) in [reply[1:] for reply in replies(publisher)]
 
 
 def test_a_requester_beyond_its_budget_waits_and_holds_up_nobody():
     publisher = core(retransmit=RetransmitConfig(budget_bytes_s=1, budget_burst_bytes=60))
-    ask(publisher, nack((0, 10), session=SESSION))
-    ask(publisher, nack((0, 1), session=SESSION), requester=BOB)
+    ask(publisher, nack((0, 10)))
+    ask(publisher, nack((0, 1)), requester=BOB)
     answered = replies(publisher)
     assert [reply[0] for reply in answered].count(BOB) == 1
     assert [reply[0] for reply in answered].count(ALICE) < 10
@@ -158,7 +159,7 @@ def test_a_requester_beyond_its_budget_waits_and_holds_up_nobody():
 
 def test_a_full_requester_is_left_alone_for_a_while():
     publisher = core()
-    ask(publisher, nack((0, 2), session=SESSION))
+    ask(publisher, nack((0, 2)))
     reply = publisher.requests.next_reply(now_ns=0)
     publisher.requests.reply_blocked(reply, now_ns=0)
     assert publisher.requests.next_reply(now_ns=0) is None
@@ -169,7 +170,7 @@ def test_a_full_requester_is_left_alone_for_a_while():
 
 def test_a_requester_that_is_gone_is_forgotten():
     publisher = core()
-    ask(publisher, nack((0, 10), session=SESSION))
+    ask(publisher, nack((0, 10)))
     publisher.requests.requester_gone(publisher.requests.next_reply(now_ns=0))
     assert publisher.requests.next_reply(now_ns=0) is None
     assert len(publisher.requests.scheduler) == 0
@@ -192,7 +193,7 @@ PROBES = {
 @pytest.mark.parametrize(("start", "expected"), PROBES.values(), ids=PROBES)
 def test_a_probe_is_echoed_over_the_data_path(start, expected):
     publisher = core(replay=ReplayConfig(frames_max=4))
-    ask(publisher, probe(77, ["t"], *start, session=SESSION))
+    ask(publisher, probe(77, ["t"], *start))
 
     (data,) = publisher.frames_to_send()
     assert data.startswith(wire.control_prefix(Kind.ECHO, 77))
@@ -205,7 +206,7 @@ def test_a_time_within_a_frame_starts_at_its_message():
     times = [WALL_NS + number * 10 for number in range(10)]
     publisher.publish_many("t", list(range(10)), None, times, 0, now_ns=0, wall_ns=1, count=10)
     publisher.frames_to_send()
-    ask(publisher, probe(7, ["t"], "time", WALL_NS + 41, session=SESSION))
+    ask(publisher, probe(7, ["t"], "time", WALL_NS + 41))
     (data,) = publisher.frames_to_send()
     assert control.read_body(Frame(data), control.Heads).streams[0].start == 5
 
@@ -226,7 +227,7 @@ def test_an_echo_has_the_streams_that_were_asked_for(patterns, expected):
     for topic in ("a", "ab", "b"):
         publisher.publish(topic, 1, None, None, None, now_ns=0, wall_ns=1)
     publisher.frames_to_send()
-    ask(publisher, probe(7, patterns, session=SESSION))
+    ask(publisher, probe(7, patterns))
     (data,) = publisher.frames_to_send()
     topics = [head.topic for head in control.read_body(Frame(data), control.Heads).streams]
     assert topics == expected
@@ -237,7 +238,7 @@ def test_who_probes_without_end_while_nothing_can_leave_is_not_echoed(monkeypatc
     monkeypatch.setattr(control_queue, "ANSWERS_MAX", 5)
     publisher = core()
     for number in range(20):
-        ask(publisher, probe(number, session=SESSION))
+        ask(publisher, probe(number))
     assert len(publisher.frames_to_send()) == 5
     assert publisher.control.dropped == 15
     assert publisher.requests.replies_dropped == 0, "they would be counted twice"
@@ -262,9 +263,9 @@ def test_a_request_for_heads_is_answered_with_its_number():
 
 def test_subscribers_are_counted_until_they_leave_or_fall_silent():
     publisher = core(subscriber_timeout_ms=1000)
-    ask(publisher, joined(1, "one", session=SESSION))
-    ask(publisher, joined(2, "two", session=SESSION), requester=BOB)
-    ask(publisher, joined(1, "one", session=SESSION), now_ns=800 * MS)
+    ask(publisher, joined(1, "one"))
+    ask(publisher, joined(2, "two"), requester=BOB)
+    ask(publisher, joined(1, "one"), now_ns=800 * MS)
     assert {known.name for known in publisher.requests.subscribers.values()} == {"one", "two"}
 
     publisher.handle_timer(now_ns=1100 * MS)
@@ -276,10 +277,10 @@ def test_subscribers_are_counted_until_they_leave_or_fall_silent():
 
 def test_closing_waits_for_every_subscriber_to_say_anew_that_it_has_everything():
     publisher = core()
-    ask(publisher, joined(1, complete=True, session=SESSION))
+    ask(publisher, joined(1, complete=True))
     publisher.begin_close(now_ns=0)
     assert publisher.requests.incomplete == 1
-    ask(publisher, joined(1, complete=True, session=SESSION))
+    ask(publisher, joined(1, complete=True))
     assert publisher.requests.incomplete == 0
 
 
@@ -302,24 +303,23 @@ HOSTILE = {
     "nothing": (b"", "no topic"),
     "random bytes": (bytes(range(256)), "magic"),
     "another session": (nack((0, 1), session=SESSION + 1), "session"),
-    "a kind for subscribers": (heartbeat(5, session=SESSION), "kind"),
-    "data": (header(session=SESSION), "kind"),
-    "a range without messages": (nack((3, 3), session=SESSION), "range"),
-    "a range backwards": (nack((0, 2), (4, 3), session=SESSION), "range"),
-    "a range below 0": (nack((-1, 3), session=SESSION), "body"),
-    "a range beyond all": (nack((0, 2**63), session=SESSION), "body"),
-    "too many ranges": (nack(*[(0, 1)] * 1025, session=SESSION), "body"),
+    "a kind for subscribers": (heartbeat(5), "kind"),
+    "data": (header(), "kind"),
+    "a range without messages": (nack((3, 3)), "range"),
+    "a range backwards": (nack((0, 2), (4, 3)), "range"),
+    "a range below 0": (nack((-1, 3)), "body"),
+    "a range beyond all": (nack((0, 2**63)), "body"),
+    "too many ranges": (nack(*[(0, 1)] * 1025), "body"),
     "a NACK without body": (wire.control_frame(Kind.NACK, SESSION), "body"),
     "a NACK that claims to be huge": (
-        header(topic=b"", kind=20, session=SESSION, count=0, body=b"\x92\xa1t" + HUGE),
-        "body",
+        header(topic=b"", kind=20, count=0, body=b"\x92\xa1t" + HUGE), "body",
     ),
     "a probe of another shape": (
         wire.control_frame(Kind.PROBE, SESSION, control.Heartbeat(1)),
         "body",
     ),
-    "a probe with a topic too long": (probe(7, ["x" * 300], session=SESSION), "body"),
-    "joined with a name too long": (joined(1, "x" * 256, session=SESSION), "body"),
+    "a probe with a topic too long": (probe(7, ["x" * 300]), "body"),
+    "joined with a name too long": (joined(1, "x" * 256), "body"),
     "leave without body": (wire.control_frame(Kind.LEAVE, SESSION), "body"),
     "settled below 0": (
         wire.control_frame(Kind.SETTLED, SESSION, control.Settled("t", -1)),
@@ -342,7 +342,7 @@ def test_what_is_hostile_is_counted_and_nothing_else(data, reason):
 
 def test_a_nack_for_an_unknown_topic_is_not_answered():
     publisher = core()
-    ask(publisher, nack((0, 5), topic="nothing", session=SESSION))
+    ask(publisher, nack((0, 5), topic="nothing"))
     assert replies(publisher) == []
     assert publisher.heads() == {"t": (0, 10)}
 
@@ -350,10 +350,10 @@ def test_a_nack_for_an_unknown_topic_is_not_answered():
 def test_who_is_impatient_gets_one_echo_and_another_when_that_has_left():
     publisher = core()
     for _ in range(5):
-        ask(publisher, probe(77, ["t"], "latest", 0, session=SESSION))
-        ask(publisher, probe(78, ["t"], "latest", 0, session=SESSION))
+        ask(publisher, probe(77, ["t"], "latest", 0))
+        ask(publisher, probe(78, ["t"], "latest", 0))
     assert len(publisher.frames_to_send()) == 2
-    ask(publisher, probe(77, ["t"], "latest", 0, session=SESSION))
+    ask(publisher, probe(77, ["t"], "latest", 0))
     assert len(publisher.frames_to_send()) == 1
 
 
@@ -419,3 +419,103 @@ def test_answers_that_wait_are_bounded_in_bytes(monkeypatch):
     assert len(answered) + handler.replies_dropped == 100
     ask(publisher, wire.control_frame(Kind.HEADS_REQUEST, SESSION, sequence=1))
     assert len(replies(publisher)) == 1
+
+
+class Handling:
+    """A handler, and the shell that sends its replies."""
+
+    def __init__(self, served, **options):
+        self.queue = ControlQueue()
+        self.handler = RequestHandler(served, self.queue, PublisherConfig(**options))
+
+    def ask(self, request, *, now_ns=0):
+        """Return the replies to a request; a frame of the log is read as the shell reads it."""
+        handler = self.handler
+        handler.receive(ALICE, request, now_ns=now_ns)
+        found = []
+        while (reply := handler.next_reply(now_ns=now_ns)) is not None:
+            if reply.is_in_log and not handler.read(reply):
+                handler.refuse(reply)
+                continue
+            handler.reply_sent(reply, now_ns=now_ns)
+            found.append(reply.frame)
+        return found
+
+    def heads(self, request):
+        """Return the heads of the echo of a probe."""
+        assert self.ask(request) == []
+        (echo,) = map(Frame, self.queue.drain())
+        assert echo.kind == Kind.ECHO
+        return control.read_body(echo, control.Heads)
+
+
+def refusals(replies):
+    bodies = [control.read_body(Frame(data), control.Refused) for data in replies]
+    return [(body.ranges, body.reason) for body in bodies]
+
+
+def test_the_log_answers_for_what_the_buffer_has_forgotten():
+    served = FakeServed(kept(4, 2), log=[kept(0, 3), kept(3)])
+    handling = Handling(served)
+
+    answers = handling.ask(nack((1, 6)))
+    assert answers == [one.frame for one in (*served.log, *served.buffer)]
+    assert served.reads == [(ALICE, "t", 1), (ALICE, "t", 3)]
+    assert handling.handler.messages_repaired == {"buffer": 2, "log": 3}
+
+
+def test_what_neither_buffer_nor_log_has_is_refused():
+    served = FakeServed(kept(4, 2), log=[kept(2, 2)], heads={"t": (0, 6)})
+    first, *rest = Handling(served).ask(nack((0, 6)))
+
+    assert refusals([first]) == [([(0, 2)], "evicted")]
+    assert rest == [one.frame for one in (*served.log, *served.buffer)]
+
+
+def test_what_is_lost_is_refused_with_its_reason():
+    served = FakeServed(kept(0, 3), heads={"t": (0, 9)}, losses=[Loss(3, 9, LossReason.CRASH)])
+    refusal, frame = Handling(served).ask(nack((0, 9)))
+
+    assert refusals([refusal]) == [([(3, 9)], "crash")]
+    assert frame == served.buffer[0].frame
+
+
+def test_what_nobody_knows_to_be_lost_is_refused_without_a_range():
+    served = FakeServed(kept(0, 3), heads={"t": (0, 9)}, unknown=[(3, 9)])
+    assert refusals(Handling(served).ask(nack((3, 9)))) == [([], "budget")]
+
+
+def test_streams_that_are_new_since_the_handler_was_made_are_answered_for():
+    served = FakeServed()
+    handling = Handling(served)
+    served.heads["later"] = (0, 3)
+    topics = [head.topic for head in handling.heads(probe(7, ["*"])).streams]
+    assert topics == ["t", "later"]
+
+
+class Multicast:
+    """A multicast that notes whom it listens to."""
+
+    def __init__(self):
+        self.calls = []
+
+    def admit(self, subscriber):
+        self.calls.append(("admit", subscriber))
+        return b"token"
+
+    def dismiss(self, subscriber):
+        self.calls.append(("dismiss", subscriber))
+
+
+def test_a_multicast_admits_who_asks_for_a_token_and_dismisses_who_leaves_or_falls_silent():
+    handling, multicast = Handling(FakeServed(), subscriber_timeout_ms=1000), Multicast()
+    handling.handler.multicast = multicast
+    for subscriber in (1, 2):
+        body = control.Joined(subscriber, "s", wants_token=True)
+        assert handling.ask(wire.control_frame(Kind.JOINED, SESSION, body)) == [b"token"]
+    assert handling.ask(joined(3)) == []
+
+    handling.ask(wire.control_frame(Kind.LEAVE, SESSION, control.Joined(1, "s")))
+    handling.handler.expire(now_ns=1001 * MS)
+    dismissed = [("dismiss", 1), ("dismiss", 2), ("dismiss", 3)]
+    assert multicast.calls == [("admit", 1), ("admit", 2), *dismissed]

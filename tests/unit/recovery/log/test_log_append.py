@@ -262,31 +262,27 @@ def test_a_frame_is_read_although_its_file_was_closed_since_the_last_one():
     assert reader.corrupt == {}
 
 
-def test_settings_are_checked_by_name():
-    for field, value in {
-        "retention_bytes": -1, "segment_bytes": 4095, "index_bytes": 0, "fsync_interval_ms": -1,
-        "fsync_bytes": 0,
-        "reserve": 0, "retention_age_s": 0, "segment_age_s": -5, "fsync": "sometimes",
-        "on_error": "ignore", "directory": 5,
-    }.items():  # fmt: skip
-        with pytest.raises(ValueError, match=field):
-            LogConfig(**{"directory": "log", field: value})
+NO_NUMBERS = ("5", True, [], b"1", float("nan"), float("inf"), 1.5j)
+NUMBERS = (
+    "retention_bytes", "segment_bytes", "index_bytes", "fsync_interval_ms", "fsync_bytes",
+    "cache_bytes", "reserve", "retention_age_s",
+)  # fmt: skip
+WRONG = [
+    {"retention_bytes": -1}, {"segment_bytes": 4095}, {"index_bytes": 0},
+    {"fsync_interval_ms": -1}, {"fsync_bytes": 0}, {"cache_bytes": -1}, {"retention_age_s": 0},
+    {"segment_age_s": -5}, {"directory": 5}, {"on_error": "ignore"}, {"fsync": "sometimes"},
+    {"acknowledge": "sometimes"}, {"acknowledge": "written", "fsync": "always"},
+    {"acknowledge": "gathered", "fsync": "always"}, {"acknowledge": "synced", "fsync": "never"},
+    # What would spoil sequences.
+    {"reserve": 0}, {"reserve": 2.5}, {"reserve": 2**41}, {"moved": "no"}, {"moved": 1},
+    *({field: value} for field in NUMBERS for value in NO_NUMBERS),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", ["5", True, [], b"1", float("nan"), float("inf"), 1.5j], ids=repr)
-def test_settings_that_are_no_numbers_are_told_by_name(value):
-    numbers = ("retention_bytes", "segment_bytes", "index_bytes", "fsync_interval_ms")
-    for field in (*numbers, "fsync_bytes", "cache_bytes", "reserve", "retention_age_s"):
-        with pytest.raises(ValueError, match=f"{field} must be"):
-            LogConfig(**{"directory": "log", field: value})
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("reserve", 2.5), ("reserve", 2**41), ("moved", "no"), ("moved", 1)]
-)
-def test_what_would_spoil_sequences_is_refused(field, value):
-    with pytest.raises(ValueError, match=f"{field} must be"):
-        LogConfig(**{"directory": "log", field: value})
+@pytest.mark.parametrize("settings", WRONG, ids=str)
+def test_settings_out_of_their_limits_are_named(settings):
+    with pytest.raises(ValueError, match=f"{next(iter(settings))} must"):
+        LogConfig(**{"directory": "log", **settings})
 
 
 def test_a_closed_writer_takes_nothing_and_closes_once():

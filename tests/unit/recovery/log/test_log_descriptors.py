@@ -1,18 +1,13 @@
 """A process without a descriptor left: what the log does then, and that it is over afterwards."""
 
 import contextlib
-import errno
 import os
 import resource
-from contextlib import nullcontext
 
 import pytest
 
-from p2pmsg.publisher.log import SYNC_RETRY_NS, PublisherLog
-from recovery.log import FileStore, LogConfig, LogReader, LogWriteError, MemoryStore
+from recovery.log import FileStore, LogReader
 from tests.unit.recovery.log.logs import Log, read_stream
-
-NO_DESCRIPTOR = OSError(errno.EMFILE, "Too many open files")
 
 
 @contextlib.contextmanager
@@ -101,48 +96,3 @@ def test_a_forked_child_leaves_the_reserve_of_its_parent(tmp_path):
     assert os.waitpid(child, 0)[1] == 0
     assert sorted(os.listdir(tmp_path)) == before
     log.close()
-
-
-@pytest.mark.parametrize("on_error", ["raise", "continue"])
-def test_a_sync_that_cannot_be_begun_is_tried_again(on_error):
-    store = MemoryStore()
-    config = LogConfig("log", fsync="always", on_error=on_error)
-    log = PublisherLog(config, session=1, wall_ns=0, store=store)
-    assert log.sync(nullcontext())
-    log.append("t", 0, 1, b"frame", 0, 0)
-    store.failing["open"] = NO_DESCRIPTOR
-    assert not log.sync(nullcontext())
-    assert (log.broken, log.failed, log.stats().errors) == (None, None, 1)
-    assert "Too many open files" in log.put_off
-    assert log.next_deadline_ns(now_ns=7) == 7 + SYNC_RETRY_NS
-    store.failing.clear()
-    assert log.sync(nullcontext())
-    assert (log.put_off, log.next_deadline_ns(now_ns=0)) == (None, None)
-    store.crash()
-    assert [kept.start for kept in LogReader("log", store=store).frames(1, "t", 0, 9, 99)] == [0]
-
-
-def test_a_failed_fsync_is_final():
-    store = MemoryStore()
-    log = PublisherLog(LogConfig("log", fsync="always"), session=1, wall_ns=0, store=store)
-    log.append("t", 0, 1, b"frame", 0, 0)
-    store.failing["sync"] = OSError(errno.EIO, "Input/output error")
-    assert not log.sync(nullcontext())
-    assert log.broken is not None
-    store.failing.clear()
-    assert not log.sync(nullcontext())
-
-
-def test_a_put_off_sync_takes_all_of_it_the_next_time():
-    log = Log(segment_bytes=4096)
-    for _ in range(60):
-        log.append(size=100)
-    log.store.failing["open"] = NO_DESCRIPTOR
-    with pytest.raises(LogWriteError, match="now"):
-        log.writer.sync()
-    assert log.writer.unsynced_bytes
-    log.store.failing.clear()
-    log.writer.sync()
-    assert log.writer.unsynced_bytes == 0
-    log.store.crash()
-    assert [kept[0] for kept in read_stream(log.reader())] == list(range(60))

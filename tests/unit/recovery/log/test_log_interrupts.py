@@ -10,7 +10,7 @@ from recovery.log import LogConfig, LogReader, LogWriter, MemoryStore, verify
 from tests.unit.p2pmsg.interrupts import interrupt_at
 
 PLACE = str(Path(recovery.log.__file__).parent)
-TESTED = {"writer.py", "marks.py", "index.py", "catalog.py", "tail.py"}
+TESTED = {"writer.py", "state.py", "index.py", "catalog.py", "tail.py"}
 CONFIG = LogConfig("log", segment_bytes=4096, reserve=3, index_bytes=1)
 STEPS_MAX = 400
 

@@ -68,6 +68,8 @@ def test_a_failed_fsync_is_final_whatever_it_fails_with(name):
     store.failing["sync"] = error_of(name)
     assert not log.sync(nullcontext())
     assert error_of(name).strerror in log.broken
+    store.failing.clear()
+    assert not log.sync(nullcontext())
 
 
 def test_messages_go_to_the_disk_though_no_mark_can_be_reserved():
@@ -101,17 +103,24 @@ def test_marks_that_cannot_be_reserved_do_not_grow_by_each_try():
     assert log.writer.next(SESSION, "a") == 18
 
 
-def test_a_segment_that_is_away_by_its_name_for_a_moment_is_synced_later(monkeypatch):
+@pytest.mark.parametrize("is_away", [True, False], ids=["one is away", "none can be opened"])
+def test_segments_that_cannot_be_reached_for_a_moment_are_synced_later(is_away):
     log = Log(segment_bytes=4096)
     for _ in range(60):
         log.append(size=100)
     first, last = segments(log.store)[0], segments(log.store)[-1]
     assert first != last
-    away = log.store._files.pop(first)
+    files = log.store._files
+    if is_away:
+        away = files.pop(first)
+    else:
+        log.store.failing["open"] = error_of("EMFILE")
     with pytest.raises(LogWriteError, match="now"):
         log.writer.sync()
     assert log.writer.unsynced_bytes
-    log.store._files[first] = away
+    log.store.failing.clear()
+    if is_away:
+        files[first] = away
     log.writer.sync()
     assert log.writer.unsynced_bytes == 0
     log.store.crash()

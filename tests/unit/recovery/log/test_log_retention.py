@@ -6,7 +6,6 @@ from recovery.log import LogError, LogLockedError, LogReader, LogWriter, truncat
 from tests.unit.recovery.log.logs import (
     OTHER,
     SESSION,
-    T0,
     Log,
     S,
     boundaries,
@@ -70,16 +69,6 @@ def test_the_newest_segment_stays(bounds):
 
     assert len(segments(log.store)) == 1
     assert log.written[-1:] == read_all(log.reader())[-1:]
-
-
-def test_a_clock_that_went_back_deletes_nothing_by_age():
-    log = Log(segment_bytes=4096, retention_age_s=1000, segment_age_s=10**6)
-    fill(log, 200)
-    log.now_ns = T0 - 10**5 * S
-    fill(log, 200)
-    log.writer.expire(log.now_ns)
-
-    assert read_all(log.reader()) == log.written
 
 
 def test_a_segment_that_is_read_stays_until_it_is_not():

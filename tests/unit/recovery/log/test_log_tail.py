@@ -30,15 +30,19 @@ def cut(store, byte_count, number=-1):
     store.write(name, store.read(name)[:-byte_count])
 
 
-def killed(count, config=CONFIG):
+def left(count, config=CONFIG, *, is_closed=False):
+    """Return the store of a log whose writer was killed, perhaps after it had closed."""
     store = MemoryStore()
-    append(opened(store, config), count)
+    writer = opened(store, config)
+    append(writer, count)
+    if is_closed:
+        writer.close(S)
     store.kill()
     return store
 
 
 def test_a_killed_process_leaves_how_far_it_had_written():
-    store = killed(5)
+    store = left(5)
     (name,) = [name for name in store.names() if name.endswith(".log")]
 
     assert read_end(store) == (0, len(store.read(name)))
@@ -47,7 +51,7 @@ def test_a_killed_process_leaves_how_far_it_had_written():
 
 @pytest.mark.parametrize("byte_count", [1, 100, 350])
 def test_a_log_that_was_cut_skips_to_its_mark(byte_count):
-    store = killed(5)
+    store = left(5)
     cut(store, byte_count)
 
     assert "it was cut" in [finding.what for finding in verify("log", store=store)][-1]
@@ -60,7 +64,7 @@ def test_a_log_that_was_cut_skips_to_its_mark(byte_count):
 
 
 def test_a_segment_that_is_gone_is_noticed_too():
-    store = killed(60)
+    store = left(60)
     names = sorted(name for name in store.names() if name.endswith(".log"))
     assert len(names) > 1
     store.remove(names[-1])
@@ -70,7 +74,7 @@ def test_a_segment_that_is_gone_is_noticed_too():
 
 
 def test_a_torn_tail_that_was_never_acknowledged_is_no_cut():
-    store = killed(5)
+    store = left(5)
     (name,) = [name for name in store.names() if name.endswith(".log")]
     store.write(name, store.read(name) + b"a record that was being written")
 
@@ -79,31 +83,22 @@ def test_a_torn_tail_that_was_never_acknowledged_is_no_cut():
 
 
 def test_what_another_start_of_the_system_left_says_nothing():
-    store = killed(5)
+    store = left(5)
     store.boots += 1
 
     assert read_end(store) is None
 
 
 def test_closing_leaves_no_tail():
-    store = MemoryStore()
-    writer = opened(store)
-    append(writer, 3)
-    writer.close(S)
-
+    store = left(3, is_closed=True)
     assert "tail" not in store.names()
-    store.kill()
     assert opened(store).opened.clean
 
 
 def test_gathering_skips_with_every_kill():
     config = LogConfig("log", acknowledge="gathered", reserve=1000)
-    store = killed(5, config)
-    store_closed = MemoryStore()
-    writer = opened(store_closed, config)
-    append(writer, 5)
-    writer.close(S)
-    store_closed.kill()
+    store = left(5, config)
+    store_closed = left(5, config, is_closed=True)
 
     # Also a stream that the log knows nothing of may have been given sequences.
     writer = opened(store, config)
@@ -120,12 +115,7 @@ def test_gathering_skips_with_every_kill():
 
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_a_copy_of_the_directory_begins_a_new_session(is_closed):
-    store = MemoryStore()
-    writer = opened(store, session=1)
-    append(writer, 5)
-    if is_closed:
-        writer.close(S)
-    store.kill()
+    store = left(5, is_closed=is_closed)
     store.copies += 1
 
     moved = LogConfig("log", reserve=1000, moved=True)
@@ -141,12 +131,7 @@ def test_a_copy_of_the_directory_begins_a_new_session(is_closed):
 
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_files_of_a_copy_in_place_of_those_that_are_there_begin_a_new_session(is_closed):
-    store = MemoryStore()
-    writer = opened(store)
-    append(writer, 5)
-    if is_closed:
-        writer.close(S)
-    store.kill()
+    store = left(5, is_closed=is_closed)
     backup = {name: store.read(name) for name in store.names()}
     writer = opened(store)
     append(writer, 5)
@@ -163,12 +148,7 @@ def test_files_of_a_copy_in_place_of_those_that_are_there_begin_a_new_session(is
 
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_a_copy_that_is_shortened_stays_a_copy(is_closed):
-    store = MemoryStore()
-    writer = opened(store)
-    append(writer, 100)
-    if is_closed:
-        writer.close(S)
-    store.kill()
+    store = left(100, is_closed=is_closed)
     store.copies += 1
 
     for _ in range(2):
@@ -183,7 +163,7 @@ def test_a_copy_that_is_shortened_stays_a_copy(is_closed):
 
 
 def test_a_log_of_an_older_version_is_no_copy():
-    store = killed(5)
+    store = left(5)
     state = decode_state(store.read("state"))
     state.identity = state.file = ""
     store.write("state", encode_state(state))
@@ -234,17 +214,3 @@ def test_what_the_settings_mean(options, is_synced, is_written):
     config = LogConfig("log", **options)
 
     assert (config.is_synced, config.is_written) == (is_synced, is_written)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"acknowledge": "sometimes"},
-        {"fsync": "always", "acknowledge": "written"},
-        {"fsync": "always", "acknowledge": "gathered"},
-        {"fsync": "never", "acknowledge": "synced"},
-    ],
-)
-def test_settings_that_contradict_one_another_are_refused(options):
-    with pytest.raises(ValueError, match="acknowledge must"):
-        LogConfig("log", **options)

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from recovery.log import LogConfig, MemoryStore
+from recovery.log import MemoryStore
 from recovery.log.index import SegmentIndex
 from recovery.log.store import FileStore
 from recovery.log.sync import STEP_BYTES, PageCache
@@ -91,8 +91,3 @@ def test_what_is_given_back_is_in_memory_no_more(tmp_path):
         with pytest.raises(BlockingIOError):
             os.preadv(file.fileno(), [bytearray(10)], 2 * MB, os.RWF_NOWAIT)
     log.close()
-
-
-def test_less_than_nothing_cannot_be_kept():
-    with pytest.raises(ValueError, match="cache_bytes must be finite and at least 0, not -1"):
-        LogConfig("log", cache_bytes=-1)
