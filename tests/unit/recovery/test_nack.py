@@ -7,13 +7,15 @@ from recovery import Loss, LossReason, NackConfig, NackScheduler
 MS = 1_000_000
 
 
-def scheduler(**options) -> NackScheduler:
-    return NackScheduler(NackConfig(**{"jitter": 0.0} | options), Random(1))
+def scheduler(*gaps, **options) -> NackScheduler:
+    made = NackScheduler(NackConfig(**{"jitter": 0.0} | options), Random(1))
+    for start, stop in gaps:
+        made.add(start, stop, now_ns=0)
+    return made
 
 
 def test_a_gap_is_asked_for_at_once_and_again_with_back_off():
-    nacks = scheduler(retry_ms=20, retry_ceiling_ms=50)
-    nacks.add(3, 7, now_ns=0)
+    nacks = scheduler((3, 7), retry_ms=20, retry_ceiling_ms=50)
     asked = []
     for _ in range(5):
         now_ns = nacks.next_deadline_ns()
@@ -24,23 +26,20 @@ def test_a_gap_is_asked_for_at_once_and_again_with_back_off():
 
 
 def test_a_gap_is_not_asked_for_again_before_its_back_off():
-    nacks = scheduler(retry_ms=20)
-    nacks.add(0, 1, now_ns=0)
+    nacks = scheduler((0, 1), retry_ms=20)
     nacks.due(now_ns=0)
     assert nacks.due(now_ns=20 * MS - 1) == []
     assert nacks.due(now_ns=20 * MS) == [(0, 1)]
 
 
 def test_the_first_nack_waits_for_its_delay():
-    nacks = scheduler(delay_ms=5)
-    nacks.add(0, 1, now_ns=0)
+    nacks = scheduler((0, 1), delay_ms=5)
     assert nacks.due(now_ns=5 * MS - 1) == []
     assert nacks.due(now_ns=5 * MS) == [(0, 1)]
 
 
 def test_ranges_that_touch_are_asked_for_as_one():
-    nacks = scheduler()
-    nacks.add(0, 2, now_ns=0)
+    nacks = scheduler((0, 2))
     nacks.due(now_ns=0)
     nacks.add(2, 4, now_ns=MS)
     assert len(nacks) == 2
@@ -48,8 +47,7 @@ def test_ranges_that_touch_are_asked_for_as_one():
 
 
 def test_a_range_behind_a_gap_that_was_never_asked_for_becomes_part_of_it():
-    nacks = scheduler()
-    nacks.add(0, 2, now_ns=0)
+    nacks = scheduler((0, 2))
     assert nacks.add(2, 4, now_ns=0)
     assert (len(nacks), nacks.missing_count, nacks.ranges()) == (1, 4, [(0, 4)])
 
@@ -87,8 +85,7 @@ def test_jitter_tells_receivers_apart():
     ],
 )
 def test_what_arrives_is_taken_out(filled, rest, ages):
-    nacks = scheduler()
-    nacks.add(10, 20, now_ns=0)
+    nacks = scheduler((10, 20))
     assert nacks.fill(*filled, now_ns=7) == ages
     assert nacks.ranges() == rest
     assert nacks.missing_count == sum(stop - start for start, stop in rest)
@@ -96,8 +93,7 @@ def test_what_arrives_is_taken_out(filled, rest, ages):
 
 
 def test_progress_restarts_attempts_deadline_and_the_wait():
-    nacks = scheduler(retry_ms=20, deadline_ms=100)
-    nacks.add(0, 10, now_ns=0)
+    nacks = scheduler((0, 10), retry_ms=20, deadline_ms=100)
     for now_ms in (0, 20, 60):
         assert nacks.due(now_ns=now_ms * MS)
     nacks.fill(0, 5, now_ns=90 * MS)
@@ -109,9 +105,7 @@ def test_progress_restarts_attempts_deadline_and_the_wait():
 
 
 def test_a_gap_behind_one_that_makes_progress_waits_for_its_turn():
-    nacks = scheduler(deadline_ms=100, attempts_max=2)
-    nacks.add(0, 1000, now_ns=0)
-    nacks.add(2000, 2001, now_ns=0)
+    nacks = scheduler((0, 1000), (2000, 2001), deadline_ms=100, attempts_max=2)
     for now_ms in range(0, 1000, 10):
         nacks.due(now_ns=now_ms * MS)
         assert nacks.expire(now_ns=now_ms * MS) == []
@@ -122,16 +116,13 @@ def test_a_gap_behind_one_that_makes_progress_waits_for_its_turn():
 
 
 def test_the_first_gap_is_not_kept_alive_by_those_behind_it():
-    nacks = scheduler(deadline_ms=100)
-    nacks.add(0, 1, now_ns=0)
-    nacks.add(2, 100, now_ns=0)
+    nacks = scheduler((0, 1), (2, 100), deadline_ms=100)
     nacks.fill(2, 50, now_ns=99 * MS)
     assert nacks.expire(now_ns=100 * MS) == [Loss(0, 1, LossReason.TIMEOUT)]
 
 
 def test_a_gap_is_given_up_when_its_attempts_are_used_up_and_unanswered():
-    nacks = scheduler(attempts_max=2, retry_ms=20)
-    nacks.add(0, 1, now_ns=0)
+    nacks = scheduler((0, 1), attempts_max=2, retry_ms=20)
     assert nacks.due(now_ns=0)
     assert nacks.due(now_ns=20 * MS)
     assert nacks.expire(now_ns=60 * MS - 1) == []
@@ -142,8 +133,7 @@ def test_a_gap_is_given_up_when_its_attempts_are_used_up_and_unanswered():
 
 
 def test_a_gap_is_lost_for_the_reason_last_blamed():
-    nacks = scheduler(deadline_ms=100)
-    nacks.add(0, 5, now_ns=0)
+    nacks = scheduler((0, 5), deadline_ms=100)
     nacks.set_loss_reason(0, 5, LossReason.BUDGET)
     nacks.set_loss_reason(3, 9, LossReason.PUBLISHER_GONE)
     nacks.set_loss_reason(7, 9, LossReason.CRASH)
@@ -151,17 +141,14 @@ def test_a_gap_is_lost_for_the_reason_last_blamed():
 
 
 def test_a_refusal_takes_exactly_what_is_missing_of_it():
-    nacks = scheduler()
-    nacks.add(0, 5, now_ns=0)
-    nacks.add(8, 12, now_ns=0)
+    nacks = scheduler((0, 5), (8, 12))
     losses = nacks.reject(3, 9, LossReason.EVICTED, now_ns=0)
     assert losses == [Loss(3, 5, LossReason.EVICTED), Loss(8, 9, LossReason.EVICTED)]
     assert nacks.ranges() == [(0, 3), (9, 12)]
 
 
 def test_a_pause_in_reading_silences_and_restarts_deadlines():
-    nacks = scheduler(deadline_ms=100, attempts_max=1)
-    nacks.add(0, 5, now_ns=0)
+    nacks = scheduler((0, 5), deadline_ms=100, attempts_max=1)
     nacks.due(now_ns=0)
     nacks.postpone(now_ns=10 * MS, delay_ns=50 * MS)
     nacks.add(9, 10, now_ns=20 * MS)
@@ -171,9 +158,7 @@ def test_a_pause_in_reading_silences_and_restarts_deadlines():
 
 
 def test_abandoning_loses_everything_at_once():
-    nacks = scheduler()
-    nacks.add(0, 5, now_ns=0)
-    nacks.add(8, 9, now_ns=0)
+    nacks = scheduler((0, 5), (8, 9))
     gone = LossReason.PUBLISHER_GONE
     assert nacks.give_up(gone) == [Loss(0, 5, gone), Loss(8, 9, gone)]
     assert (len(nacks), nacks.missing_count, nacks.next_deadline_ns()) == (0, 0, None)
@@ -188,8 +173,7 @@ def test_a_gap_too_many_is_refused_and_counted():
 
 
 def test_no_split_passes_the_bound():
-    nacks = scheduler(gaps_max=1)
-    nacks.add(0, 10, now_ns=0)
+    nacks = scheduler((0, 10), gaps_max=1)
     assert not nacks.can_fill(4, 5)
     assert nacks.fill(4, 5, now_ns=0) == []
     assert nacks.reject(4, 5, LossReason.EVICTED, now_ns=0) == []
@@ -199,28 +183,13 @@ def test_no_split_passes_the_bound():
 
 @pytest.mark.parametrize(("start", "stop"), [(5, 5), (6, 5), (-1, 2), (3, 12)])
 def test_a_gap_must_be_new_and_not_empty(start, stop):
-    nacks = scheduler()
-    nacks.add(10, 20, now_ns=0)
+    nacks = scheduler((10, 20))
     with pytest.raises(ValueError, match=rf"\[{start}, {stop}\)|start < stop"):
         nacks.add(start, stop, now_ns=0)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("delay_ms", -1), ("retry_ms", 0), ("retry_ceiling_ms", 1), ("jitter", 2),
-        ("attempts_max", 0), ("deadline_ms", 0), ("gaps_max", 0), ("deadline_ms", float("nan")),
-    ],
-)  # fmt: skip
-def test_a_setting_out_of_its_limits_is_named(field, value):
-    with pytest.raises(ValueError, match=rf"{field} must .*{value}"):
-        NackConfig(**{field: value})
-
-
 def test_a_gap_whose_turn_has_come_is_asked_for_once_more():
-    nacks = scheduler(attempts_max=1, retry_ms=20, deadline_ms=100)
-    nacks.add(0, 1, now_ns=0)
-    nacks.add(5, 6, now_ns=0)
+    nacks = scheduler((0, 1), (5, 6), attempts_max=1, retry_ms=20, deadline_ms=100)
     nacks.due(now_ns=0)
     nacks.fill(0, 1, now_ns=10 * MS)
     assert nacks.due(now_ns=20 * MS) == [(5, 6)]
@@ -228,9 +197,7 @@ def test_a_gap_whose_turn_has_come_is_asked_for_once_more():
 
 
 def test_a_gap_that_lives_on_is_asked_for_again():
-    nacks = scheduler(attempts_max=1, retry_ms=20, deadline_ms=100)
-    nacks.add(0, 10, now_ns=0)
-    nacks.add(20, 21, now_ns=0)
+    nacks = scheduler((0, 10), (20, 21), attempts_max=1, retry_ms=20, deadline_ms=100)
     nacks.due(now_ns=0)
     assert nacks.due(now_ns=20 * MS) == []
     nacks.fill(0, 5, now_ns=20 * MS)
@@ -239,9 +206,7 @@ def test_a_gap_that_lives_on_is_asked_for_again():
 
 
 def test_a_refusal_in_the_middle_gives_neither_part_new_attempts():
-    nacks = scheduler(attempts_max=1, retry_ms=20)
-    nacks.add(0, 9, now_ns=0)
-    nacks.add(20, 21, now_ns=0)
+    nacks = scheduler((0, 9), (20, 21), attempts_max=1, retry_ms=20)
     nacks.due(now_ns=0)
     nacks.reject(20, 21, LossReason.EVICTED, now_ns=0)
     nacks.add(30, 39, now_ns=0)
@@ -282,8 +247,7 @@ def test_a_gap_waits_for_another_line_and_no_longer_once_that_is_past_it():
 
 
 def test_what_was_asked_for_already_is_not_hurried():
-    nacks = scheduler(retry_ms=20)
-    nacks.add(3, 5, now_ns=0)
+    nacks = scheduler((3, 5), retry_ms=20)
     assert nacks.due(now_ns=0) == [(3, 5)]
     nacks.hurry(10, now_ns=1 * MS)
     assert nacks.due(now_ns=19 * MS) == []
@@ -303,3 +267,86 @@ def test_what_cannot_be_asked_for_waits_for_another_line_before_it_is_given_up()
     nacks.add(3, 5, now_ns=0)
     assert nacks.expire(now_ns=50 * MS - 1) == []
     assert nacks.expire(now_ns=50 * MS) == [Loss(3, 5, LossReason.TIMEOUT)]
+
+
+def test_what_is_behind_the_window_waits_for_the_front():
+    nacks = scheduler((0, 10), (50, 60), (120, 130), (5000, 5010))
+
+    assert nacks.due(now_ns=0, window=100) == [(0, 10), (50, 60)]
+    assert nacks.due(now_ns=MS, window=100) == []
+    nacks.fill(0, 10, now_ns=2 * MS)
+    # Now it begins at 50: the third gap is looked at after one retry's time, the last much later.
+    assert (120, 130) in nacks.due(now_ns=25 * MS, window=100)
+    assert nacks.sent < 6
+
+
+def test_a_gap_without_room_is_not_looked_at_again_and_again():
+    nacks = scheduler((0, 10), *((at, at + 1) for at in range(1000, 3000, 2)))
+
+    assert nacks.due(now_ns=0, window=100) == [(0, 10)]
+    deadline_ns = nacks.next_deadline_ns()
+    assert deadline_ns is not None
+    assert deadline_ns > 10 * MS
+    assert nacks.sent == 1
+
+
+def test_while_it_is_crowded_the_next_front_is_asked_for_at_once():
+    nacks = scheduler((0, 10), (20, 30), (40, 50))
+
+    assert nacks.due(now_ns=0, window=100, crowded=True) == [(0, 10)]
+    nacks.fill(0, 5, now_ns=MS)  # the rest of this answer is on its way
+    assert nacks.due(now_ns=MS, window=100, crowded=True) == []
+    nacks.fill(5, 10, now_ns=2 * MS)
+    assert nacks.due(now_ns=2 * MS, window=100, crowded=True) == [(20, 30)]
+    nacks.fill(20, 30, now_ns=3 * MS)
+    assert nacks.due(now_ns=3 * MS, window=100, crowded=True) == [(40, 50)]
+
+
+def test_with_room_again_all_are_asked_for():
+    nacks = scheduler((0, 10), (20, 30), (40, 50))
+    nacks.due(now_ns=0, window=100, crowded=True)
+
+    assert nacks.due(now_ns=21 * MS, window=100) == [(0, 10), (20, 30), (40, 50)]
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "gaps"),
+    [
+        pytest.param(12, 15, [(0, 10), (12, 15), (20, 30)], id="alone"),
+        pytest.param(10, 15, [(0, 15), (20, 30)], id="behind one"),
+        pytest.param(15, 20, [(0, 10), (15, 30)], id="before one"),
+        pytest.param(10, 20, [(0, 30)], id="between two"),
+    ],
+)
+def test_what_is_missing_again_becomes_one_with_the_gaps_beside_it(start, stop, gaps):
+    nacks = scheduler((0, 10), (20, 30))
+    assert len(nacks.due(now_ns=0)) == 2
+    nacks.miss_again(start, stop, now_ns=MS)
+
+    assert list(nacks.ranges()) == gaps
+    assert nacks.missing_count == sum(stop - start for start, stop in gaps)
+    assert nacks.due(now_ns=20 * MS) == [gap for gap in gaps if gap in ((0, 10), (20, 30))]
+    assert nacks.due(now_ns=21 * MS) == [gap for gap in gaps if gap not in ((0, 10), (20, 30))]
+    losses = nacks.give_up(LossReason.TIMEOUT)
+    assert [(loss.start, loss.stop) for loss in losses] == gaps
+
+
+@pytest.mark.parametrize(("start", "stop"), [(5, 5), (5, 6), (8, 12), (-1, 0)])
+def test_what_is_missing_already_is_not_missing_again(start, stop):
+    with pytest.raises(ValueError, match="overlaps a gap"):
+        scheduler((0, 10)).miss_again(start, stop, now_ns=0)
+
+
+def test_one_gap_too_many_is_refused():
+    with pytest.raises(ValueError, match="one too many"):
+        scheduler((0, 10), gaps_max=1).miss_again(20, 30, now_ns=0)
+
+
+def test_what_was_put_off_is_asked_for_as_soon_as_there_is_room():
+    nacks = scheduler((0, 10), (500, 510), (5000, 5010))
+    assert nacks.due(now_ns=0, window=100) == [(0, 10)]
+    nacks.fill(0, 10, now_ns=MS)
+
+    assert nacks.due(now_ns=MS, window=100) == [(500, 510)]
+    nacks.fill(500, 510, now_ns=2 * MS)
+    assert nacks.due(now_ns=2 * MS, window=100) == [(5000, 5010)]

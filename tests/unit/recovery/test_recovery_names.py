@@ -4,6 +4,13 @@ from pathlib import Path
 import pytest
 
 import recovery
+from recovery import (
+    HeartbeatConfig,
+    NackConfig,
+    ReceiverConfig,
+    ReplayConfig,
+    RetransmitConfig,
+)
 
 FILES = sorted(
     path
@@ -29,3 +36,27 @@ def test_nothing_reads_a_clock_or_does_io(path):
         for name in names:
             assert name.split(".")[0] not in IMPURE
             assert name != "random" or isinstance(node, ast.ImportFrom)
+
+
+WRONG = {
+    HeartbeatConfig: {"initial_ms": 0, "ceiling_ms": 1, "factor": 0.5},
+    NackConfig: {
+        "delay_ms": -1, "retry_ms": 0, "retry_ceiling_ms": 1, "jitter": 2, "attempts_max": 0,
+        "deadline_ms": 0, "gaps_max": 0,
+    },
+    ReceiverConfig: {"reorder_bytes_max": -1, "reorder_frames_max": -1, "losses_max": -1},
+    ReplayConfig: {"bytes_max": -1, "age_ms_max": 0, "frames_max": 0, "streams_max": 0},
+    RetransmitConfig: {
+        "linger_ms": -1, "budget_bytes_s": -1, "budget_burst_bytes": -1, "ranges_max": -1,
+        "requesters_max": -1,
+    },
+}  # fmt: skip
+CASES = [(config, *one) for config, fields in WRONG.items() for one in fields.items()]
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "value"), [*CASES, (NackConfig, "deadline_ms", float("nan"))]
+)
+def test_a_setting_out_of_its_limits_is_named(config, field, value):
+    with pytest.raises(ValueError, match=rf"{field} must .*{value}"):
+        config(**{field: value})

@@ -2,6 +2,7 @@ import pytest
 
 from recovery import InsertResult, ReorderBuffer
 
+SIZE = 10
 KEPT, DUPLICATE, FULL = InsertResult.KEPT, InsertResult.DUPLICATE, InsertResult.FULL
 
 
@@ -73,3 +74,36 @@ def test_a_frame_that_is_none_is_refused(arguments):
 def test_a_negative_bound_is_refused(bounds):
     with pytest.raises(ValueError, match="_max must be"):
         ReorderBuffer(*bounds)
+
+
+def full_buffer(*starts):
+    buffer: ReorderBuffer[None] = ReorderBuffer(SIZE * len(starts), len(starts))
+    for start in starts:
+        buffer.insert(start, start + 2, SIZE, None)
+    return buffer
+
+
+@pytest.mark.parametrize(
+    ("beyond", "size", "frames_max", "taken"),
+    [
+        pytest.param(0, SIZE, 9, [8], id="the last one goes first"),
+        pytest.param(0, SIZE + 1, 9, [6, 8], id="as many as it takes"),
+        pytest.param(6, 2 * SIZE, 9, [6, 8], id="none before the frame that comes"),
+        pytest.param(7, 2 * SIZE, 9, [], id="none at all where that would not do"),
+        pytest.param(0, 2 * SIZE, 1, [], id="no more than may go"),
+        pytest.param(0, 9 * SIZE, 9, [], id="none for one that never fits"),
+    ],
+)
+def test_frames_that_begin_last_make_way(beyond, size, frames_max, taken):
+    buffer = full_buffer(2, 4, 6, 8)
+    found = buffer.evict_beyond(beyond, size, None, frames_max=frames_max)
+
+    assert [frame.start for frame in found] == taken
+    assert buffer.bytes_held == SIZE * (4 - len(taken))
+    assert list(buffer.covered) == [(2, 10 - 2 * len(taken))]
+
+
+def test_less_room_than_its_own_may_be_named():
+    buffer = full_buffer(2, 4, 6, 8)
+
+    assert [frame.start for frame in buffer.evict_beyond(0, SIZE, 25, frames_max=9)] == [4, 6, 8]
