@@ -7,15 +7,17 @@ import enum
 from collections import Counter, deque
 from collections.abc import Collection, Iterator
 from random import Random
+from typing import Any
 
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.mold.feed import SessionAnnounced
+from p2pmsg.multicast.runs import Run
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command, Send
-from p2pmsg.subscriber.group import MulticastReceiver
+from p2pmsg.subscriber.group import MulticastReceiver, Repair
 from p2pmsg.subscriber.joining import SessionJoiner
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.ready import ReadyQueue
@@ -53,6 +55,7 @@ class SubscriberCore:
 
     Attributes:
         ready: what is to be delivered; the only exit.
+        last_stream: the stream of the last frame that was taken, or None where it may not go on.
         commands: what the shell is to do, oldest first.
         requests: (whose, frame) for the recovery channel of a session's publisher, or of a relay.
         invalid: frames that were dropped, by reason.
@@ -110,20 +113,20 @@ class SubscriberCore:
             tally=self.tally, deliver=self.ready.append, rng=rng,
         )  # fmt: skip
         self.gaps = self.stream_table.gaps
-        self._last: Stream | None = None
+        self.last_stream: Stream | None = None
         self._unread_ns: int | None = None
         self._full_since_ns: int | None = None
         self.window = ReceiveWindow(config.receive_bytes, self.receiver_config)
         self.joiner = SessionJoiner(
             settings, self.stream_table, self.lines, relay=relay, invalid=self.invalid,
-            forget_last=self._forget_last, rng=rng, now_ns=now_ns,
+            forget_last=self.forget_last, rng=rng, now_ns=now_ns,
         )  # fmt: skip
         self.peers, self.relays = self.joiner.peers, self.joiner.relays
         self.commands, self.requests = self.joiner.commands, self.joiner.requests
         self.routes = Routes(self.lines)
         self.member: MulticastReceiver | None = None
         if datagram_lines:
-            self.member = self.joiner.receive_multicast(self)
+            self.member = self.joiner.receive_multicast()
 
     @property
     def streams(self) -> list[Stream]:
@@ -155,7 +158,7 @@ class SubscriberCore:
         self.frames_received += 1
         state = self.lines[line]
         state.received += 1
-        stream = self._last
+        stream = self.last_stream
         if stream is not None and data.startswith(stream.prefix) and not shed and not self.tally:
             peer = stream.peer
             following = wire.next_frame(data, stream.prefix, stream.topic, peer.session)
@@ -194,6 +197,46 @@ class SubscriberCore:
                 self.relays.note_unknown(line, now_ns)
             elif str(error) == "session" and not state.shared:
                 self.joiner.note_stranger(line, now_ns)
+
+    def receive_datagrams(
+        self,
+        line: int,
+        data: memoryview,
+        segment: int,
+        address: Any,
+        *,
+        now_ns: int,
+        shed: bool = False,
+    ) -> None:
+        """Take consecutive datagrams of `segment` bytes, the last perhaps shorter.
+
+        What is kept of `data` is copied. With `shed`, messages are only noted to exist.
+        """
+        member = self.member
+        assert member is not None
+        for came in member.decode(line, data, segment, address, now_ns=now_ns, shed=shed):
+            if type(came) is Run:
+                self._receive_run(line, came, now_ns)
+            elif type(came) is bytes:
+                self.receive_frame(line, came, now_ns=now_ns, shed=shed)
+            elif type(came) is Repair:
+                stream, frame, is_sent = came
+                if not is_sent or self._admit_repair(stream, frame, now_ns):
+                    self._take(stream, frame, now_ns, repaired=True)
+            else:
+                self.frames_received += 1
+
+    def _receive_run(self, line: int, run: Run, now_ns: int) -> None:
+        stream, frame = self.last_stream, run.frame
+        assert stream is not None
+        self.frames_received += run.datagrams
+        stream.peer.heard_ns = now_ns
+        if self.tally is not None:
+            self.tally.note(line, stream, frame.sequence, frame.count, now_ns=now_ns)
+        if stream.receiver.accept(frame.sequence, frame.count):
+            self.ready.append_frame(stream, frame)
+        else:
+            self._take(stream, frame, now_ns, repaired=False)
 
     def take_frame(
         self, stream: Stream, data: bytes, count_max: int, batched: bool, now_ns: int
@@ -261,11 +304,6 @@ class SubscriberCore:
         peer = self.peers.get(session)
         return None if peer is None else peer.streams.get(topic)
 
-    @property
-    def last_stream(self) -> Stream | None:
-        """The stream of the last frame, where it may go on."""
-        return self._last
-
     def receive_reply(self, key: int, data: bytes, *, now_ns: int) -> None:
         """Take a frame from the recovery channel of a session's publisher, or of a relay."""
         try:
@@ -288,11 +326,11 @@ class SubscriberCore:
                 stream = peer.streams.get(frame.topic)
                 if stream is None:
                     raise FrameError("stream")
-                if not self.admit_repair(stream, frame, now_ns):
+                if not self._admit_repair(stream, frame, now_ns):
                     return
                 self.gaps.answered(stream, now_ns)
                 before = stream.receiver.repaired
-                self.take(stream, frame, now_ns, repaired=True)
+                self._take(stream, frame, now_ns, repaired=True)
                 if route.hops:
                     stream.relayed += stream.receiver.repaired - before
             elif frame.kind == Kind.REFUSED:
@@ -409,7 +447,10 @@ class SubscriberCore:
                 if receiver.nacks.is_expiring(now_ns):
                     known = self.member.confirmation.known(stream, now_ns)
                 receiver.handle_timer(now_ns=now_ns, known=known)
-                self.member.ask(stream, now_ns=now_ns)
+                # What is free, and what the stream itself holds: frames further on make way.
+                free = self.config.receive_bytes - self.bytes_held + receiver.bytes_held
+                window, crowded = self.window.window_in(free), 4 * free < self.config.receive_bytes
+                self.member.ask(stream, window=window, crowded=crowded, now_ns=now_ns)
                 self.stream_table.settle(stream)
                 continue
             receiver.handle_timer(now_ns=now_ns)
@@ -495,27 +536,14 @@ class SubscriberCore:
             self.tally.note(line, stream, frame.sequence, frame.count, now_ns=now_ns)
         if self.lines[line].relay is not None and frame.sequence < stream.receiver.expected:
             self.relays.note_progress(stream, now_ns)
-        self.take(stream, frame, now_ns, repaired=False)
+        self._take(stream, frame, now_ns, repaired=False)
 
-    def admit_repair(self, stream: Stream, frame: Frame, now_ns: int) -> bool:
+    def _admit_repair(self, stream: Stream, frame: Frame, now_ns: int) -> bool:
         """Whether a repair fits; later frames of its stream are evicted for it."""
         held = self.bytes_held
         return self.window.admit_repair(stream.receiver, frame, bytes_held=held, now_ns=now_ns)
 
-    def take_run(
-        self, line: int, stream: Stream, frame: Frame, datagrams: int, now_ns: int
-    ) -> None:
-        """Take a frame that was joined of so many datagrams of a stream."""
-        self.frames_received += datagrams
-        stream.peer.heard_ns = now_ns
-        if self.tally is not None:
-            self.tally.note(line, stream, frame.sequence, frame.count, now_ns=now_ns)
-        if stream.receiver.accept(frame.sequence, frame.count):
-            self.ready.append_frame(stream, frame)
-        else:
-            self.take(stream, frame, now_ns, repaired=False)
-
-    def take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
+    def _take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
         """Take a frame of a stream, which came by itself or as a repair."""
         receiver = stream.receiver
         stop = frame.sequence if repaired else frame.sequence + frame.count
@@ -523,7 +551,9 @@ class SubscriberCore:
             assert self.member is not None
             self.member.refuse_jump(stream, frame, now_ns)
             return
-        self._last = stream
+        self.last_stream = stream
+        if self.member is not None:
+            self.member.last_stream = stream
         self.window.note(frame)
         receiver.receive(
             frame.sequence, frame.count, len(frame.data), frame, now_ns=now_ns, repaired=repaired
@@ -541,9 +571,11 @@ class SubscriberCore:
         if place not in (0, state.place):
             self.joiner.note_stranger(line, now_ns)
 
-    def _forget_last(self) -> None:
+    def forget_last(self) -> None:
         """Take the next frame as that of any stream."""
-        self._last = None
+        self.last_stream = None
+        if self.member is not None:
+            self.member.last_stream = None
 
     def _receive_heartbeat(self, frame: Frame, now_ns: int) -> int:
         peer = self.peers.get(frame.session)

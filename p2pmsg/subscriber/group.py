@@ -1,5 +1,8 @@
 """The receiver of a multicast: datagrams in, frames, NACKs and marks out. No I/O.
 
+It yields what its subscriber's core is to take, and goes on when that is done: a frame may join the
+session that the next datagram is of.
+
 ::
 
     datagrams ──▶ a run of one stream ──▶ one frame ─────┐
@@ -10,15 +13,15 @@
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from p2pmsg import control, wire
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.parity import ParityReader
 from p2pmsg.multicast.progress import Marks
-from p2pmsg.multicast.runs import take_run
+from p2pmsg.multicast.runs import Run, take_run
 from p2pmsg.publisher.requests import matches
 from p2pmsg.subscriber.confirmation import DOUBT_NS, SILENT_NS, Confirmation, Joiner
 from p2pmsg.subscriber.connections import Connection
@@ -26,7 +29,6 @@ from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
-from p2pmsg.subscriber.window import ReceiveWindow
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Feedback, RangeSet, Reassembler, ReassemblyConfig
 
@@ -60,34 +62,17 @@ def is_from(peer: Session, line: int, address: Any) -> bool:
     return place is None or place == address
 
 
-class FrameTaker(Protocol):
-    """Takes what datagrams bring; `SubscriberCore` does."""
+class Repair(NamedTuple):
+    """A frame that was missing: it was sent again, or (`is_sent` False) worked out from parity."""
 
-    frames_received: int
-    """What came is counted here, whether it is taken or not."""
-    window: ReceiveWindow
+    stream: Stream
+    frame: Frame
+    is_sent: bool
 
-    @property
-    def last_stream(self) -> Stream | None:
-        """The stream of the last frame, where it may go on."""
 
-    @property
-    def bytes_held(self) -> int:
-        """Bytes of frames that wait for the application, or for a repair."""
-
-    def receive_frame(self, line: int, data: bytes, *, now_ns: int, shed: bool = False) -> None:
-        """Take a frame as one of a connection."""
-
-    def take_run(
-        self, line: int, stream: Stream, frame: Frame, datagrams: int, now_ns: int
-    ) -> None:
-        """Take a frame that was joined of so many datagrams of a stream."""
-
-    def take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
-        """Take a frame of a stream."""
-
-    def admit_repair(self, stream: Stream, frame: Frame, now_ns: int) -> bool:
-        """Whether a repair fits."""
+Came = bytes | Run | Repair | None
+"""A frame as one of a connection, a frame joined of many of the last stream's, a frame that was
+missing, or None: a datagram of which nothing is left to do."""
 
 
 class MulticastReceiver:
@@ -97,7 +82,6 @@ class MulticastReceiver:
         settings: the subscriber's.
         stream_table: has the streams of the sessions.
         joiner: joins sessions and ends them.
-        taker: takes frames.
         lines: the connections of the data path.
         peers: the sessions by their ids.
         commands: takes what the shell is to do.
@@ -108,6 +92,8 @@ class MulticastReceiver:
     Attributes:
         outgoing: (line, address, datagram) to send, oldest first.
         sources: where each session was announced from: (line, address).
+        last_stream: the stream of the last frame that was taken, or None where it may not go on.
+            Its owner sets it.
         confirmation: asks for what datagrams only hint at.
         rooms: how much each line's receive buffer holds, in bytes; 0: not known yet.
         reassembler: the parts of large frames.
@@ -123,7 +109,6 @@ class MulticastReceiver:
         settings: Settings,
         stream_table: StreamTable,
         joiner: Joiner,
-        taker: FrameTaker,
         *,
         lines: Sequence[Connection],
         peers: Mapping[int, Session],
@@ -137,7 +122,6 @@ class MulticastReceiver:
         self._config = config.multicast
         self._table = stream_table
         self._joiner = joiner
-        self._taker = taker
         self._lines = lines
         self._peers = peers
         self._commands = commands
@@ -146,6 +130,7 @@ class MulticastReceiver:
         self._rng = rng
         self.outgoing: deque[tuple[int, Any, bytes]] = deque()
         self.sources: dict[int, tuple[int, Any]] = {}
+        self.last_stream: Stream | None = None
         self.rooms: dict[int, int] = {}
         self.confirmation = Confirmation(
             settings, stream_table, joiner, peers=peers, commands=commands, requests=requests,
@@ -161,7 +146,7 @@ class MulticastReceiver:
         self._known: tuple[Stream, int, Any] | None = None  # which comes from its publisher
         self._timed: dict[int, tuple[Stream, int, int]] = {}
 
-    def receive(
+    def decode(
         self,
         line: int,
         data: memoryview,
@@ -170,18 +155,17 @@ class MulticastReceiver:
         *,
         now_ns: int,
         shed: bool = False,
-    ) -> None:
-        """Take datagrams of `segment` bytes behind one another, the last perhaps shorter.
+    ) -> Iterator[Came]:
+        """Yield what is in consecutive datagrams of `segment` bytes, the last perhaps shorter.
 
-        What is to be kept of `data` is copied. With `shed`, messages are only noted to exist.
+        What is kept of `data` is copied. With `shed`, messages are only noted to exist.
         """
-        taker = self._taker
         state = self._lines[line]
         at, end = 0, len(data)
         seen: Stream | None = None
         fits = False
         while at < end or not end:
-            stream = taker.last_stream
+            stream = self.last_stream
             if stream is not seen:
                 seen, known = stream, self._known
                 if known is None or known[0] is not stream or known[1:] != (line, address):
@@ -193,7 +177,7 @@ class MulticastReceiver:
                 session = stream.peer.session
                 run = take_run(stream.plain_prefix, stream.topic, session, data, at, segment)
                 if run is not None:
-                    taker.take_run(line, stream, run.frame, run.datagrams, now_ns)
+                    yield run
                     state.received += run.datagrams
                     state.heard_ns = now_ns
                     at = run.after
@@ -201,9 +185,9 @@ class MulticastReceiver:
             try:
                 frame = datagram.open_datagram(data[at : at + segment])
                 if fits and stream and self.parity is None and frame.startswith(stream.prefix):
-                    taker.receive_frame(line, frame, now_ns=now_ns, shed=shed)
+                    yield frame
                 else:
-                    self._receive_frame(line, frame, address, now_ns, shed)
+                    yield from self._receive_frame(line, frame, address, now_ns)
             except FrameError as error:
                 self._invalid[str(error)] += 1
             at += segment
@@ -336,16 +320,13 @@ class MulticastReceiver:
         """Return what draws the waits for one publisher's streams."""
         return Feedback(self._config.feedback, self._rng)
 
-    def ask(self, stream: Stream, *, now_ns: int) -> None:
+    def ask(self, stream: Stream, *, window: int, crowded: bool, now_ns: int) -> None:
         """Ask for what is due of a stream, by UDP or over the recovery channel.
 
-        Nothing holds back what comes by UDP, so no more than fits is asked for there: what is free,
-        and what the stream itself holds, for frames that are further on make way.
+        Nothing holds back what comes by UDP, so no more than fits is asked for there: what is in
+        the `window`.
         """
-        peer, taker, receiver = stream.peer, self._taker, stream.receiver
-        free = self._settings.config.receive_bytes - taker.bytes_held + receiver.bytes_held
-        window = taker.window.window_in(free)
-        crowded = 4 * free < self._settings.config.receive_bytes
+        peer, receiver = stream.peer, stream.receiver
         by_attempt = receiver.nacks.due_by_attempt(now_ns=now_ns, window=window, crowded=crowded)
         if peer.gone or not by_attempt:
             return
@@ -435,45 +416,47 @@ class MulticastReceiver:
         self.outgoing.append((line, address, datagram.seal(frame)))
 
     def _receive_frame(
-        self, line: int, data: bytes, address: Any, now_ns: int, shed: bool
-    ) -> None:
+        self, line: int, data: bytes, address: Any, now_ns: int
+    ) -> Iterator[Came]:
         zero = data.index(b"\0")
         kind, flags = data[zero + 4], data[zero + 5]
         if kind == Kind.WELCOME:
-            self._receive_welcome(line, data, address, now_ns)
+            yield from self._receive_welcome(line, data, address, now_ns)
             return
         if zero or kind != Kind.FRAGMENT:  # those are of a welcome, or an echo
             sender = self._peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
             if sender is not None and not is_from(sender, line, address):
                 raise FrameError("source")
         if zero and not self._wants(data[:zero]):
-            taker = self._taker
-            taker.frames_received += 1
+            yield None
             self._lines[line].heard_ns = now_ns
             peer = self._peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
             if peer is not None:
                 peer.heard_ns = now_ns
         elif kind == Kind.FRAGMENT:
-            self._receive_part(line, Frame(data), address, now_ns, shed)
+            yield from self._receive_part(line, Frame(data), address, now_ns)
         elif kind == Kind.PARITY:
-            self._receive_parity(line, Frame(data), now_ns)
+            yield from self._receive_parity(line, Frame(data), now_ns)
         elif kind == Kind.MARK:
+            yield None
             self._receive_mark(line, Frame(data), address, now_ns)
         elif kind == Kind.ECHO:
-            self._receive_echo(line, data, address, now_ns)
+            yield from self._receive_echo(line, data, address, now_ns)
         elif kind == Kind.DATA and flags & wire.FLAG_RETRANSMISSION:
-            self._receive_repair(data, now_ns)
+            yield from self._receive_repair(data, now_ns)
         elif kind == Kind.REFUSED:
+            yield None
             self._receive_hint(Frame(data))
         else:
             if self.parity is not None and kind == Kind.DATA:
                 frame = Frame(data)
                 self.parity.note(frame.session, frame.topic, frame.sequence, data)
-            self._taker.receive_frame(line, data, now_ns=now_ns, shed=shed)
+            yield data
 
-    def _receive_welcome(self, line: int, data: bytes, address: Any, now_ns: int) -> None:
+    def _receive_welcome(
+        self, line: int, data: bytes, address: Any, now_ns: int
+    ) -> Iterator[Came]:
         """Take an announcement; where a session is joined, another address is no sign of life."""
-        taker = self._taker
         session = Frame(data).session
         peer = self._peers.get(session)
         if peer is None and len(self.sources) < TOPICS_MAX:
@@ -482,7 +465,7 @@ class MulticastReceiver:
         if peer is not None and peer.joined and not peer.gone and not is_from(peer, line, address):
             heard_ns = peer.heard_ns
             group_size = 1 if peer.feedback is None else peer.feedback.group_size
-        taker.receive_frame(line, data, now_ns=now_ns)
+        yield data
         if session not in self._peers:
             self.sources.pop(session, None)
         if peer is None or heard_ns is None or peer.probe is not None:
@@ -493,15 +476,16 @@ class MulticastReceiver:
         if now_ns - heard_ns > SILENT_NS:  # perhaps it has another address now: its echo shows it
             self._joiner.send_probe(peer, line, now_ns)
 
-    def _receive_echo(self, line: int, data: bytes, address: Any, now_ns: int) -> None:
+    def _receive_echo(
+        self, line: int, data: bytes, address: Any, now_ns: int
+    ) -> Iterator[Came]:
         """Take an echo, which shows where the datagrams of its publisher come from.
 
         Only it knows the probe, until it sends this.
         """
-        taker = self._taker
         probe = Frame(data).session
         peers = [p for p in self._peers.values() if p.group and probe in (p.probe, p.group.proof)]
-        taker.receive_frame(line, data, now_ns=now_ns)
+        yield data
         for peer in peers:
             state = peer.group
             if state is None or not peer.joined:
@@ -511,9 +495,8 @@ class MulticastReceiver:
             self._known = None
             state.places.setdefault(line, address)  # copies come over each line
 
-    def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> None:
-        taker = self._taker
-        taker.frames_received += 1
+    def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> Iterator[Came]:
+        yield None
         peer = self._peers.get(frame.session)
         if peer is None or not peer.joined or peer.group is None:
             return
@@ -531,10 +514,10 @@ class MulticastReceiver:
                 raise FrameError("parity")
             found = peer.streams.get(again.topic)
             if found is None:
-                taker.receive_frame(line, data, now_ns=now_ns)
+                yield data
             elif not found.receiver.has(again.sequence, again.count):
                 before = found.receiver.repaired
-                taker.take(found, again, now_ns, repaired=True)
+                yield Repair(found, again, is_sent=False)
                 # What nobody knew to be missing yet has simply come.
                 self.parity.recovered += found.receiver.repaired - before
 
@@ -551,9 +534,8 @@ class MulticastReceiver:
         return wanted
 
     def _receive_part(
-        self, line: int, frame: Frame, address: Any, now_ns: int, shed: bool
-    ) -> None:
-        taker = self._taker
+        self, line: int, frame: Frame, address: Any, now_ns: int
+    ) -> Iterator[Came]:
         index, parts, total, part = datagram.read_part(frame)
         peer = self._peers.get(frame.session)
         topic = frame.topic.encode()
@@ -568,7 +550,7 @@ class MulticastReceiver:
         elif peer is not None and topic:
             stream = peer.streams.get(frame.topic) or self.make_stream(peer, frame.topic, now_ns)
             if stream.receiver.has(frame.sequence, frame.count):
-                taker.frames_received += 1
+                yield None
                 reassembler.discard(key)
                 return
             if stream.receiver.started:
@@ -583,7 +565,7 @@ class MulticastReceiver:
         if reassembler.refused > refused:
             raise FrameError("fragment")
         if whole is None:
-            taker.frames_received += 1
+            yield None
             return
         if not whole.startswith(topic + b"\0"):
             raise FrameError("fragment")
@@ -591,17 +573,15 @@ class MulticastReceiver:
         if (again.session, again.sequence) != (frame.session, frame.sequence):
             raise FrameError("fragment")
         if again.kind == Kind.DATA and frame.flags & wire.FLAG_RETRANSMISSION:
-            self._receive_repair(whole, now_ns)
+            yield from self._receive_repair(whole, now_ns)
         elif again.kind == Kind.ECHO:
-            self._receive_echo(line, whole, address, now_ns)
+            yield from self._receive_echo(line, whole, address, now_ns)
         elif again.kind == Kind.WELCOME:
-            self._receive_welcome(line, whole, address, now_ns)
+            yield from self._receive_welcome(line, whole, address, now_ns)
         else:
-            taker.receive_frame(line, whole, now_ns=now_ns, shed=shed)
+            yield whole
 
     def _receive_mark(self, line: int, frame: Frame, address: Any, now_ns: int) -> None:
-        taker = self._taker
-        taker.frames_received += 1
         peer = self._peers.get(frame.session)
         if peer is None or not peer.joined:
             return
@@ -616,7 +596,6 @@ class MulticastReceiver:
 
     def _receive_hint(self, frame: Frame) -> None:
         """Note up to where a stream is history, and to be asked for over the recovery channel."""
-        self._taker.frames_received += 1
         peer = self._peers.get(frame.session)
         if peer is None:
             raise FrameError("session")
@@ -643,9 +622,8 @@ class MulticastReceiver:
         reply = wire.control_frame(Kind.MARKED, peer.session, body, sequence=position)
         self._put(line, address, reply)
 
-    def _receive_repair(self, data: bytes, now_ns: int) -> None:
-        taker = self._taker
-        taker.frames_received += 1
+    def _receive_repair(self, data: bytes, now_ns: int) -> Iterator[Came]:
+        yield None
         frame = Frame(datagram.with_flags(data, remove=wire.FLAG_RETRANSMISSION))
         peer = self._peers.get(frame.session)
         if peer is None:
@@ -659,5 +637,4 @@ class MulticastReceiver:
             del self._timed[peer.session]
             if peer.feedback is not None:
                 peer.feedback.answered(now_ns - timed[2])
-        if taker.admit_repair(stream, frame, now_ns):
-            taker.take(stream, frame, now_ns, repaired=True)
+        yield Repair(stream, frame, is_sent=True)

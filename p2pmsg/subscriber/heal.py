@@ -23,7 +23,7 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
             kept[id(stream)] = (max(stop, before), messages + output.count)
         elif not isinstance(output, Rewound):
             kept[id(stream)] = (max(output.stop, before), messages)
-    core._last = None
+    core.forget_last()
     core.gaps.clear()
     core.stream_table.count = len(core.streams)
     _heal_peers(core, now_ns)

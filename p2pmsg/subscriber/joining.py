@@ -20,7 +20,7 @@ from p2pmsg.mold.feed import SessionAnnounced
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
 from p2pmsg.subscriber.effects import Command
-from p2pmsg.subscriber.group import FrameTaker, MulticastReceiver
+from p2pmsg.subscriber.group import MulticastReceiver
 from p2pmsg.subscriber.handshake import probe_wait_ns
 from p2pmsg.subscriber.relays import RelayClient
 from p2pmsg.subscriber.rewound import (
@@ -115,10 +115,10 @@ class SessionJoiner:
         self._asked = self.start.position if self.start.kind == "sequence" else 0
         self._pages = control.HeadPages(config.streams_max)
 
-    def receive_multicast(self, taker: FrameTaker) -> MulticastReceiver:
-        """Return what takes the datagrams of multicasts; it gives their frames to `taker`."""
+    def receive_multicast(self) -> MulticastReceiver:
+        """Return what takes the datagrams of multicasts."""
         self.member = MulticastReceiver(
-            self.settings, self.stream_table, self, taker, lines=self.lines, peers=self.peers,
+            self.settings, self.stream_table, self, lines=self.lines, peers=self.peers,
             commands=self.commands, requests=self.requests, invalid=self.invalid, rng=self._rng,
         )  # fmt: skip
         return self.member

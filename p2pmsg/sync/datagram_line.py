@@ -166,7 +166,9 @@ class DatagramLine:
         self, data: memoryview, segment: int, address: object, *, shed: bool = False
     ) -> None:
         """Give the core a train of datagrams; the lock is held."""
-        self._member.receive(self._line, data, segment, address, now_ns=_now_ns(), shed=shed)
+        self._core.receive_datagrams(
+            self._line, data, segment, address, now_ns=_now_ns(), shed=shed
+        )
 
 
 def host_of(address: tuple[Any, ...]) -> str:

@@ -149,13 +149,14 @@ class GroupReceiving:
 
     def take(self, core: SubscriberCore, now_ns: int, *, shed: bool) -> int:
         """Give the core what has come, joined to trains as the kernel does it."""
-        assert core.member is not None
         taken = 0
         while self._forged and (shed or not core.is_full):
             forged, address = self._forged.popleft()
             taken += 1
             view = memoryview(forged)
-            core.member.receive(self._line, view, len(view), address, now_ns=now_ns, shed=shed)
+            core.receive_datagrams(
+                self._line, view, len(view), address, now_ns=now_ns, shed=shed
+            )
         train: list[bytes] = []
         while shed or not core.is_full:
             data = self._receiver.receive()
@@ -206,6 +207,7 @@ class GroupReceiving:
         self._client.close()
 
     def _give(self, core: SubscriberCore, train: list[bytes], now_ns: int, shed: bool) -> None:
-        assert core.member is not None
         data = memoryview(b"".join(train))
-        core.member.receive(self._line, data, len(train[0]), self._line, now_ns=now_ns, shed=shed)
+        core.receive_datagrams(
+            self._line, data, len(train[0]), self._line, now_ns=now_ns, shed=shed
+        )

@@ -53,7 +53,7 @@ def member(start="latest"):
 def give(core, frames, size=0):
     sealed = [datagram.seal(frame, size) for frame in frames]
     data = memoryview(bytearray(b"".join(sealed)))
-    core.member.receive(0, data, len(sealed[0]), ("10.0.0.1", 9), now_ns=1)
+    core.receive_datagrams(0, data, len(sealed[0]), ("10.0.0.1", 9), now_ns=1)
 
 
 def delivered(core):
@@ -144,7 +144,7 @@ def test_one_damaged_datagram_of_a_train_costs_itself_only():
     sealed[3][60] ^= 1
     core = member()
     data = memoryview(bytearray(b"".join(sealed)))
-    core.member.receive(0, data, size, ("10.0.0.1", 9), now_ns=1)
+    core.receive_datagrams(0, data, size, ("10.0.0.1", 9), now_ns=1)
     assert core.invalid == {"crc": 1}
     (gap,) = core.streams[0].receiver.missing_ranges
     assert gap == (Frame(frames[3]).sequence, Frame(frames[4]).sequence)

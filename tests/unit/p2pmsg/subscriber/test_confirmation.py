@@ -122,7 +122,7 @@ def test_only_the_address_of_the_echo_counts():
     member = Member()
     member.message(0)
     forged = memoryview(datagram.seal(heartbeat("t", 10)))
-    member.core.member.receive(0, forged, len(forged), ("10.6.6.6", 9), now_ns=member.now_ns)
+    member.core.receive_datagrams(0, forged, len(forged), ("10.6.6.6", 9), now_ns=member.now_ns)
     assert member.stream.receiver.head == 1
     assert dict(member.core.invalid) == {"source": 1}
 

@@ -52,7 +52,7 @@ class Member:
     def give(self, *made):
         for frame in made:
             sealed = memoryview(datagram.seal(frame))
-            self.core.member.receive(0, sealed, len(sealed), SOURCE, now_ns=self.now_ns)
+            self.core.receive_datagrams(0, sealed, len(sealed), SOURCE, now_ns=self.now_ns)
 
     def message(self, sequence, *, repair=False):
         values = [b"x" * SIZE]

@@ -16,7 +16,6 @@ from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import GroupState, Session
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
-from p2pmsg.subscriber.window import ReceiveWindow
 from p2pmsg.wire import FLAG_PLAIN, Frame, Kind
 from recovery import ReceiverConfig
 from tests.unit.p2pmsg import frames
@@ -26,25 +25,11 @@ SOURCE, ELSEWHERE = ("10.0.0.1", 9), ("10.6.6.6", 9)
 
 
 class Around:
-    """Stands for what takes frames, and for what joins sessions; notes what it is given."""
+    """Stands for what joins sessions; notes what it is given."""
 
     def __init__(self):
-        self.frames_received, self.bytes_held, self.last_stream = 0, 0, None
-        self.window = ReceiveWindow(2**20, ReceiverConfig())
-        self.given, self.joined_again = [], []
+        self.joined_again = []
         self.due_ns = 2**62
-
-    def receive_frame(self, line, data, *, now_ns, shed=False):
-        self.given.append(Frame(data).sequence)
-
-    def take_run(self, line, stream, frame, datagrams, now_ns):
-        self.given.append((frame.sequence, frame.count, datagrams))
-
-    def take(self, stream, frame, now_ns, *, repaired):
-        self.given.append((frame.sequence, repaired))
-
-    def admit_repair(self, stream, frame, now_ns):
-        return True
 
     def send_probe(self, peer, line, now_ns):
         pass
@@ -83,7 +68,7 @@ class Receiver(MulticastReceiver):
         self.peer.feedback = None
         self.requests, self.invalid, self.around = deque(), Counter(), Around()
         super().__init__(
-            settings, self.table, self.around, self.around, lines=[Connection()],
+            settings, self.table, self.around, lines=[Connection()],
             peers={SESSION: self.peer}, commands=deque(), requests=self.requests,
             invalid=self.invalid, rng=rng,
         )  # fmt: skip
@@ -93,7 +78,7 @@ class Receiver(MulticastReceiver):
     def hear(self, *made, address=SOURCE):
         train = [datagram.seal(frame) for frame in made]
         data = memoryview(b"".join(train))
-        self.receive(0, data, len(train[0]), address, now_ns=1)
+        return list(self.decode(0, data, len(train[0]), address, now_ns=1))
 
     def asked(self):
         found = [Kind(Frame(data).kind).name for _, data in self.requests]
@@ -118,25 +103,25 @@ def plain(sequence):
 
 
 def test_a_datagram_becomes_a_frame(receiver):
-    receiver.hear(plain(0))
-    assert receiver.around.given == [0]
+    assert receiver.hear(plain(0)) == [plain(0)]
 
 
 def test_a_train_of_the_last_stream_becomes_one_frame(receiver):
-    receiver.around.last_stream = receiver.stream
-    receiver.hear(plain(0), plain(2), plain(4))
-    assert receiver.around.given == [(0, 6, 3)]
+    receiver.last_stream = receiver.stream
+    ((frame, datagrams, _),) = receiver.hear(plain(0), plain(2), plain(4))
+    assert (frame.sequence, frame.count, datagrams) == (0, 6, 3)
 
 
 def test_a_datagram_from_elsewhere_is_dropped_and_counted(receiver):
-    receiver.hear(plain(0), address=ELSEWHERE)
-    assert receiver.around.given == []
+    assert receiver.hear(plain(0), address=ELSEWHERE) == []
     assert receiver.invalid["source"] == 1
 
 
 def test_a_repair_is_taken_as_one(receiver):
-    receiver.hear(datagram.with_flags(plain(0), add=wire.FLAG_RETRANSMISSION))
-    assert receiver.around.given == [(0, True)]
+    sent_again = datagram.with_flags(plain(0), add=wire.FLAG_RETRANSMISSION)
+    nothing, (stream, frame, is_sent) = receiver.hear(sent_again)
+    assert nothing is None
+    assert (stream, frame.sequence, is_sent) == (receiver.stream, 0, True)
 
 
 def test_a_hint_of_a_head_is_asked_of_the_publisher_once_at_a_time(receiver):
