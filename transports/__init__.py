@@ -12,18 +12,27 @@ from transports.errors import (
     ConnectError,
     EndpointError,
     PeerUnreachableError,
-    QueueFullError,
     TransportError,
 )
-from transports.memory import Link, MemoryNetwork
-from transports.memory_pubsub import MemoryReceiver, MemorySender
-from transports.memory_recovery import MemoryRecoveryClient, MemoryRecoveryServer
+from transports.memory import (
+    Link,
+    MemoryNetwork,
+    MemoryReceiver,
+    MemoryRecoveryClient,
+    MemoryRecoveryServer,
+    MemorySender,
+)
 from transports.reply_memory import ReplyMemory
 from transports.udp import Received, UdpReceiver, UdpSender
 from transports.zmq_frame import free_zmq_frames, make_zmq_frame
 from transports.zmq_pubsub import ZmqReceiver, ZmqSender
-from transports.zmq_queue import ZmqQueueClient, ZmqQueueServer, wait_for_any
-from transports.zmq_recovery import ZmqRecoveryClient, ZmqRecoveryServer
+from transports.zmq_recovery import (
+    ZmqQueueClient,
+    ZmqQueueServer,
+    ZmqRecoveryClient,
+    ZmqRecoveryServer,
+    wait_for_any,
+)
 
 __all__ = [
     "BUSY_WAIT_US",
@@ -45,7 +54,6 @@ __all__ = [
     "MemoryRecoveryServer",
     "MemorySender",
     "PeerUnreachableError",
-    "QueueFullError",
     "Received",
     "RecoveryClient",
     "RecoveryServer",

@@ -7,7 +7,7 @@ the prefix.
 
 No method blocks unless its name or a parameter says so. No class here is thread-safe: one thread at
 a time uses an object. `close()` may be called again, and by another thread than the owner's once
-that one has stopped.
+that one has stopped. Any other method of an object that is closed raises `ClosedError`.
 """
 
 from typing import Protocol
@@ -21,7 +21,7 @@ class DataSender(Protocol):
         """Where it is bound, with the port that the system picked."""
 
     def send(self, frame: bytes | memoryview, *, wait_ms: int = 0) -> bool:
-        """Send to everybody whose prefix matches, or to nobody.
+        """Send to all receivers whose prefix matches, or to none.
 
         Args:
             frame: what to send.
@@ -30,20 +30,13 @@ class DataSender(Protocol):
         Returns:
             Whether it was sent. False: the queue of one receiver at least is full.
 
-        Raises:
-            ClosedError: the sender is closed.
-
         """
 
     def send_shedding(self, frame: bytes | memoryview) -> None:
-        """Send to everybody whose prefix matches and whose queue has room; the others miss it.
+        """Send to all receivers whose prefix matches and whose queue has room; the others miss it.
 
-        Whoever missed a frame so may miss the following ones too, even those that `send` took,
+        A receiver that missed a frame may miss the following ones too, even those that `send` took,
         until it has caught up.
-
-        Raises:
-            ClosedError: the sender is closed.
-
         """
 
     def receive_subscriptions(self) -> list[bytes]:
@@ -52,18 +45,14 @@ class DataSender(Protocol):
         Each is `b"\x01" + prefix` for a prefix that its first receiver took up, and
         `b"\x00" + prefix` for one that its last receiver gave up. It must be called now and then,
         since the queue is bounded.
-
-        Raises:
-            ClosedError: the sender is closed.
-
         """
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; frames that are still queued get `linger_ms` to leave. Default 0: none."""
 
 
-class DataReceiver(Protocol):
-    """A subscriber's end of the data channel."""
+class Client(Protocol):
+    """A subscriber's end of either channel."""
 
     @property
     def endpoint(self) -> str:
@@ -77,7 +66,6 @@ class DataReceiver(Protocol):
 
         Raises:
             ConnectError: the system cannot make such a connection.
-            ClosedError: the receiver is closed.
 
         """
 
@@ -88,9 +76,18 @@ class DataReceiver(Protocol):
 
         Raises:
             ConnectError: the system cannot make such a connection.
-            ClosedError: the socket is closed.
 
         """
+
+    def receive(self) -> bytes | None:
+        """Return the next frame, or None where there is none yet; it never waits."""
+
+    def close(self) -> None:
+        """Close; what is still queued, either way, is lost."""
+
+
+class DataReceiver(Client, Protocol):
+    """A subscriber's end of the data channel."""
 
     def subscribe(self, prefix: bytes) -> None:
         """Receive frames that begin with `prefix`; as often as it is called, as often undo it."""
@@ -98,14 +95,8 @@ class DataReceiver(Protocol):
     def unsubscribe(self, prefix: bytes) -> None:
         """Undo one `subscribe(prefix)`."""
 
-    def receive(self) -> bytes | None:
-        """Return the next frame, or None where there is none yet; it never waits."""
-
     def receive_wait(self, timeout_ms: int) -> bytes | None:
         """Return the next frame, or None after `timeout_ms` without one (-1: wait without end)."""
-
-    def close(self) -> None:
-        """Close; what is still queued is lost."""
 
 
 class RecoveryServer(Protocol):
@@ -129,7 +120,6 @@ class RecoveryServer(Protocol):
 
         Raises:
             PeerUnreachableError: that requester is no longer connected.
-            ClosedError: the server is closed.
 
         """
 
@@ -137,38 +127,8 @@ class RecoveryServer(Protocol):
         """Close; replies that are still queued get `linger_ms` to leave. Default 0: none."""
 
 
-class RecoveryClient(Protocol):
+class RecoveryClient(Client, Protocol):
     """A subscriber's end of the recovery channel."""
-
-    @property
-    def endpoint(self) -> str:
-        """Where it connects to."""
-
-    def connect(self) -> None:
-        """Connect, once; a peer that is away is waited for without end.
-
-        Raises:
-            ConnectError: the system cannot make such a connection.
-            ClosedError: the client is closed.
-
-        """
-
-    def reconnect(self) -> None:
-        """Give up the connection and make another, when the peer is silent for too long.
-
-        Frames not received yet may be lost.
-
-        Raises:
-            ConnectError: the system cannot make such a connection.
-            ClosedError: the socket is closed.
-
-        """
 
     def send(self, frame: bytes) -> bool:
         """Send one request; False: the queue is full. It never waits."""
-
-    def receive(self) -> bytes | None:
-        """Return the next reply, or None where there is none yet; it never waits."""
-
-    def close(self) -> None:
-        """Close; what is still queued, both ways, is lost."""

@@ -7,6 +7,18 @@
 - `udp://HOST:PORT?interface=…&ttl=…&loopback=…`, datagrams to a multicast group or to one address.
 - `mold://HOST:PORT?interface=…&request=HOST:PORT`, the same with the framing of MoldUDP64.
 - `memory://NAME`, between the parts of one simulation (`transports.memory`).
+
+The options of datagrams, after the `?`:
+
+=============  =========================  ======================================================
+option         value                      meaning
+=============  =========================  ======================================================
+``interface``  name or address            where a group is joined, and where datagrams leave
+``ttl``        0 to 255, default 1        how many routers they may pass; 1: none
+``loopback``   0 or 1, default 1          whether processes on this machine get them, too
+``request``    HOST:PORT, several times   mold only: where what was missed is asked for
+``topic``      name, default "mold"       mold only: the topic that its messages get
+=============  =========================  ======================================================
 """
 
 import ipaddress
@@ -14,7 +26,6 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn, Self
 
-from transports.endpoint_options import parse_options
 from transports.errors import EndpointError
 
 SCHEMES: Final = ("tcp", "ipc", "inproc", "memory", "udp", "mold")
@@ -32,6 +43,11 @@ _SCHEME: Final = re.compile(r"([A-Za-z0-9+.\-]*)://(.*)", re.DOTALL)
 _TCP: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", re.DOTALL)
 _LABEL: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_\-]{0,61}[A-Za-z0-9_])?")
 _DIGITS_AND_DOTS: Final = re.compile(r"[0-9.]+")
+_TTL_MAX: Final = 255
+_INTERFACE: Final = re.compile(r"[A-Za-z0-9_.:@%\-]{1,64}")
+_REQUEST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.\-]+):([0-9]{1,5})")
+_TOPIC: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+_FLAGS: Final = {"0": "0", "false": "0", "no": "0", "1": "1", "true": "1", "yes": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +67,7 @@ class Endpoint:
     """The path of an ipc endpoint, the name of an inproc or memory endpoint."""
 
     options: tuple[tuple[str, str], ...] = ()
-    """udp, mold: what stands behind the `?`, checked; see `transports.endpoint_options`."""
+    """udp, mold: what comes after the `?`, checked."""
 
     def __str__(self) -> str:
         if not self.has_port:
@@ -156,7 +172,7 @@ def parse_endpoint(text: str) -> Endpoint:
     if scheme in DATAGRAM_SCHEMES:
         place, question, options = rest.partition("?")
         where = _parse_tcp(text, place)
-        known = parse_options(text, scheme, where.host, options) if question else ()
+        known = _parse_options(text, scheme, options) if question else ()
         return replace(where, scheme=scheme, options=known)
     if scheme == "ipc":
         return Endpoint(scheme, path=_parse_path(text, rest))
@@ -170,6 +186,21 @@ def as_endpoint(value: "str | Endpoint") -> Endpoint:
     return value if isinstance(value, Endpoint) else parse_endpoint(value)
 
 
+def request_address(value: str) -> tuple[str, int]:
+    """Return (host, port) of a checked `request` option."""
+    host, _, port = value.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def is_address(value: str) -> bool:
+    """Whether `value` is an IP address."""
+    try:
+        ipaddress.ip_address(value.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
 def _refuse(endpoint: object, part: str, reason: str) -> NoReturn:
     raise EndpointError(endpoint, part, reason)
 
@@ -179,7 +210,7 @@ def _parse_tcp(text: str, rest: str) -> Endpoint:
         _refuse(text, "endpoint", "white space inside the endpoint")
     match = _TCP.fullmatch(rest)
     if match is None:
-        # A bracket out of place, or text behind the closing one.
+        # A bracket out of place, or text after the closing one.
         _refuse(text, "host", f"malformed host and port {rest!r} (IPv6 is written [ADDRESS]:PORT)")
     host = _parse_host(text, match[1])
     if match[2] is None:
@@ -254,3 +285,43 @@ def _bytes_of(text: str, part: str, value: str) -> int:
         # Control characters, and lone surrogates, which have no UTF-8 form.
         _refuse(text, part, f"unprintable character in {part} {value!r}")
     return len(value.encode())
+
+
+def _parse_options(text: str, scheme: str, options: str) -> tuple[tuple[str, str], ...]:
+    """Return the options of the endpoint `text`, checked."""
+    found: list[tuple[str, str]] = []
+    for piece in options.split("&"):
+        name, equals, value = piece.partition("=")
+        if not equals or not value:
+            _refuse(text, "option", f"option {piece!r} is not of the form NAME=VALUE")
+        if name != "request" and any(name == known for known, _ in found):
+            _refuse(text, "option", f"option {name!r} is given twice")
+        found.append((name, _check_option(text, scheme, name, value)))
+    return tuple(found)
+
+
+def _check_option(text: str, scheme: str, name: str, value: str) -> str:
+    if name == "interface":
+        if not _INTERFACE.fullmatch(value):
+            _refuse(text, "option", f"interface {value!r} is neither a name nor an address")
+        return value
+    if name == "ttl":
+        if not (value.isascii() and value.isdigit() and len(value) < 4 and int(value) <= _TTL_MAX):
+            _refuse(text, "option", f"ttl {value!r} is not a number from 0 to {_TTL_MAX}")
+        return str(int(value))
+    if name == "loopback":
+        if value.lower() not in _FLAGS:
+            _refuse(text, "option", f"loopback {value!r} is neither 0 nor 1")
+        return _FLAGS[value.lower()]
+    if name == "request" and scheme == "mold":
+        match = _REQUEST.fullmatch(value)
+        if match is None or int(match[2]) > 65535:
+            _refuse(text, "option", f"request {value!r} is not of the form HOST:PORT")
+        return value
+    if name == "topic" and scheme == "mold":
+        if not _TOPIC.fullmatch(value):
+            known = "1 to 64 letters, digits, '.', '_' or '-'"
+            _refuse(text, "option", f"topic {value!r} is not of {known}")
+        return value
+    known = "interface, ttl, loopback" + (", request, topic" if scheme == "mold" else "")
+    _refuse(text, "option", f"unknown option {name!r} (known: {known})")

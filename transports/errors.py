@@ -3,9 +3,8 @@
     TransportError
     ├── EndpointError        (also ValueError)   an endpoint that cannot be used
     ├── BindError            (also OSError)      the address could not be bound
-    │   └── AddressInUseError                    ... because somebody else has it
+    │   └── AddressInUseError                    ... because another socket has it
     ├── ConnectError         (also OSError)      a connection could not be set up
-    ├── QueueFullError                           a send queue is at its high-water mark
     ├── PeerUnreachableError                     the peer that should get a frame is gone
     └── ClosedError                              the socket was closed on this side
 
@@ -44,7 +43,14 @@ class EndpointError(TransportError, ValueError):
 
 
 class _AddressError(TransportError, OSError):
-    """An operating-system refusal that concerns one endpoint."""
+    """The operating system or ZeroMQ refused an endpoint.
+
+    Attributes:
+        endpoint: the endpoint, as text.
+        reason: the operating system's or ZeroMQ's words.
+        errno: the error's number, or None where there is none.
+
+    """
 
     verb = "use"
 
@@ -60,14 +66,7 @@ class _AddressError(TransportError, OSError):
 
 
 class BindError(_AddressError):
-    """An endpoint could not be bound.
-
-    Attributes:
-        endpoint: the endpoint, as text.
-        reason: the operating system's or ZeroMQ's words.
-        errno: the error's number, or None where there is none.
-
-    """
+    """An endpoint could not be bound."""
 
     verb = "bind"
 
@@ -77,34 +76,9 @@ class AddressInUseError(BindError):
 
 
 class ConnectError(_AddressError):
-    """A connection could not be set up at all; a peer that is merely away is never this error.
-
-    Attributes:
-        endpoint: the endpoint, as text.
-        reason: the operating system's or ZeroMQ's words.
-        errno: the error's number, or None where there is none.
-
-    """
+    """A connection could not be set up at all; a peer that is merely away is never this error."""
 
     verb = "connect to"
-
-
-class QueueFullError(TransportError):
-    """A send queue is at its high-water mark, and the caller chose not to wait.
-
-    Attributes:
-        endpoint: the endpoint of the socket, as text.
-        queue_frames: the mark, in frames.
-
-    """
-
-    def __init__(self, endpoint: str, queue_frames: int) -> None:
-        super().__init__(endpoint, queue_frames)
-        self.endpoint = endpoint
-        self.queue_frames = queue_frames
-
-    def __str__(self) -> str:
-        return f"a send queue of {self.endpoint!r} is full ({self.queue_frames} frames)"
 
 
 class PeerUnreachableError(TransportError):

@@ -1,28 +1,30 @@
 """Both channels in memory, for a simulation in one thread; without a clock and without chance.
 
-The sockets of `transports.memory_pubsub` and `transports.memory_recovery` meet in a
-`MemoryNetwork`, as those of ZeroMQ do in a context. Each frame passes through the network's
-`deliver` hook, as a transfer on a `Link`; the hook calls `link.arrive(frame)` now, later, twice, in
-another order, or `link.lose()` instead. Without a hook, frames arrive at once.
+The sockets meet in a `MemoryNetwork`, as those of ZeroMQ do in a context. Each frame passes through
+the network's `deliver` hook, as a transfer on a `Link`; the hook calls `link.arrive(frame)` now,
+later, twice, in another order, or `link.lose()` instead. Without a hook, frames arrive at once.
 
 It behaves as the ZeroMQ sockets do, so far as the protocols above can tell:
 
 - A frame is taken while its link has room: frames in flight, and those that wait to be received,
   count. A frame that arrives beyond the room (a duplicate) is dropped and counted.
-- Who connects before somebody has bound waits for it, and comes back when it is bound anew.
+- A client that connects first waits until the endpoint is bound, and again when it is unbound.
 - Each new connection gets the welcome first. Frames on a link that was cut never arrive.
 - Subscriptions take effect at once, which ZeroMQ's do not; delay `connect()` to delay them.
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from transports.endpoint import Endpoint, as_endpoint
-from transports.errors import AddressInUseError, ClosedError, EndpointError
+from transports.errors import AddressInUseError, ClosedError, EndpointError, PeerUnreachableError
 
 QUEUE_FRAMES: Final = 1000
 """As with the ZeroMQ sockets."""
+SUBSCRIPTIONS_MAX: Final = 1000
+"""How many unread notes on subscriptions a sender keeps; the oldest go first."""
 
 
 class Link:
@@ -134,7 +136,7 @@ class MemoryNetwork:
             client.cut()
 
     def connect(self, client: "MemoryClient") -> None:
-        """Join `client` with who is bound at its endpoint, now or once somebody is."""
+        """Join `client` with the server at its endpoint, now or once there is one."""
         clients = self._connecting.setdefault(client.key, [])
         if client in clients:
             return
@@ -156,6 +158,7 @@ class MemorySocket:
     Attributes:
         endpoint: where it is bound, or connects to, as text.
         key: the channel and the endpoint; the two channels do not see each other.
+        queue_frames: the bound of its links, in frames; the other end's bound counts too.
         closed: whether it was closed.
 
     """
@@ -174,10 +177,20 @@ class MemorySocket:
         self.endpoint = str(parsed)
         self.key = (self.channel, self.endpoint)
         self.closed = False
+        self._queue: deque[tuple[Link, bytes]] = deque()
 
     def _require_open(self) -> None:
         if self.closed:
             raise ClosedError(self.endpoint)
+
+    def _take(self) -> tuple[Link, bytes] | None:
+        """Take out what arrived first, or None."""
+        self._require_open()
+        if not self._queue:
+            return None
+        link, frame = self._queue.popleft()
+        link.waiting -= 1
+        return link, frame
 
 
 class MemoryServer(MemorySocket):
@@ -193,16 +206,26 @@ class MemoryServer(MemorySocket):
 class MemoryClient(MemorySocket, ABC):
     """A socket that connects.
 
-    Attributes:
-        name: what its links are called.
+    Args:
+        endpoint: a memory endpoint.
+        network: where it is found.
+        queue_frames: the bound of its links, each way, in frames. Default 1000.
+        name: what its links are called. Default: "peer-1", "peer-2", ...
 
     """
 
     def __init__(
-        self, endpoint: str | Endpoint, network: MemoryNetwork, queue_frames: int, name: str
+        self,
+        endpoint: str | Endpoint,
+        *,
+        network: MemoryNetwork,
+        queue_frames: int = QUEUE_FRAMES,
+        name: str = "",
     ) -> None:
         super().__init__(endpoint, network, queue_frames)
         self.name = name or network.next_name()
+        self._server: Any = None
+        self._links: tuple[Link, ...] = ()
 
     def connect(self) -> None:
         """Connect, or wait for the endpoint to be bound."""
@@ -218,6 +241,11 @@ class MemoryClient(MemorySocket, ABC):
         self.disconnect()
         self.connect()
 
+    def receive(self) -> bytes | None:
+        """Return the next frame, or None."""
+        taken = self._take()
+        return None if taken is None else taken[1]
+
     def close(self) -> None:
         """Disconnect; what is queued is lost."""
         if not self.closed:
@@ -228,6 +256,263 @@ class MemoryClient(MemorySocket, ABC):
     def join(self, server: Any) -> None:
         """Take up a connection; called by the network."""
 
-    @abstractmethod
     def cut(self) -> None:
         """Give up the connection, if there is one; called by the network."""
+        if self._links:
+            for link in self._links:
+                link.connected = False
+            self._server._detach(self._links[0])
+            self._links, self._server = (), None
+
+    def _arrived(self, link: Link, frame: bytes) -> bool:
+        if len(self._queue) >= self.queue_frames:
+            # Frames of earlier connections are still there.
+            link.overflowed += 1
+            return False
+        self._queue.append((link, frame))
+        return True
+
+
+class MemorySender(MemoryServer):
+    """The publisher's end of the data channel; see `transports.base.DataSender`."""
+
+    channel = "data"
+
+    def __init__(
+        self,
+        endpoint: str | Endpoint,
+        *,
+        network: MemoryNetwork,
+        queue_frames: int = QUEUE_FRAMES,
+        welcome: bytes = b"",
+    ) -> None:
+        """Bind; `AddressInUseError` if another sender is bound there.
+
+        Args:
+            endpoint: a memory endpoint.
+            network: where it is bound and found.
+            queue_frames: the bound of each receiver's link, in frames. Default 1000.
+            welcome: what every connection gets first. Default: nothing.
+
+        """
+        super().__init__(endpoint, network, queue_frames)
+        self._welcome = welcome
+        self._receivers: dict[Link, MemoryReceiver] = {}
+        self._prefixes: Counter[bytes] = Counter()
+        self._notes: deque[bytes] = deque(maxlen=SUBSCRIPTIONS_MAX)
+        network.bind(self)
+
+    def send(self, frame: bytes | memoryview, *, wait_ms: int = 0) -> bool:
+        """Send to all who match, or to nobody and return False; it never waits."""
+        frame = bytes(frame)
+        links = self._links_for(frame)
+        if any(link.is_full for link in links):
+            return False
+        self._send(links, frame)
+        return True
+
+    def send_now(self, frame: bytes | memoryview) -> bool:
+        """Do as `send(frame)` does."""
+        return self.send(frame)
+
+    def send_shedding(self, frame: bytes | memoryview) -> None:
+        """Send to those who match and have room."""
+        frame = bytes(frame)
+        self._send([link for link in self._links_for(frame) if not link.is_full], frame)
+
+    def receive_subscriptions(self) -> list[bytes]:
+        """Return what came in about subscriptions since the last call, oldest first."""
+        self._require_open()
+        notes = list(self._notes)
+        self._notes.clear()
+        return notes
+
+    def _links_for(self, frame: bytes) -> list[Link]:
+        self._require_open()
+        return [link for link, receiver in self._receivers.items() if receiver._wants(frame)]
+
+    def _send(self, links: list[Link], frame: bytes) -> None:
+        for link in links:
+            self._network.transfer(link, frame)
+
+    def _attach(self, receiver: "MemoryReceiver") -> Link:
+        room_frames = min(self.queue_frames, receiver.queue_frames)
+        link = Link("data", self.endpoint, receiver.name, room_frames, receiver._arrived)
+        self._receivers[link] = receiver
+        for prefix in receiver._prefixes:
+            self._note(prefix, 1)
+        return link
+
+    def _greet(self, link: Link) -> None:
+        if self._welcome:
+            self._network.transfer(link, self._welcome)
+
+    def _detach(self, link: Link) -> None:
+        receiver = self._receivers.pop(link)
+        for prefix in receiver._prefixes:
+            self._note(prefix, -1)
+
+    def _note(self, prefix: bytes, change: int) -> None:
+        before = self._prefixes[prefix]
+        self._prefixes[prefix] += change
+        if before == 0:
+            self._notes.append(b"\x01" + prefix)
+        elif before + change == 0:
+            del self._prefixes[prefix]
+            self._notes.append(b"\x00" + prefix)
+
+
+class MemoryReceiver(MemoryClient):
+    """A subscriber's end of the data channel; see `transports.base.DataReceiver`."""
+
+    channel = "data"
+
+    def __init__(
+        self,
+        endpoint: str | Endpoint,
+        *,
+        network: MemoryNetwork,
+        queue_frames: int = QUEUE_FRAMES,
+        name: str = "",
+    ) -> None:
+        super().__init__(endpoint, network=network, queue_frames=queue_frames, name=name)
+        self._prefixes: Counter[bytes] = Counter()
+        self._prefix_tuple: tuple[bytes, ...] | None = None
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Receive frames that begin with `prefix`."""
+        self._require_open()
+        self._prefixes[prefix] += 1
+        self._prefix_tuple = None
+        if self._prefixes[prefix] == 1 and self._server is not None:
+            self._server._note(prefix, 1)
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Undo one `subscribe(prefix)`; without one, nothing happens."""
+        self._require_open()
+        self._prefix_tuple = None
+        if self._prefixes[prefix] > 1:
+            self._prefixes[prefix] -= 1
+        elif self._prefixes.pop(prefix, 0) and self._server is not None:
+            self._server._note(prefix, -1)
+
+    def receive_wait(self, timeout_ms: int) -> bytes | None:
+        """Do as `receive` does: in one thread nothing can come while it waits."""
+        return self.receive()
+
+    def _wants(self, frame: bytes) -> bool:
+        if self._prefix_tuple is None:
+            self._prefix_tuple = tuple(self._prefixes)
+        return frame.startswith(self._prefix_tuple)
+
+    def _arrived(self, link: Link, frame: bytes) -> bool:
+        # Once more, as SUB does: a welcome is not filtered before, and subscriptions change.
+        return self._wants(frame) and super()._arrived(link, frame)
+
+    def join(self, server: MemorySender) -> None:
+        """Take up a connection; called by the network."""
+        self._server = server
+        link = server._attach(self)
+        self._links = (link,)
+        server._greet(link)
+
+
+class MemoryRecoveryServer(MemoryServer):
+    """The publisher's end of the recovery channel; see `transports.base.RecoveryServer`."""
+
+    channel = "recovery"
+
+    def __init__(
+        self,
+        endpoint: str | Endpoint,
+        *,
+        network: MemoryNetwork,
+        queue_frames: int = QUEUE_FRAMES,
+    ) -> None:
+        """Bind; `AddressInUseError` if another server is bound there.
+
+        Args:
+            endpoint: a memory endpoint.
+            network: where it is bound and found.
+            queue_frames: the bound of each requester's links, each way, in frames. Default 1000.
+
+        """
+        super().__init__(endpoint, network, queue_frames)
+        self._replies: dict[bytes, Link] = {}
+        self._requesters: dict[Link, bytes] = {}
+        self._connections = 0
+        network.bind(self)
+
+    def receive(self) -> tuple[bytes, bytes] | None:
+        """Return the next request as (requester, frame), or None."""
+        taken = self._take()
+        return None if taken is None else (self._requesters[taken[0]], taken[1])
+
+    def reply(self, requester: bytes, frame: bytes | memoryview) -> bool:
+        """Send to one requester; False: its link is full. `PeerUnreachableError`: it is gone."""
+        self._require_open()
+        link = self._replies.get(requester)
+        if link is None:
+            raise PeerUnreachableError(self.endpoint, requester)
+        if link.is_full:
+            return False
+        self._network.transfer(link, bytes(frame))
+        return True
+
+    def _attach(self, client: "MemoryRecoveryClient") -> tuple[Link, Link]:
+        self._connections += 1
+        requester = b"\x00" + self._connections.to_bytes(4, "big")
+        room_frames = min(self.queue_frames, client.queue_frames)
+        request = Link("request", client.name, self.endpoint, room_frames, self._arrived)
+        reply = Link("reply", self.endpoint, client.name, room_frames, client._arrived)
+        self._requesters[request] = requester
+        self._replies[requester] = reply
+        return request, reply
+
+    def _detach(self, request: Link) -> None:
+        del self._replies[self._requesters.pop(request)]
+        self._queue = deque(waiting for waiting in self._queue if waiting[0] is not request)
+
+    def _arrived(self, link: Link, frame: bytes) -> bool:
+        self._queue.append((link, frame))
+        return True
+
+
+class MemoryRecoveryClient(MemoryClient):
+    """A subscriber's end of the recovery channel; see `transports.base.RecoveryClient`."""
+
+    channel = "recovery"
+
+    def __init__(
+        self,
+        endpoint: str | Endpoint,
+        *,
+        network: MemoryNetwork,
+        queue_frames: int = QUEUE_FRAMES,
+        name: str = "",
+    ) -> None:
+        super().__init__(endpoint, network=network, queue_frames=queue_frames, name=name)
+        self._unsent: deque[bytes] = deque()
+
+    def send(self, frame: bytes) -> bool:
+        """Send one request; unconnected, it waits in a queue. False: the queue is full."""
+        self._require_open()
+        if not self._links:
+            if len(self._unsent) >= self.queue_frames:
+                return False
+            self._unsent.append(frame)
+            return True
+        request = self._links[0]
+        if request.is_full:
+            return False
+        self._network.transfer(request, frame)
+        return True
+
+    def join(self, server: MemoryRecoveryServer) -> None:
+        """Take up a connection; called by the network."""
+        self._server = server
+        self._links = server._attach(self)
+        while self._unsent and not self._links[0].is_full:
+            self._network.transfer(self._links[0], self._unsent.popleft())
+        # The server's bound may be lower than this one; what it has no room for is lost.
+        self._unsent.clear()

@@ -12,46 +12,35 @@ from typing import Final
 import zmq
 
 TRACKED_BYTES: Final = 8 * 1024
-"""From this size on a reply is looked after: 64 smaller ones are no more than half a MiB."""
+"""From this size on a reply is counted: 64 smaller ones are no more than half a MiB."""
 REQUESTER_BYTES_MAX: Final = 8 * 2**20
-"""What may be in the queue of one requester; a frame that is larger goes where nothing is."""
+"""What may be in the queue of one requester; a larger frame goes into an empty queue."""
 BYTES_MAX: Final = 256 * 2**20
-"""What may be in all queues; beyond it who has something there waits."""
+"""What may be in all queues; beyond it a requester that has something there waits."""
 
 
 class ReplyMemory:
     """Sends replies, and counts those that have not left; for one thread.
 
-    Args:
-        requester_bytes_max: in the queue of one requester. Default 8 MiB.
-        bytes_max: in all queues. Default 256 MiB.
-
     Attributes:
-        bytes_held: what was in the queues when it was last looked.
+        bytes_held: what was in the queues when they were last checked.
 
     """
 
-    def __init__(
-        self, *, requester_bytes_max: int = REQUESTER_BYTES_MAX, bytes_max: int = BYTES_MAX
-    ) -> None:
-        self._requester_bytes_max = requester_bytes_max
-        self._bytes_max = bytes_max
+    def __init__(self) -> None:
         self._sent: dict[bytes, deque[tuple[zmq.MessageTracker, int]]] = {}
         self._held: dict[bytes, int] = {}
         self.bytes_held = 0
 
     def has_room(self, requester: bytes, size: int) -> bool:
         """Whether a reply of so many bytes may go into the requester's queue."""
-        self._look(requester)
-        if self.bytes_held + size > self._bytes_max:
+        self._release(requester)
+        if self.bytes_held + size > BYTES_MAX:
             for other in list(self._sent):
-                self._look(other)
+                self._release(other)
         held = self._held.get(requester, 0)
-        if not held:
-            return True
-        return (
-            held + size <= self._requester_bytes_max and self.bytes_held + size <= self._bytes_max
-        )
+        fits = held + size <= REQUESTER_BYTES_MAX and self.bytes_held + size <= BYTES_MAX
+        return not held or fits
 
     def send(self, send: Callable[..., object], requester: bytes, frame: bytes, flags: int) -> None:
         """Call `send`, and count the frame until ZeroMQ has let go of it."""
@@ -64,7 +53,7 @@ class ReplyMemory:
         self._held[requester] = self._held.get(requester, 0) + size
         self.bytes_held += size
 
-    def _look(self, requester: bytes) -> None:
+    def _release(self, requester: bytes) -> None:
         sent = self._sent.get(requester)
         if sent is None:
             return

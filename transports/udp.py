@@ -6,49 +6,65 @@ of 1,400 bytes: 0.2 M/s one by one, 3.4 M/s in trains of 45. Where the kernel ha
 one by one.
 """
 
+import errno
+import fcntl
 import socket
 import struct
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
-from transports.endpoint import Endpoint, as_endpoint
-from transports.errors import ClosedError, EndpointError, TransportError
-from transports.udp_socket import (
-    DATAGRAM_BYTES_MAX,
-    SO_RCVBUFFORCE,
-    SO_RXQ_OVFL,
-    SO_SNDBUFFORCE,
-    UDP_GRO,
-    UDP_SEGMENT,
-    Address,
-    bind_error,
-    change_membership,
-    datagram_bytes,
-    make_socket,
-    raise_buffer,
-    resolve,
-    set_outgoing,
+from transports.endpoint import Endpoint, as_endpoint, is_address
+from transports.errors import (
+    AddressInUseError,
+    BindError,
+    ClosedError,
+    EndpointError,
+    TransportError,
 )
 
+_UDP_SEGMENT: Final = 103
+_UDP_GRO: Final = 104
+_SO_RXQ_OVFL: Final = 40
+_SO_SNDBUFFORCE: Final = 32
+_SO_RCVBUFFORCE: Final = 33
+_IP_MTU: Final = 14
+_IPV6_MTU: Final = 24
+_SIOCGIFADDR: Final = 0x8915
+_SIOCGIFMTU: Final = 0x8921
+DATAGRAM_BYTES_MAX: Final = 65_507
+"""The largest UDP payload over IPv4 (RFC 768 and 791)."""
+_MTU_MAX: Final = 1500
+"""Datagrams are made for Ethernet even where the interface would take more, as loopback does: what
+is tried out on one machine then does the same on a network."""
+_HEADERS_BYTES: Final = 48
+"""IPv6 and UDP headers; with IPv4 they are 20 bytes shorter."""
 SEGMENTS_MAX: Final = 64
 """What kernels before 6.? take in one call (`UDP_MAX_SEGMENTS`)."""
-SEND_BUFFER_BYTES: Final = 4 * 2**20
+_SEND_BUFFER_BYTES: Final = 4 * 2**20
+"""Sixty trains."""
 ANSWER_BUFFER_BYTES: Final = 4 * 2**20
 """Room for what receivers send back at once, as after a loss that is common to a thousand of them,
 and for what strangers send in addition."""
 RECEIVE_BUFFER_BYTES: Final = 16 * 2**20
-"""20 ms of what one Python process can take in; more only makes old news older."""
+"""20 ms of what one Python process can take in; with more, what is read is only older."""
 _BUFFER_BYTES: Final = 65_536
 _ANCILLARY_BYTES: Final = 128
 _SEGMENT: Final = struct.Struct("=H")
 _INT: Final = struct.Struct("=i")
 _UINT: Final = struct.Struct("=I")
-_Send = Callable[..., int]
+_NO_TRAINS: Final = {
+    errno.EIO, errno.EINVAL, errno.EMSGSIZE, errno.ENOPROTOOPT, errno.EOPNOTSUPP,
+}  # fmt: skip
+"""The device cannot cut trains."""
+_NO_WAY: Final = {errno.ENETUNREACH, errno.EHOSTUNREACH}
+Address = tuple[Any, ...]
+"""(host, port), and for IPv6 flow and scope."""
 _Answer = tuple[bytes, list[tuple[int, int, bytes]], int, Address]
 
 
 class Received(NamedTuple):
-    """What one call brought: datagrams of `segment` bytes behind one another, the last shorter."""
+    """What one call brought: consecutive datagrams of `segment` bytes, the last one shorter."""
 
     data: memoryview
     """Valid until the next call."""
@@ -56,7 +72,30 @@ class Received(NamedTuple):
     address: Address
 
 
-class UdpSender:
+class _UdpSocket:
+    """A socket that does not block, and whose kernel counts what it dropped."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._place = _resolve(endpoint)
+        self.socket = _make_socket(self._place)
+        self.kernel_drops = self._drops_seen = 0
+
+    @property
+    def endpoint(self) -> str:
+        """Where it sends to, or listens, as text."""
+        return str(self._endpoint)
+
+    def fileno(self) -> int:
+        """Return the descriptor, for pollers."""
+        return self.socket.fileno()
+
+    def _note_drops(self, count: int) -> None:
+        self.kernel_drops += (count - self._drops_seen) % 2**32
+        self._drops_seen = count
+
+
+class UdpSender(_UdpSocket):
     """Sends datagrams to one place, and gets what its receivers send back.
 
     Attributes:
@@ -76,60 +115,47 @@ class UdpSender:
         self,
         endpoint: str | Endpoint,
         *,
-        send_buffer_bytes: int = SEND_BUFFER_BYTES,
         answer_buffer_bytes: int = ANSWER_BUFFER_BYTES,
     ) -> None:
         """Open.
 
         Args:
             endpoint: where datagrams go.
-            send_buffer_bytes: wanted for the kernel's send buffer. Default 4 MiB, sixty trains.
             answer_buffer_bytes: wanted for the kernel's receive buffer. Default 4 MiB; Linux grants
                 at most `net.core.rmem_max` without privilege.
 
         """
-        self._endpoint = as_endpoint(endpoint)
-        if self._endpoint.is_wildcard or not self._endpoint.port:
+        parsed = as_endpoint(endpoint)
+        if parsed.is_wildcard or not parsed.port:
             reason = "a sender needs an address and a port"
-            raise EndpointError(str(self._endpoint), "host", reason)
-        place = resolve(self._endpoint)
-        self._place = place
+            raise EndpointError(str(parsed), "host", reason)
+        super().__init__(parsed)
+        place = self._place
         self._address = place.address
-        self.datagram_bytes = datagram_bytes(place)
-        self.socket = make_socket(place)
+        self.datagram_bytes = _datagram_bytes(place)
         try:
-            set_outgoing(self.socket, place)
-            raise_buffer(self.socket, socket.SO_SNDBUF, SO_SNDBUFFORCE, send_buffer_bytes)
-            self.buffer_bytes = raise_buffer(
-                self.socket, socket.SO_RCVBUF, SO_RCVBUFFORCE, answer_buffer_bytes
+            _set_outgoing(self.socket, place)
+            _raise_buffer(self.socket, socket.SO_SNDBUF, _SO_SNDBUFFORCE, _SEND_BUFFER_BYTES)
+            self.buffer_bytes = _raise_buffer(
+                self.socket, socket.SO_RCVBUF, _SO_RCVBUFFORCE, answer_buffer_bytes
             )
-            _set_if_known(self.socket, socket.SOL_SOCKET, SO_RXQ_OVFL)
+            _set_if_known(self.socket, socket.SOL_SOCKET, _SO_RXQ_OVFL)
             local = place.interface_address if place.family == socket.AF_INET else ""
             self.socket.bind((local, 0))
         except OSError as error:
             self.socket.close()
-            raise bind_error(error, str(self._endpoint)) from error
-        self.segmenting = _has_option(self.socket, UDP_SEGMENT)
+            raise _bind_error(error, str(self._endpoint)) from error
+        self.segmenting = _has_option(self.socket, _UDP_SEGMENT)
         self._sendmsg: Callable[..., int] = self.socket.sendmsg
-        self._sendto: _Send = self.socket.sendto
+        self._sendto: Callable[..., int] = self.socket.sendto
         self._recvmsg: Callable[..., _Answer] = self.socket.recvmsg
-        self.unreachable = self.kernel_drops = 0
-        self._drops_seen = 0
-
-    @property
-    def endpoint(self) -> str:
-        """Where it sends to, as text."""
-        return str(self._endpoint)
+        self.unreachable = 0
 
     @property
     def local_address(self) -> Address:
         """Where its datagrams come from, and answers go to."""
         address: Address = self.socket.getsockname()
         return address
-
-    def fileno(self) -> int:
-        """Return the descriptor, for pollers."""
-        return self.socket.fileno()
 
     def send(self, datagram: bytes, address: Address | None = None) -> bool:
         """Send one datagram, to one receiver where `address` is given; False: no room."""
@@ -148,13 +174,13 @@ class UdpSender:
         """
         if not self.segmenting:
             return self._send_singly(pieces, segment)
-        control = [(socket.IPPROTO_UDP, UDP_SEGMENT, _SEGMENT.pack(segment))]
+        control = [(socket.IPPROTO_UDP, _UDP_SEGMENT, _SEGMENT.pack(segment))]
         try:
             self._sendmsg(pieces, control, 0, self._address)
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno in (5, 22, 90, 92, 95):  # EIO, EINVAL, EMSGSIZE: the device cannot
+            if error.errno in _NO_TRAINS:
                 self.segmenting = False
                 return self._send_singly(pieces, segment)
             self._failed(error)
@@ -174,10 +200,8 @@ class UdpSender:
                 self._failed(error)
                 return None
         for level, kind, value in control:
-            if kind == SO_RXQ_OVFL and level == socket.SOL_SOCKET:
-                (count,) = _UINT.unpack(value)
-                self.kernel_drops += (count - self._drops_seen) % 2**32
-                self._drops_seen = count
+            if kind == _SO_RXQ_OVFL and level == socket.SOL_SOCKET:
+                self._note_drops(_UINT.unpack(value)[0])
         return data, address
 
     def close(self, linger_ms: int = 0) -> None:
@@ -195,13 +219,13 @@ class UdpSender:
     def _failed(self, error: OSError) -> None:
         if self.socket.fileno() < 0:
             raise ClosedError(str(self._endpoint)) from error
-        if isinstance(error, ConnectionRefusedError) or error.errno in (101, 113):
+        if isinstance(error, ConnectionRefusedError) or error.errno in _NO_WAY:
             self.unreachable += 1  # nobody listens (unicast), or the network is down: a loss
             return
         raise TransportError(f"{self._endpoint}: {error.strerror or error}") from error
 
 
-class UdpReceiver:
+class UdpReceiver(_UdpSocket):
     """Receives the datagrams of a group, or those that come to one address.
 
     Attributes:
@@ -209,8 +233,6 @@ class UdpReceiver:
         back: the socket that answers are sent from, and what is for this receiver alone comes to:
             several processes of a machine may listen to one group, and so share its address.
         buffer_bytes: how large the kernel's buffer is, by its own count.
-        buffer_wanted_bytes: what was asked for; Linux grants at most `net.core.rmem_max` without
-            privilege.
         kernel_drops: datagrams that the kernel dropped because the buffer was full.
 
     """
@@ -222,35 +244,22 @@ class UdpReceiver:
 
         Args:
             endpoint: the group and port, or an address of this machine.
-            buffer_bytes: wanted for the kernel's buffer. Default 16 MiB.
+            buffer_bytes: wanted for the kernel's buffer. Default 16 MiB; Linux grants at most
+                `net.core.rmem_max` without privilege.
 
         """
-        self._endpoint = as_endpoint(endpoint).require_connectable()
-        self._place = resolve(self._endpoint)
-        self.socket = make_socket(self._place)
-        self.back = make_socket(self._place)
-        self.buffer_wanted_bytes = buffer_bytes
-        self.kernel_drops = 0
-        self._drops_seen = 0
+        super().__init__(as_endpoint(endpoint).require_connectable())
+        self.back = _make_socket(self._place)
         self._connected = False
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._views = [self._view]
-        self.buffer_bytes = raise_buffer(
-            self.socket, socket.SO_RCVBUF, SO_RCVBUFFORCE, buffer_bytes
+        self.buffer_bytes = _raise_buffer(
+            self.socket, socket.SO_RCVBUF, _SO_RCVBUFFORCE, buffer_bytes
         )
-        _set_if_known(self.socket, socket.SOL_SOCKET, SO_RXQ_OVFL)
-        _set_if_known(self.socket, socket.IPPROTO_UDP, UDP_GRO)
+        _set_if_known(self.socket, socket.SOL_SOCKET, _SO_RXQ_OVFL)
+        _set_if_known(self.socket, socket.IPPROTO_UDP, _UDP_GRO)
         self._recvmsg_into = self.socket.recvmsg_into
-
-    @property
-    def endpoint(self) -> str:
-        """Where it listens, as text."""
-        return str(self._endpoint)
-
-    def fileno(self) -> int:
-        """Return the descriptor, for pollers."""
-        return self.socket.fileno()
 
     def connect(self) -> None:
         """Bind, and join the group.
@@ -268,18 +277,18 @@ class UdpReceiver:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self.socket.bind(place.address)
             if place.is_multicast:
-                change_membership(self.socket, place, join=True)
+                _change_membership(self.socket, place, join=True)
         except OSError as error:
-            raise bind_error(error, str(self._endpoint)) from error
+            raise _bind_error(error, str(self._endpoint)) from error
         self._connected = True
 
     def reconnect(self) -> None:
-        """Leave the group and join it anew: a switch on the way may have forgotten us."""
+        """Leave the group and join it again: a switch on the way may have forgotten us."""
         if not self._place.is_multicast or not self._connected:
             return
         for join in (False, True):
             try:
-                change_membership(self.socket, self._place, join=join)
+                _change_membership(self.socket, self._place, join=join)
             except OSError:
                 pass  # the interface is away; the next time
 
@@ -299,14 +308,14 @@ class UdpReceiver:
                 raise TransportError(f"{self._endpoint}: {error.strerror or error}") from error
         segment = size
         for level, kind, data in control:
-            if level == socket.IPPROTO_UDP and kind == UDP_GRO:
+            if level == socket.IPPROTO_UDP and kind == _UDP_GRO:
                 segment = _INT.unpack(data)[0]
-            elif kind == SO_RXQ_OVFL and level == socket.SOL_SOCKET:
+            elif kind == _SO_RXQ_OVFL and level == socket.SOL_SOCKET:
                 self._note_drops(_UINT.unpack(data)[0])
         return Received(self._view[:size], segment or 1, address)
 
     def send(self, datagram: bytes, address: Address) -> None:
-        """Send one datagram back to who sends to us; what has no room is lost."""
+        """Send one datagram back to a sender; what has no room is lost."""
         try:
             self.back.sendto(datagram, address)
         except OSError as error:
@@ -327,10 +336,6 @@ class UdpReceiver:
         self.socket.close()
         self.back.close()
 
-    def _note_drops(self, count: int) -> None:
-        self.kernel_drops += (count - self._drops_seen) % 2**32
-        self._drops_seen = count
-
 
 def _has_option(made: socket.socket, option: int) -> bool:
     try:
@@ -347,4 +352,174 @@ def _set_if_known(made: socket.socket, level: int, option: int) -> None:
         pass
 
 
-__all__ = ["DATAGRAM_BYTES_MAX", "SEGMENTS_MAX", "Received", "UdpReceiver", "UdpSender"]
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A datagram endpoint with its names looked up."""
+
+    family: socket.AddressFamily
+    address: Address
+    is_multicast: bool
+    interface_index: int
+    """0: the system's choice."""
+    interface_address: str
+    """IPv4 only; empty: the system's choice."""
+    ttl: int
+    loopback: bool
+
+
+def _resolve(endpoint: Endpoint) -> _Place:
+    """Look up the host and the interface of a datagram endpoint.
+
+    Raises:
+        EndpointError: the host or the interface is unknown, or they do not fit.
+
+    """
+    if not endpoint.is_datagram:
+        reason = f"scheme {endpoint.scheme!r} is not one of UDP's"
+        raise EndpointError(str(endpoint), "scheme", reason)
+    host = {"*": "0.0.0.0"}.get(endpoint.host, endpoint.host)
+    try:
+        found = socket.getaddrinfo(host, endpoint.port, type=socket.SOCK_DGRAM)
+    except OSError as error:
+        reason = f"host {endpoint.host!r} is unknown ({error.strerror})"
+        raise EndpointError(str(endpoint), "host", reason) from error
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)  # "localhost" means 127.0.0.1 first
+    family, _, _, _, address = found[0]
+    index, local = _interface(endpoint, family)
+    if family == socket.AF_INET6 and index:
+        address = (*address[:3], index)
+    return _Place(
+        family,
+        address,
+        endpoint.is_multicast,
+        index,
+        local,
+        int(endpoint.option("ttl", "1")),
+        endpoint.option("loopback", "1") == "1",
+    )
+
+
+def _interface(endpoint: Endpoint, family: socket.AddressFamily) -> tuple[int, str]:
+    """Return (index, IPv4 address) of the interface that the endpoint names."""
+    name = endpoint.option("interface")
+    if not name:
+        return 0, ""
+    names = {known: index for index, known in socket.if_nameindex()}
+    try:
+        if not is_address(name):
+            if name not in names:
+                raise OSError(f"known: {', '.join(names)}")
+            return names[name], _address_of(name) if family == socket.AF_INET else ""
+        if (":" in name) == (family == socket.AF_INET6):
+            index = next((i for known, i in names.items() if name in _addresses_of(known)), 0)
+            if index or family == socket.AF_INET:
+                return index, name if family == socket.AF_INET else ""
+        raise OSError("no interface has this address")
+    except OSError as error:
+        reason = f"interface {name!r} cannot be used ({error})"
+        raise EndpointError(str(endpoint), "option", reason) from error
+
+
+def _ioctl(name: str, request: int) -> bytes:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))
+
+
+def _address_of(name: str) -> str:
+    return socket.inet_ntoa(_ioctl(name, _SIOCGIFADDR)[20:24])
+
+
+def _addresses_of(name: str) -> set[str]:
+    found: set[str] = set()
+    try:
+        found.add(_address_of(name))
+    except OSError:
+        pass
+    try:
+        with open("/proc/net/if_inet6") as table:
+            for line in table:
+                digits, _, _, _, _, owner = line.split()
+                if owner == name:
+                    found.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
+    except OSError:
+        pass
+    return found
+
+
+def _make_socket(place: _Place) -> socket.socket:
+    """Return a UDP socket of the right family that does not block."""
+    made = socket.socket(place.family, socket.SOCK_DGRAM)
+    made.setblocking(False)
+    return made
+
+
+def _set_outgoing(made: socket.socket, place: _Place) -> None:
+    """Set through which interface, how far, and whether back to this machine datagrams go."""
+    if not place.is_multicast:
+        return
+    flag = int(place.loopback)
+    if place.family == socket.AF_INET:
+        level = socket.IPPROTO_IP
+        made.setsockopt(level, socket.IP_MULTICAST_TTL, place.ttl)
+        made.setsockopt(level, socket.IP_MULTICAST_LOOP, flag)
+        if place.interface_address:
+            where = socket.inet_aton(place.interface_address)
+            made.setsockopt(level, socket.IP_MULTICAST_IF, where)
+    else:
+        level = socket.IPPROTO_IPV6
+        made.setsockopt(level, socket.IPV6_MULTICAST_HOPS, place.ttl)
+        made.setsockopt(level, socket.IPV6_MULTICAST_LOOP, flag)
+        made.setsockopt(level, socket.IPV6_MULTICAST_IF, place.interface_index)
+
+
+def _change_membership(made: socket.socket, place: _Place, *, join: bool) -> None:
+    """Join or leave the group."""
+    if place.family == socket.AF_INET:
+        group = socket.inet_aton(place.address[0])
+        local = socket.inet_aton(place.interface_address or "0.0.0.0")
+        request = struct.pack("=4s4si", group, local, place.interface_index)
+        option = socket.IP_ADD_MEMBERSHIP if join else socket.IP_DROP_MEMBERSHIP
+        made.setsockopt(socket.IPPROTO_IP, option, request)
+    else:
+        group = socket.inet_pton(socket.AF_INET6, place.address[0].partition("%")[0])
+        request = struct.pack("=16si", group, place.interface_index)
+        option = socket.IPV6_JOIN_GROUP if join else socket.IPV6_LEAVE_GROUP
+        made.setsockopt(socket.IPPROTO_IPV6, option, request)
+
+
+def _raise_buffer(made: socket.socket, option: int, force: int, wanted_bytes: int) -> int:
+    """Make a socket's buffer as large as may be; returns how large it is, in bytes of the kernel.
+
+    Linux gives twice what is asked for and takes its own bookkeeping out of it.
+    """
+    try:
+        made.setsockopt(socket.SOL_SOCKET, force, wanted_bytes)  # needs CAP_NET_ADMIN
+    except OSError:
+        made.setsockopt(socket.SOL_SOCKET, option, wanted_bytes)  # up to net.core.?mem_max
+    return made.getsockopt(socket.SOL_SOCKET, option)
+
+
+def _bind_error(error: OSError, endpoint: str) -> BindError:
+    """Return this package's error for `error`, met while opening the socket of `endpoint`."""
+    kind = AddressInUseError if error.errno == errno.EADDRINUSE else BindError
+    return kind(endpoint, error.strerror or str(error), error.errno)
+
+
+def _datagram_bytes(place: _Place) -> int:
+    """Return how large a datagram to `place` may be, headers aside, to go in one packet."""
+    mtu = _MTU_MAX
+    try:
+        if place.is_multicast and place.interface_index:
+            name = socket.if_indextoname(place.interface_index)
+            mtu = struct.unpack_from("i", _ioctl(name, _SIOCGIFMTU), 16)[0]
+        else:
+            with _make_socket(place) as probe:
+                probe.connect((place.address[0], place.address[1] or 9, *place.address[2:]))
+                v4 = place.family == socket.AF_INET
+                level, option = (
+                    (socket.IPPROTO_IP, _IP_MTU) if v4 else (socket.IPPROTO_IPV6, _IPV6_MTU)
+                )
+                mtu = probe.getsockopt(level, option)
+    except OSError:  # no route yet; sending will say so
+        pass
+    return max(576, min(mtu, _MTU_MAX)) - _HEADERS_BYTES

@@ -1,9 +1,13 @@
-"""The recovery channel over ZeroMQ: ROUTER to DEALER, one-part frames both ways."""
+"""Requests and answers over ZeroMQ: ROUTER to DEALER, one-part frames both ways.
+
+The recovery channel, and on the same sockets the work queue, whose owner waits for them.
+"""
 
 from typing import Final
 
 import zmq
 
+from transports.busy_wait import BUSY_WAIT_US
 from transports.context import Context
 from transports.endpoint import Endpoint
 from transports.errors import PeerUnreachableError
@@ -12,17 +16,20 @@ from transports.zmq_frame import send_frame
 from transports.zmq_socket import (
     FRAME_BYTES_MAX,
     QUEUE_FRAMES,
-    SILENCE_MS,
     Limits,
     ZmqConnectingSocket,
     ZmqSocket,
+    busy_wait_for,
 )
 
 REQUEST_BYTES_MAX: Final = 64 * 1024
 """A request names streams and ranges, and has no payload."""
 
 REQUESTS_MAX: Final = 1024
-"""Requests are small, and who joins late has hundreds at once."""
+"""Requests that wait to be sent: they are small, and a late subscriber has hundreds at once."""
+JOBS_MAX: Final = 100_000
+"""Frames in a work queue's sockets: more than a worker may have in flight. Credit is the bound, and
+a frame has a job at least."""
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 
@@ -32,14 +39,8 @@ class ZmqRecoveryServer(ZmqSocket):
 
     Attributes:
         malformed: how many requests were dropped because they were not of one part.
-        socket: the pyzmq socket, for pollers only.
         connections: who is connected, and their bound.
         memory: what of large replies is still in the queues, and its bound; None: not counted.
-
-    Raises:
-        EndpointError: the endpoint is not well-formed, or not tcp, ipc or inproc.
-        BindError: the endpoint could not be bound; `AddressInUseError` where it is taken.
-        ValueError: a bound is below 1.
 
     """
 
@@ -50,7 +51,6 @@ class ZmqRecoveryServer(ZmqSocket):
         context: Context,
         queue_frames: int = QUEUE_FRAMES,
         frame_bytes_max: int = REQUEST_BYTES_MAX,
-        silence_ms: int = SILENCE_MS,
     ) -> None:
         """Bind.
 
@@ -59,14 +59,9 @@ class ZmqRecoveryServer(ZmqSocket):
             context: the ZeroMQ context, usually `context()`.
             queue_frames: the high-water mark of each requester's queues, in frames. Default 1000.
             frame_bytes_max: a requester that sends a larger frame is disconnected. Default 64 KiB.
-            silence_ms: how long a requester may be silent. Default 5000.
 
         """
-        limits = Limits(
-            queue_frames=queue_frames,
-            frame_bytes_max=frame_bytes_max,
-            silence_ms=silence_ms,
-        )
+        limits = Limits(queue_frames=queue_frames, frame_bytes_max=frame_bytes_max)
         super().__init__(endpoint, context=context, kind=zmq.ROUTER, limits=limits)
         # A full queue and a peer that is gone are answers and not silent losses.
         self.socket.set(zmq.ROUTER_MANDATORY, 1)
@@ -77,12 +72,7 @@ class ZmqRecoveryServer(ZmqSocket):
         self._bind()
 
     def receive(self) -> tuple[bytes, bytes] | None:
-        """Return the next request as (requester, frame), or None; it never waits.
-
-        Raises:
-            ClosedError: the server is closed.
-
-        """
+        """Return the next request as (requester, frame), or None; it never waits."""
         self.connections.update_soon()
         try:
             while self._has_message():
@@ -91,7 +81,7 @@ class ZmqRecoveryServer(ZmqSocket):
                 if not self.socket.get(zmq.RCVMORE):
                     return requester, frame
                 self.malformed += 1
-                skip_parts(self.socket)
+                _skip_parts(self.socket)
         except zmq.Again:
             pass  # it went with its connection
         except zmq.ZMQError as error:
@@ -107,7 +97,6 @@ class ZmqRecoveryServer(ZmqSocket):
         Raises:
             PeerUnreachableError: that requester is no longer connected. ZeroMQ notices only once
                 its earlier requests were received.
-            ClosedError: the server is closed.
 
         """
         memory, size = self.memory, len(frame)
@@ -137,11 +126,6 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
 
     Attributes:
         malformed: how many replies were dropped because they were not of one part.
-        socket: the pyzmq socket, for pollers only.
-
-    Raises:
-        EndpointError: the endpoint is not well-formed, or one cannot connect to it.
-        ValueError: a bound is below 1.
 
     """
 
@@ -151,9 +135,7 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
         *,
         context: Context,
         queue_frames: int = QUEUE_FRAMES,
-        requests_max: int = REQUESTS_MAX,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        silence_ms: int = SILENCE_MS,
     ) -> None:
         """Make the socket, unconnected.
 
@@ -161,30 +143,21 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
             endpoint: where the server is bound.
             context: the ZeroMQ context, usually `context()`.
             queue_frames: the high-water mark of the replies, in frames. Default 1000.
-            requests_max: the same of the requests. Default 1024: they are small, and who joins late
-                has hundreds at once.
             frame_bytes_max: a server that sends a larger frame is disconnected; see
                 `reconnect`. Default 16 MiB.
-            silence_ms: how long the server may be silent. Default 5000.
 
         """
         limits = Limits(
             queue_frames=queue_frames,
-            send_frames=requests_max,
+            send_frames=REQUESTS_MAX,
             frame_bytes_max=frame_bytes_max,
-            silence_ms=silence_ms,
         )
         super().__init__(endpoint, context=context, kind=zmq.DEALER, limits=limits)
         self.malformed = 0
         self._send = super(zmq.Socket, self.socket).send
 
     def send(self, frame: bytes) -> bool:
-        """Send one request; False: the queue is full. It never waits.
-
-        Raises:
-            ClosedError: the client is closed.
-
-        """
+        """Send one request; False: the queue is full. It never waits."""
         try:
             self._send(frame, _NOBLOCK)
         except zmq.Again:
@@ -194,19 +167,14 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
         return True
 
     def receive(self) -> bytes | None:
-        """Return the next reply, or None where there is none yet; it never waits.
-
-        Raises:
-            ClosedError: the client is closed.
-
-        """
+        """Return the next reply, or None where there is none yet; it never waits."""
         try:
             while self._has_message():
                 frame = self.socket.recv(_NOBLOCK)
                 if not self.socket.get(zmq.RCVMORE):
                     return frame
                 self.malformed += 1
-                skip_parts(self.socket)
+                _skip_parts(self.socket)
         except zmq.Again:
             pass  # it went with its connection
         except zmq.ZMQError as error:
@@ -214,7 +182,123 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
         return None
 
 
-def skip_parts(socket: zmq.Socket[bytes]) -> None:
+class ZmqQueueServer(ZmqRecoveryServer):
+    """A pusher's ROUTER socket.
+
+    It is a ROUTER and not a PUSH, since a PUSH deals round: it cannot choose who gets a job, and
+    does not learn who got it. Otherwise as `ZmqRecoveryServer`.
+
+    Attributes:
+        fd: a descriptor that becomes readable when there may be news; it does so once, so read all
+            there is, after sending too, before waiting for it.
+        break_fd: a descriptor that is readable when a connection may have come, or broken.
+
+    """
+
+    def __init__(
+        self,
+        endpoint: str | Endpoint,
+        *,
+        context: Context,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        busy_wait_us: float = BUSY_WAIT_US,
+    ) -> None:
+        """Bind; see `ZmqRecoveryServer`, and `ZmqReceiver` for `busy_wait_us`."""
+        super().__init__(
+            endpoint, context=context, queue_frames=JOBS_MAX, frame_bytes_max=frame_bytes_max
+        )
+        self.memory = None  # credit, or one answer to a request, is the bound
+        self._receive_timeout_ms = -1
+        self._busy_wait = busy_wait_for(self.socket, busy_wait_us)
+        self.fd = int(self.socket.get(zmq.FD))
+        self.break_fd = self.connections.fd
+        self._broken = 0
+
+    def broke(self) -> bool:
+        """Whether a connection broke since the last call."""
+        self.connections.update()
+        before, self._broken = self._broken, self.connections.broken
+        return before != self._broken
+
+    def receive_wait(self, timeout_ms: int) -> tuple[bytes, bytes] | None:
+        """Return the next request, or None after `timeout_ms` without one."""
+        socket = self.socket
+        self.connections.update_soon()
+        try:
+            if timeout_ms != self._receive_timeout_ms:
+                socket.set(zmq.RCVTIMEO, timeout_ms)
+                self._receive_timeout_ms = timeout_ms
+            self._busy_wait.begin()
+            requester = socket.recv()
+            frame = socket.recv()
+            self._busy_wait.end()
+            if not socket.get(zmq.RCVMORE):
+                return requester, frame
+        except zmq.Again:
+            return None
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+        self.malformed += 1
+        _skip_parts(socket)
+        return None
+
+
+class ZmqQueueClient(ZmqRecoveryClient):
+    """A puller's DEALER socket; otherwise as `ZmqRecoveryClient`.
+
+    Attributes:
+        fd: see `ZmqQueueServer`.
+
+    """
+
+    def __init__(
+        self,
+        endpoint: str | Endpoint,
+        *,
+        context: Context,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        busy_wait_us: float = BUSY_WAIT_US,
+    ) -> None:
+        """Make the socket, unconnected; see `ZmqRecoveryClient`, `ZmqReceiver`."""
+        super().__init__(
+            endpoint, context=context, queue_frames=JOBS_MAX, frame_bytes_max=frame_bytes_max
+        )
+        self.fd = int(self.socket.get(zmq.FD))
+        self._receive_timeout_ms = -1
+        self._busy_wait = busy_wait_for(self.socket, busy_wait_us)
+
+    def receive_wait(self, timeout_ms: int) -> bytes | None:
+        """Return the next frame, or None after `timeout_ms` without one.
+
+        Signals are handled while it waits, so Ctrl-C works.
+        """
+        try:
+            if timeout_ms != self._receive_timeout_ms:
+                self.socket.set(zmq.RCVTIMEO, timeout_ms)
+                self._receive_timeout_ms = timeout_ms
+            self._busy_wait.begin()
+            frame = self.socket.recv()
+            self._busy_wait.end()
+            if not self.socket.get(zmq.RCVMORE):
+                return frame
+        except zmq.Again:
+            return None
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+        self.malformed += 1
+        _skip_parts(self.socket)
+        return None
+
+
+def wait_for_any(clients: list[ZmqQueueClient], timeout_ms: int) -> None:
+    """Wait until one of the sockets has a frame, for `timeout_ms` at most."""
+    poller = zmq.Poller()
+    for client in clients:
+        poller.register(client.socket, zmq.POLLIN)
+    poller.poll(timeout_ms)
+
+
+def _skip_parts(socket: zmq.Socket[bytes]) -> None:
     """Throw away the rest of a message; ZeroMQ has all parts of it there, or none."""
     while socket.get(zmq.RCVMORE):
         socket.recv(_NOBLOCK)

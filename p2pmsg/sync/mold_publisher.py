@@ -18,7 +18,7 @@ from p2pmsg.stats import LogStats
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.worker import Worker
 from recovery import HeartbeatConfig, ReplayConfig, RetransmitConfig, TokenBucket
-from transports.endpoint_options import request_address
+from transports.endpoint import request_address
 
 if TYPE_CHECKING:
     from recovery.log import LogConfig

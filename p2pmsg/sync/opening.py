@@ -16,7 +16,7 @@ from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
 from p2pmsg.relay.metadata import NAME as RELAY_MEMO
 from p2pmsg.sync.datagram_sender import DatagramOutgoing, DatagramSender, open_senders
 from p2pmsg.sync.sending import Outgoing
-from transports.endpoint_options import is_address
+from transports.endpoint import is_address
 
 if TYPE_CHECKING:
     from recovery.log import LogConfig

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
-from transports.endpoint_options import is_address, request_address
+from transports.endpoint import is_address, request_address
 
 Address = tuple[Any, ...]
 RETRY_S: Final = 1.0

@@ -63,10 +63,10 @@ def receive_exactly(used, count):
 def zmq_pair(stack, *, welcome=b"", queue_frames=20_000, **options):
     """Return a sender, a proxy to it, and a receiver that is connected through the proxy."""
     sender = ZmqSender(LOOPBACK, context=context(), queue_frames=queue_frames, welcome=welcome)
-    stack.enter_context(sender)
+    stack.callback(sender.close)
     proxy = stack.enter_context(TcpProxy(sender.endpoint, **options))
     receiver = ZmqReceiver(proxy.endpoint, context=context(), queue_frames=queue_frames)
-    stack.enter_context(receiver)
+    stack.callback(receiver.close)
     receiver.subscribe(b"")
     receiver.connect()
     eventually(sender.receive_subscriptions)
@@ -386,9 +386,11 @@ def test_what_the_predicate_raises_comes_out_of_close(stack):
     def broken(prefix):
         raise LookupError("a test's own mistake")
 
-    sender = stack.enter_context(ZmqSender(LOOPBACK, context=context()))
+    sender = ZmqSender(LOOPBACK, context=context())
+    stack.callback(sender.close)
     proxy = TcpProxy(sender.endpoint, drop=broken)
-    receiver = stack.enter_context(ZmqReceiver(proxy.endpoint, context=context()))
+    receiver = ZmqReceiver(proxy.endpoint, context=context())
+    stack.callback(receiver.close)
     receiver.subscribe(b"")
     receiver.connect()
     eventually(sender.receive_subscriptions)

@@ -29,6 +29,7 @@ from transports import (
     make_zmq_frame,
 )
 from transports.zmq_frame import SHARED_BYTES
+from transports.zmq_recovery import REQUESTS_MAX
 
 
 @pytest.fixture
@@ -286,9 +287,10 @@ def test_a_request_waits_for_a_server_that_is_away(opened, tmp_path):
 
 
 def test_a_request_queue_has_its_bound(opened):
-    client = opened(ZmqRecoveryClient, "tcp://127.0.0.1:9", requests_max=3)
+    client = opened(ZmqRecoveryClient, "tcp://127.0.0.1:9")
     client.connect()
-    assert [client.send(b"?") for _ in range(5)] == [True, True, True, False, False]
+    sent = [client.send(b"?") for _ in range(REQUESTS_MAX + 2)]
+    assert sent == REQUESTS_MAX * [True] + [False, False]
 
 
 def test_a_reply_to_a_full_queue_is_refused_and_to_a_vanished_peer_an_error(opened):

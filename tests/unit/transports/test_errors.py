@@ -12,7 +12,6 @@ EXAMPLES = [
     errors.BindError("tcp://h:1", "no such device", 19),
     errors.AddressInUseError("tcp://h:1", "Address already in use", 98),
     errors.ConnectError("tcp://h:1", "no", None),
-    errors.QueueFullError("tcp://h:1", 10),
     errors.PeerUnreachableError("tcp://h:1", b"\x00\x01"),
     errors.ClosedError("tcp://h:1"),
 ]
@@ -40,8 +39,7 @@ def test_every_error_is_public_and_in_the_drawn_tree():
 def test_messages_name_what_happened():
     assert str(EXAMPLES[1]) == "cannot bind 'tcp://h:1': no such device"
     assert str(EXAMPLES[3]) == "cannot connect to 'tcp://h:1': no"
-    assert str(EXAMPLES[4]) == "a send queue of 'tcp://h:1' is full (10 frames)"
-    assert str(EXAMPLES[5]) == "peer 0001 is not connected to 'tcp://h:1'"
+    assert str(EXAMPLES[4]) == "peer 0001 is not connected to 'tcp://h:1'"
 
 
 def test_an_address_error_is_an_os_error_with_its_number():

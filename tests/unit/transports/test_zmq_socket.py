@@ -163,13 +163,13 @@ child = os.fork()
 if child == 0:
     assert t.context() is not parents and t.context() is t.context()
     held.close()
-    with t.ZmqSender("tcp://127.0.0.1:0", context=t.context(), welcome=b"hi") as sender:
-        with t.ZmqReceiver(sender.endpoint, context=t.context()) as receiver:
-            receiver.subscribe(b"")
-            receiver.connect()
-            while not sender.receive_subscriptions():
-                pass
-            os._exit(0 if receiver.receive_wait(5000) == b"hi" else 1)
+    sender = t.ZmqSender("tcp://127.0.0.1:0", context=t.context(), welcome=b"hi")
+    receiver = t.ZmqReceiver(sender.endpoint, context=t.context())
+    receiver.subscribe(b"")
+    receiver.connect()
+    while not sender.receive_subscriptions():
+        pass
+    os._exit(0 if receiver.receive_wait(5000) == b"hi" else 1)
 assert os.waitpid(child, 0)[1] == 0
 held.close()
 assert t.context() is parents

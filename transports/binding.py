@@ -1,14 +1,19 @@
-"""The socket file of a bound ipc endpoint.
+"""Binding where ZeroMQ does it badly: the files of ipc endpoints, and what was closed just now.
 
-ZeroMQ unlinks whatever is at the path before it binds, so that a second publisher would take the
-endpoint from a living one, without an error on either side; and it unlinks the file at some time
-after close, which by then may be another's. So the listening socket is made here and handed over.
+ZeroMQ unlinks whatever is at the path of an ipc endpoint before it binds, so that a second
+publisher would take the endpoint from a living one, without an error on either side; and it unlinks
+the file at some time after close, which by then may be another's. So the listening socket is made
+here and passed to ZeroMQ.
+
+It closes a socket in its own thread, a moment after `close`, so that a process that binds the same
+endpoint next would find it taken by itself. So it is waited for.
 """
 
 import errno
 import os
 import socket
 import stat
+import time
 from typing import Final
 
 from transports.endpoint import Endpoint
@@ -16,16 +21,19 @@ from transports.errors import AddressInUseError, BindError
 
 _BACKLOG: Final = 100
 """ZeroMQ's own default."""
+_WAIT_S: Final = 1.0
+"""How long after `close` an endpoint is waited for. A millisecond is usual."""
+_closed: dict[str, float] = {}
 
 
 class IpcFile:
     """A listening Unix-domain socket, and the file that stands for it.
 
     Attributes:
-        fd: the descriptor, to be handed to ZeroMQ, which then closes it.
+        fd: the descriptor, passed to ZeroMQ, which then closes it.
 
     Raises:
-        AddressInUseError: somebody listens at this endpoint.
+        AddressInUseError: another socket listens at this endpoint.
         BindError: something else is in the way, such as a file that is not a socket.
 
     """
@@ -88,6 +96,28 @@ class IpcFile:
                     os.unlink(self._path)
                 return
             except BlockingIOError:
-                # Its backlog is full: somebody is there, only busy.
-                pass
+                pass  # its backlog is full: there is a listener, only busy
         raise AddressInUseError(self._endpoint, "somebody listens there", errno.EADDRINUSE)
+
+
+def note_closed(endpoint: Endpoint) -> None:
+    """Note that a socket bound to `endpoint` was closed."""
+    now = time.monotonic()
+    for name, when in list(_closed.items()):
+        if now - when > _WAIT_S:
+            _closed.pop(name, None)
+    _closed[_name(endpoint)] = now
+
+
+def wait_for(endpoint: Endpoint) -> bool:
+    """Wait a little if `endpoint` was closed just now; False: somebody else has it."""
+    when = _closed.get(_name(endpoint))
+    if when is None or time.monotonic() - when > _WAIT_S:
+        return False
+    time.sleep(0.001)
+    return True
+
+
+def _name(endpoint: Endpoint) -> str:
+    # Whatever interface it is on: *:5556 is taken by 127.0.0.1:5556.
+    return f"tcp port {endpoint.port}" if endpoint.scheme == "tcp" else str(endpoint)
