@@ -126,7 +126,7 @@ def translate(error: zmq.ZMQError, endpoint: str) -> TransportError:
     return TransportError(f"{endpoint!r}: {error.strerror or error}")
 
 
-def translate_bind(error: zmq.ZMQError, endpoint: str) -> BindError:
+def translate_bind(error: zmq.ZMQError | OSError, endpoint: str) -> BindError:
     """Return this package's error for `error`, met while binding `endpoint`."""
     kind = AddressInUseError if error.errno in _IN_USE else BindError
     why = zmq.strerror(error.errno) if error.errno else str(error)  # without the address again

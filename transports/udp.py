@@ -15,13 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from transports.endpoint import Endpoint, as_endpoint, is_address
-from transports.errors import (
-    AddressInUseError,
-    BindError,
-    ClosedError,
-    EndpointError,
-    TransportError,
-)
+from transports.errors import ClosedError, EndpointError, TransportError, translate_bind
 
 _UDP_SEGMENT: Final = 103
 _UDP_GRO: Final = 104
@@ -144,7 +138,7 @@ class UdpSender(_UdpSocket):
             self.socket.bind((local, 0))
         except OSError as error:
             self.socket.close()
-            raise _bind_error(error, str(self._endpoint)) from error
+            raise translate_bind(error, str(self._endpoint)) from error
         self.segmenting = _has_option(self.socket, _UDP_SEGMENT)
         self._sendmsg: Callable[..., int] = self.socket.sendmsg
         self._sendto: Callable[..., int] = self.socket.sendto
@@ -279,7 +273,7 @@ class UdpReceiver(_UdpSocket):
             if place.is_multicast:
                 _change_membership(self.socket, place, join=True)
         except OSError as error:
-            raise _bind_error(error, str(self._endpoint)) from error
+            raise translate_bind(error, str(self._endpoint)) from error
         self._connected = True
 
     def reconnect(self) -> None:
@@ -497,12 +491,6 @@ def _raise_buffer(made: socket.socket, option: int, force: int, wanted_bytes: in
     except OSError:
         made.setsockopt(socket.SOL_SOCKET, option, wanted_bytes)  # up to net.core.?mem_max
     return made.getsockopt(socket.SOL_SOCKET, option)
-
-
-def _bind_error(error: OSError, endpoint: str) -> BindError:
-    """Return this package's error for `error`, met while opening the socket of `endpoint`."""
-    kind = AddressInUseError if error.errno == errno.EADDRINUSE else BindError
-    return kind(endpoint, error.strerror or str(error), error.errno)
 
 
 def _datagram_bytes(place: _Place) -> int:

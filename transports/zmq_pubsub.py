@@ -15,7 +15,6 @@ from transports.zmq_socket import (
     FRAME_BYTES_MAX,
     QUEUE_FRAMES,
     SILENCE_MS,
-    Limits,
     ZmqConnectingSocket,
     ZmqSocket,
     busy_wait_for,
@@ -73,13 +72,11 @@ class ZmqSender(ZmqSocket):
             subscription_bytes_max: their bytes. Default 512 KiB.
 
         """
-        limits = Limits(
-            queue_frames=queue_frames,
-            receive_frames=_SUBSCRIPTIONS_AHEAD,
-            frame_bytes_max=_SUBSCRIPTION_BYTES_MAX,
+        super().__init__(
+            endpoint, context=context, kind=zmq.XPUB, queue_frames=queue_frames,
+            receive_frames=_SUBSCRIPTIONS_AHEAD, frame_bytes_max=_SUBSCRIPTION_BYTES_MAX,
             silence_ms=silence_ms,
-        )
-        super().__init__(endpoint, context=context, kind=zmq.XPUB, limits=limits)
+        )  # fmt: skip
         # A full queue is an answer (EAGAIN) and not a silent loss.
         self.socket.set(zmq.XPUB_NODROP, 1)
         if welcome:
@@ -246,12 +243,10 @@ class ZmqReceiver(ZmqConnectingSocket):
             busy_wait_always: whether it does where this process only consumes, too.
 
         """
-        limits = Limits(
-            queue_frames=queue_frames,
-            send_frames=_SUBSCRIPTIONS_MAX,
-            frame_bytes_max=frame_bytes_max,
-        )
-        super().__init__(endpoint, context=context, kind=zmq.SUB, limits=limits)
+        super().__init__(
+            endpoint, context=context, kind=zmq.SUB, queue_frames=queue_frames,
+            send_frames=_SUBSCRIPTIONS_MAX, frame_bytes_max=frame_bytes_max,
+        )  # fmt: skip
         self._receive_timeout_ms = -1
         self._recv = self.socket.recv
         self._busy_wait = busy_wait_for(self.socket, busy_wait_us, always=busy_wait_always)

@@ -16,7 +16,6 @@ from transports.zmq_frame import send_frame
 from transports.zmq_socket import (
     FRAME_BYTES_MAX,
     QUEUE_FRAMES,
-    Limits,
     ZmqConnectingSocket,
     ZmqSocket,
     busy_wait_for,
@@ -61,8 +60,10 @@ class ZmqRecoveryServer(ZmqSocket):
             frame_bytes_max: a requester that sends a larger frame is disconnected. Default 64 KiB.
 
         """
-        limits = Limits(queue_frames=queue_frames, frame_bytes_max=frame_bytes_max)
-        super().__init__(endpoint, context=context, kind=zmq.ROUTER, limits=limits)
+        super().__init__(
+            endpoint, context=context, kind=zmq.ROUTER, queue_frames=queue_frames,
+            frame_bytes_max=frame_bytes_max,
+        )  # fmt: skip
         # A full queue and a peer that is gone are answers and not silent losses.
         self.socket.set(zmq.ROUTER_MANDATORY, 1)
         self.malformed = 0
@@ -147,12 +148,10 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
                 `reconnect`. Default 16 MiB.
 
         """
-        limits = Limits(
-            queue_frames=queue_frames,
-            send_frames=REQUESTS_MAX,
-            frame_bytes_max=frame_bytes_max,
-        )
-        super().__init__(endpoint, context=context, kind=zmq.DEALER, limits=limits)
+        super().__init__(
+            endpoint, context=context, kind=zmq.DEALER, queue_frames=queue_frames,
+            send_frames=REQUESTS_MAX, frame_bytes_max=frame_bytes_max,
+        )  # fmt: skip
         self.malformed = 0
         self._send = super(zmq.Socket, self.socket).send
 

@@ -3,9 +3,8 @@
 import errno
 import os
 import socket as system_socket
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import zmq
 from zmq.backend import zmq_poll
@@ -36,41 +35,35 @@ HANDSHAKE_MS: Final = 10_000
 
 _POLLIN: Final = int(zmq.POLLIN)
 _SCHEMES: Final = ("tcp", "ipc", "inproc")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The bounds of one socket."""
-
-    queue_frames: int = QUEUE_FRAMES
-    """The high-water mark of each peer's queue, both ways, in frames, at least 1. Default 1000."""
-
-    send_frames: int | None = None
-    """The high-water mark of what it sends alone. Default None: as `queue_frames`."""
-
-    receive_frames: int | None = None
-    """The high-water mark of what it receives alone. Default None: as `queue_frames`."""
-
-    frame_bytes_max: int = FRAME_BYTES_MAX
-    """The largest frame that is received; a peer that sends a larger one is disconnected, before
-    memory is set aside for it. Default 16 MiB."""
-
-    silence_ms: int = SILENCE_MS
-    """How long a peer may be silent before its connection, and the queue behind it, is given up.
-    Default 5000. A receiver that leaves its full queue alone for this long also counts as silent,
-    since ZeroMQ then stops reading from its connection; it connects again when it reads on."""
-
-    def __post_init__(self) -> None:
-        # ZeroMQ takes 0 or -1 in these options for "no limit", which nothing here may be.
-        names = "queue_frames", "send_frames", "receive_frames", "frame_bytes_max", "silence_ms"
-        for name in names:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is at least 1, not {value}")
+_OPTIONS: Final = {
+    zmq.LINGER: 0,
+    # For middleboxes that forget idle connections, and peers that cannot answer heartbeats.
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 30,
+    zmq.TCP_KEEPALIVE_INTVL: 5,
+    zmq.TCP_KEEPALIVE_CNT: 3,
+    # Back quickly from a cut, and not in step with every other peer for long.
+    zmq.RECONNECT_IVL: 50,
+    zmq.RECONNECT_IVL_MAX: 1000,
+    # The system's own limit for an unanswered SYN is over two minutes.
+    zmq.CONNECT_TIMEOUT: 5000,
+}
 
 
 class ZmqSocket:
     """A socket with its endpoint; the root of the ZeroMQ transports.
+
+    Args:
+        endpoint: where it binds or connects.
+        context: the ZeroMQ context, usually `context()`.
+        kind: the type of the socket.
+        queue_frames: the high-water mark of each peer's queue, both ways, in frames.
+        frame_bytes_max: the largest frame that is received; a peer that sends a larger one is
+            disconnected, before memory is set aside for it.
+        send_frames, receive_frames: the mark of one way alone. Default: `queue_frames`.
+        silence_ms: how long a peer may be silent before its connection, and its queue, is given
+            up. Default 5000. A receiver that leaves its full queue alone for this long also counts
+            as silent: ZeroMQ stops reading from its connection. It connects again when it reads on.
 
     Attributes:
         socket: the pyzmq socket, for pollers only.
@@ -84,8 +77,26 @@ class ZmqSocket:
     """
 
     def __init__(
-        self, endpoint: str | Endpoint, *, context: Context, kind: int, limits: Limits
+        self,
+        endpoint: str | Endpoint,
+        *,
+        context: Context,
+        kind: int,
+        queue_frames: int,
+        frame_bytes_max: int,
+        send_frames: int | None = None,
+        receive_frames: int | None = None,
+        silence_ms: int = SILENCE_MS,
     ) -> None:
+        # ZeroMQ takes 0 or -1 for "no limit", which nothing here may be.
+        bounds = {
+            "queue_frames": queue_frames,
+            "frame_bytes_max": frame_bytes_max,
+            "silence_ms": silence_ms,
+        }
+        for name, value in bounds.items():
+            if value < 1:
+                raise ValueError(f"{name} is at least 1, not {value}")
         self._endpoint = as_endpoint(endpoint)
         if self._endpoint.scheme not in _SCHEMES:
             reason = f"scheme {self._endpoint.scheme!r} is not one of ZeroMQ's"
@@ -98,7 +109,18 @@ class ZmqSocket:
             self.socket: Socket = context.socket(kind)
         except zmq.ZMQError as error:
             raise translate(error, self.endpoint) from error
-        _set_options(self.socket, self._endpoint, limits)
+        self.socket.set(zmq.SNDHWM, send_frames or queue_frames)
+        self.socket.set(zmq.RCVHWM, receive_frames or queue_frames)
+        self.socket.set(zmq.MAXMSGSIZE, frame_bytes_max)
+        # A frozen peer, or a network that went dark, must not hold its queue for ever. Not by ZMTP
+        # heartbeats: a peer whose receive queue is full when its connection is reset aborts the
+        # process at the next PING, sent or received (libzmq 4.3.5, issues 3937, 4364, 4767).
+        self.socket.set(zmq.TCP_MAXRT, silence_ms)
+        if self._endpoint.is_ipv6:
+            # Only then: with it, ZeroMQ leads "localhost" to ::1 and misses a peer on 127.0.0.1.
+            self.socket.set(zmq.IPV6, 1)
+        for option, value in _OPTIONS.items():
+            self.socket.set(option, value)
 
     @property
     def endpoint(self) -> str:
@@ -182,11 +204,8 @@ class ZmqSocket:
 class ZmqConnectingSocket(ZmqSocket):
     """A socket that connects."""
 
-    def __init__(
-        self, endpoint: str | Endpoint, *, context: Context, kind: int, limits: Limits
-    ) -> None:
-        endpoint = as_endpoint(endpoint).require_connectable()
-        super().__init__(endpoint, context=context, kind=kind, limits=limits)
+    def __init__(self, endpoint: str | Endpoint, **options: Any) -> None:
+        super().__init__(as_endpoint(endpoint).require_connectable(), **options)
         self._connected = False
 
     def connect(self) -> None:
@@ -229,34 +248,6 @@ class ZmqConnectingSocket(ZmqSocket):
             if error.errno != errno.ENOENT:
                 raise self._error(error) from error
         self._connected = False
-
-
-def _set_options(socket: Socket, endpoint: Endpoint, limits: Limits) -> None:
-    options = {
-        zmq.LINGER: 0,
-        zmq.SNDHWM: limits.send_frames or limits.queue_frames,
-        zmq.RCVHWM: limits.receive_frames or limits.queue_frames,
-        zmq.MAXMSGSIZE: limits.frame_bytes_max,
-        # A frozen peer, or a network that went dark, must not hold its queue for ever. Not by
-        # ZMTP heartbeats: a peer whose receive queue is full when its connection is reset aborts
-        # the process at the next PING, sent or received (libzmq 4.3.5, issues 3937, 4364, 4767).
-        zmq.TCP_MAXRT: limits.silence_ms,
-        # For middleboxes that forget idle connections, and peers that cannot answer heartbeats.
-        zmq.TCP_KEEPALIVE: 1,
-        zmq.TCP_KEEPALIVE_IDLE: 30,
-        zmq.TCP_KEEPALIVE_INTVL: 5,
-        zmq.TCP_KEEPALIVE_CNT: 3,
-        # Back quickly from a cut, and not in step with every other peer for long.
-        zmq.RECONNECT_IVL: 50,
-        zmq.RECONNECT_IVL_MAX: 1000,
-        # The system's own limit for an unanswered SYN is over two minutes.
-        zmq.CONNECT_TIMEOUT: 5000,
-    }
-    if endpoint.is_ipv6:
-        # Only then: with it, ZeroMQ leads "localhost" to ::1 and misses a peer on 127.0.0.1.
-        options[zmq.IPV6] = 1
-    for option, value in options.items():
-        socket.set(option, value)
 
 
 def _bind_address(endpoint: Endpoint) -> str:

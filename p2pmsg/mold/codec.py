@@ -31,17 +31,12 @@ _LENGTH: Final = struct.Struct("!H")
 
 
 class Packet(NamedTuple):
-    """A downstream packet."""
+    """A downstream packet; one without messages only says where the feed stands."""
 
     session: bytes
     sequence: int
     messages: list[bytes]
     is_end: bool = False
-
-    @property
-    def is_heartbeat(self) -> bool:
-        """Whether it only says where the feed stands."""
-        return not self.messages
 
 
 def session_bytes(name: str) -> bytes:

@@ -52,8 +52,22 @@ class SessionAnnounced(NamedTuple):
     can_ask: bool
 
 
+class Arrival(NamedTuple):
+    """When packets came, by the clock that no one sets and by the wall's.
+
+    With `shed`, their messages are only noted to exist.
+    """
+
+    now_ns: int
+    wall_ns: int
+    shed: bool
+
+
 class FeedTaker(Protocol):
-    """Takes what a feed brings; `SubscriberCore` does."""
+    """Takes what a feed brings; `SubscriberCore` does.
+
+    Events that a generator yields would cost 0.5 µs of a packet's 4.
+    """
 
     def receive_frame(self, line: int, data: bytes, *, now_ns: int, shed: bool = False) -> None:
         """Take a frame."""
@@ -75,17 +89,12 @@ class FeedTaker(Protocol):
     ) -> tuple[int | None, int | None]:
         """Take a session for the line's.
 
-        Returns:
-            where a cursor resumes it, or 0, or None if it was known already; and the session that
-            has ended because of it.
-
+        Returns where a cursor resumes it, or 0, or None if it was known already; and the session
+        that has ended because of it.
         """
 
     def end_feed(self, session: int, topic: str, stop: int | None) -> bool:
-        """Note that a session ends at `stop`, or (None) at what is known, as another one began.
-
-        False: it is not known.
-        """
+        """Note that a session ends at `stop`, or (None) at what is known; False: it is unknown."""
 
     def revoke_end(self, session: int, topic: str) -> None:
         """Take back that a session has ended."""
@@ -114,12 +123,12 @@ class MoldFeed:
         self._prefix = b""
         self._prefix_of: MoldSession | None = None
 
-    def receive(self, data: bytes | memoryview, *, now_ns: int, wall_ns: int, shed: bool) -> None:
+    def receive(self, data: bytes | memoryview, arrival: Arrival) -> None:
         """Take a packet; what is malformed is counted."""
         try:
             packet = codec.read_packet(data)
-            view = self._views.get(packet.session) or self._begin(packet, now_ns)
-            self._take(view, packet, now_ns, wall_ns, shed)
+            view = self._views.get(packet.session) or self._begin(packet, arrival.now_ns)
+            self._take(view, packet, arrival)
         except FrameError as error:
             self._taker.reject(str(error), frames=1)
 
@@ -138,9 +147,8 @@ class MoldFeed:
             for view in self._views.values()
         )
 
-    def _take(
-        self, view: LineView, packet: codec.Packet, now_ns: int, wall_ns: int, shed: bool
-    ) -> None:
+    def _take(self, view: LineView, packet: codec.Packet, arrival: Arrival) -> None:
+        now_ns = arrival.now_ns
         stop = packet.sequence + len(packet.messages)
         session = view.session
         if now_ns - view.heard_ns >= DOUBT_NS:
@@ -151,11 +159,11 @@ class MoldFeed:
                 session = newest
         view.heard_ns = now_ns
         if stop < view.head:
-            self._take_old(view, packet, now_ns, wall_ns, shed)
+            self._take_old(view, packet, arrival)
             return
         if view.doubt is not None and self._came_again(view, view.doubt, packet):
             view.doubt.hold(packet)
-            self._begin_again(view, view.doubt, now_ns, wall_ns, shed)
+            self._begin_again(view, view.doubt, arrival)
             return
         view.head = stop
         if stop >= session.head:
@@ -164,32 +172,30 @@ class MoldFeed:
             doubt, view.doubt = view.doubt, None
             for held in doubt.held:  # they were late; what is known already is known by now
                 if self._is_missing(session, held):
-                    self._pass_on(session, held, now_ns, wall_ns, shed)
-        self._pass_on(session, packet, now_ns, wall_ns, shed)
+                    self._pass_on(session, held, arrival)
+        self._pass_on(session, packet, arrival)
 
-    def _take_old(
-        self, view: LineView, packet: codec.Packet, now_ns: int, wall_ns: int, shed: bool
-    ) -> None:
+    def _take_old(self, view: LineView, packet: codec.Packet, arrival: Arrival) -> None:
         """Take a packet from before what the line has shown: it is late, or the name began again.
 
         What is missing in the midst of a session that goes on has simply come late. In doubt it is
         kept, for it may belong to another session.
         """
-        session, doubt = view.session, view.doubt
+        session, doubt, now_ns = view.session, view.doubt, arrival.now_ns
         is_missing = self._is_missing(session, packet)
         if doubt is None:
             if is_missing:
-                self._pass_on(session, packet, now_ns, wall_ns, shed)
+                self._pass_on(session, packet, arrival)
                 return
             doubt = view.doubt = Doubt(now_ns)
         if not doubt.hold(packet):
             self._taker.reject("unheld")
         self._taker.note_heard(self._line, now_ns)
         if packet.messages and not is_missing:
-            self._pass_on(session, packet, now_ns, wall_ns, shed)  # counted as a duplicate
+            self._pass_on(session, packet, arrival)  # counted as a duplicate
         wait_ns = DOUBT_NS if session.end is None else DOUBT_ENDED_NS
         if doubt.packets > 1 and now_ns - max(doubt.since_ns, session.head_ns) >= wait_ns:
-            self._begin_again(view, doubt, now_ns, wall_ns, shed)
+            self._begin_again(view, doubt, arrival)
 
     def _came_again(self, view: LineView, doubt: Doubt, packet: codec.Packet) -> bool:
         """Whether everything from the first to the head came once more, up to this packet."""
@@ -203,9 +209,7 @@ class MoldFeed:
         self._sessions.repeated.append((packet.session.decode("latin-1").rstrip(), doubt.covered))
         return False
 
-    def _begin_again(
-        self, view: LineView, doubt: Doubt, now_ns: int, wall_ns: int, shed: bool
-    ) -> None:
+    def _begin_again(self, view: LineView, doubt: Doubt, arrival: Arrival) -> None:
         """Take a session's name for that of a new one, whose packets are those in doubt."""
         former = view.session
         session = self._sessions.begin_again(former)
@@ -214,23 +218,17 @@ class MoldFeed:
             (former.name.decode("latin-1").rstrip(), former.head, first.sequence)
         )
         view.doubt = None
-        self._join(first, session, now_ns)
+        self._join(first, session, arrival.now_ns)
         view.session, view.head, view.since_ns = session, 0, doubt.since_ns
         for packet in doubt.held:
-            self._take(view, packet, now_ns, wall_ns, shed)
+            self._take(view, packet, arrival)
 
     def _is_missing(self, session: MoldSession, packet: codec.Packet) -> bool:
         start, count = packet.sequence, len(packet.messages)
         return count > 0 and self._taker.misses(session.session, self._topic, start, count)
 
-    def _pass_on(
-        self,
-        session: MoldSession,
-        packet: codec.Packet,
-        now_ns: int,
-        wall_ns: int,
-        shed: bool,
-    ) -> None:
+    def _pass_on(self, session: MoldSession, packet: codec.Packet, arrival: Arrival) -> None:
+        now_ns, wall_ns, shed = arrival
         if packet.messages:
             if packet.sequence <= DIGESTS_MAX:
                 session.note_messages(packet)

@@ -5,11 +5,10 @@ from typing import Any, Final
 
 from p2pmsg.publisher.batch import PACKING_ERRORS, pack_slice, packing_error, start_frame
 from p2pmsg.publisher.served import Packed
-from p2pmsg.wire import ARRAY4, REST, encoder
+from p2pmsg.wire import ARRAY4, NO_COLUMNS, REST, encoder
 
 FRAMES_PER_CALL: Final = 45
 """So many datagrams of 1,400 bytes fit the 64 KiB that one call sends."""
-_NO_COLUMNS: Final = b"\xc0\xc0\xc0"
 _encode_into: Final = encoder.encode_into
 
 
@@ -41,7 +40,7 @@ def pack_plain(
         while at < end and len(made) < FRAMES_PER_CALL:
             part = values[at : at + count]
             _encode_into(part, buffer, body_at + 1)
-            buffer += _NO_COLUMNS
+            buffer += NO_COLUMNS
             size = len(buffer)
             if size > frame_bytes and count > 1 and len(part) > 1:
                 count = max(1, min(len(part) - 1, len(part) * (frame_bytes - body_at) // size))

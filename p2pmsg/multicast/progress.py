@@ -14,7 +14,7 @@ _Mark = tuple[int, list[tuple[StreamReceiver[Any], int]]]
 """A mark's position, and up to where each stream that missed something is to get."""
 
 
-class Marks:
+class ProgressMarks:
     """Remembers which marks were read, and which of them have no gap before them.
 
     Attributes:
@@ -50,7 +50,7 @@ class Marks:
         self._places[session] = read, min(read, complete)
 
     def forget(self, session: int) -> None:
-        """Forget a session's marks: its publisher was started again, and counts anew."""
+        """Forget a session's marks: its publisher was started again, and counts from 0."""
         self._places.pop(session, None)
         self.waiting -= len(self._marks.pop(session, ()))
 

@@ -13,11 +13,11 @@ from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.mold.feed import SessionAnnounced
-from p2pmsg.multicast.runs import Run
+from p2pmsg.multicast.datagram import Run
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command, Send
-from p2pmsg.subscriber.group import MulticastReceiver, Repair
+from p2pmsg.subscriber.group import MulticastReceiver, RepairIn
 from p2pmsg.subscriber.joining import SessionJoiner
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.ready import ReadyQueue
@@ -219,7 +219,7 @@ class SubscriberCore:
                 self._receive_run(line, came, now_ns)
             elif type(came) is bytes:
                 self.receive_frame(line, came, now_ns=now_ns, shed=shed)
-            elif type(came) is Repair:
+            elif type(came) is RepairIn:
                 stream, frame, is_sent = came
                 if not is_sent or self._admit_repair(stream, frame, now_ns):
                     self._take(stream, frame, now_ns, repaired=True)

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from p2pmsg import control, wire
 from p2pmsg.multicast import datagram
+from p2pmsg.multicast.datagram import Run, take_run
 from p2pmsg.multicast.parity import ParityReader
-from p2pmsg.multicast.progress import Marks
-from p2pmsg.multicast.runs import Run, take_run
+from p2pmsg.multicast.progress import ProgressMarks
 from p2pmsg.publisher.requests import matches
 from p2pmsg.subscriber.confirmation import DOUBT_NS, SILENT_NS, Confirmation, Joiner
 from p2pmsg.subscriber.connections import Connection
@@ -62,7 +62,7 @@ def is_from(peer: Session, line: int, address: Any) -> bool:
     return place is None or place == address
 
 
-class Repair(NamedTuple):
+class RepairIn(NamedTuple):
     """A frame that was missing: it was sent again, or (`is_sent` False) worked out from parity."""
 
     stream: Stream
@@ -70,7 +70,7 @@ class Repair(NamedTuple):
     is_sent: bool
 
 
-Came = bytes | Run | Repair | None
+Came = bytes | Run | RepairIn | None
 """A frame as one of a connection, a frame joined of many of the last stream's, a frame that was
 missing, or None: a datagram of which nothing is left to do."""
 
@@ -140,7 +140,7 @@ class MulticastReceiver:
         self.control_parts: Reassembler[_Key] = Reassembler(CONTROL_PARTS)
         self.nacks_sent = 0
         self.outgoing_dropped = 0
-        self.marks = Marks()
+        self.marks = ProgressMarks()
         self.parity: ParityReader | None = None
         self._wanted: dict[bytes, bool] = {}
         self._known: tuple[Stream, int, Any] | None = None  # which comes from its publisher
@@ -517,7 +517,7 @@ class MulticastReceiver:
                 yield data
             elif not found.receiver.has(again.sequence, again.count):
                 before = found.receiver.repaired
-                yield Repair(found, again, is_sent=False)
+                yield RepairIn(found, again, is_sent=False)
                 # What nobody knew to be missing yet has simply come.
                 self.parity.recovered += found.receiver.repaired - before
 
@@ -637,4 +637,4 @@ class MulticastReceiver:
             del self._timed[peer.session]
             if peer.feedback is not None:
                 peer.feedback.answered(now_ns - timed[2])
-        yield Repair(stream, frame, is_sent=True)
+        yield RepairIn(stream, frame, is_sent=True)

@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 import transports
-from p2pmsg.mold.feed import MoldFeed
+from p2pmsg.mold.feed import Arrival, MoldFeed
 from p2pmsg.mold.requests import MoldRequests
 from p2pmsg.mold.sessions import MoldSessions
 from p2pmsg.subscriber.core import SubscriberCore
@@ -93,11 +93,9 @@ class MoldLine(DatagramLine):
     def _give(
         self, data: memoryview, segment: int, address: object, *, shed: bool = False
     ) -> None:
-        now_ns, wall_ns = _now_ns(), time.time_ns()
+        arrival = Arrival(_now_ns(), time.time_ns(), shed)
         for at in range(0, len(data) or 1, segment):
-            self._feed.receive(
-                data[at : at + segment], now_ns=now_ns, wall_ns=wall_ns, shed=shed
-            )
+            self._feed.receive(data[at : at + segment], arrival)
 
 
 class MoldClient:

@@ -5,7 +5,7 @@ from random import Random
 from p2pmsg import control
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.mold import codec
-from p2pmsg.mold.feed import MoldFeed
+from p2pmsg.mold.feed import Arrival, MoldFeed
 from p2pmsg.mold.sessions import MoldSessions
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.core import SubscriberCore
@@ -59,7 +59,7 @@ class Feeds:
         self.feeds = [MoldFeed(self.core, line, "mold", self.sessions) for line in range(lines)]
 
     def hear(self, data, *, line=0):
-        self.feeds[line].receive(data, now_ns=self.now_ns, wall_ns=1, shed=False)
+        self.feeds[line].receive(data, Arrival(self.now_ns, 1, False))
 
     def messages(self, start, stop, *, line=0, name=NAME, life=b""):
         """Hear messages whose values are their sequences."""

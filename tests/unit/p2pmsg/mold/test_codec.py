@@ -19,9 +19,9 @@ def test_a_packet_is_what_the_specification_draws():
 
 def test_heartbeats_and_the_end_say_where_the_feed_stands():
     beat = codec.read_packet(codec.heartbeat(SESSION, 7))
-    assert (beat.sequence, beat.is_heartbeat, beat.is_end) == (7, True, False)
+    assert (beat.sequence, beat.messages, beat.is_end) == (7, [], False)
     end = codec.read_packet(codec.end_of_session(SESSION, 9))
-    assert (end.sequence, end.is_heartbeat, end.is_end) == (9, True, True)
+    assert (end.sequence, end.messages, end.is_end) == (9, [], True)
 
 
 def test_a_request_names_what_is_wanted():

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from p2pmsg.mold import codec
-from p2pmsg.mold.feed import SUCCESSOR_NS, MoldFeed
+from p2pmsg.mold.feed import SUCCESSOR_NS, Arrival, MoldFeed
 from p2pmsg.mold.sessions import MoldSessions
 from p2pmsg.wire import Frame, Kind
 
@@ -62,7 +62,7 @@ def feed(taker):
 
 
 def hear(feed, data, now_ns=1):
-    feed.receive(data, now_ns=now_ns, wall_ns=1, shed=False)
+    feed.receive(data, Arrival(now_ns, 1, False))
 
 
 def test_the_first_packet_announces_its_session_and_becomes_a_frame(feed, taker):

@@ -14,7 +14,7 @@ from p2pmsg.multicast.packing import pack_plain
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Delivery, Loss
+from tests.unit.p2pmsg.frames import data as data_frame
 
 SESSION = 77
 PLAIN = wire.stream_prefix("t", SESSION, wire.FLAG_PLAIN)
@@ -193,5 +193,45 @@ def test_large_frames_come_together_and_their_parts_are_asked_for():
     assert delivered(core) == [bytes(2000)]
 
 
-def test_losses_are_not_deliveries():
-    assert not isinstance(Loss(0, 1, "evicted"), Delivery)
+def sealed(*sequences, topic="t", **options):
+    """A train of datagrams of two messages each, and how long one is."""
+    plain = [
+        datagram.with_flags(
+            data_frame([s, s + 1], topic=topic, session=SESSION, sequence=s, **options),
+            add=wire.FLAG_PLAIN,
+        )
+        for s in sequences
+    ]
+    train = [datagram.seal(frame) for frame in plain]
+    return memoryview(b"".join(train)), len(train[0])
+
+
+def test_a_run_becomes_one_frame_with_all_values():
+    data, segment = sealed(10, 12, 14)
+    run = datagram.take_run(PLAIN, "t", SESSION, data, 0, segment)
+    assert run is not None
+    assert (run.datagrams, run.after) == (3, len(data))
+    frame = Frame(run.frame.data)
+    assert (frame.topic, frame.session, frame.sequence, frame.count) == ("t", SESSION, 10, 6)
+    values = wire.decode_body(frame.data, frame.body_at, frame.count, frame.base_timestamp_ns)[0]
+    assert list(values) == [10, 11, 12, 13, 14, 15]
+
+
+def test_it_ends_where_a_datagram_does_not_follow():
+    data, segment = sealed(10, 12, 16)
+    run = datagram.take_run(PLAIN, "t", SESSION, data, 0, segment)
+    assert run is not None
+    assert (run.datagrams, run.after) == (2, 2 * segment)
+
+
+@pytest.mark.parametrize("at", [20, -1])
+def test_a_damaged_datagram_is_of_no_run(at):
+    data, segment = sealed(10)
+    damaged = bytearray(data)
+    damaged[at] ^= 1
+    assert datagram.take_run(PLAIN, "t", SESSION, memoryview(bytes(damaged)), 0, segment) is None
+
+
+def test_a_datagram_of_another_stream_is_of_no_run():
+    data, segment = sealed(10, topic="u")
+    assert datagram.take_run(PLAIN, "t", SESSION, data, 0, segment) is None

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from p2pmsg.multicast.progress import SESSIONS_MAX, WAITING_MAX, Marks
+from p2pmsg.multicast.progress import SESSIONS_MAX, WAITING_MAX, ProgressMarks
 from recovery import ReceiverConfig, StreamReceiver
 
 SESSION = 7
@@ -20,14 +20,14 @@ def receiver():
 
 
 def test_a_mark_without_a_gap_before_it_is_complete():
-    marks = Marks()
+    marks = ProgressMarks()
     marks.note(SESSION, 100, [])
     assert marks.place(SESSION) == (100, 100)
     assert marks.waiting == 0
 
 
 def test_a_mark_is_complete_when_what_was_missing_has_come(receiver):
-    marks = Marks()
+    marks = ProgressMarks()
     marks.note(SESSION, 100, [receiver])
     assert marks.place(SESSION) == (100, 0)
     assert (marks.completed(), marks.waiting) == ([], 1)
@@ -38,22 +38,22 @@ def test_a_mark_is_complete_when_what_was_missing_has_come(receiver):
 
 
 def test_only_so_many_marks_of_a_session_are_remembered(receiver):
-    marks = Marks()
+    marks = ProgressMarks()
     for position in range(WAITING_MAX + 5):
         marks.note(SESSION, position, [receiver])
     assert marks.waiting == WAITING_MAX
 
 
 def test_of_too_many_sessions_the_first_is_forgotten(receiver):
-    marks = Marks()
+    marks = ProgressMarks()
     for session in range(SESSIONS_MAX + 1):
         marks.note(session, 5, [receiver])
     assert marks.place(0) == (0, 0)
     assert marks.waiting == SESSIONS_MAX
 
 
-def test_a_session_that_begins_again_counts_anew(receiver):
-    marks = Marks()
+def test_a_session_that_begins_again_counts_from_zero(receiver):
+    marks = ProgressMarks()
     marks.note(SESSION, 5, [receiver])
     marks.forget(SESSION)
     assert (marks.place(SESSION), marks.waiting) == ((0, 0), 0)
