@@ -97,31 +97,24 @@ class ZmqSender(ZmqSocket):
         self.send_now: Callable[[bytes | memoryview], bool] = self._make_send_now()
 
     def send(self, frame: bytes | memoryview, *, wait_ms: int = 0) -> bool:
-        """Send to everybody whose prefix matches, or to nobody.
+        """Do as `DataSender.send`; what `make_zmq_frame` made is sent without a copy.
 
-        Args:
-            frame: what to send; without a copy where `make_zmq_frame` made it.
-            wait_ms: how long to wait for room at most. Default 0: not at all. Signals are handled
-                while it waits, so Ctrl-C works.
-
-        Returns:
-            Whether it was sent. False: the queue of one subscriber at least is full.
-
+        Signals are handled while it waits, so Ctrl-C works.
         """
         return self.send_now(frame) or (wait_ms > 0 and self._send_waiting(frame, wait_ms))
 
     def fileno(self) -> int:
-        """Return the descriptor that ZeroMQ signals news on; readable does not mean a message."""
+        """Return the descriptor that ZeroMQ signals on; readable does not mean a message."""
         return int(self.socket.get(zmq.FD))
 
     def send_shedding(self, frame: bytes | memoryview) -> None:
-        """Send to everybody whose prefix matches and whose queue has room; the others miss it.
+        """Do as `DataSender.send_shedding`.
 
-        Whoever missed a frame so misses the following ones too, even those that `send` took, until
-        its queue has drained by half: ZeroMQ does not look at that queue before.
+        A subscriber that missed a frame misses the following ones too until its queue has drained
+        by half: ZeroMQ does not look at that queue before.
         """
         try:
-            _take_up_news(self.socket)
+            _refresh(self.socket)
             self.socket.set(zmq.XPUB_NODROP, 0)
             try:
                 send_frame(self._send, frame, _NOBLOCK)
@@ -131,12 +124,10 @@ class ZmqSender(ZmqSocket):
             raise self._error(error) from error
 
     def receive_subscriptions(self) -> list[bytes]:
-        r"""Return what came in about subscriptions since the last call, oldest first.
+        """Do as `DataSender.receive_subscriptions`: 1000 at most, and as many as it can in 2 ms.
 
-        Each is `b"\x01" + prefix` for a prefix that its first receiver took up (where there are
-        very many, each receiver), and `b"\x00" + prefix` for one that its last receiver gave up, or
-        that nobody had; anything else comes from a peer that is not a subscriber. A call returns
-        1000 at most, and as many as it can in 2 ms. It must be called now and then, since ZeroMQ
+        Where there are very many prefixes, each receiver that takes one up is reported, not only
+        its first. What begins with neither byte comes from a peer that is not a subscriber. ZeroMQ
         keeps what is not fetched, without a bound.
         """
         subscriptions: list[bytes] = []
@@ -168,7 +159,7 @@ class ZmqSender(ZmqSocket):
             if wait_ms != self._send_timeout_ms:
                 self.socket.set(zmq.SNDTIMEO, wait_ms)
                 self._send_timeout_ms = wait_ms
-            _take_up_news(self.socket)
+            _refresh(self.socket)
             send_frame(self._send, frame, 0)
         except zmq.Again:
             return False
@@ -204,10 +195,10 @@ def _source_of(note: zmq.Frame) -> int:
         return -1  # its connection has ended, or is within the process
 
 
-def _take_up_news(socket: Socket) -> None:
+def _refresh(socket: Socket) -> None:
     """Let ZeroMQ learn which queues have room again.
 
-    To be quick, its send looks for such news once in a millisecond only, so that until then a queue
+    To be quick, its send looks for that once in a millisecond only, so that until then a queue
     looks full that is not. Reading the socket's events looks at once.
     """
     socket.get(zmq.EVENTS)
@@ -269,14 +260,9 @@ class ZmqReceiver(ZmqConnectingSocket):
             raise self._error(error) from error
 
     def receive_wait(self, timeout_ms: int) -> bytes | None:
-        """Return the next frame, or None after `timeout_ms` without one.
+        """Do as `DataReceiver.receive_wait`; the same timeout again is cheaper by 0.5 µs.
 
         Signals are handled while it waits, so Ctrl-C works.
-
-        Args:
-            timeout_ms: how long to wait at most; -1 waits without end. Using the same one again is
-                cheaper by 0.5 µs.
-
         """
         try:
             if timeout_ms != self._receive_timeout_ms:

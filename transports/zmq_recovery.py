@@ -90,23 +90,17 @@ class ZmqRecoveryServer(ZmqSocket):
         return None
 
     def reply(self, requester: bytes, frame: bytes | memoryview) -> bool:
-        """Send `frame` to one requester.
+        """Do as `RecoveryServer.reply`; False, too, where the queues of all are full.
 
-        Returns:
-            Whether it was sent. False: that requester's queue is full, or the queues of all.
-
-        Raises:
-            PeerUnreachableError: that requester is no longer connected. ZeroMQ notices only once
-                its earlier requests were received.
-
+        ZeroMQ notices that a requester is gone only once its earlier requests were received.
         """
-        memory, size = self.memory, len(frame)
-        counts = memory is not None and size >= TRACKED_BYTES and type(frame) is bytes
-        if counts and memory is not None and not memory.has_room(requester, size):
+        counted = type(frame) is bytes and len(frame) >= TRACKED_BYTES
+        memory = self.memory if counted else None
+        if memory is not None and not memory.has_room(requester, len(frame)):
             return False
         try:
             self._send(requester, _NOBLOCK_MORE)
-            if counts and memory is not None and type(frame) is bytes:
+            if memory is not None and type(frame) is bytes:
                 memory.send(self._send, requester, frame, _NOBLOCK)
             else:
                 send_frame(self._send, frame, _NOBLOCK)

@@ -209,12 +209,7 @@ class ZmqConnectingSocket(ZmqSocket):
         self._connected = False
 
     def connect(self) -> None:
-        """Connect, once; a peer that is away is waited for without end.
-
-        Raises:
-            ConnectError: the system cannot make such a connection.
-
-        """
+        """Do as `Client.connect` of `transports.base`."""
         if self._connected:
             return
         try:
@@ -226,15 +221,11 @@ class ZmqConnectingSocket(ZmqSocket):
         self._connected = True
 
     def reconnect(self) -> None:
-        """Give up the connection and make another; frames not received yet may be lost.
+        """Do as `Client.reconnect`.
 
         ZeroMQ connects again by itself where a connection breaks or falls silent, but for one case:
         after a peer broke the protocol, or sent a frame above `frame_bytes_max`, it gives that
         endpoint up for good, without a word. So call this when a peer is silent for too long.
-
-        Raises:
-            ConnectError: the system cannot make such a connection.
-
         """
         self.disconnect()
         self.connect()

@@ -27,20 +27,12 @@ ACCEPTED = {
     "group with options": (
         "udp://[ff15::1]:5000?interface=eth0&ttl=3&loopback=0",
         Endpoint(
-            "udp",
-            host="ff15::1",
-            port=5000,
-            options=(("interface", "eth0"), ("ttl", "3"), ("loopback", "0")),
+            "udp", "ff15::1", 5000, "", (("interface", "eth0"), ("ttl", "3"), ("loopback", "0"))
         ),
     ),
     "mold": (
         "mold://239.1.1.1:5000?request=a:1&request=[::1]:2",
-        Endpoint(
-            "mold",
-            host="239.1.1.1",
-            port=5000,
-            options=(("request", "a:1"), ("request", "[::1]:2")),
-        ),
+        Endpoint("mold", "239.1.1.1", 5000, "", (("request", "a:1"), ("request", "[::1]:2"))),
     ),
 }
 

@@ -31,6 +31,16 @@ class Transfers:
             link.arrive(frame)
 
 
+@pytest.fixture
+def network():
+    return MemoryNetwork()
+
+
+@pytest.fixture
+def sender(network):
+    return MemorySender(FEED, network=network)
+
+
 def receiver_on(network, *prefixes, **options):
     receiver = MemoryReceiver(FEED, network=network, **options)
     for prefix in prefixes or (b"",):
@@ -46,8 +56,7 @@ def received(socket):
     return frames
 
 
-def test_the_sockets_fit_the_protocols():
-    network = MemoryNetwork()
+def test_the_sockets_fit_the_protocols(network):
     sender: DataSender = MemorySender(FEED, network=network)
     receiver: DataReceiver = MemoryReceiver(FEED, network=network)
     server: RecoveryServer = MemoryRecoveryServer(FEED, network=network)
@@ -55,9 +64,7 @@ def test_the_sockets_fit_the_protocols():
     assert sender.endpoint == receiver.endpoint == server.endpoint == client.endpoint == FEED
 
 
-def test_a_frame_goes_to_each_receiver_once_whose_prefix_matches():
-    network = MemoryNetwork()
-    sender = MemorySender(FEED, network=network)
+def test_a_frame_goes_to_each_receiver_once_whose_prefix_matches(network, sender):
     first, second = receiver_on(network, b"a", b"ab"), receiver_on(network, b"b")
     assert sender.send(b"abc")
     assert sender.send(b"bcd")
@@ -66,9 +73,7 @@ def test_a_frame_goes_to_each_receiver_once_whose_prefix_matches():
     assert received(second) == [b"bcd"]
 
 
-def test_a_full_receiver_makes_send_refuse_and_shedding_skips_it_alone():
-    network = MemoryNetwork()
-    sender = MemorySender(FEED, network=network)
+def test_a_full_receiver_makes_send_refuse_and_shedding_skips_it_alone(network, sender):
     slow, quick = receiver_on(network, queue_frames=1), receiver_on(network)
     assert sender.send(b"1")
     assert not sender.send(b"2")
@@ -109,8 +114,7 @@ def test_a_duplicate_arrives_twice_and_one_without_room_is_counted():
     assert (link.overflowed, link.in_flight, link.waiting) == (1, 0, 0)
 
 
-def test_the_welcome_comes_first_on_every_connection_if_subscribed_to():
-    network = MemoryNetwork()
+def test_the_welcome_comes_first_on_every_connection_if_subscribed_to(network):
     deaf = receiver_on(network, b"t")
     early = receiver_on(network)
     sender = MemorySender(FEED, network=network, welcome=b"\x00hello")
@@ -139,8 +143,7 @@ def test_what_is_in_flight_on_a_cut_link_never_arrives():
     assert received(receiver) == [b"2"]
 
 
-def test_receivers_come_back_to_an_endpoint_that_is_bound_anew():
-    network = MemoryNetwork()
+def test_receivers_come_back_to_an_endpoint_that_is_bound_anew(network):
     receiver = receiver_on(network)
     MemorySender(FEED, network=network, welcome=b"first").close()
     second = MemorySender(FEED, network=network, welcome=b"second")
@@ -148,9 +151,7 @@ def test_receivers_come_back_to_an_endpoint_that_is_bound_anew():
     assert received(receiver) == [b"first", b"second", b"1"]
 
 
-def test_a_queue_stays_bounded_over_reconnections():
-    network = MemoryNetwork()
-    sender = MemorySender(FEED, network=network)
+def test_a_queue_stays_bounded_over_reconnections(network, sender):
     receiver = receiver_on(network, queue_frames=3)
     for number in range(10):
         sender.send(b"%d" % number)
@@ -159,9 +160,7 @@ def test_a_queue_stays_bounded_over_reconnections():
     assert received(receiver) == [b"0", b"1", b"2"]
 
 
-def test_the_sender_hears_of_the_first_and_last_subscription_to_a_prefix():
-    network = MemoryNetwork()
-    sender = MemorySender(FEED, network=network)
+def test_the_sender_hears_of_the_first_and_last_subscription_to_a_prefix(network, sender):
     first, second = receiver_on(network, b"a"), receiver_on(network, b"a")
     first.subscribe(b"b")
     first.subscribe(b"b")
@@ -173,8 +172,7 @@ def test_the_sender_hears_of_the_first_and_last_subscription_to_a_prefix():
     assert sender.receive_subscriptions() == [b"\x00b", b"\x00a"]
 
 
-def test_requests_and_replies_reach_whom_they_are_for():
-    network = MemoryNetwork()
+def test_requests_and_replies_reach_whom_they_are_for(network):
     server = MemoryRecoveryServer(FEED, network=network)
     clients = [MemoryRecoveryClient(FEED, network=network) for _ in range(2)]
     for client in clients:
@@ -187,8 +185,7 @@ def test_requests_and_replies_reach_whom_they_are_for():
     assert [received(client) for client in clients] == [[b"to peer-1"], [b"to peer-2"]]
 
 
-def test_a_reply_says_when_the_queue_is_full_and_when_the_requester_is_gone():
-    network = MemoryNetwork()
+def test_a_reply_says_when_the_queue_is_full_and_when_the_requester_is_gone(network):
     server = MemoryRecoveryServer(FEED, network=network, queue_frames=1)
     client = MemoryRecoveryClient(FEED, network=network)
     client.connect()
@@ -205,8 +202,7 @@ def test_a_reply_says_when_the_queue_is_full_and_when_the_requester_is_gone():
     assert caught.value.peer == requester
 
 
-def test_requests_wait_for_the_server_within_their_bound():
-    network = MemoryNetwork()
+def test_requests_wait_for_the_server_within_their_bound(network):
     client = MemoryRecoveryClient(FEED, network=network, queue_frames=2)
     assert [client.send(b"%d" % number) for number in range(3)] == [True, True, False]
     client.connect()
@@ -214,9 +210,7 @@ def test_requests_wait_for_the_server_within_their_bound():
     assert [server.receive()[1], server.receive()[1], server.receive()] == [b"0", b"1", None]
 
 
-def test_misuse_is_refused():
-    network = MemoryNetwork()
-    sender = MemorySender(FEED, network=network)
+def test_misuse_is_refused(network, sender):
     with pytest.raises(AddressInUseError):
         MemorySender(FEED, network=network)
     with pytest.raises(EndpointError, match="is not 'memory'"):

@@ -1,11 +1,15 @@
 """A feed's gaps that nobody can be asked for, its end, and a session that begins again."""
 
+from collections import Counter
+
 import pytest
 
 from p2pmsg.config import MulticastSubscriberConfig, SubscriberConfig
 from p2pmsg.mold import codec
 from p2pmsg.mold import sessions as rules
-from p2pmsg.mold.sessions import NAMES_MAX, session_id
+from p2pmsg.mold.feed import SUCCESSOR_NS, Arrival, MoldFeed
+from p2pmsg.mold.sessions import NAMES_MAX, MoldSessions, session_id
+from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg.mold.feeds import MS, NAME, Cursor, Feeds
 
 DOUBT_MS = rules.DOUBT_NS // MS
@@ -128,6 +132,14 @@ def test_another_session_in_the_place_of_one_ends_it():
     assert feeds.endings() == [("S1", 4, False)]
 
 
+@pytest.fixture
+def feeds():
+    """A feed of which the first 100 messages have come."""
+    feeds = Feeds()
+    feeds.messages(1, 101)
+    return feeds
+
+
 def play_again(feeds, ms, *, line=0, life=b"b", start=1):
     """Play a second life: a message every 100 ms, for so long; returns the next sequence."""
     for number in range(start, start + ms // 100):
@@ -136,9 +148,7 @@ def play_again(feeds, ms, *, line=0, life=b"b", start=1):
     return start + ms // 100
 
 
-def test_a_session_that_begins_again_under_its_name_is_a_new_one():
-    feeds = Feeds()
-    feeds.messages(1, 101)
+def test_a_session_that_begins_again_under_its_name_is_a_new_one(feeds):
     feeds.taken()
     following = play_again(feeds, DOUBT_MS)
     assert feeds.taken() == []
@@ -155,9 +165,7 @@ def test_a_session_that_begins_again_under_its_name_is_a_new_one():
     assert first.receiver.lost == 0
 
 
-def test_after_its_end_a_session_that_begins_again_is_believed_sooner():
-    feeds = Feeds()
-    feeds.messages(1, 101)
+def test_after_its_end_a_session_that_begins_again_is_believed_sooner(feeds):
     feeds.end(101)
     feeds.taken()
     following = play_again(feeds, rules.DOUBT_ENDED_NS // MS)
@@ -166,9 +174,7 @@ def test_after_its_end_a_session_that_begins_again_is_believed_sooner():
     assert feeds.endings() == [("S1", 101, True)]
 
 
-def test_a_session_that_begins_again_may_have_lost_its_first_packets():
-    feeds = Feeds()
-    feeds.messages(1, 101)
+def test_a_session_that_begins_again_may_have_lost_its_first_packets(feeds):
     feeds.taken()
     play_again(feeds, DOUBT_MS + 100, start=5)
     assert feeds.taken() == []
@@ -176,9 +182,7 @@ def test_a_session_that_begins_again_may_have_lost_its_first_packets():
     assert set(feeds.asked()) == {(1, 5)}
 
 
-def test_heartbeats_alone_show_that_a_session_began_again():
-    feeds = Feeds()
-    feeds.messages(1, 101)
+def test_heartbeats_alone_show_that_a_session_began_again(feeds):
     for _ in range(4):
         feeds.pass_ms(1000)
         feeds.heartbeat(1)
@@ -188,10 +192,8 @@ def test_heartbeats_alone_show_that_a_session_began_again():
 
 
 @pytest.mark.parametrize("old", [(1, 2), (1, 101), (50, 60)], ids=str)
-def test_old_packets_again_are_no_new_session(old):
+def test_old_packets_again_are_no_new_session(feeds, old):
     """For ten seconds, while the feed says where it stands once a second."""
-    feeds = Feeds()
-    feeds.messages(1, 101)
     for number in range(100):
         feeds.messages(*old)
         feeds.pass_ms(100)
@@ -202,9 +204,7 @@ def test_old_packets_again_are_no_new_session(old):
     assert feeds.stream.receiver.duplicates >= 100 * (old[1] - old[0])
 
 
-def test_one_old_packet_is_no_new_session_however_long_the_feed_is_silent():
-    feeds = Feeds()
-    feeds.messages(1, 101)
+def test_one_old_packet_is_no_new_session_however_long_the_feed_is_silent(feeds):
     feeds.pass_ms(10_000)
     feeds.messages(1, 2)
     feeds.pass_ms(10_000)
@@ -298,9 +298,7 @@ def test_what_is_kept_in_doubt_is_bounded_and_the_rest_is_asked_for(monkeypatch)
     assert gap == (len(feeds.taken()) + 1, 22)
 
 
-def test_nothing_is_asked_for_in_doubt():
-    feeds = Feeds()
-    feeds.messages(1, 101)
+def test_nothing_is_asked_for_in_doubt(feeds):
     assert not feeds.feeds[0].in_doubt(session_id(NAME))
     feeds.messages(1, 2)
     assert feeds.feeds[0].in_doubt(session_id(NAME))
@@ -393,3 +391,95 @@ def test_forged_names_take_no_place_of_the_session_that_goes_on():
         session, feeds.feeds[0].answer(session, answer, wall_ns=1), now_ns=feeds.now_ns
     )
     assert feeds.taken() == [b"12"]
+
+
+FIRST, SECOND = NAME, b"S2".ljust(10)
+
+
+class Taker:
+    """Notes what a feed gives to it, in the place of a subscriber's core."""
+
+    def __init__(self):
+        self.frames, self.announced, self.ended = [], [], []
+        self.rejected = Counter()
+        self.heard_ns = 0
+        self.current = None
+
+    def receive_frame(self, line, data, *, now_ns, shed=False):
+        frame = Frame(data)
+        self.frames.append((Kind(frame.kind).name, frame.sequence, frame.count))
+        self.heard_ns = now_ns
+
+    def reject(self, reason, *, frames=0):
+        self.rejected[reason] += 1
+
+    def note_heard(self, line, now_ns):
+        self.heard_ns = now_ns
+
+    def current_feed(self, line):
+        return None if self.current is None else (self.current, self.heard_ns)
+
+    def misses(self, session, topic, start, count):
+        return False
+
+    def announce(self, line, feed, now_ns):
+        self.announced.append((feed.name, feed.following))
+        former, self.current = self.current, feed.session
+        return 0, former
+
+    def end_feed(self, session, topic, stop):
+        self.ended.append(stop)
+        return True
+
+    def revoke_end(self, session, topic):
+        self.ended.clear()
+
+
+@pytest.fixture
+def taker():
+    return Taker()
+
+
+@pytest.fixture
+def feed(taker):
+    return MoldFeed(taker, 0, "mold", MoldSessions(can_ask=False))
+
+
+def hear(feed, data, now_ns=1):
+    feed.receive(data, Arrival(now_ns, 1, False))
+
+
+def test_the_first_packet_announces_its_session_and_becomes_a_frame(feed, taker):
+    hear(feed, codec.packet(FIRST, 5, [b"a", b"b"]))
+    assert taker.announced == [("S1", 5)]
+    assert taker.frames == [("DATA", 5, 2)]
+
+
+def test_a_heartbeat_becomes_one(feed, taker):
+    hear(feed, codec.heartbeat(FIRST, 5))
+    assert taker.frames == [("HEARTBEAT", 5, 0)]
+
+
+def test_what_is_malformed_is_rejected(feed, taker):
+    hear(feed, b"no packet")
+    assert sum(taker.rejected.values()) == 1
+    assert taker.frames == []
+
+
+def test_a_session_ends_when_it_says_so_and_goes_on_when_it_was_wrong(feed, taker):
+    hear(feed, codec.packet(FIRST, 1, [b"a"]))
+    hear(feed, codec.end_of_session(FIRST, 2))
+    assert taker.ended == [2]
+    hear(feed, codec.packet(FIRST, 2, [b"b"]))
+    assert taker.ended == []
+
+
+def test_another_session_is_believed_only_when_the_former_is_silent(feed, taker):
+    hear(feed, codec.packet(FIRST, 1, [b"a"]))
+    hear(feed, codec.packet(SECOND, 1, [b"x"]), 2)
+    assert taker.rejected["session"] == 1
+    assert len(taker.announced) == 1
+
+    hear(feed, codec.packet(SECOND, 1, [b"x"]), 2 + SUCCESSOR_NS)
+    assert [name for name, _ in taker.announced] == ["S1", "S2"]
+    assert taker.ended == [None]
