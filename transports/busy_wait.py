@@ -1,4 +1,4 @@
-"""Waiting awake: whoever waits for an answer looks for it before it sleeps.
+"""Waiting awake: a thread that waits for an answer looks for it before it sleeps.
 
 The kernel wakes a sleeping thread late, with cold caches, and perhaps on another core: half of a
 ping-pong's round trip. Aeron's idle strategies and Linux's haltpoll governor wait awake for the
@@ -14,7 +14,7 @@ BUSY_WAIT_US: Final = 200.0
 """How long a wait looks by default, in µs: twice as long as an answer takes that comes from another
 process of this machine, and as long as KVM and haltpoll look."""
 _REST_MAX: Final = 16
-"""How many waits sleep at most behind looks in vain. Two ends that both sleep may take longer than
+"""How many waits sleep at most after looks in vain. Two ends that both sleep may take longer than
 the window where looking would take half of it: one of them has to try, and at that it succeeds."""
 _sched_yield: Final = getattr(os, "sched_yield", None)
 
@@ -23,7 +23,7 @@ class Turn:
     """Whose turn it is in this process's talk with others; all its sockets share one.
 
     Attributes:
-        is_theirs: set by whoever sent a message that stands alone, and so may be answered.
+        is_theirs: set by the sender of a message that stands alone, and so may be answered.
 
     """
 
@@ -39,13 +39,13 @@ TURN: Final = Turn()
 class BusyWait:
     """Whether a wait looks first, and the looking.
 
-    It looks when this process has sent a message since it last looked. So whoever takes turns with
-    another looks, and who only consumes sleeps. Where a look was in vain, the next wait sleeps, and
-    behind each further one twice as many, 16 at most; a wait that was over within the window ends
-    that. So answers that are slow cost one window in 17 waits. After each look the core is left to
-    whoever wants it, so that two ends on one core do not stand in each other's way. With `always`,
-    who only consumes looks, too: it gets messages sooner that follow one another within the window,
-    and its core is in use all the time.
+    It looks when this process has sent a message since it last looked. So a process that takes
+    turns with another looks, and one that only consumes sleeps. After a look in vain the next wait
+    sleeps, and after each further one twice as many, 16 at most; a wait that was over within the
+    window ends that. So answers that are slow cost one window in 17 waits. After each look the core
+    is left to other threads, so that two ends on one core do not hinder each other. With `always`,
+    a process that only consumes looks, too: it gets messages sooner that follow one another within
+    the window, and its core is in use all the time.
 
     ::
 

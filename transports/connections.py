@@ -1,7 +1,7 @@
 """The connections of a bound socket: counted, and bounded.
 
 libzmq accepts connections by itself, in its own thread, and has neither a limit for them nor a call
-that ends one. Its monitor tells of each, with its descriptor, and a descriptor can be shut down:
+that ends one. Its monitor reports each, with its descriptor, and a descriptor can be shut down:
 libzmq then finds the connection ended and closes it.
 """
 
@@ -27,7 +27,7 @@ SUBSCRIPTIONS_MAX: Final = 65_536
 """Prefixes that one connection may subscribe to: as many as a publisher has topics."""
 SUBSCRIPTION_BYTES_MAX: Final = 512 * 1024
 """Their bytes. A `Subscriber` names at most 60,000 bytes of topics. libzmq takes up to 60 bytes of
-memory for each byte, and 0.3 µs of the publisher to let go of it when the connection has ended."""
+memory for each byte, and 0.3 µs of the publisher to free it when the connection has ended."""
 TOTAL_FACTOR: Final = 8
 """All connections together may have so many times as much; then the one that has most is ended."""
 SHARED_MAX: Final = 4096
@@ -37,7 +37,7 @@ that another one has already count for who takes them up, too. Below it they wou
 
 _COUNTED_AGAIN_S: Final = 0.2
 _UPDATE_NS: Final = 5_000_000
-_SAY_AGAIN_NS: Final = 60_000_000_000
+_LOG_AGAIN_NS: Final = 60_000_000_000
 _EVENT: Final = struct.Struct("=hi")
 _EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_ACCEPT_FAILED)
 _ACCEPTED: Final = int(zmq.EVENT_ACCEPTED)
@@ -79,8 +79,8 @@ class _Files:
 _files: Final = _Files()
 
 
-class _Said:
-    """Tells of connections that are not taken: the first one at once, then once a minute."""
+class _Refusals:
+    """Logs connections that are refused: the first one at once, then once a minute."""
 
     def __init__(self, socket: Socket) -> None:
         self._socket = socket
@@ -90,9 +90,9 @@ class _Said:
     def note(self, why: str) -> None:
         self._counts[why] = self._counts.get(why, 0) + 1
 
-    def tell(self) -> None:
+    def log(self) -> None:
         if self._counts and (now_ns := time.monotonic_ns()) >= self._due_ns:
-            self._due_ns = now_ns + _SAY_AGAIN_NS
+            self._due_ns = now_ns + _LOG_AGAIN_NS
             try:
                 place = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
             except zmq.ZMQError:
@@ -117,7 +117,7 @@ class Connections:
         subscription_bytes_max: their bytes. Default 512 KiB.
 
     Attributes:
-        fd: a descriptor that is readable when there may be news.
+        fd: a descriptor that is readable when a connection may have come or ended.
         refused: connections that were ended at once, because there were too many.
         oversubscribed: connections that were ended because of their subscriptions.
         not_accepted: times that the system refused a connection, for want of descriptors mostly.
@@ -135,7 +135,7 @@ class Connections:
         subscription_bytes_max: int = SUBSCRIPTION_BYTES_MAX,
     ) -> None:
         self._socket = socket
-        self._said = _Said(socket)
+        self._refusals = _Refusals(socket)
         self._connections_max = connections_max
         self._subscriptions_max = subscriptions_max
         self._bytes_max = subscription_bytes_max
@@ -150,12 +150,12 @@ class Connections:
         self._due_ns = 0
         address = f"inproc://p2pmsg-monitor-{next(_numbers)}"
         socket.monitor(address, _EVENTS)
-        self._news: Socket = context.socket(zmq.PAIR)
+        self._monitor: Socket = context.socket(zmq.PAIR)
         # Without a bound: libzmq's thread would wait for room here, and do nothing else. What it
         # tells of is bounded by the connections between two calls of `update`.
-        self._news.set(zmq.RCVHWM, 0)
-        self._news.connect(address)
-        self.fd = int(self._news.get(zmq.FD))
+        self._monitor.set(zmq.RCVHWM, 0)
+        self._monitor.connect(address)
+        self.fd = int(self._monitor.get(zmq.FD))
 
     def __len__(self) -> int:
         return len(self._open)
@@ -169,16 +169,16 @@ class Connections:
 
     def update(self) -> None:
         """Take note of who came and went; end those who are too many."""
-        self._take_news()
-        self._said.tell()
+        self._read_monitor()
+        self._refusals.log()
 
-    def _take_news(self) -> None:
-        news = self._news
+    def _read_monitor(self) -> None:
+        monitor = self._monitor
         for _ in range(_EVENTS_PER_CALL):
             try:
-                if not int(news.get(zmq.EVENTS)) & _POLLIN:  # quicker than a refusal by `recv`
+                if not int(monitor.get(zmq.EVENTS)) & _POLLIN:  # quicker than a refusal by `recv`
                     return
-                what, value = _EVENT.unpack(news.recv_multipart(_NOBLOCK)[0])
+                what, value = _EVENT.unpack(monitor.recv_multipart(_NOBLOCK)[0])
             except (zmq.ZMQError, struct.error):
                 return
             if what == _ACCEPTED:
@@ -196,7 +196,7 @@ class Connections:
                 self._forget(value)
             else:
                 self.not_accepted += 1
-                self._said.note("the system accepts none, for want of open files (ulimit -n)")
+                self._refusals.note("the system accepts none, for want of open files (ulimit -n)")
 
     def subscribed(self, fd: int, prefix: bytes) -> None:
         """Note that a connection took up a prefix; `fd` is -1 where it is not known."""
@@ -243,23 +243,23 @@ class Connections:
 
     def close(self) -> None:
         """Stop counting; before the socket is closed."""
-        if self._news.closed:
+        if self._monitor.closed:
             return
         for fd in list(self._open):
             self._forget(fd)
         if not self._socket.closed:
             self._socket.disable_monitor()
-        self._news.close(linger=0)
+        self._monitor.close(linger=0)
 
     def _refuse(self, fd: int, why: str) -> None:
         self.refused += 1
-        self._said.note(why)
+        self._refusals.note(why)
         self._end(fd)
 
     def _end_oversubscribed(self, fd: int) -> None:
         self.oversubscribed += 1
         most = f"{self._subscriptions_max:,} subscriptions, or {self._bytes_max:,} bytes of them"
-        self._said.note(f"one may have {most}, and all together {TOTAL_FACTOR} times as much")
+        self._refusals.note(f"one may have {most}, and all together {TOTAL_FACTOR} times as much")
         self._end(fd)
 
     def _end(self, fd: int) -> None:

@@ -1,6 +1,6 @@
-"""What is at an endpoint that does not answer: nobody, another kind of ZeroMQ socket, a stranger.
+"""What is at an endpoint that does not answer: nothing, another ZeroMQ socket, another server.
 
-One connection of our own is made and the peer's first bytes are read; libzmq tells nobody of its
+One connection of our own is made and the peer's first bytes are read; libzmq does not report its
 handshakes. ZMTP 3.0 (RFC 23): both sides send a greeting of 64 bytes at once, then a READY command
 with the type of the socket. Ours is not sent, so the peer never counts this as a connection. Where
 nothing comes back, one more connection asks as a browser does, and one more as a TLS client does.
@@ -28,12 +28,12 @@ _TLS_ANSWERS: Final = (b"\x15\x03", b"\x16\x03")
 
 
 def describe_peer(endpoint: Endpoint) -> str:
-    """Return what is found at an endpoint, for people; "" where nothing can be told.
+    """Return what is found at an endpoint, for people; "" where nothing can be said.
 
-    It takes 1 s where nobody takes the connection, and 1.5 s where somebody does and says nothing.
+    It takes 1 s where nobody takes the connection, and 1.5 s where a server takes it and is silent.
 
     Args:
-        endpoint: tcp or ipc; of others nothing is told.
+        endpoint: tcp or ipc; nothing is said of others.
 
     """
     if endpoint.scheme not in ("tcp", "ipc"):

@@ -1,7 +1,7 @@
 """Frames in ZeroMQ's own memory, which it sends any number of times without a copy.
 
 pyzmq can also send from Python's memory. But then a thread of its own gives the memory back, which
-needs the interpreter for every frame, and falls behind where others keep it.
+needs the interpreter for every frame, and is late where other threads keep it.
 """
 
 import sys
@@ -11,7 +11,7 @@ from typing import Final
 
 import zmq
 
-from transports.shield import interrupts_only, shielded
+from transports.signals import defer_signals, interrupts_only
 
 SHARED_BYTES: Final = 32 * 1024
 """From this size on sharing costs less than to copy a frame once more when it is sent. CPU time of
@@ -30,7 +30,7 @@ def make_zmq_frame(data: bytes | bytearray | memoryview) -> bytes | memoryview:
 
 
 def sendable(frame: bytes | memoryview) -> bytes | memoryview | zmq.Frame:
-    """Return what pyzmq is to send: the frame behind a view of `make_zmq_frame`, else the same."""
+    """Return what pyzmq is to send: the frame that a `make_zmq_frame` view is of, else the same."""
     if type(frame) is memoryview:
         owner: object = frame.obj
         if isinstance(owner, zmq.Frame) and len(owner) == len(frame):
@@ -41,8 +41,8 @@ def sendable(frame: bytes | memoryview) -> bytes | memoryview | zmq.Frame:
 class _Guard:
     """Raises what Ctrl-C raised where pyzmq freed a frame.
 
-    It is told of that by `sys.unraisablehook`. To set the handlers aside instead, as `shielded`
-    does, takes 4 µs between two frames of 64 KiB, with cold caches, and one takes 24.
+    `sys.unraisablehook` reports it. Deferring the handlers instead, as `defer_signals` does, takes
+    4 µs between two frames of 64 KiB, with cold caches, and one takes 24.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class _Guard:
         self._before: Callable[[sys.UnraisableHookArgs], object] = sys.__unraisablehook__
 
     def run(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call; what comes up meanwhile in this thread, the main one, is raised then."""
+        """Call; what a handler raises meanwhile in this, the main thread, is raised afterwards."""
         if sys.unraisablehook is not _hook:
             self._before, sys.unraisablehook = sys.unraisablehook, _hook
         self._is_on = True
@@ -94,14 +94,14 @@ def _guarded(call: Callable[..., object], *arguments: object) -> None:
         _guard.run(call, *arguments)
     else:
         # A handler of the program's own may raise SystemExit, which would end it there and then.
-        shielded(call, *arguments)
+        defer_signals(call, *arguments)
 
 
 def free_zmq_frames(frames: list[bytes | memoryview]) -> None:
-    """Empty a list of frames that nobody wants any more.
+    """Empty a list of frames that are not needed any more.
 
-    Where pyzmq frees a `Frame`, as it does behind each send of one, it handles signals, and what
+    Where pyzmq frees a `Frame`, as it does after each send of one, it handles signals, and what
     their handlers raise has no place to go there: where a program published 64 KiB at a time, one
-    Ctrl-C in twelve was printed and forgotten. So they are handled behind it.
+    Ctrl-C in twelve was printed and forgotten. So they are handled afterwards.
     """
     _guarded(frames.clear)

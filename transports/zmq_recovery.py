@@ -182,8 +182,8 @@ class ZmqQueueServer(ZmqRecoveryServer):
     does not learn who got it. Otherwise as `ZmqRecoveryServer`.
 
     Attributes:
-        fd: a descriptor that becomes readable when there may be news; it does so once, so read all
-            there is, after sending too, before waiting for it.
+        fd: a descriptor that becomes readable when something may have come; it does so once, so
+            read all there is, after sending too, before waiting for it.
         break_fd: a descriptor that is readable when a connection may have come, or broken.
 
     """

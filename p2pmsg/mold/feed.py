@@ -29,7 +29,7 @@ SUCCESSOR_NS = 2_000_000_000
 """How long a session that has not ended is silent before another one is believed: twice the time
 between heartbeats."""
 _VIEWS_MAX = 64
-"""Sessions that a line's packets are told apart by; the oldest is forgotten first."""
+"""Sessions that a line's packets are assigned to; the oldest is forgotten first."""
 
 
 class SessionAnnounced(NamedTuple):

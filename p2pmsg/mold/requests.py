@@ -38,14 +38,14 @@ PROBE_MAX_NS: Final = 30_000 * _MS
 class _Server:
     """A request server.
 
-    `unanswered` requests went there since its last answer, the first of them at `asked_ns`; `told`:
-    that it is silent.
+    `unanswered` requests went there since its last answer, the first of them at `asked_ns`;
+    `is_reported`: as silent.
     """
 
     answers: bool = False
     unanswered: int = 0
     asked_ns: int = 0
-    told: bool = False
+    is_reported: bool = False
     probe_due_ns: int = 0
     probe_wait_ns: int = PROBE_NS
 
@@ -70,7 +70,7 @@ class MoldRequests:
     Attributes:
         outgoing: (server, packet) to send, oldest first.
         requests_sent: packets put there.
-        silenced: servers that went out of rotation, until the shell has told of them.
+        silenced: servers that went out of rotation, until the shell has reported them.
         returned: servers that came back into it, likewise.
 
     """
@@ -164,15 +164,15 @@ class MoldRequests:
                 server.probe_wait_ns = PROBE_NS
                 server.probe_due_ns = now_ns + PROBE_NS
             server.answers = False
-            if not server.told:
-                server.told = True
+            if not server.is_reported:
+                server.is_reported = True
                 self.silenced.append(index)
 
     def _note_answer(self, index: int, now_ns: int) -> None:
         server = self._servers[index]
-        if server.told:
+        if server.is_reported:
             self.returned.append(index)
-        server.answers, server.told, server.unanswered = True, False, 0
+        server.answers, server.is_reported, server.unanswered = True, False, 0
 
     def _ask(self, start: int, count: int, servers: tuple[int, ...], now_ns: int) -> None:
         if len(self._asked) >= ASKED_MAX:

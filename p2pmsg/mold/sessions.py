@@ -54,7 +54,7 @@ class MoldSession:
         name: as it goes over the wire.
         number: how often the name had begun again before.
         session: its 64-bit id.
-        head: the highest next sequence that any line told of, and when one last told so much.
+        head: the highest next sequence that any line showed, and when one last did.
         end: the sequence after its last one, once it has said that it is over.
         digests: hashes of its first messages, by sequence.
 
@@ -121,7 +121,7 @@ class LineView:
 
     Attributes:
         session: which it is now.
-        head: the highest next sequence that this line told of.
+        head: the highest next sequence that this line showed.
         since_ns: when it brought the first packet.
         heard_ns: when it last brought a packet.
         doubt: since its packets fell back.
@@ -143,7 +143,7 @@ class MoldSessions:
 
     Attributes:
         restarts: (name, how far it was, where it is) of sessions that began again, until the shell
-            has told of them.
+            has reported them.
         repeated: (name, messages) of sessions all of which came again, but too soon to be new ones.
 
     """

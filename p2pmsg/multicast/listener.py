@@ -13,7 +13,7 @@ from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import RangeSet
 
 STREAMS_MAX: Final = 4096
-"""Streams that are told apart; datagrams of further ones are only counted."""
+"""Streams that are distinguished; datagrams of further ones are only counted."""
 MISSING_MAX: Final = 4096
 """Ranges of a stream that are remembered as missing."""
 
@@ -105,7 +105,7 @@ class Listener:
         self._names: dict[int, str] = {}
 
     def receive(self, data: memoryview, segment: int, address: Any) -> None:
-        """Take datagrams of `segment` bytes behind one another."""
+        """Take consecutive datagrams of `segment` bytes."""
         for at in range(0, len(data) or 1, segment):
             piece = data[at : at + segment]
             try:

@@ -3,7 +3,7 @@
 After `data` frames their publisher sends `parity` frames of kind PARITY, with whose help as many of
 the block can be worked out again. One is the exclusive or of all; more are Reed–Solomon's, by the
 package zfec. A parity frame names the frames that it covers, so the data frames are as they always
-are, and whoever cannot use parity passes over it. Its body is a msgpack array::
+are, and a receiver that cannot use parity ignores it. Its body is a msgpack array::
 
     [number of data frames, number of parity frames, which of these it is,
      topics, [[index into topics, sequence, length of the frame], …], parity]

@@ -30,7 +30,7 @@ from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import FlowWindow, GroupRepair, ReplayBuffer
 
 _LAG_PART = 4
-"""How far the slowest receiver may be behind: a quarter of what the replay buffer holds."""
+"""How far the slowest receiver may lag: a quarter of what the replay buffer holds."""
 _COLUMNS_PER_CALL = 4096
 HINTS_MAX = 256
 """Hints that wait to be sent; more are not needed, for who has none asks again."""

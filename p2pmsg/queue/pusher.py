@@ -34,7 +34,7 @@ from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
 from p2pmsg.wire import encoder
-from transports.shield import shielded
+from transports.signals import defer_signals
 
 _MS: Final = 1_000_000
 _IDLE_ROUNDS: Final = 5
@@ -309,7 +309,7 @@ class Pusher(ClosesItself):
         limit_bytes = self._config.message_bytes_max
         job = _job_of(value, key, priority, delay, message_id, headers, limit_bytes)
         deadline = None if timeout is None else time.monotonic() + timeout
-        while (sequence := shielded(self._accept, job)) is None:
+        while (sequence := defer_signals(self._accept, job)) is None:
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 limit = f"in_flight_max ({self._config.in_flight_max}) jobs, or their bytes"

@@ -257,7 +257,7 @@ class MulticastReceiver:
         self.confirmation.check(now_ns)
 
     def make_stream(self, peer: Session, topic: str, now_ns: int) -> Stream:
-        """Return a stream that a datagram told of; it begins when its publisher has confirmed it.
+        """Return a stream that a datagram mentions; it begins when its publisher has confirmed it.
 
         `FrameError` where too many wait for that; the publisher is then asked for all it has.
         """

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from transports.shield import shielded
+from transports.signals import defer_signals
 
 _LOOK_S: Final = 1.0
 """How often a caller looks whether the publisher was closed meanwhile."""
@@ -59,7 +59,7 @@ class Acknowledgements:
         """
         # A signal handler that struck within, and closes the publisher, would wait for its thread,
         # which waits for this lock with the publisher's in hand.
-        commit, is_first = shielded(self._join, number)
+        commit, is_first = defer_signals(self._join, number)
         if is_first:
             wake()
         while not commit.lock.acquire(timeout=_LOOK_S):

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from p2pmsg.errors import ReentrantCallError
-from transports.shield import shielded
+from transports.signals import defer_signals
 
 _TURN_S: Final = 50e-6
 _TURNS_MAX: Final = 20
@@ -153,7 +153,7 @@ class PublishLock:
 
     def run_whole(self, call: Callable[..., R], *arguments: Any) -> R:
         """Call under the lock, without a wait, and with signal handlers deferred."""
-        result: R = shielded(self.run, call, *arguments)
+        result: R = defer_signals(self.run, call, *arguments)
         return result
 
     def __enter__(self) -> None:

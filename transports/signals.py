@@ -1,4 +1,4 @@
-"""Work that no signal handler's exception must cut short, or get lost in: it strikes behind it."""
+"""Run a function with signal handlers deferred, so that what they raise does not cut it short."""
 
 import importlib
 import signal
@@ -24,13 +24,13 @@ _usual: tuple[object, ...] = ()
 """What the handlers were when there was none of the program's own, so that one look is enough."""
 
 
-def shielded(call: Callable[..., R], *arguments: Any) -> R:
-    """Call; the handlers of signals that come meanwhile (Ctrl-C) run when it is done.
+def defer_signals(call: Callable[..., R], *arguments: Any) -> R:
+    """Call; the handlers of signals that come meanwhile (Ctrl-C) run when it returns.
 
     For work that changes a state machine in many steps, or where Python has no place for an
-    exception, and that waits for nothing. Python handles signals in the main thread only, so in any
-    other this is the call alone. It takes a bit more than 1 µs, with cold caches 4, and for each
-    further signal that has a handler a third more.
+    exception, and that does not wait. Python handles signals in the main thread only, so in any
+    other thread this is the call alone. It takes a little over 1 µs, with cold caches 4, and for
+    each further signal that has a handler a third more.
     """
     if threading.current_thread() is not threading.main_thread():
         return call(*arguments)
@@ -66,7 +66,7 @@ def interrupts_only() -> bool:
 
 
 def _restore(held: dict[int, Handler]) -> None:
-    """Give back the handlers, the last one first; one that strikes meanwhile keeps none away."""
+    """Set the handlers again, the last one first; all, even if one of them raises meanwhile."""
     try:
         while held:
             number = next(reversed(held))
@@ -78,7 +78,7 @@ def _restore(held: dict[int, Handler]) -> None:
 
 
 def _run_all(came: list[Callable[[], object]]) -> None:
-    """Run what came, the first one first; one that raises keeps none away."""
+    """Run what came, the first one first; all, even if one of them raises."""
     try:
         while came:
             came.pop(0)()

@@ -1,4 +1,4 @@
-"""What signal handlers raise strikes behind shielded work, and their handlers are as before."""
+"""What signal handlers raise comes after the deferred work, and the handlers are as before."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from transports.shield import interrupts_only, shielded
+from transports.signals import defer_signals, interrupts_only
 
 
 class Stopped(Exception):
@@ -32,7 +32,7 @@ def test_a_handler_that_raises_strikes_behind_the_work(number):
         done.append(sum(range(1000)))
 
     with pytest.raises(Stopped):
-        shielded(work)
+        defer_signals(work)
     assert done == [499_500]
     assert signal.getsignal(number) is stop
 
@@ -41,7 +41,7 @@ def test_a_handler_that_only_notes_runs_once_behind_the_work():
     order = []
     before = signal.signal(signal.SIGUSR2, lambda *_: order.append("handler"))
     try:
-        result = shielded(lambda: (os.kill(os.getpid(), signal.SIGUSR2), order.append("work")))
+        result = defer_signals(lambda: (os.kill(os.getpid(), signal.SIGUSR2), order.append("work")))
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert result == (None, None)
@@ -50,13 +50,13 @@ def test_a_handler_that_only_notes_runs_once_behind_the_work():
 
 def test_what_the_work_raises_is_raised_and_the_handlers_are_back(number):
     with pytest.raises(ZeroDivisionError):
-        shielded(lambda: 1 / 0)
+        defer_signals(lambda: 1 / 0)
     assert signal.getsignal(number) is stop
 
 
 def test_in_another_thread_it_is_the_call_alone(number):
     found = []
-    thread = threading.Thread(target=lambda: found.append(shielded(signal.getsignal, number)))
+    thread = threading.Thread(target=lambda: found.append(defer_signals(signal.getsignal, number)))
     thread.start()
     thread.join()
     assert found == [stop]
