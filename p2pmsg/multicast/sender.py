@@ -17,20 +17,28 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.packing import pack_columns, pack_plain
 from p2pmsg.multicast.parity import ParityMaker, overhead_bytes, require_codec
-from p2pmsg.publisher.batch import check_key, check_timestamp
+from p2pmsg.publisher.batch import (
+    PACKING_ERRORS,
+    check_key,
+    check_timestamp,
+    pack_slice,
+    packing_error,
+    start_frame,
+)
 from p2pmsg.publisher.served import Packed, PublisherStream, Served
-from p2pmsg.wire import Frame, FrameError, Kind
+from p2pmsg.wire import ARRAY4, NO_COLUMNS, REST, Frame, FrameError, Kind, encoder
 from recovery import FlowWindow, GroupRepair, ReplayBuffer
 
 _LAG_PART = 4
 """How far the slowest receiver may lag: a quarter of what the replay buffer holds."""
+FRAMES_PER_CALL: Final = 45
+"""So many datagrams of 1,400 bytes fit the 64 KiB that one call sends."""
 _COLUMNS_PER_CALL = 4096
 HINTS_MAX = 256
 """Hints that wait to be sent; more are not needed, for who has none asks again."""
@@ -38,6 +46,7 @@ ADDRESSES_MAX = 4096
 """Receivers whose address is remembered, for repairs to one alone."""
 _PARTS_OF = "\0"
 """Between a topic, which has no zero byte, and the sequence of a frame whose parts are repaired."""
+_encode_into: Final = encoder.encode_into
 
 
 @dataclass(slots=True)
@@ -164,12 +173,43 @@ class MulticastSender:
         else:
             stop = at + _COLUMNS_PER_CALL
             some_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
-            times = timestamps_ns and [*map(check_timestamp, timestamps_ns[at:stop])]
-            made = pack_columns(
-                stream.prefix, sequence, wall_ns, values[at:stop], some_keys, times,
-                guess, frame_bytes, buffer,
-            )  # fmt: skip
+            times = None
+            if timestamps_ns is not None:
+                times = [*map(check_timestamp, timestamps_ns[at:stop])]
+            part = values[at:stop]
+            made = self._pack_columns(stream, sequence, part, some_keys, times, wall_ns, buffer)
         stream.guess = max(made[0][1], made[-1][1])
+        return made
+
+    def _pack_columns(
+        self,
+        stream: PublisherStream,
+        sequence: int,
+        values: Sequence[Any],
+        keys: list[str | None] | None,
+        times: list[int] | None,
+        wall_ns: int,
+        buffer: bytearray,
+    ) -> list[Packed]:
+        """Do as `pack_plain` does, for messages with keys and timestamps."""
+        made: list[Packed] = []
+        at, end, count = 0, len(values), max(1, stream.guess)
+        while at < end and len(made) < FRAMES_PER_CALL:
+            part = list(values[at : at + count])
+            some_keys = None if keys is None else keys[at : at + count]
+            some_times = None if times is None else times[at : at + count]
+            frame, latest = pack_slice(
+                stream.prefix, sequence, wall_ns, part, some_keys, some_times, buffer
+            )
+            size, number = len(frame), len(part)
+            if size > self.frame_bytes and number > 1:
+                count = max(1, min(number - 1, number * self.frame_bytes // size))
+                continue
+            made.append((sequence, number, frame, latest))
+            at += number
+            sequence += number
+            if number == count and size * (count + 1) // count < self.frame_bytes:
+                count += 1
         return made
 
     def _owner(self, token: int) -> int:
@@ -270,3 +310,50 @@ class MulticastSender:
         lone = self.repair.is_lone(stream, start, stop, requester)
         address = self._addresses.get(requester) if lone else None
         return Repair(requester, address, frames, stream, start, stop)
+
+
+def pack_plain(
+    prefix: bytes,
+    sequence: int,
+    timestamp_ns: int,
+    values: Sequence[Any],
+    at: int,
+    guess: int,
+    frame_bytes: int,
+    buffer: bytearray,
+) -> list[Packed]:
+    """Return frames of the values from `at` on, of at most `frame_bytes` each.
+
+    A frame of one value may be larger: it is sent in parts. `guess` is how many values a frame may
+    take; `prefix` is the stream's with FLAG_PLAIN.
+    """
+    made: list[Packed] = []
+    end = len(values)
+    rest_at = len(prefix)
+    body_at = rest_at + REST.size
+    pack_rest, append = REST.pack_into, made.append
+    count = max(1, guess)
+    start_frame(buffer, prefix)
+    buffer[body_at] = ARRAY4
+    part: Any = values
+    try:
+        while at < end and len(made) < FRAMES_PER_CALL:
+            part = values[at : at + count]
+            _encode_into(part, buffer, body_at + 1)
+            buffer += NO_COLUMNS
+            size = len(buffer)
+            if size > frame_bytes and count > 1 and len(part) > 1:
+                count = max(1, min(len(part) - 1, len(part) * (frame_bytes - body_at) // size))
+                continue
+            number = len(part)
+            pack_rest(buffer, rest_at, sequence, number, size - body_at, timestamp_ns)
+            append((sequence, number, bytes(buffer), timestamp_ns))
+            at += number
+            sequence += number
+            if number == count and size + (size - body_at) // number < frame_bytes:
+                count += 1
+    except PACKING_ERRORS as error:
+        if made:
+            return made
+        raise packing_error("values", part, error) from error
+    return made

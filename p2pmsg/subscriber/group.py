@@ -45,12 +45,12 @@ UNJOINED_MAX = 64
 UNCONFIRMED_MAX = 1024
 """Streams that no publisher has confirmed. Where there are more it is asked for all that it has."""
 CONTROL_PARTS = ReassemblyConfig(bytes_max=2**20, wholes_max=64, age_ms_max=1000.0)
-"""Bounds on the parts of what is no message, of which nobody waits for most."""
+"""Bounds on the parts of what is no message, most of which nothing waits for."""
 RANGES_PER_NACK = 48
 """So many ranges fit a datagram, with the longest topic."""
 
 _FAR = 2**63
-"""Off its turn is what nobody waits for yet."""
+"""The rank of parts that nothing waits for yet."""
 _Key = tuple[int, bytes, int, int]
 """Session, topic, sequence and kind of what was cut into parts."""
 
@@ -95,10 +95,10 @@ class MulticastReceiver:
         last_stream: the stream of the last frame that was taken, or None where it may not go on.
             Its owner sets it.
         confirmation: asks for what datagrams only hint at.
-        rooms: how much each line's receive buffer holds, in bytes; 0: not known yet.
+        buffer_bytes: how much each line's receive buffer holds; missing: not known yet.
         reassembler: the parts of large frames.
         parity: works out what was lost, once a publisher has sent parity.
-        marks: which of the publishers' marks were come to.
+        marks: which of the publishers' marks were read.
         nacks_sent: NACKs sent by UDP.
         outgoing_dropped: datagrams not sent because too many waited.
 
@@ -131,7 +131,7 @@ class MulticastReceiver:
         self.outgoing: deque[tuple[int, Any, bytes]] = deque()
         self.sources: dict[int, tuple[int, Any]] = {}
         self.last_stream: Stream | None = None
-        self.rooms: dict[int, int] = {}
+        self.buffer_bytes: dict[int, int] = {}
         self.confirmation = Confirmation(
             settings, stream_table, joiner, peers=peers, commands=commands, requests=requests,
             invalid=invalid, begin_life=self.begin_life, rng=rng,
@@ -194,12 +194,12 @@ class MulticastReceiver:
             if not end:
                 break
         if self.marks.waiting:
-            self.tell_completed()
+            self._answer_completed()
 
     def is_new_life(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
         """Whether a session's publisher was started again, on its log, since it was last heard.
 
-        Its recovery endpoint tells, and where that is a fixed one, the time at which it started.
+        Its recovery endpoint shows it, and where that is a fixed one, the time of its start.
         Of a session that was joined it is believed only if its publisher does not say otherwise.
         """
         began_ns = now_ns - int(welcome.age_ms * _MS)
@@ -586,13 +586,13 @@ class MulticastReceiver:
         if peer is None or not peer.joined:
             return
         peer.heard_ns = self._lines[line].heard_ns = now_ns
-        room = self.rooms.get(line, 0)
+        room = self.buffer_bytes.get(line, 0)
         if peer.group is None or peer.group.places.get(line) != address:
             return  # nobody is answered whose address is not known to be the publisher's
         if room > 0:
             gaps = [one.receiver for one in peer.streams.values() if one.receiver.missing]
             self.marks.note(peer.session, frame.sequence, gaps if peer.gaps else ())
-            self._tell_mark(peer, line, address, room)
+            self._answer_mark(peer, line, address, room)
 
     def _receive_hint(self, frame: Frame) -> None:
         """Note up to where a stream is history, and to be asked for over the recovery channel."""
@@ -607,15 +607,15 @@ class MulticastReceiver:
             stop = max((stop for _, stop in body.ranges), default=0)
             stream.history = max(stream.history, min(stop, stream.receiver.head))
 
-    def tell_completed(self) -> None:
-        """Tell publishers that what was missing before their marks is there."""
+    def _answer_completed(self) -> None:
+        """Tell publishers that nothing is missing any more before their marks."""
         for session in self.marks.completed():
             peer = self._peers.get(session)
             place = None if peer is None else self._place(peer)
             if peer is not None and place is not None:
-                self._tell_mark(peer, *place, self.rooms.get(place[0], 0))
+                self._answer_mark(peer, *place, self.buffer_bytes.get(place[0], 0))
 
-    def _tell_mark(self, peer: Session, line: int, address: Any, room: int) -> None:
+    def _answer_mark(self, peer: Session, line: int, address: Any, room: int) -> None:
         position, complete = self.marks.place(peer.session)
         token = 0 if peer.group is None else peer.group.token
         body = control.Marked(self._settings.subscriber, complete, max(1, room), token)

@@ -54,7 +54,7 @@ class DatagramLine:
             partial(self._poll.poll, 0),
             always=core.config.busy_wait_always,
         )
-        self._member.rooms[line] = self._udp.buffer_bytes // _ROOM_PART
+        self._member.buffer_bytes[line] = self._udp.buffer_bytes // _ROOM_PART
         if self._udp.buffer_bytes < wanted:
             _log.warning(
                 "%s: the kernel grants a receive buffer of %d bytes where %d were asked for; "

@@ -10,7 +10,7 @@ from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.control import Head, Heads, Nack, Welcome
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.packing import pack_plain
+from p2pmsg.multicast.sender import pack_plain
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.wire import Frame, FrameError, Kind
