@@ -20,9 +20,8 @@ from p2pmsg.reader.channel import MS, PeerSocket
 from p2pmsg.reader.heads_peer import HeadsPeer
 from p2pmsg.reader.reader import Heads
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
-from p2pmsg.sync.notifier import News
 from p2pmsg.sync.settings import check_endpoints
-from p2pmsg.sync.worker import Worker
+from p2pmsg.sync.worker import Notifier, Worker
 from p2pmsg.topics import check_topic
 
 __all__ = ["HeadsWatch"]
@@ -72,7 +71,7 @@ class HeadsWatch(ClosesAtOnce):
         self._refresh_ns = int(refresh * 1e9)
         self._wanted = self._checked(endpoints)
         self._peers: dict[str, HeadsPeer] = {}
-        self._news = News()
+        self._changed = Notifier()
         self._versions = count(1)  # two threads count, and none of their changes may be missed
         self.version = 0
         self._closed = False
@@ -129,7 +128,7 @@ class HeadsWatch(ClosesAtOnce):
 
     def wait_until_asked(self, timeout: float) -> bool:
         """Wait until every publisher has answered once, at most `timeout` seconds."""
-        return self._news.wait_for(lambda: self._closed or self._all_answered(), timeout)
+        return self._changed.wait_for(lambda: self._closed or self._all_answered(), timeout)
 
     def set_endpoints(self, endpoints: Iterable[str]) -> None:
         """Follow these from now on; those that stay are kept connected."""
@@ -146,7 +145,7 @@ class HeadsWatch(ClosesAtOnce):
 
     def _forget(self) -> None:
         self._closed = True
-        self._news = News()
+        self._changed = Notifier()
 
     def _checked(self, endpoints: Iterable[str]) -> tuple[str, ...]:
         wanted = tuple(dict.fromkeys(str(endpoint) for endpoint in endpoints))
@@ -173,7 +172,7 @@ class HeadsWatch(ClosesAtOnce):
         for peer in self._peers.values():
             peer.channel.close()
         self._selector.close()
-        self._news.tell()
+        self._changed.notify()
 
     def _renew_peers(self) -> None:
         if self._wanted == tuple(self._peers):
@@ -226,7 +225,7 @@ class HeadsWatch(ClosesAtOnce):
                 self._follow_sockets(endpoint, peers[endpoint].channel.sockets)
         if changed:
             self.version = next(self._versions)
-            self._news.tell()
+            self._changed.notify()
 
     def _follow_sockets(self, endpoint: str, sockets: list[PeerSocket]) -> None:
         """Wait for the sockets that a peer has now; it makes others when it meets somebody."""

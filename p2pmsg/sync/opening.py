@@ -1,5 +1,6 @@
-"""Opening what a publisher is made of: its log, its sockets, its core."""
+"""Opening what a publisher is made of (log, sockets, core), and a subscriber's lines."""
 
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -7,15 +8,21 @@ from random import SystemRandom
 from typing import TYPE_CHECKING
 
 import transports
-from p2pmsg.config import PublisherConfig
+from p2pmsg import wire
+from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.errors import ConfigError, translated
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
 from p2pmsg.relay.metadata import NAME as RELAY_MEMO
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.sync.datagram_line import DatagramLine
 from p2pmsg.sync.datagram_sender import DatagramOutgoing, DatagramSender, open_senders
+from p2pmsg.sync.mold_line import MoldGroup, MoldLine
 from p2pmsg.sync.sending import Outgoing
+from p2pmsg.sync.subscriber_thread import SubscriberDriver
+from p2pmsg.wire import Kind
 from transports.endpoint import is_address
 
 if TYPE_CHECKING:
@@ -139,3 +146,55 @@ def default_recovery(endpoint: transports.Endpoint) -> transports.Endpoint:
         host = f"[{interface}]" if ":" in interface else interface
         return transports.parse_endpoint(f"tcp://{host}:0")
     return transports.parse_endpoint("tcp://[::]:0" if endpoint.is_ipv6 else "tcp://*:0")
+
+
+def open_lines(
+    core: SubscriberCore,
+    places: list[transports.Endpoint],
+    topics: list[str],
+    config: SubscriberConfig,
+) -> SubscriberDriver:
+    """Return a driver with all lines connected.
+
+    Raises:
+        EndpointError: a host or interface is unknown.
+        BindError: a group cannot be joined, or an address is not this machine's.
+
+    """
+    lock = threading.RLock()
+    lines: list[transports.ZmqReceiver | DatagramLine] = []
+    group: MoldGroup | None = None
+    with translated(), ExitStack() as undo:
+        for line, place in enumerate(places):
+            if place.scheme == "mold":
+                if core.start.kind == "time":
+                    raise ConfigError("start", "no time where the endpoint is mold://", place)
+                group = group or MoldGroup(places)
+                lines.append(MoldLine(place, core, line, lock, group))
+            elif place.is_datagram:
+                lines.append(DatagramLine(place, core, line, lock))
+            else:
+                lines.append(make_receiver(place, topics, config))
+            undo.callback(lines[-1].close)
+        for one in lines:
+            one.connect()
+        undo.pop_all()
+    return SubscriberDriver(core, lines, places, lock)
+
+
+def make_receiver(
+    endpoint: transports.Endpoint, topics: list[str], config: SubscriberConfig
+) -> transports.ZmqReceiver:
+    """Return the socket of one connection, with its subscriptions; `connect` is the caller's."""
+    receiver = transports.ZmqReceiver(
+        endpoint,
+        context=transports.context(),
+        queue_frames=config.queue_frames,
+        frame_bytes_max=config.frame_bytes_max,
+        busy_wait_us=config.busy_wait_us,
+        busy_wait_always=config.busy_wait_always,
+    )
+    for prefix in wire.topic_prefixes(topics or ["*"]):
+        receiver.subscribe(prefix)
+    receiver.subscribe(wire.control_prefix(Kind.WELCOME))
+    return receiver

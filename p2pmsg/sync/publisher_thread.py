@@ -13,9 +13,8 @@ from p2pmsg.relay.core import RelayCore
 from p2pmsg.sync.acknowledge import Acknowledgements
 from p2pmsg.sync.datagram_sender import DatagramSender
 from p2pmsg.sync.lock import PublishLock
-from p2pmsg.sync.notifier import News
 from p2pmsg.sync.sending import Outgoing
-from p2pmsg.sync.worker import Worker
+from p2pmsg.sync.worker import Notifier, Worker
 
 _MS = 1_000_000
 _IDLE_ROUNDS = 3
@@ -75,7 +74,7 @@ class PublisherDriver:
         self._often = False
         self._idle_rounds = 0
         self._tick_ms = max(1, round(core.config.linger_ms))
-        self._changed = News()
+        self._changed = Notifier()
         core.control.awaits_subscriptions = isinstance(sender, transports.ZmqSender)
         if self._publisher is not None:
             self._publisher.heartbeats.sooner = self._wake_sleeper
@@ -89,7 +88,7 @@ class PublisherDriver:
     def stop(self) -> None:
         """End the thread, and wait for it."""
         self._worker.stop()
-        self._changed.tell()
+        self._changed.notify()
 
     def is_over(self) -> bool:
         """Whether the thread has ended, or is about to."""
@@ -245,7 +244,7 @@ class PublisherDriver:
             with self._lock:
                 self._outgoing.send_control()
         if self._core.closing or self._joined_changed():
-            self._changed.tell()
+            self._changed.notify()
 
     def _sync(self, log: PublisherLog) -> None:
         """Bring the log to the disk where that is due; one fsync for all frames that wait."""

@@ -24,9 +24,8 @@ from p2pmsg.relay.transfer import Intake, Resumption
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
-from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.lock import PublishLock
-from p2pmsg.sync.opening import ZMQ_MEMORY, recovery_endpoint_of
+from p2pmsg.sync.opening import ZMQ_MEMORY, open_lines, recovery_endpoint_of
 from p2pmsg.sync.publisher_thread import PublisherDriver
 from p2pmsg.sync.relay_stats import relay_stats
 from p2pmsg.sync.sending import Outgoing

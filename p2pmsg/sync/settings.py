@@ -1,7 +1,9 @@
 """Constructors' keywords laid over a configuration."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -21,6 +23,7 @@ from recovery import CursorConfig
 C = TypeVar("C", PublisherConfig, SubscriberConfig)
 TOPICS_BYTES_MAX: Final = 60_000
 """All topics of a subscriber go to the publisher in one request, which has 64 KiB at most."""
+_FOREVER_S: Final = 1e9
 
 
 def publisher_config(
@@ -150,3 +153,15 @@ def check_topics(topics: str | Sequence[str] | None) -> list[str]:
     size = sum(len(name.encode()) + 3 for name in names)
     check("topics", size, size <= TOPICS_BYTES_MAX, f"of {TOPICS_BYTES_MAX} bytes at most")
     return names
+
+
+def deadline(timeout: float | None) -> int | None:
+    """Return when `timeout` seconds will have passed, or None; `ConfigError` for no number."""
+    if timeout is None:
+        return None
+    if type(timeout) is not float or not 0.0 <= timeout <= _FOREVER_S:
+        # What most give is spared this: 1 µs with cold caches.
+        ok = isinstance(timeout, int | float) and not isnan(timeout)
+        check("timeout", timeout, ok, "a number of seconds, or None")
+        timeout = min(timeout, _FOREVER_S)
+    return time.monotonic_ns() + int(timeout * 1e9)

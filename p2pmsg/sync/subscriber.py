@@ -31,20 +31,18 @@ from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.subscriber.stats import subscriber_stats
 from p2pmsg.sync.commits import Commit, Commits, EachCommitted, check_commit, open_cursor
-from p2pmsg.sync.freshness import Freshest
-from p2pmsg.sync.iteration import iterate, waiter
 from p2pmsg.sync.lifecycle import close_at_exit, close_in_children, was_closed
-from p2pmsg.sync.lines import open_lines
-from p2pmsg.sync.receiving import receive_frame
+from p2pmsg.sync.opening import open_lines
+from p2pmsg.sync.receiving import Freshest, iterate, receive_frame, waiter
 from p2pmsg.sync.settings import (
     check_endpoints,
     check_name,
     check_on_end,
     check_topics,
     cursor_config,
+    deadline,
     subscriber_config,
 )
-from p2pmsg.sync.subscriber_parts import deadline
 from recovery import CursorConfig, Loss, Rewound
 
 _MS = 1_000_000

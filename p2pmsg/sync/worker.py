@@ -1,4 +1,4 @@
-"""A background thread that can be woken, and that goes on after an exception."""
+"""A background thread that goes on after an exception, and waiting for a condition."""
 
 import logging
 import select
@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import Final
 
 import zmq
@@ -108,3 +109,38 @@ class Worker:
                 if not self.stopping:
                     _log.exception("%s's background thread failed; it goes on", self._owner)
                     time.sleep(_AGAIN_S)
+
+
+class Notifier:
+    """Tells threads that wait for a condition to look again, in a way that Ctrl-C cannot spoil.
+
+    A `threading.Condition` is entered by Python code: an interrupt that comes when its lock was
+    just taken leaves it taken, and the thread that wants to notify then waits for ever.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: set[SimpleQueue[None]] = set()
+
+    def notify(self) -> None:
+        """Have all who wait look again."""
+        for mailbox in self._waiting.copy():
+            if mailbox.empty():  # one is enough
+                mailbox.put(None)
+
+    def wait_for(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until `is_so()`, looked at first and after each `notify`, at most `timeout` s."""
+        mailbox: SimpleQueue[None] = SimpleQueue()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            self._waiting.add(mailbox)
+            while not is_so():
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                try:
+                    mailbox.get(timeout=left)
+                except Empty:
+                    pass
+            return True
+        finally:
+            self._waiting.discard(mailbox)

@@ -10,15 +10,15 @@ import pytest
 import p2pmsg
 from p2pmsg.publisher import batch, core, kept_batch, open_batches
 from p2pmsg.queue import batching, pusher
-from p2pmsg.sync import acknowledge, bulk, lock, publisher, sending
+from p2pmsg.sync import acknowledge, lock, publisher, sending
 from tests.integration.peers import LOOPBACK, TOPIC, check_ledger, take
 
 STRIKES = 60
 FILES = {
     module.__file__
     for module in (
-        acknowledge, batch, bulk, lock, batching, kept_batch, open_batches, sending, publisher,
-        core, pusher,
+        acknowledge, batch, lock, batching, kept_batch, open_batches, sending, publisher, core,
+        pusher,
     )
 }  # fmt: skip
 

@@ -1,12 +1,15 @@
-"""A worker takes turns until it is stopped, and goes on after an exception."""
+"""A worker takes turns until it is stopped; a notifier wakes waiters wherever Ctrl-C strikes."""
 
 import logging
+import signal
 import threading
+import time
+from random import Random
 
 import pytest
 
 import transports
-from p2pmsg.sync.worker import Worker
+from p2pmsg.sync.worker import Notifier, Worker
 
 DEADLINE_S = 10.0
 
@@ -78,3 +81,69 @@ def test_stop_ends_the_thread_and_may_be_called_by_it(make_worker):
     assert not worker.thread.is_alive()
     worker.wake()  # after the end it does nothing
     worker.stop()
+
+
+def test_a_thread_that_waits_goes_on_when_it_is_notified():
+    notifier, facts = Notifier(), []
+    found = []
+    waiting = [
+        threading.Thread(target=lambda: found.append(notifier.wait_for(lambda: bool(facts), 20)))
+        for _ in range(3)
+    ]
+    for thread in waiting:
+        thread.start()
+    notifier.notify()  # of nothing that they wait for
+    time.sleep(0.01)
+    assert not found
+    facts.append(1)
+    notifier.notify()
+    for thread in waiting:
+        thread.join(10)
+
+    assert found == [True] * 3
+
+
+def test_what_is_so_already_is_not_waited_for():
+    assert Notifier().wait_for(lambda: True, 0) is True
+    assert Notifier().wait_for(lambda: True, None) is True
+
+
+def test_the_time_is_kept():
+    started = time.monotonic()
+    assert Notifier().wait_for(lambda: False, 0.02) is False
+    assert time.monotonic() - started >= 0.02
+
+
+class Struck(Exception):
+    pass
+
+
+def strike(signum, frame):
+    raise Struck
+
+
+@pytest.fixture
+def alarm():
+    before = signal.signal(signal.SIGALRM, strike)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupt_at_any_place_lets_the_others_go_on(alarm):
+    notifier, rng = Notifier(), Random(1)
+    struck = 0
+    for _ in range(3000):
+        try:
+            alarm(rng.uniform(1e-6, 60e-6))
+            notifier.wait_for(lambda: False, 0.001)
+            alarm(0)
+        except Struck:
+            struck += 1
+    alarm(0)
+    assert struck > 100
+
+    telling = threading.Thread(target=notifier.notify, daemon=True)
+    telling.start()
+    telling.join(5)
+    assert not telling.is_alive()
