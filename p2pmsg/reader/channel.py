@@ -1,6 +1,7 @@
 """The sockets of a range reader: who publishes at an endpoint, and a channel to ask it on."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 from socket import socket as UdpSocket
 from typing import Final, Protocol
@@ -11,9 +12,9 @@ import zmq
 import transports
 from p2pmsg import control, wire
 from p2pmsg.errors import ClosedError, EndpointError, translated
-from p2pmsg.reader.announcements import WelcomeLine
-from p2pmsg.reader.membership import GroupMembers, Presence
-from p2pmsg.reader.relay_sessions import RelayList, SessionEntry
+from p2pmsg.multicast import datagram
+from p2pmsg.reader.sessions import GroupMembers, Presence, RelayList, SessionEntry
+from p2pmsg.sync.datagram_line import host_of
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.wire import Frame, FrameError, Kind
 
@@ -21,8 +22,67 @@ MS: Final = 1_000_000
 SILENCE_NS: Final = 200 * MS
 """After so long without an answer one looks whether another session is at the endpoint."""
 _QUEUE_FRAMES: Final = 64
+_TRAINS_PER_CALL: Final = 64
+_HEARD_MAX: Final = 64
 
 PeerSocket = zmq.Socket[bytes] | UdpSocket
+
+
+class WelcomeLine:
+    """Stands where a range reader has its socket for welcomes and heartbeats.
+
+    Attributes:
+        host: where the frame came from that `receive` returned last.
+        socket: for pollers only.
+
+    """
+
+    def __init__(self, endpoint: transports.Endpoint) -> None:
+        datagram.require_checksum()
+        self._udp = transports.UdpReceiver(endpoint)
+        self._heard: deque[tuple[bytes, str]] = deque(maxlen=_HEARD_MAX)
+        self._prefixes: list[bytes] = []
+        self.socket = self._udp.socket
+        self.host = endpoint.host
+
+    def connect(self) -> None:
+        """Join the group."""
+        self._udp.connect()
+
+    def reconnect(self) -> None:
+        """Join the group anew."""
+        self._udp.reconnect()
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Take frames that begin with `prefix`; the socket gets all of the group's."""
+        if prefix not in self._prefixes:
+            self._prefixes.append(prefix)
+
+    def receive(self) -> bytes | None:
+        """Return the next frame that was subscribed to, or None."""
+        for _ in range(_TRAINS_PER_CALL):
+            if self._heard:
+                break
+            received = self._udp.receive()
+            if received is None:
+                return None
+            data, segment, address = received
+            for at in range(0, len(data), segment):
+                piece = data[at : at + segment]
+                if not any(piece[: len(each)] == each for each in self._prefixes):
+                    continue
+                try:
+                    self._heard.append((datagram.open_datagram(piece), host_of(address)))
+                except FrameError:
+                    continue
+        if not self._heard:
+            return None
+        frame, self.host = self._heard.popleft()
+        return frame
+
+    def close(self) -> None:
+        """Close."""
+        self._udp.close()
 
 
 class Fetch(Protocol):

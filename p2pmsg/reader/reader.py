@@ -18,8 +18,7 @@ from p2pmsg.frames import typed_decode
 from p2pmsg.message import MessageBatch
 from p2pmsg.reader.channel import MS, SILENCE_NS, RangeChannel
 from p2pmsg.reader.fetch import RangeFetch
-from p2pmsg.reader.membership import Presence
-from p2pmsg.reader.relay_sessions import SessionEntry
+from p2pmsg.reader.sessions import Presence, SessionEntry
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.topics import check_topic

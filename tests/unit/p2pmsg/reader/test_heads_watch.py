@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from p2pmsg.reader.heads_peer import HeadsPeer
+from p2pmsg.reader.heads_watch import HeadsPeer
 
 SECOND = 1_000_000_000
 
