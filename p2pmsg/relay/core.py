@@ -4,6 +4,8 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import MessageError
@@ -13,9 +15,8 @@ from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
 from p2pmsg.relay.metadata import RelayMemo
 from p2pmsg.relay.requests import RelayRequests
 from p2pmsg.relay.session import LOSSES_MAX, RelayedSession, RelayedStream
-from p2pmsg.relay.slicing import newest_ns, slice_frame
 from p2pmsg.topics import check_topic
-from p2pmsg.wire import Frame, FrameError, Kind
+from p2pmsg.wire import Frame, FrameError, Kind, encoder
 from recovery import Delivery, HeartbeatSchedule, Loss, LossReason, ReplayBuffer
 
 SESSIONS_MAX: Final = 4096
@@ -26,6 +27,9 @@ _TIDY_NS: Final = 1_000_000_000
 PULSE_NS: Final = 1_000_000_000
 """How often a relay says that it is there, beside what it relays; at once when it has other
 sessions: the frame's sequence counts these changes."""
+_Raw = msgspec.Raw
+_decode_times: Final = msgspec.msgpack.Decoder(tuple[_Raw, list[int] | None, _Raw, _Raw]).decode
+_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
 
 
 class RelayCore:
@@ -376,3 +380,44 @@ class RelayCore:
 def malformed(delivery: Delivery[Frame]) -> Loss:
     """Return the loss of what was received and cannot be read."""
     return Loss(delivery.sequence, delivery.sequence + delivery.count, LossReason.MALFORMED)
+
+
+def newest_ns(frame: Frame) -> int:
+    """Return the newest timestamp of a DATA frame; `FrameError` where its body is malformed.
+
+    The values are passed over, so that a frame of 500 small ones takes some 5 µs.
+    """
+    try:
+        timestamps = _decode_times(memoryview(frame.data)[frame.body_at :])[1]
+    except _ERRORS:
+        raise FrameError("body") from None
+    if timestamps is None:
+        return int(frame.base_timestamp_ns)
+    if len(timestamps) != frame.count:
+        raise FrameError("columns")
+    newest: int = frame.base_timestamp_ns + max(timestamps)
+    return max(-(2**63), min(newest, 2**63 - 1))
+
+
+def slice_frame(frame: Frame, skip: int, count: int) -> Frame:
+    """Return the frame of `count` messages of `frame` after its first `skip`.
+
+    A relay keeps frames byte for byte. Only where it got the middle of one, as after its start or
+    between losses, that part becomes a frame of its own. `FrameError`: its body is malformed.
+    """
+    stop = skip + count
+    values, timestamps, keys, headers = wire.decode_columns(frame)
+    base_ns = frame.base_timestamp_ns
+    offsets = None if timestamps is None else [time - base_ns for time in timestamps[skip:stop]]
+    columns = (
+        values[skip:stop],
+        offsets,
+        None if keys is None else keys[skip:stop],
+        None if headers is None else headers[skip:stop],
+    )
+    body = encoder.encode(columns)
+    header = wire.HEADER.pack(
+        wire.MAGIC, wire.VERSION, frame.kind, frame.flags, 0, frame.session,
+        frame.sequence + skip, count, len(body), base_ns,
+    )  # fmt: skip
+    return Frame(b"".join((frame.topic.encode(), b"\0", header, body)))

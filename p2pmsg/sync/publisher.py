@@ -11,13 +11,13 @@ from p2pmsg.errors import ClosedError, LogFailedError
 from p2pmsg.publisher.batch import OpenBatches
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.stats import PublisherStats
-from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.lifecycle import close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.opening import open_publisher
-from p2pmsg.sync.publisher_stats import publisher_stats
-from p2pmsg.sync.publisher_thread import PublisherDriver
+from p2pmsg.sync.publisher_thread import PublisherDriver, ServingPeer
 from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.settings import check_columns, check_name, publish_error, publisher_config
+from p2pmsg.sync.stats import publisher_stats
 from p2pmsg.wire import encoder
 from transports import TURN
 
@@ -34,7 +34,7 @@ _log = logging.getLogger("p2pmsg")
 R = TypeVar("R")
 
 
-class Publisher(ClosesItself):
+class Publisher(ServingPeer):
     """Sends messages to every subscriber, and keeps them for those who missed some.
 
     It binds; subscribers connect. `publish` may be called from several threads. A background thread
@@ -63,6 +63,9 @@ class Publisher(ClosesItself):
         BindError: the endpoint could not be bound.
 
     """
+
+    _kind = "publisher"
+    _core: PublisherCore
 
     def __init__(
         self,
@@ -109,21 +112,6 @@ class Publisher(ClosesItself):
         close_in_children(self)
         self._driver.start()
         close_at_exit(self, Publisher.close)
-
-    @property
-    def endpoint(self) -> str:
-        """Where subscribers connect to, with the port that was picked."""
-        return self._sender.endpoint
-
-    @property
-    def recovery_endpoint(self) -> str:
-        """Where repairs are asked for; subscribers learn it by themselves."""
-        return self._server.endpoint
-
-    @property
-    def name(self) -> str:
-        """The publisher's name."""
-        return self._name
 
     @property
     def session(self) -> int:
@@ -328,27 +316,6 @@ class Publisher(ClosesItself):
         if not self._under_lock(self._flush):
             self._send_rest(self._flushed)
 
-    def wait_for_subscribers(self, count: int = 1, timeout: float | None = None) -> None:
-        """Wait until `count` subscribers have confirmed that they receive.
-
-        What is published afterwards reaches them; confirmed means over the very path that the
-        messages take.
-
-        Args:
-            count: how many. Default 1.
-            timeout: in seconds. Default None: without end.
-
-        Raises:
-            TimeoutError: they did not come in time.
-            ClosedError: the publisher is closed.
-
-        """
-        if self._closed or not self._driver.wait_for_subscribers(count, timeout):
-            if self._closed:
-                raise ClosedError("the publisher")
-            there = self._core.joined
-            raise TimeoutError(f"{there} of {count} subscribers came within {timeout} s")
-
     def stats(self) -> PublisherStats:
         """Return the counters as they are now; also after `close`."""
         return self._lock.look(
@@ -406,10 +373,6 @@ class Publisher(ClosesItself):
             raise LogFailedError(what) from failure
         if failure is not None:
             raise failure
-
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else self.endpoint
-        return f"<Publisher {self._name!r} {state}>"
 
     def _publish_locked(
         self, topic: str, value: Any, key: Any, timestamp_ns: Any, headers: Any

@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 import zmq
 
 import transports
-from p2pmsg.errors import LogFailedError
+from p2pmsg.errors import ClosedError, LogFailedError
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.sync.acknowledge import Acknowledgements
 from p2pmsg.sync.datagram_sender import DatagramSender
+from p2pmsg.sync.lifecycle import ClosesItself
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.worker import Notifier, Worker
@@ -340,3 +342,58 @@ class PublisherDriver:
             if logged >= logged_max:
                 return True
         return False
+
+
+class ServingPeer(ClosesItself):
+    """What publishers and relays have in common: where and who they are, and who receives.
+
+    The subclass makes `_driver` and all that it consists of.
+    """
+
+    _kind: ClassVar[str]
+    _core: Any
+    _sender: transports.ZmqSender | DatagramSender
+    _server: transports.ZmqRecoveryServer
+    _driver: PublisherDriver
+    _name: str
+    _closed = False
+
+    @property
+    def endpoint(self) -> str:
+        """Where subscribers connect to, with the port that was picked."""
+        return self._sender.endpoint
+
+    @property
+    def recovery_endpoint(self) -> str:
+        """Where repairs are asked for; subscribers learn it by themselves."""
+        return self._server.endpoint
+
+    @property
+    def name(self) -> str:
+        """Who publishes or relays, for people."""
+        return self._name
+
+    def wait_for_subscribers(self, count: int = 1, timeout: float | None = None) -> None:
+        """Wait until `count` subscribers have confirmed that they receive.
+
+        What is published afterwards reaches them; confirmed means over the very path that the
+        messages take, at a relay for any session.
+
+        Args:
+            count: how many. Default 1.
+            timeout: in seconds. Default None: without end.
+
+        Raises:
+            TimeoutError: they did not come in time.
+            ClosedError: the publisher or relay is closed.
+
+        """
+        if self._closed or not self._driver.wait_for_subscribers(count, timeout):
+            if self._closed:
+                raise ClosedError(f"the {self._kind}")
+            there = self._core.joined
+            raise TimeoutError(f"{there} of {count} subscribers came within {timeout} s")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self.endpoint
+        return f"<{self._kind.capitalize()} {self._name!r} {state}>"

@@ -23,14 +23,14 @@ from p2pmsg.relay.stats import RelayStats
 from p2pmsg.relay.transfer import Intake, Resumption
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.lifecycle import close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.opening import ZMQ_MEMORY, open_lines, recovery_endpoint_of
-from p2pmsg.sync.publisher_thread import PublisherDriver
-from p2pmsg.sync.relay_stats import relay_stats
+from p2pmsg.sync.publisher_thread import PublisherDriver, ServingPeer
 from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.settings import check_endpoints, check_name, check_topics, publisher_config
 from p2pmsg.sync.settings import subscriber_config as intake_config
+from p2pmsg.sync.stats import relay_stats
 from p2pmsg.sync.worker import Worker
 from p2pmsg.trouble import Refusals
 
@@ -47,7 +47,7 @@ _log = logging.getLogger("p2pmsg")
 _random = Random()
 
 
-class Relay(ClosesItself):
+class Relay(ServingPeer):
     """Receives streams and serves them on, under their own sessions and sequences.
 
     Whoever subscribes to it gets what the publishers publish, and asks it for what it missed. Its
@@ -79,6 +79,9 @@ class Relay(ClosesItself):
         BindError: the endpoint could not be bound.
 
     """
+
+    _kind = "relay"
+    _core: RelayCore
 
     def __init__(
         self,
@@ -183,21 +186,6 @@ class Relay(ClosesItself):
             self._core, self._sender, self._server, self._lock, self._outgoing
         )
 
-    @property
-    def endpoint(self) -> str:
-        """Where subscribers connect to, with the port that was picked."""
-        return self._sender.endpoint
-
-    @property
-    def recovery_endpoint(self) -> str:
-        """Where repairs are asked for; subscribers learn it by themselves."""
-        return self._server.endpoint
-
-    @property
-    def name(self) -> str:
-        """The relay's name."""
-        return self._name
-
     def wait_for_streams(self, count: int = 1, timeout: float | None = None) -> None:
         """Wait until so many streams are served.
 
@@ -220,24 +208,6 @@ class Relay(ClosesItself):
 
     def _count_streams(self) -> int:
         return sum(len(served.streams) for served in self._core.sessions.values())
-
-    def wait_for_subscribers(self, count: int = 1, timeout: float | None = None) -> None:
-        """Wait until `count` subscribers have confirmed that they receive, for any session.
-
-        Args:
-            count: how many. Default 1.
-            timeout: in seconds. Default None: without end.
-
-        Raises:
-            TimeoutError: they did not come in time.
-            ClosedError: the relay is closed.
-
-        """
-        if self._closed or not self._driver.wait_for_subscribers(count, timeout):
-            if self._closed:
-                raise ClosedError("the relay")
-            there = self._core.joined
-            raise TimeoutError(f"{there} of {count} subscribers came within {timeout} s")
 
     def stats(self) -> RelayStats:
         """Return the counters as they are now; also after `close`."""
@@ -291,10 +261,6 @@ class Relay(ClosesItself):
             self._core.memo.write()
         if self._core.log is not None:
             self._core.log.close(time.time_ns())
-
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else self.endpoint
-        return f"<Relay {self._name!r} {state}>"
 
     def _turn(self) -> None:
         """Receive, keep and send on."""

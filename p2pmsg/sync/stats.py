@@ -1,0 +1,205 @@
+"""The counters of publishers and relays, gathered."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import transports
+from p2pmsg.errors import LossReport
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.publisher.requests import KnownSubscriber, RequestHandler
+from p2pmsg.relay.core import RelayCore
+from p2pmsg.relay.stats import RelayedSessionStats, RelayStats
+from p2pmsg.stats import MulticastStats, PublisherStats, RequesterStats
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.sync.datagram_sender import DatagramSender
+from recovery import StallGuard
+
+
+def publisher_stats(
+    core: PublisherCore,
+    guard: StallGuard,
+    *,
+    endpoint: str,
+    recovery_endpoint: str,
+    undelivered: int,
+    sender: object = None,
+    server: object = None,
+) -> PublisherStats:
+    """Return the counters; the caller holds the publisher's lock."""
+    requests = core.requests
+    repaired = dict(requests.messages_repaired)
+    if isinstance(sender, DatagramSender):
+        repaired["buffer"] += sender.multicast.messages_repaired
+    return PublisherStats(
+        name=core.name,
+        session=core.session,
+        endpoint=endpoint,
+        recovery_endpoint=recovery_endpoint,
+        published=core.published,
+        pending=core.pending,
+        unsent_frames=len(core.outbox),
+        subscribers=core.joined,
+        streams=core.heads(),
+        replay_bytes=core.replay.bytes_held,
+        replay_frames=core.replay.frames_held,
+        messages_evicted=core.replay.messages_evicted,
+        messages_repaired=sum(repaired.values()),
+        repaired=repaired,
+        log=None if core.log is None else core.log.stats(),
+        requesters=_requester_stats([requests], requests.subscribers),
+        frames_shed=guard.frames_shed,
+        stalls=guard.stalls,
+        stalled_ms=guard.stalled_ns / 1e6,
+        frames_invalid=dict(requests.invalid),
+        heartbeats_sent=core.heartbeats.sent,
+        undelivered=undelivered,
+        control_dropped=core.control.dropped + requests.replies_dropped,
+        control_rationed=core.control.rationed,
+        heads_throttled=requests.heads.throttled,
+        **_connection_counts(sender, server),
+        multicast=_multicast_stats(sender),
+    )
+
+
+def relay_stats(
+    core: RelayCore,
+    source: SubscriberCore,
+    guard: StallGuard,
+    *,
+    endpoint: str,
+    recovery_endpoint: str,
+    upstreams: Sequence[str],
+    undelivered: int,
+    sockets: Sequence[object] = (),
+    unanswered: dict[str, str],
+) -> RelayStats:
+    """Return the counters; the caller holds both locks."""
+    served, subscribers = list(core.sessions.values()), core.requests.subscribers.known()
+    totals: Counter[str] = Counter(source.stream_table.forgotten)
+    for stream in source.streams:
+        totals.update(stream.totals())
+    invalid = Counter(source.invalid) + core.invalid + Counter(core.requests.frames_invalid)
+    names = {up.name for up in source.relays.upstreams.values()}
+    names |= {peer.name for peer in source.peers.values() if peer.joined and peer.direct}
+    streams = [(each, stream) for each in served for stream in each.streams.values()]
+    return RelayStats(
+        name=core.name,
+        relay=core.id,
+        endpoint=endpoint,
+        recovery_endpoint=recovery_endpoint,
+        sessions=[
+            RelayedSessionStats(
+                session=each.session, publisher=each.name, hops=each.hops, is_live=each.is_live,
+                streams=each.heads(),
+            )
+            for each in served
+        ],
+        received=sum(stream.received for _, stream in streams),
+        lost=sum(stream.lost for _, stream in streams),
+        losses=[
+            LossReport(stream.topic, each.session, each.name, loss)
+            for each, stream in streams
+            for loss in stream.losses
+        ],
+        repaired_from={"buffer": totals["repaired"], "relay": totals["relayed"]},
+        repaired=core.requests.messages_repaired,
+        outstanding=_outstanding(core, source),
+        subscribers=len(subscribers),
+        upstreams=sorted(names),
+        loops_refused=source.relays.loops_refused,
+        refused=[
+            upstream
+            for upstream, line in zip(upstreams, source.lines, strict=True)
+            if line.refused_until_ns is not None
+        ],
+        replay_bytes=core.replay.bytes_held, replay_frames=core.replay.frames_held,
+        log=None if core.log is None else core.log.stats(),
+        requesters=_requester_stats([each.requests for each in served], subscribers),
+        frames_shed=guard.frames_shed,
+        frames_invalid=dict(invalid),
+        sessions_refused=core.sessions_refused,
+        streams_refused=core.streams_refused,
+        undelivered=undelivered, unanswered=unanswered,
+        **_counts(core, source, sockets),
+    )  # fmt: skip
+
+
+def _outstanding(core: RelayCore, source: SubscriberCore) -> int:
+    """Return how many messages are missing; also those that the log has lost."""
+    count = 0
+    for stream in source.streams:
+        count += stream.receiver.missing + stream.receiver.buffered
+    for (session, topic), cut in core.cut.items():
+        peer = source.peers.get(session)
+        asked = None if peer is None else peer.streams.get(topic)
+        known = cut.next if asked is None else max(cut.next, asked.receiver.head)
+        count += max(0, cut.end - known)
+    return count
+
+
+def _counts(
+    core: RelayCore, source: SubscriberCore, sockets: Sequence[object]
+) -> dict[str, int]:
+    handlers = [served.requests for served in core.sessions.values()]
+    return {
+        "streams_rewound": source.stream_table.rewound,
+        "control_dropped": core.control.dropped
+        + core.requests.replies_dropped
+        + sum(handler.replies_dropped for handler in handlers),
+        "control_rationed": core.control.rationed,
+        "heads_throttled": sum(handler.heads.throttled for handler in handlers),
+        "memo_errors": 0 if core.memo is None else core.memo.errors,
+        **_connection_counts(*sockets),
+    }
+
+
+def _requester_stats(
+    handlers: Sequence[RequestHandler], subscribers: Mapping[int, KnownSubscriber]
+) -> list[RequesterStats]:
+    names = {known.requester: known.name for known in subscribers.values()}
+    return [
+        RequesterStats(
+            name=names.get(requester) or requester.hex(),
+            messages=stats.messages_sent,
+            bytes=stats.bytes_sent,
+            refused=stats.ranges_refused,
+            throttled=stats.throttled,
+        )
+        for handler in handlers
+        for requester, stats in handler.scheduler.requester_stats().items()
+    ]
+
+
+def _connection_counts(*sockets: object) -> dict[str, int]:
+    """Return the counters of who is connected to a peer's bound sockets."""
+    bound = [
+        one.connections
+        for one in sockets
+        if isinstance(one, transports.ZmqSender | transports.ZmqRecoveryServer)
+    ]
+    return {
+        "connections": sum(map(len, bound)),
+        "connections_refused": sum(one.refused + one.not_accepted for one in bound),
+        "connections_oversubscribed": sum(one.oversubscribed for one in bound),
+    }
+
+
+def _multicast_stats(sender: object) -> MulticastStats | None:
+    if not isinstance(sender, DatagramSender):
+        return None
+    multicast = sender.multicast
+    return MulticastStats(
+        datagrams_sent=sender.datagrams_sent,
+        bytes_sent=sender.bytes_sent,
+        nacks=multicast.nacks,
+        frames_repaired=multicast.frames_repaired,
+        messages_repaired=multicast.messages_repaired,
+        bytes_repaired=multicast.bytes_repaired,
+        messages_lingering=multicast.repair.messages_lingering,
+        repairs_throttled=multicast.repair.repairs_throttled,
+        receivers_waited_for=multicast.window.receivers,
+        window_waits=sender.waits,
+        invalid=dict(multicast.invalid),
+        kernel_drops=sender.kernel_drops,
+        buffer_bytes=sender.buffer_bytes,
+    )
