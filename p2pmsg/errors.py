@@ -14,6 +14,7 @@
     ├── BindError (OSError)       the endpoint could not be bound
     ├── LogFailedError (OSError)  the local log could not be written
     ├── QueueFullError            on_full="raise", and a subscriber's queue is full
+    ├── ReentrantCallError (RuntimeError)  a signal handler called what it had struck in
     ├── AdminRefusedError         a pusher administers no dead letters over the wire
     ├── LogError                  a local log cannot be opened or read
     │   ├── LogLockedError        another writer has it
@@ -37,39 +38,12 @@ raised.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import transports
 from recovery import Loss
 from recovery import errors as recovery_errors
-
-__all__ = [
-    "AdminRefusedError",
-    "BindError",
-    "ClosedError",
-    "ConfigError",
-    "CursorError",
-    "CursorInUseError",
-    "EndpointError",
-    "LogCorruptError",
-    "LogError",
-    "LogFailedError",
-    "LogFormatError",
-    "LogInUseError",
-    "LogLockedError",
-    "MessageError",
-    "MessageTooLargeError",
-    "MessagesLostError",
-    "MissingExtraError",
-    "NoHandlerError",
-    "P2PError",
-    "QueueFullError",
-    "RemoteError",
-    "RequestError",
-    "SessionEndedError",
-    "SessionRewoundError",
-    "TransportError",
-]
 
 
 class P2PError(Exception):
@@ -85,13 +59,7 @@ class ClosedError(P2PError):
 
 
 class ConfigError(P2PError, ValueError):
-    """A setting or an argument is out of its limits; it names the field, the limit and the value.
-
-    Attributes:
-        field: the name of the setting or argument.
-        value: what was given.
-
-    """
+    """The setting or argument `field` is out of its limits; `value` was given."""
 
     def __init__(self, field: str, limit: str, value: Any) -> None:
         super().__init__(f"{field} must be {limit}, not {value!r}")
@@ -128,13 +96,9 @@ class MissingExtraError(ConfigError, AttributeError):
 
 
 class CursorError(P2PError):
-    """A cursor's file cannot be read or written, is none, or is damaged.
+    """The cursor's file at `path` cannot be read or written, is none, or is damaged.
 
     The subscriber has lost nothing: what was not committed comes again at its next start.
-
-    Attributes:
-        path: of the file.
-
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -147,12 +111,7 @@ class CursorInUseError(CursorError):
 
 
 class MessageError(P2PError, ValueError):
-    """A message cannot be published as it is; nothing of it was accepted.
-
-    Attributes:
-        field: which part of it.
-
-    """
+    """A message cannot be published, because of its part `field`; nothing of it was accepted."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field} {reason}")
@@ -160,7 +119,7 @@ class MessageError(P2PError, ValueError):
 
 
 class MessageTooLargeError(MessageError):
-    """A message is larger than `message_bytes_max`."""
+    """A message has `size` bytes and is larger than `message_bytes_max`, the `limit`."""
 
     def __init__(self, field: str, size: int, limit: int) -> None:
         super().__init__(field, f"takes {size} bytes, and the limit is {limit}")
@@ -168,33 +127,22 @@ class MessageTooLargeError(MessageError):
         self.limit = limit
 
 
-class BindError(P2PError, OSError):
-    """The endpoint could not be bound; the message says why.
-
-    Attributes:
-        errno: the operating system's number, where there is one.
-
-    """
-
+class _SystemError(P2PError, OSError):
     def __init__(self, message: str, number: int | None = None) -> None:
         super().__init__(message)
         self.errno = number
 
 
-class LogFailedError(P2PError, OSError):
+class BindError(_SystemError):
+    """The endpoint could not be bound; `errno` is the system's number, where there is one."""
+
+
+class LogFailedError(_SystemError):
     """The local log could not be written: a full disk, a directory that vanished or is read-only.
 
     What was written stays good. The message that `publish` was called with was not accepted; it may
-    be tried again.
-
-    Attributes:
-        errno: the operating system's number, where there is one.
-
+    be tried again. `errno` is the system's number, where there is one.
     """
-
-    def __init__(self, message: str, number: int | None = None) -> None:
-        super().__init__(message)
-        self.errno = number
 
 
 class ReentrantCallError(P2PError, RuntimeError):
@@ -221,12 +169,9 @@ class LogLockedError(LogError, recovery_errors.LogLockedError):
 
 
 class LogFormatError(LogError, recovery_errors.LogFormatError):
-    """A file of the local log is damaged, foreign, or of a version that is not known.
+    """A file of the local log is damaged, foreign, or of an unknown version.
 
-    Attributes:
-        path: the file.
-        offset: where in it, in bytes.
-
+    `path` is the file, and `offset` the place in it, in bytes.
     """
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
@@ -240,12 +185,7 @@ class TransportError(P2PError, transports.TransportError):
 
 
 class LogInUseError(LogLockedError, OSError):
-    """Another process has the queue's log open.
-
-    Attributes:
-        directory: the log.
-
-    """
+    """Another process has the queue's log in `directory` open."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(f"the log in {directory!r} is in use by another process")
@@ -253,12 +193,9 @@ class LogInUseError(LogLockedError, OSError):
 
 
 class AdminRefusedError(P2PError):
-    """A pusher does not administer its dead letters over the wire; see `PusherConfig.admin`.
+    """The pusher at `endpoint` does not administer its dead letters over the wire.
 
-    Attributes:
-        endpoint: of the pusher.
-        reason: in its words.
-
+    `reason` is in its words; see `PusherConfig.admin`.
     """
 
     def __init__(self, endpoint: str, reason: str) -> None:
@@ -268,26 +205,14 @@ class AdminRefusedError(P2PError):
 
 
 class LogCorruptError(LogFormatError):
-    """A queue's log has a record that is none, where only a crash of the disk leaves one.
-
-    Attributes:
-        path: the segment.
-        offset: where in it, in bytes.
-
-    """
+    """A queue's log has an unreadable record, where only a crash of the disk leaves one."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(path, offset, f"{path} is damaged at byte {offset}: {reason}")
 
 
 class RequestError(P2PError):
-    """A request was not answered as it should be.
-
-    Attributes:
-        topic: what was asked.
-        responder: who answered, as an endpoint.
-
-    """
+    """A request for `topic` was not answered as it should be by `responder`, an endpoint."""
 
     def __init__(self, topic: str, responder: str, reason: str) -> None:
         super().__init__(f"request {topic!r} to {responder}: {reason}")
@@ -298,10 +223,8 @@ class RequestError(P2PError):
 class RemoteError(RequestError):
     """The responder's handler raised.
 
-    Attributes:
-        type_name: the exception's type, as `module.name` (built-in ones without a module).
-        text: the exception's text.
-
+    `type_name` is the exception's type, as `module.name` (built-in ones without a module), and
+    `text` its text.
     """
 
     def __init__(self, topic: str, responder: str, type_name: str, text: str) -> None:
@@ -318,12 +241,7 @@ class NoHandlerError(RequestError):
 
 
 class MessagesLostError(P2PError):
-    """Messages were lost for good; receiving may go on behind them.
-
-    Attributes:
-        report: which, of which stream, and why.
-
-    """
+    """Messages were lost for good; `report` says which and why. Receiving may go on after them."""
 
     def __init__(self, report: "LossReport") -> None:
         super().__init__(str(report))
@@ -342,11 +260,7 @@ class SessionRewoundError(MessagesLostError):
 class SessionEndedError(P2PError):
     """A feed's session is over, and all of it was delivered or reported lost.
 
-    Receiving may go on, with the feed's next session.
-
-    Attributes:
-        end: which session, and where it ended.
-
+    Receiving may go on, with the feed's next session. `end` says which session ended, and where.
     """
 
     def __init__(self, end: "SessionEnd") -> None:
@@ -354,6 +268,7 @@ class SessionEndedError(P2PError):
         self.end = end
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SessionEnd:
     """A session of a MoldUDP64 feed is over, and all of it was delivered or reported lost.
 
@@ -367,16 +282,11 @@ class SessionEnd:
 
     """
 
-    __slots__ = ("announced", "publisher", "session", "stop", "topic")
-
-    def __init__(
-        self, topic: str, session: int, publisher: str, stop: int, announced: bool
-    ) -> None:
-        self.topic = topic
-        self.session = session
-        self.publisher = publisher
-        self.stop = stop
-        self.announced = announced
+    topic: str
+    session: int
+    publisher: str
+    stop: int
+    announced: bool
 
     def __repr__(self) -> str:
         return f"<SessionEnd {self}>"
@@ -394,7 +304,7 @@ class LossReport:
         session: the stream's session.
         publisher: the publisher's name.
         start: first sequence lost.
-        stop: the sequence behind the last one lost.
+        stop: the sequence after the last one lost.
         reason: a `LossReason`.
 
     """

@@ -47,12 +47,14 @@ def test_the_test_finds_what_is_documented():
 
 
 def test_all_errors_are_exported_and_in_the_drawn_tree():
-    for name in errors.__all__:
-        assert name in p2pmsg.__all__ or name == "ReentrantCallError"
-        found = getattr(errors, name)
-        if issubclass(found, p2pmsg.LossReport):
-            continue  # it says what was lost, and is not raised itself
-        assert issubclass(found, p2pmsg.P2PError)
+    found = [
+        name
+        for name, each in vars(errors).items()
+        if inspect.isclass(each) and issubclass(each, p2pmsg.P2PError) and name[0] != "_"
+    ]
+    assert len(found) > 20
+    for name in found:
+        assert name in p2pmsg.__all__
         assert name in errors.__doc__
 
 
