@@ -80,17 +80,9 @@ class MessageBatch(Sequence[Message]):
     """
 
     __slots__ = (
-        "base_timestamp_ns",
-        "headers",
-        "keys",
-        "late",
-        "publisher",
-        "sequence",
-        "session",
-        "timestamps_ns",
-        "topic",
-        "values",
-    )
+        "base_timestamp_ns", "headers", "keys", "late", "publisher", "sequence", "session",
+        "timestamps_ns", "topic", "values",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -165,26 +157,17 @@ class MessageBatch(Sequence[Message]):
             self.late,
         )
 
+    def _cut(self, start: int, stop: int, *columns: Any) -> list[Any]:
+        others = (*columns, self.timestamps_ns, self.keys, self.headers)
+        return [None if column is None else column[start:stop] for column in others]
+
     def part(self, start: int, stop: int) -> "MessageBatch":
         """Return the messages from index `start` up to `stop`."""
         if start == 0 and stop == len(self.values):
             return self
-        columns = (self.values, self.timestamps_ns, self.keys, self.headers)
-        values, timestamps, keys, headers = (
-            column[start:stop] if column is not None else None for column in columns
-        )
-        assert values is not None
-        made = MessageBatch(
-            self.topic,
-            self.session,
-            self.publisher,
-            self.sequence + start,
-            self.base_timestamp_ns,
-            values,
-            timestamps,  # type: ignore[arg-type]
-            keys,  # type: ignore[arg-type]
-            headers,  # type: ignore[arg-type]
-        )
+        values, *columns = self._cut(start, stop, self.values)
+        place = self.topic, self.session, self.publisher, self.sequence + start
+        made = MessageBatch(*place, self.base_timestamp_ns, values, *columns)
         made.late = self.late
         return made
 
@@ -252,20 +235,9 @@ class FixedBatch(MessageBatch):
         """Return the messages from index `start` up to `stop`."""
         if start == 0 and stop == len(self):
             return self
-        columns = (self.timestamps_ns, self.keys, self.headers)
-        timestamps, keys, headers = (
-            column[start:stop] if column is not None else None for column in columns
-        )
+        block = self.block[start * self.stride : stop * self.stride]
+        place = self.topic, self.session, self.publisher, self.sequence + start
+        columns = self._cut(start, stop)
         return FixedBatch(
-            self.topic,
-            self.session,
-            self.publisher,
-            self.sequence + start,
-            self.base_timestamp_ns,
-            self.block[start * self.stride : stop * self.stride],
-            self.stride,
-            self.head,
-            timestamps,  # type: ignore[arg-type]
-            keys,  # type: ignore[arg-type]
-            headers,  # type: ignore[arg-type]
+            *place, self.base_timestamp_ns, block, self.stride, self.head, *columns
         )

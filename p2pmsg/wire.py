@@ -24,7 +24,7 @@ import enum
 import struct
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -109,16 +109,9 @@ class Frame:
     """
 
     __slots__ = (
-        "base_timestamp_ns",
-        "body_at",
-        "count",
-        "data",
-        "flags",
-        "kind",
-        "sequence",
-        "session",
+        "base_timestamp_ns", "body_at", "count", "data", "flags", "kind", "sequence", "session",
         "topic",
-    )
+    )  # fmt: skip
 
     def __init__(self, data: bytes) -> None:
         """Parse `data`; `FrameError` where it is not a frame."""
@@ -128,17 +121,9 @@ class Frame:
         if len(data) < zero + 39:
             raise FrameError("truncated")
         (
-            magic,
-            version,
-            self.kind,
-            self.flags,
-            compression,
-            self.session,
-            self.sequence,
-            self.count,
-            body_length,
-            self.base_timestamp_ns,
-        ) = HEADER.unpack_from(data, zero + 1)
+            magic, version, self.kind, self.flags, compression, self.session, self.sequence,
+            self.count, body_length, self.base_timestamp_ns,
+        ) = HEADER.unpack_from(data, zero + 1)  # fmt: skip
         if magic != MAGIC:
             raise FrameError("magic")
         if version != VERSION:
@@ -231,11 +216,9 @@ def _count_of(data: bytes, at: int) -> int:
     return lead & 0x0F if lead & 0xF0 == 0x90 else -1
 
 
+_Others = tuple[list[int] | None, list[str | None] | None, list[dict[str, Any] | None] | None]
 Columns = tuple[
-    list[Any],
-    list[int] | None,
-    list[str | None] | None,
-    list[dict[str, Any] | None] | None,
+    list[Any], list[int] | None, list[str | None] | None, list[dict[str, Any] | None] | None
 ]
 Decode = Callable[[memoryview], Columns]
 _decode_columns: Final[Decode] = msgspec.msgpack.Decoder(Columns).decode
@@ -245,12 +228,7 @@ _WIRE_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, Overflo
 
 def typed_decode(value_type: Any) -> Decode:
     """Return a `decode` for `decode_columns` that makes each value a `value_type` of msgspec."""
-    columns = tuple[
-        list[value_type],
-        list[int] | None,
-        list[str | None] | None,
-        list[dict[str, Any] | None] | None,
-    ]
+    columns: Any = tuple[list[value_type], *get_args(_Others)]  # type: ignore[misc]
     decode: Decode = msgspec.msgpack.Decoder(columns).decode
     return decode
 
@@ -283,7 +261,6 @@ def decode_body(
 
 _BIN8: Final = 0xC4
 _BIN16: Final = 0xC5
-_Others = tuple[list[int] | None, list[str | None] | None, list[dict[str, Any] | None] | None]
 _decode_others: Final = msgspec.msgpack.Decoder(_Others).decode
 _ARRAY3: Final = b"\x93"
 NO_COLUMNS: Final = b"\xc0\xc0\xc0"

@@ -43,15 +43,9 @@ class WelcomeLine:
         self._heard: deque[tuple[bytes, str]] = deque(maxlen=_HEARD_MAX)
         self._prefixes: list[bytes] = []
         self.socket = self._udp.socket
+        self.connect, self.reconnect = self._udp.connect, self._udp.reconnect
+        self.close = self._udp.close
         self.host = endpoint.host
-
-    def connect(self) -> None:
-        """Join the group."""
-        self._udp.connect()
-
-    def reconnect(self) -> None:
-        """Join the group anew."""
-        self._udp.reconnect()
 
     def subscribe(self, prefix: bytes) -> None:
         """Take frames that begin with `prefix`; the socket gets all of the group's."""
@@ -79,10 +73,6 @@ class WelcomeLine:
             return None
         frame, self.host = self._heard.popleft()
         return frame
-
-    def close(self) -> None:
-        """Close."""
-        self._udp.close()
 
 
 class Fetch(Protocol):

@@ -45,6 +45,7 @@ class DatagramLine:
         self._lock = lock
         wanted = core.config.multicast.buffer_bytes
         self._udp = transports.UdpReceiver(endpoint, buffer_bytes=wanted)
+        self.connect, self.reconnect = self._udp.connect, self._udp.reconnect
         self._poll = select.poll()
         self.sockets = (self._udp.socket, self._udp.back)
         for one in self.sockets:
@@ -71,14 +72,6 @@ class DatagramLine:
     def buffer_bytes(self) -> int:
         """How large the kernel's buffer is."""
         return self._udp.buffer_bytes
-
-    def connect(self) -> None:
-        """Bind, and join the group."""
-        self._udp.connect()
-
-    def reconnect(self) -> None:
-        """Join the group anew."""
-        self._udp.reconnect()
 
     def subscribe(self, prefix: bytes) -> None:
         """Do nothing: every datagram comes, and the core takes what it wants."""

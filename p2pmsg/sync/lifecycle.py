@@ -27,11 +27,14 @@ _open: dict[int, tuple[Any, Callable[[Any, float], object]]] = {}
 
 
 class ClosesAtOnce(ABC):
-    """Closes at the end of its `with` block, which takes no time to speak of."""
+    """Closes at the end of its `with` block."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close."""
+        """Close, which takes no time to speak of."""
+
+    def _leave(self, error: BaseException | None) -> None:
+        self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -42,13 +45,13 @@ class ClosesAtOnce(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._leave(error)
 
 
-class ClosesItself(ABC):
-    """Closes at the end of its `with` block.
+class ClosesItself(ClosesAtOnce):
+    """Closes at the end of its `with` block, and waits for others meanwhile.
 
-    Who presses Ctrl-C wants to go: what is gathered is sent, but nothing else is waited for.
+    After KeyboardInterrupt, pending batches are flushed, but nothing else is waited for.
     """
 
     _patience_s: ClassVar[float | None] = 5.0
@@ -57,18 +60,10 @@ class ClosesItself(ABC):
     """The same after Ctrl-C."""
 
     @abstractmethod
-    def close(self, timeout: Any) -> None:
+    def close(self, timeout: Any = 5.0) -> None:
         """Close within so many seconds."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         hurried = isinstance(error, KeyboardInterrupt)
         self.close(timeout=self._hurried_s if hurried else self._patience_s)
 

@@ -1,6 +1,5 @@
 """The threaded publisher."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from p2pmsg.errors import ClosedError, LogFailedError
 from p2pmsg.publisher.batch import OpenBatches
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.stats import PublisherStats
-from p2pmsg.sync.lifecycle import close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.lifecycle import close_at_exit, close_in_children
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.opening import open_publisher
 from p2pmsg.sync.publisher_thread import PublisherDriver, ServingPeer
@@ -30,7 +29,6 @@ _encode_into = encoder.encode_into
 _get_ident = threading.get_ident
 _now_ns = time.monotonic_ns
 _wall_ns = time.time_ns
-_log = logging.getLogger("p2pmsg")
 R = TypeVar("R")
 
 
@@ -82,9 +80,7 @@ class Publisher(ServingPeer):
         self._config = publisher_config(config, replay_bytes, on_full, stall_ms)
         self._name = check_name(name if name is not None else str(endpoint)[:80])
         self._lock = PublishLock()
-        self._closed = False
         self._unusable: str | None = None
-        self._undelivered = 0
         self._core, self._sender, self._server, self._outgoing = open_publisher(
             self._name, endpoint, recovery_endpoint, self._config, log
         )
@@ -329,42 +325,8 @@ class Publisher(ServingPeer):
             server=self._server,
         )
 
-    def close(self, timeout: float = 5.0) -> None:
-        """Flush, wait until every subscriber has everything, and close.
-
-        Args:
-            timeout: how long to wait, in seconds, for subscribers that still repair gaps. Default
-                5.0. Those who are not through by then are counted in `stats().undelivered`.
-
-        Raises:
-            LogFailedError: not everything could be written to the log.
-            ReentrantCallError: as for `publish`; it is still open.
-
-        """
-        self._close(timeout, lambda: True)
-
-    def _close(self, timeout: float, enough: Callable[[], bool]) -> None:
-        """Close as `close` does, but wait for `enough` as well, within the same time."""
-        if not self._closed:
-            self._lock.refuse_inside()
-        if self._closed:
-            return
-        self._closed = True
-        was_closed(self)
-        failure: LogFailedError | None = None
-        try:
-            self._lock.run(self._begin_close)
-            self._driver.wait_for_completion(timeout, enough)
-        finally:
-            self._undelivered = self._core.requests.incomplete + bool(self._core.outbox)
-            self._driver.stop()
-            try:
-                self._lock.run(self._close_sockets, int(max(0.0, min(timeout, 1.0)) * 1000))
-            except LogFailedError as error:
-                failure = error
-            unlogged = self._core.pending
-        if self._undelivered:
-            _log.warning("%d subscribers had not got everything at close", self._undelivered)
+    def _check_logged(self, failure: LogFailedError | None) -> None:
+        unlogged = self._core.pending
         if unlogged:
             what = f"{unlogged} messages could not be written to the log, and were not sent"
             kept = self._core.log
@@ -450,12 +412,14 @@ class Publisher(ServingPeer):
         return sent and not self._core.unsynced
 
     def _begin_close(self) -> None:
+        self._lock.run(self._refuse_more)
+
+    def _refuse_more(self) -> None:
         self._unusable = "it is closed"
         self._core.begin_close(now_ns=time.monotonic_ns())
 
     def _close_sockets(self, linger_ms: int) -> None:
-        self._sender.close(linger_ms=linger_ms)
-        self._server.close(linger_ms=linger_ms)
+        super()._close_sockets(linger_ms)
         if self._core.log is not None:
             self._core.log.close(time.time_ns(), keeps_tail=self._core.pending > 0)
 

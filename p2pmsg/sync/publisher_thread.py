@@ -1,6 +1,8 @@
 """The publisher's background thread: answers requests, sends heartbeats, flushes."""
 
+import logging
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -13,7 +15,7 @@ from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.sync.acknowledge import Acknowledgements
 from p2pmsg.sync.datagram_sender import DatagramSender
-from p2pmsg.sync.lifecycle import ClosesItself
+from p2pmsg.sync.lifecycle import ClosesItself, was_closed
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.worker import Notifier, Worker
@@ -40,6 +42,7 @@ _BUSY_NS = 20 * _MS
 """How long after a frame the publisher counts as busy, and at most how long news then wait."""
 _OUTBOX_MAX = 64
 """While so many frames cannot leave, no heartbeats are added to them."""
+_log = logging.getLogger("p2pmsg")
 
 
 class PublisherDriver:
@@ -355,8 +358,10 @@ class ServingPeer(ClosesItself):
     _sender: transports.ZmqSender | DatagramSender
     _server: transports.ZmqRecoveryServer
     _driver: PublisherDriver
+    _lock: PublishLock
     _name: str
     _closed = False
+    _undelivered = 0
 
     @property
     def endpoint(self) -> str:
@@ -393,6 +398,54 @@ class ServingPeer(ClosesItself):
                 raise ClosedError(f"the {self._kind}")
             there = self._core.joined
             raise TimeoutError(f"{there} of {count} subscribers came within {timeout} s")
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Take no more messages, send what is left, wait until every subscriber has it, and close.
+
+        Args:
+            timeout: how long to wait, in seconds, for subscribers that still repair gaps. Default
+                5.0. Those who are not through by then are counted in `stats().undelivered`.
+
+        Raises:
+            LogFailedError: not everything could be written to the log.
+            ReentrantCallError: a signal handler called it that struck within this peer; it is still
+                open.
+
+        """
+        self._close(timeout)
+
+    def _close(self, timeout: float, enough: Callable[[], bool] = lambda: True) -> None:
+        """Close as `close` does, but wait for `enough` as well, within the same time."""
+        if not self._closed:
+            self._lock.refuse_inside()
+        if self._closed:
+            return
+        self._closed = True
+        was_closed(self)
+        failure: LogFailedError | None = None
+        try:
+            self._begin_close()
+            self._driver.wait_for_completion(timeout, enough)
+        finally:
+            self._undelivered = self._core.requests.incomplete + bool(self._core.outbox)
+            self._driver.stop()
+            try:
+                self._lock.run(self._close_sockets, int(max(0.0, min(timeout, 1.0)) * 1000))
+            except LogFailedError as error:
+                failure = error  # raised when the rest is closed
+        if self._undelivered:
+            _log.warning("%d subscribers had not got everything at close", self._undelivered)
+        self._check_logged(failure)
+
+    @abstractmethod
+    def _begin_close(self) -> None: ...
+
+    @abstractmethod
+    def _check_logged(self, failure: LogFailedError | None) -> None: ...
+
+    def _close_sockets(self, linger_ms: int) -> None:
+        self._sender.close(linger_ms=linger_ms)
+        self._server.close(linger_ms=linger_ms)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.endpoint

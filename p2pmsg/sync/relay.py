@@ -23,7 +23,7 @@ from p2pmsg.relay.stats import RelayStats
 from p2pmsg.relay.transfer import Intake, Resumption
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.sync.lifecycle import close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.lifecycle import close_at_exit, close_in_children
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.opening import ZMQ_MEMORY, open_lines, recovery_endpoint_of
 from p2pmsg.sync.publisher_thread import PublisherDriver, ServingPeer
@@ -104,8 +104,7 @@ class Relay(ServingPeer):
         places, names = check_endpoints(upstreams), check_topics(topics)
         self._upstreams = [*map(str, places)]
         self._lock = PublishLock()
-        self._closed = False
-        self._undelivered = self._loops_said = 0
+        self._loops_said = 0
         self._log_failure: str | None = None
         with translated(), ExitStack() as undo:
             self._open(endpoint, recovery_endpoint, settings, log, undo)
@@ -225,38 +224,18 @@ class Relay(ServingPeer):
                 unanswered=self._receiving.unanswered(),
             )
 
-    def close(self, timeout: float = 5.0) -> None:
-        """Receive no more, wait until every subscriber has everything, and close.
-
-        Args:
-            timeout: how long to wait, in seconds, for subscribers that still repair gaps. Default
-                5.0. Those who are not through by then are counted in `stats().undelivered`.
-
-        Raises:
-            LogFailedError: not everything could be written to the log.
-
-        """
-        if not self._closed:
-            self._lock.refuse_inside()
-        if self._closed:
-            return
-        self._closed = True
-        was_closed(self)
+    def _begin_close(self) -> None:
         self._worker.stop()
-        try:
-            self._receiving.stop()
-            self._lock.run(self._core.begin_close, now_ns=time.monotonic_ns())
-            self._driver.wait_for_completion(timeout)
-        finally:
-            self._undelivered = self._core.requests.incomplete
-            self._driver.stop()
-            self._lock.run(self._close_sockets, int(max(0.0, min(timeout, 1.0)) * 1000))
-        if self._undelivered:
-            _log.warning("%d subscribers had not got everything at close", self._undelivered)
+        self._receiving.stop()
+        self._lock.run(self._core.begin_close, now_ns=time.monotonic_ns())
+
+    def _check_logged(self, failure: LogFailedError | None) -> None:
+        """Raise what failed; what the log did not take was not taken from the upstream either."""
+        if failure is not None:
+            raise failure
 
     def _close_sockets(self, linger_ms: int) -> None:
-        self._sender.close(linger_ms=linger_ms)
-        self._server.close(linger_ms=linger_ms)
+        super()._close_sockets(linger_ms)
         if self._core.memo is not None:
             self._core.memo.write()
         if self._core.log is not None:

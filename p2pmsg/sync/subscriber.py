@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from random import Random, SystemRandom
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
 from p2pmsg.errors import (
@@ -31,7 +30,7 @@ from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.subscriber.stats import subscriber_stats
 from p2pmsg.sync.commits import Commit, Commits, EachCommitted, check_commit, open_cursor
-from p2pmsg.sync.lifecycle import close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.opening import open_lines
 from p2pmsg.sync.receiving import Freshest, iterate, receive_frame, waiter
 from p2pmsg.sync.settings import (
@@ -54,7 +53,7 @@ _log = logging.getLogger("p2pmsg")
 _random = SystemRandom()  # a forked child would repeat what another one draws
 
 
-class Subscriber:
+class Subscriber(ClosesAtOnce):
     """Receives messages: each once and in order, or reported lost.
 
     It connects; a publisher that is away is waited for. The thread that waits in `receive` (or
@@ -318,15 +317,7 @@ class Subscriber:
             self._active = _NOTHING
             self._driver.stop()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         self._close(in_hand=error is None)
 
     def _advance(
