@@ -238,6 +238,4 @@ class FixedBatch(MessageBatch):
         block = self.block[start * self.stride : stop * self.stride]
         place = self.topic, self.session, self.publisher, self.sequence + start
         columns = self._cut(start, stop)
-        return FixedBatch(
-            *place, self.base_timestamp_ns, block, self.stride, self.head, *columns
-        )
+        return FixedBatch(*place, self.base_timestamp_ns, block, self.stride, self.head, *columns)

@@ -21,7 +21,7 @@ _UDP_SEGMENT: Final = 103
 _UDP_GRO: Final = 104
 _SO_RXQ_OVFL: Final = 40
 _SO_SNDBUFFORCE: Final = 32
-_SO_RCVBUFFORCE: Final = 33
+SO_RCVBUFFORCE: Final = 33
 _IP_MTU: Final = 14
 _IPV6_MTU: Final = 24
 _SIOCGIFADDR: Final = 0x8915
@@ -129,9 +129,9 @@ class UdpSender(_UdpSocket):
         self.datagram_bytes = _datagram_bytes(place)
         try:
             _set_outgoing(self.socket, place)
-            _raise_buffer(self.socket, socket.SO_SNDBUF, _SO_SNDBUFFORCE, _SEND_BUFFER_BYTES)
-            self.buffer_bytes = _raise_buffer(
-                self.socket, socket.SO_RCVBUF, _SO_RCVBUFFORCE, answer_buffer_bytes
+            raise_buffer(self.socket, socket.SO_SNDBUF, _SO_SNDBUFFORCE, _SEND_BUFFER_BYTES)
+            self.buffer_bytes = raise_buffer(
+                self.socket, socket.SO_RCVBUF, SO_RCVBUFFORCE, answer_buffer_bytes
             )
             _set_if_known(self.socket, socket.SOL_SOCKET, _SO_RXQ_OVFL)
             local = place.interface_address if place.family == socket.AF_INET else ""
@@ -248,8 +248,8 @@ class UdpReceiver(_UdpSocket):
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._views = [self._view]
-        self.buffer_bytes = _raise_buffer(
-            self.socket, socket.SO_RCVBUF, _SO_RCVBUFFORCE, buffer_bytes
+        self.buffer_bytes = raise_buffer(
+            self.socket, socket.SO_RCVBUF, SO_RCVBUFFORCE, buffer_bytes
         )
         _set_if_known(self.socket, socket.SOL_SOCKET, _SO_RXQ_OVFL)
         _set_if_known(self.socket, socket.IPPROTO_UDP, _UDP_GRO)
@@ -481,7 +481,7 @@ def _change_membership(made: socket.socket, place: _Place, *, join: bool) -> Non
         made.setsockopt(socket.IPPROTO_IPV6, option, request)
 
 
-def _raise_buffer(made: socket.socket, option: int, force: int, wanted_bytes: int) -> int:
+def raise_buffer(made: socket.socket, option: int, force: int, wanted_bytes: int) -> int:
     """Make a socket's buffer as large as may be; returns how large it is, in bytes of the kernel.
 
     Linux gives twice what is asked for and takes its own bookkeeping out of it.

@@ -396,8 +396,7 @@ class HeadsWatch(ClosesAtOnce):
         known = self._peers
         wanted = self._wanted
         peers = {
-            each: known[each] if each in known else HeadsPeer(each, self._topics)
-            for each in wanted
+            each: known[each] if each in known else HeadsPeer(each, self._topics) for each in wanted
         }
         for endpoint, peer in known.items():
             if endpoint not in peers:

@@ -275,9 +275,7 @@ class RangeReader(ClosesAtOnce):
             channel = self._channel_of(session)
         decode = None if value_type is None else typed_decode(value_type)
         limit_ns = self._limit_ns(timeout)
-        return RangeFetch(
-            channel, topic, start, stop, session, limit_ns, decode, fixed=fixed
-        )
+        return RangeFetch(channel, topic, start, stop, session, limit_ns, decode, fixed=fixed)
 
     def close(self) -> None:
         """Close the sockets; a second call does nothing."""

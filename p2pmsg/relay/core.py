@@ -200,9 +200,7 @@ class RelayCore:
         stream = None if served is None else served.streams.get(topic)
         return None if stream is None else stream.next
 
-    def take(
-        self, session: int, delivery: Delivery[Frame], *, now_ns: int, wall_ns: int
-    ) -> bool:
+    def take(self, session: int, delivery: Delivery[Frame], *, now_ns: int, wall_ns: int) -> bool:
         """Keep and republish what came next of a stream; False where it is malformed.
 
         Raises:

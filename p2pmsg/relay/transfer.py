@@ -142,12 +142,8 @@ class Intake:
         place = stream.peer.session, stream.topic
         cut = self._relay.cut.get(place)
         if cut is not None:
-            self._relay.lose(
-                *place, Loss(cut.next, cut.end, LossReason.REWOUND), now_ns=now_ns
-            )
-        report = RewoundReport(
-            stream.topic, stream.peer.session, stream.peer.name, rewound
-        )
+            self._relay.lose(*place, Loss(cut.next, cut.end, LossReason.REWOUND), now_ns=now_ns)
+        report = RewoundReport(stream.topic, stream.peer.session, stream.peer.name, rewound)
         text = f"{report}. Those that this relay has keep them here; it drops the other ones"
         self._source.commands.append(Command("warn", text=text))
 

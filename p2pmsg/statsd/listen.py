@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from p2pmsg.errors import BindError, ConfigError
-from transports.udp_socket import SO_RCVBUFFORCE, raise_buffer
+from transports.udp import SO_RCVBUFFORCE, raise_buffer
 
 SCHEMES = ("udp", "tcp", "unixgram", "unix", "unixstream")
 _UNIX = ("unixgram", "unix", "unixstream")

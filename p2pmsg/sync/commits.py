@@ -12,26 +12,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Protocol
 
 from p2pmsg.config import at_least
-from p2pmsg.errors import (
-    ClosedError,
-    ConfigError,
-    CursorError,
-    CursorInUseError,
-    SessionEndedError,
-)
+from p2pmsg.errors import ClosedError, ConfigError, CursorError, CursorInUseError, SessionEndedError
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.stats import CursorStats
 from p2pmsg.subscriber.conflation import ConflatedBatch
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
-from recovery import (
-    CursorConfig,
-    CursorFile,
-    CursorFileError,
-    CursorFileStore,
-    CursorLockedError,
-)
+from recovery import CursorConfig, CursorFile, CursorFileError, CursorFileStore, CursorLockedError
 
 _MS = 1_000_000
 _RETRY_NS = 1000 * _MS

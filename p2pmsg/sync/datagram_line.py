@@ -4,16 +4,13 @@ import logging
 import select
 import threading
 import time
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 import transports
 from p2pmsg.multicast import datagram
-from p2pmsg.stats import LineStats
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.group import MulticastReceiver, is_from
-from p2pmsg.subscriber.redundancy import LineCount
 from p2pmsg.wire import FrameError
 
 _TRAINS_PER_CALL: Final = 16
@@ -155,9 +152,7 @@ class DatagramLine:
         """Close."""
         self._udp.close()
 
-    def _give(
-        self, data: memoryview, segment: int, address: object, *, shed: bool = False
-    ) -> None:
+    def _give(self, data: memoryview, segment: int, address: object, *, shed: bool = False) -> None:
         """Give the core a train of datagrams; the lock is held."""
         self._core.receive_datagrams(
             self._line, data, segment, address, now_ns=_now_ns(), shed=shed
@@ -170,33 +165,3 @@ def host_of(address: tuple[Any, ...]) -> str:
     if len(address) == 4 and address[3] and "%" not in host:
         return f"{host}%{address[3]}"
     return host
-
-
-def line_stats(
-    core: SubscriberCore,
-    endpoints: Sequence[transports.Endpoint],
-    receivers: Sequence[object],
-    found: Sequence[str],
-) -> list[LineStats]:
-    """Return what each line brought."""
-    counts = [LineCount() for _ in endpoints] if core.tally is None else core.tally.counts
-    made = []
-    for endpoint, receiver, line, count, text in zip(
-        endpoints, receivers, core.lines, counts, found, strict=True
-    ):
-        own = receiver if isinstance(receiver, DatagramLine) else None
-        made.append(
-            LineStats(
-                endpoint=str(endpoint),
-                frames=line.received,
-                first=count.first,
-                second=count.second,
-                missing=count.missing,
-                lag_ms=count.lag_ns / 1e6,
-                kernel_drops=0 if own is None else own.kernel_drops,
-                buffer_bytes=0 if own is None else own.buffer_bytes,
-                frames_invalid=line.invalid,
-                found=text,
-            )
-        )
-    return made

@@ -314,15 +314,9 @@ class Publisher(ServingPeer):
 
     def stats(self) -> PublisherStats:
         """Return the counters as they are now; also after `close`."""
+        sockets = self._sender, self._server
         return self._lock.look(
-            publisher_stats,
-            self._core,
-            self._outgoing.guard,
-            endpoint=self.endpoint,
-            recovery_endpoint=self.recovery_endpoint,
-            undelivered=self._undelivered,
-            sender=self._sender,
-            server=self._server,
+            publisher_stats, self._core, self._outgoing.guard, *sockets, self._undelivered
         )
 
     def _check_logged(self, failure: LogFailedError | None) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from itertools import chain, cycle, repeat, takewhile
 from operator import attrgetter, call
-from typing import Any, Final, Literal, Protocol, overload
+from typing import Any, Final, Literal, Protocol
 
 from p2pmsg.errors import ClosedError, SessionEndedError
 from p2pmsg.message import Message, MessageBatch
@@ -46,32 +46,13 @@ class Reader(Protocol):
     def _put_back(self, stream: Stream, batch: MessageBatch, left: int) -> None: ...
 
 
-@overload
 def receive_frame(
-    source: Reader, deadline_ns: int | None, count_max: Literal[1], batched: Literal[False]
-) -> Message | None: ...
-@overload
-def receive_frame(
-    source: Reader, deadline_ns: int | None, count_max: int, batched: Literal[True]
-) -> MessageBatch | None: ...
-@overload
-def receive_frame(
-    source: Reader,
-    deadline_ns: int | None,
-    count_max: int,
-    batched: Literal[False],
-    activate: Literal[True],
-) -> Literal[True] | None: ...
-def receive_frame(
-    source: Reader,
-    deadline_ns: int | None,
-    count_max: int,
-    batched: bool,
-    activate: bool = False,
-) -> Message | MessageBatch | Literal[True] | None:
+    source: Reader, deadline_ns: int | None, count_max: int, batched: bool, activate: bool = False
+) -> Any:
     """Wait for a frame; return its messages, or `activate` them and return True.
 
-    None: what came, if anything did, was given to the core, and is not taken from there yet.
+    Returned is a `Message`, with `batched` a `MessageBatch`. None: what came, if anything did, was
+    given to the core, and is not taken from there yet.
 
     Args:
         source: the subscriber.
@@ -127,9 +108,7 @@ def receive_frame(
         raise
 
 
-def _activate(
-    source: Reader, stream: Stream, taken: Message | MessageBatch
-) -> Literal[True]:
+def _activate(source: Reader, stream: Stream, taken: Message | MessageBatch) -> Literal[True]:
     batch: MessageBatch | None
     values: Any
     if isinstance(taken, Message):

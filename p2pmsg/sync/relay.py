@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig
-from p2pmsg.errors import (
-    ClosedError,
-    ConfigError,
-    LogFailedError,
-    translated,
-)
+from p2pmsg.errors import ClosedError, ConfigError, LogFailedError, translated
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import SESSIONS_MAX, RelayCore
 from p2pmsg.relay.metadata import RelayMemo
@@ -216,11 +211,10 @@ class Relay(ServingPeer):
                 self._core,
                 self._source,
                 self._outgoing.guard,
-                endpoint=self.endpoint,
-                recovery_endpoint=self.recovery_endpoint,
+                self._sender,
+                self._server,
                 upstreams=self._upstreams,
                 undelivered=self._undelivered,
-                sockets=(self._sender, self._server),
                 unanswered=self._receiving.unanswered(),
             )
 

@@ -18,12 +18,9 @@ from recovery import StallGuard
 def publisher_stats(
     core: PublisherCore,
     guard: StallGuard,
-    *,
-    endpoint: str,
-    recovery_endpoint: str,
+    sender: transports.ZmqSender | DatagramSender,
+    server: transports.ZmqRecoveryServer,
     undelivered: int,
-    sender: object = None,
-    server: object = None,
 ) -> PublisherStats:
     """Return the counters; the caller holds the publisher's lock."""
     requests = core.requests
@@ -33,8 +30,8 @@ def publisher_stats(
     return PublisherStats(
         name=core.name,
         session=core.session,
-        endpoint=endpoint,
-        recovery_endpoint=recovery_endpoint,
+        endpoint=sender.endpoint,
+        recovery_endpoint=server.endpoint,
         published=core.published,
         pending=core.pending,
         unsent_frames=len(core.outbox),
@@ -65,12 +62,11 @@ def relay_stats(
     core: RelayCore,
     source: SubscriberCore,
     guard: StallGuard,
+    sender: transports.ZmqSender | DatagramSender,
+    server: transports.ZmqRecoveryServer,
     *,
-    endpoint: str,
-    recovery_endpoint: str,
     upstreams: Sequence[str],
     undelivered: int,
-    sockets: Sequence[object] = (),
     unanswered: dict[str, str],
 ) -> RelayStats:
     """Return the counters; the caller holds both locks."""
@@ -85,8 +81,8 @@ def relay_stats(
     return RelayStats(
         name=core.name,
         relay=core.id,
-        endpoint=endpoint,
-        recovery_endpoint=recovery_endpoint,
+        endpoint=sender.endpoint,
+        recovery_endpoint=server.endpoint,
         sessions=[
             RelayedSessionStats(
                 session=each.session, publisher=each.name, hops=each.hops, is_live=each.is_live,
@@ -120,7 +116,8 @@ def relay_stats(
         sessions_refused=core.sessions_refused,
         streams_refused=core.streams_refused,
         undelivered=undelivered, unanswered=unanswered,
-        **_counts(core, source, sockets),
+        **_counts(core, source),
+        **_connection_counts(sender, server),
     )  # fmt: skip
 
 
@@ -137,9 +134,7 @@ def _outstanding(core: RelayCore, source: SubscriberCore) -> int:
     return count
 
 
-def _counts(
-    core: RelayCore, source: SubscriberCore, sockets: Sequence[object]
-) -> dict[str, int]:
+def _counts(core: RelayCore, source: SubscriberCore) -> dict[str, int]:
     handlers = [served.requests for served in core.sessions.values()]
     return {
         "streams_rewound": source.stream_table.rewound,
@@ -149,7 +144,6 @@ def _counts(
         "control_rationed": core.control.rationed,
         "heads_throttled": sum(handler.heads.throttled for handler in handlers),
         "memo_errors": 0 if core.memo is None else core.memo.errors,
-        **_connection_counts(*sockets),
     }
 
 

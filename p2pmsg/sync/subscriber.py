@@ -194,7 +194,8 @@ class Subscriber(ClosesAtOnce):
         deadline_ns = deadline(timeout)
         if self._commits is not None:
             self._commits.asked()
-        if single := receive_frame(self, deadline_ns, 1, False):
+        single: Message | None = receive_frame(self, deadline_ns, 1, False)
+        if single:
             return single
         while True:  # another thread may be quicker
             self._advance(timeout, deadline_ns)
@@ -321,10 +322,7 @@ class Subscriber(ClosesAtOnce):
         self._close(in_hand=error is None)
 
     def _advance(
-        self,
-        timeout: float | None,
-        deadline_ns: int | None = None,
-        count_max: int = _COUNT_MAX,
+        self, timeout: float | None, deadline_ns: int | None = None, count_max: int = _COUNT_MAX
     ) -> None:
         """Make a batch with messages the active one, doing I/O until there is one."""
         driver, commits, ready = self._driver, self._commits, self._core.ready

@@ -12,9 +12,10 @@ from p2pmsg.stats import LineStats
 from p2pmsg.subscriber.core import Intake, SubscriberCore
 from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.heal import heal
+from p2pmsg.subscriber.redundancy import LineCount
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.sync.commits import Commits
-from p2pmsg.sync.datagram_line import DatagramLine, host_of, line_stats
+from p2pmsg.sync.datagram_line import DatagramLine, host_of
 from p2pmsg.sync.mold_line import MoldClient, MoldLine
 from p2pmsg.sync.unanswered import Unanswered
 
@@ -179,8 +180,28 @@ class SubscriberDriver:
 
     def line_stats(self) -> list[LineStats]:
         """Return what each line brought."""
-        found = self._unanswered.found
-        return line_stats(self._core, self._endpoints, self._receivers, found)
+        core, endpoints, found = self._core, self._endpoints, self._unanswered.found
+        counts = [LineCount() for _ in endpoints] if core.tally is None else core.tally.counts
+        made = []
+        for endpoint, receiver, line, count, text in zip(
+            endpoints, self._receivers, core.lines, counts, found, strict=True
+        ):
+            own = receiver if isinstance(receiver, DatagramLine) else None
+            made.append(
+                LineStats(
+                    endpoint=str(endpoint),
+                    frames=line.received,
+                    first=count.first,
+                    second=count.second,
+                    missing=count.missing,
+                    lag_ms=count.lag_ns / 1e6,
+                    kernel_drops=0 if own is None else own.kernel_drops,
+                    buffer_bytes=0 if own is None else own.buffer_bytes,
+                    frames_invalid=line.invalid,
+                    found=text,
+                )
+            )
+        return made
 
     def unanswered(self) -> dict[str, str]:
         """Return what is at endpoints from which no welcome has come, where that is known."""
