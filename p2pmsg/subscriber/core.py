@@ -5,7 +5,7 @@ What connections say of themselves goes to the `SessionJoiner`; here are message
 
 import enum
 from collections import Counter, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -15,6 +15,7 @@ from p2pmsg.message import Message, MessageBatch
 from p2pmsg.mold.feed import SessionAnnounced
 from p2pmsg.multicast.datagram import Run
 from p2pmsg.start import Start
+from p2pmsg.stats import CursorStats, LineStats, SubscriberStats
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command, Send
 from p2pmsg.subscriber.group import MulticastReceiver, RepairIn
@@ -29,7 +30,7 @@ from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.subscriber.window import ReceiveWindow
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import LossReason, RangeSet, ReceiverConfig
+from recovery import Delivery, LossReason, RangeSet, ReceiverConfig
 
 _MS = 1_000_000
 ENDINGS_MAX = 1024
@@ -360,6 +361,65 @@ class SubscriberCore:
         stalls = [peer.stall_ms for peer in self.peers.values() if peer.stall_ms >= 0]
         is_late = bool(stalls) and now_ns - self._full_since_ns > min(stalls) * _MS
         return Intake.SHED if is_late else Intake.HOLD
+
+    def stats(
+        self,
+        active: Stream | None = None,
+        left: int = 0,
+        lines: Sequence[LineStats] = (),
+        cursor: CursorStats | None = None,
+    ) -> SubscriberStats:
+        """Return the counters; `left` messages of the active batch are not delivered yet.
+
+        The caller holds the core's lock.
+        """
+        waiting: Counter[int] = Counter()
+        for stream, output in self.ready:
+            if isinstance(output, Delivery):
+                waiting[id(stream)] += output.count
+        if active is not None:
+            waiting[id(active)] += left
+        streams, points = self.streams, self.cursor
+        ledgers = [
+            stream.ledger(waiting[id(stream)], None if points is None else points.committed(stream))
+            for stream in streams
+            if stream.receiver.started
+        ]
+        forgotten = self.stream_table.forgotten
+        totals: Counter[str] = Counter(forgotten)
+        for stream in streams:
+            totals.update(stream.totals())
+        repaired = {"buffer": totals["repaired"]}
+        parity = None if self.member is None else self.member.parity
+        if parity is not None:
+            repaired["buffer"] -= parity.recovered
+            repaired["parity"] = parity.recovered
+        if totals["relayed"]:
+            repaired["relay"] = totals["relayed"]
+        return SubscriberStats(
+            published=sum(ledger.published for ledger in ledgers),
+            delivered=sum(ledger.delivered for ledger in ledgers) + forgotten["handed"],
+            outstanding=sum(ledger.outstanding for ledger in ledgers),
+            lost=sum(ledger.lost for ledger in ledgers) + forgotten["lost"],
+            repaired=repaired,
+            duplicates=totals["duplicates"],
+            late=totals["late"],
+            losses=[loss for stream in streams for loss in stream.losses()],
+            streams=ledgers,
+            conflated=totals["conflated"],
+            repair_latency=self.stream_table.repair_latency,
+            nacks_sent=totals["nacks"],
+            frames_received=self.frames_received,
+            frames_invalid=dict(self.invalid),
+            frames_shed=self.frames_shed,
+            bytes_held=self.bytes_held,
+            publishers=[peer.name for peer in self.peers.values() if peer.joined and not peer.gone],
+            cursor=cursor,
+            lines=list(lines),
+            sessions_unjoined=self.joiner.sessions_unjoined,
+            streams_rewound=self.stream_table.rewound,
+            messages_unconfirmed=0 if self.member is None else self.member.confirmation.unconfirmed,
+        )
 
     def effects(self) -> Iterator[Command | Send]:
         """Take out what the shell is to do, oldest first, and then what it is to send."""

@@ -28,7 +28,6 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.decoded import batch_of
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.subscriber.stats import subscriber_stats
 from p2pmsg.sync.commits import Commit, Commits, EachCommitted, check_commit, open_cursor
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.opening import open_lines
@@ -292,7 +291,7 @@ class Subscriber(ClosesAtOnce):
             left = 0 if self._stream is None else self._values.__length_hint__()
             commits = None if self._commits is None else self._commits.stats()
             lines = self._driver.line_stats()
-            return subscriber_stats(self._core, self._stream, left, lines, commits)
+            return self._core.stats(self._stream, left, lines, commits)
 
     def close(self) -> None:
         """Close; what was not handed on yet stays outstanding in `stats()`.

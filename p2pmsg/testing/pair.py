@@ -27,7 +27,6 @@ from p2pmsg.start import parse_start
 from p2pmsg.stats import SubscriberStats
 from p2pmsg.subscriber.core import Intake, SubscriberCore
 from p2pmsg.subscriber.effects import Send
-from p2pmsg.subscriber.stats import subscriber_stats
 from p2pmsg.wire import Frame, Kind
 
 _DATA, _REQUEST, _REPLY = range(3)
@@ -128,7 +127,7 @@ class PeerPair:
 
     def stats(self) -> SubscriberStats:
         """Return the subscriber's ledger and counters."""
-        return subscriber_stats(self._subscriber)
+        return self._subscriber.stats()
 
     def _run(self, is_done: Callable[[], bool], timeout: float | None = None) -> bool:
         """Do rounds, one at least, until `is_done`; False when the time is up."""
