@@ -99,7 +99,7 @@ class MulticastSubscriberConfig:
 
     reorder_ms: float = 0.0
     """How long a datagram may be late before it counts as missing. 0: a local network keeps the
-    order, and whoever asks in vain has asked for one datagram too many."""
+    order, and a subscriber that asks in vain has asked for one datagram too many."""
 
     unasked_ms: float = 20.0
     """Where nobody can be asked for what is missing (`mold://` without `request=`), how long a gap
@@ -247,7 +247,7 @@ class SubscriberConfig:
     """How gaps are asked for; `deadline_ms` is how long without progress until one is reported."""
 
     publisher_timeout_ms: float = 5000.0
-    """A publisher that was silent for so long is connected to anew, and what it still owes will be
+    """A publisher that was silent for so long is connected to again, and what it still owes will be
     reported as `publisher_gone`: five of its slowest heartbeats."""
 
     streams_max: int = 65_536
@@ -270,7 +270,7 @@ class SubscriberConfig:
     """How long a wait looks for the next message before it sleeps, in µs, at most 1000; 0 never
     looks. Being woken costs 40 µs. It looks only where this process publishes messages that stand
     alone, so where two take turns, and in one of 17 waits where that is in vain. It leaves its core
-    to whoever wants it. 200 µs: twice as long as an answer takes from this machine."""
+    to others that want it. 200 µs: twice as long as an answer takes from this machine."""
 
     busy_wait_always: bool = False
     """Whether it looks where this process only consumes, too. Messages that come one by one at more

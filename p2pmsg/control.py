@@ -19,7 +19,7 @@ _PAGE_BYTES: Final = 256 * 1024
 _ANSWERS_MAX: Final = 64
 """Answers of which a part has come."""
 _HEAD_BYTES: Final = 40
-"""What a head has at most beside its topic."""
+"""What a head has at most in addition to its topic."""
 
 Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Id = Annotated[int, msgspec.Meta(ge=0)]  # msgpack has none above 64 bits
@@ -48,7 +48,7 @@ class Probe(msgspec.Struct, array_like=True):
 
     probe: Id
     topics: list[Annotated[str, msgspec.Meta(max_length=256)]]
-    """What it takes: a topic, or a prefix with a `*` behind it."""
+    """What it takes: a topic, or a prefix that ends in `*`."""
     start: str
     """`latest`, `earliest`, `sequence` or `time`."""
     position: int = 0
@@ -77,7 +77,7 @@ class Heads(msgspec.Struct, array_like=True):
     """Where any other stream of the session begins: what it had before was lost in a crash."""
     page: Annotated[int, msgspec.Meta(ge=0, le=PAGES_MAX)] = 0
     more: Annotated[int, msgspec.Meta(ge=0, le=PAGES_MAX)] = 0
-    """How many pages follow: of many streams there are several, one right behind the other."""
+    """How many pages follow: of many streams there are several, one right after the other."""
     life: Id = 0
     """In an echo, of the publisher; see `Welcome`."""
 
@@ -204,7 +204,7 @@ class Heartbeat(msgspec.Struct, array_like=True):
 
 
 PATH_MAX: Final = 64
-"""How many relays may be one behind the other."""
+"""How many relays may be chained."""
 SESSIONS_PER_PAGE: Final = 256
 
 

@@ -183,7 +183,7 @@ class FixedBatch(MessageBatch):
     them as one block of memory spares an object a message.
 
     Attributes:
-        block: the values, each behind `head` bytes of msgpack's own.
+        block: the values, each after `head` bytes of msgpack's own.
         stride: bytes from one value to the next in `block`.
         head: see `block`; a value has `stride - head` bytes.
 

@@ -1,4 +1,4 @@
-"""What peers tell of themselves: the ledger, and counters."""
+"""The ledger and the counters of peers."""
 
 from dataclasses import dataclass, field
 
@@ -96,7 +96,7 @@ class LineStats:
             line.
         frames_invalid: frames that were dropped, as those of a program that is no p2pmsg peer.
         found: what is at the endpoint where no welcome has ever come from it, for people: nobody,
-            a ZeroMQ socket of another kind, a stranger. It is looked after 5 s, then each minute.
+            a ZeroMQ socket of another kind, a stranger. It is examined after 5 s, then each minute.
 
     """
 
@@ -114,7 +114,7 @@ class LineStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MulticastStats:
-    """What a publisher to a multicast counts beside.
+    """What a publisher to a multicast counts in addition.
 
     Attributes:
         datagrams_sent, bytes_sent: what went out, repairs included.
@@ -171,7 +171,7 @@ class SubscriberStats:
         sessions_unjoined: sessions whose publisher was gone before it could be joined. What came of
             them was delivered; what is known to have been before that was reported lost. In a
             multicast, where anybody can announce one, it was dropped: `messages_unconfirmed`.
-        messages_unconfirmed: in a multicast, messages that datagrams brought or told of, and that
+        messages_unconfirmed: in a multicast, messages that datagrams brought or mentioned, and that
             were neither delivered nor reported lost: their publisher was gone before it confirmed
             that there are any. A warning names the ranges. They are in no ledger, for anybody can
             send datagrams.
@@ -212,7 +212,7 @@ class SubscriberStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStats:
-    """What a publisher tells of its log.
+    """A publisher's log.
 
     Attributes:
         directory: where it is.

@@ -290,7 +290,7 @@ def find_block(frame: Frame) -> tuple[int, int, int] | None:
 
 
 def decode_others(frame: Frame, at: int) -> Columns:
-    """Return the columns beside the values, which are left empty and end at `at` in the frame."""
+    """Return the columns after the values; those are left empty, and end at `at` in the frame."""
     rest = frame.data[at:]
     if rest == NO_COLUMNS:
         return [], None, None, None

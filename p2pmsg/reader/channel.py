@@ -95,7 +95,7 @@ class RangeChannel:
         group: who publishes to a group; None: it is no group, and one only is there.
         wanted: the session to be read at a relay or of a group; None: the only one, or the first.
         invalid: frames that were dropped because they were malformed.
-        fetches: those under way, by session and topic; each hands on what belongs to another.
+        fetches: those under way, by session and topic; each passes on what belongs to another.
 
     Args:
         endpoint: of the publisher.
@@ -268,7 +268,7 @@ class RangeChannel:
                     continue
                 presence = Presence(frame.session, welcome.name, address)
                 if self.group is None:
-                    self._meet_anew(presence)
+                    self._meet_if_new(presence)
                 else:
                     self.group.note(presence, welcome.age_ms, now_ns=time.monotonic_ns())
             except (FrameError, EndpointError, transports.EndpointError):
@@ -287,14 +287,14 @@ class RangeChannel:
             self._unanswered.answered(0)
 
     def _meet_member(self) -> None:
-        """Take the publisher of a group that is wanted; with none, whoever is known stays."""
+        """Take the publisher of a group that is wanted; with none, the known one stays."""
         if self.group is None:
             return
         presence = self.group.current(self.wanted, now_ns=time.monotonic_ns())
         if presence is not None:
-            self._meet_anew(presence)
+            self._meet_if_new(presence)
 
-    def _meet_anew(self, presence: Presence) -> None:
+    def _meet_if_new(self, presence: Presence) -> None:
         # One that restarted on its log has the same session, and another recovery endpoint.
         known = self.publisher
         new = presence.session, presence.recovery
@@ -332,7 +332,7 @@ class RangeChannel:
         poller.poll(max(1, -((time.monotonic_ns() - until_ns) // MS)))
 
     def reconnect(self) -> None:
-        """Connect anew to a publisher that is silent; ZeroMQ gives up some for good."""
+        """Connect again to a publisher that is silent; ZeroMQ gives up some for good."""
         for socket in (self._line, self._client):
             if socket is not None:
                 socket.reconnect()

@@ -38,7 +38,7 @@ def _config(limit_ns: int) -> ReceiverConfig:
 class RangeFetch(Iterator[MessageBatch | LossReport]):
     """One `fetch`; a class, so that it goes on where it was if an exception struck.
 
-    A small range mostly comes as one frame, which is handed on as it is: making the state machine
+    A small range mostly comes as one frame, which is returned as it is: making the state machine
     for what else may happen takes as long as all the rest of such a fetch.
     """
 

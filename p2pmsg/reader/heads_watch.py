@@ -2,8 +2,8 @@
 
 ::
 
-    asked   a publisher that has news: every `refresh`; one that is quiet: ever more rarely
-    told    by heartbeats of the followed topics, 10 ms after a stream falls quiet
+    asked   a publisher with new heads: every `refresh`; a quiet one: ever more rarely
+    heard   by heartbeats of the followed topics, 10 ms after a stream falls quiet
 
     a publisher   one session: its welcome says which, HEADS and heartbeats where it stands
     a relay       all that its list says; its pulse tells when there is another list
@@ -35,12 +35,12 @@ __all__ = ["HeadsWatch"]
 _ASKS_A_SECOND: Final = 1000
 """All publishers together are asked so often at most: a tenth of a core."""
 _QUIET_ASKS_A_SECOND: Final = 200
-"""And those who have nothing new: heartbeats tell of them anyway."""
+"""And those who have nothing new: heartbeats report them anyway."""
 _CEILING_NS: Final = 1000 * MS
 _AGAIN_S: Final = 0.25
 """How long the thread rests where a socket could not be made."""
 _SILENT_NS: Final = 2000 * MS
-"""A publisher that was silent for so long is no longer reachable, and is connected to anew."""
+"""A publisher that was silent for so long is no longer reachable, and is connected to again."""
 _PATIENCE_NS: Final = 8000 * MS
 """It is waited twice as long before each further try, up to this: who needs more than 2 s for an
 answer (thousands of streams on a busy machine) would be cut off each time before it has come."""

@@ -79,7 +79,7 @@ class RangeReader(ClosesAtOnce):
             Default: both are learned from the publisher.
         session: which session is expected there. At a relay that serves several, it must be given.
             Of a group that several publish to, it is found; without it the reader keeps to the one
-            that it met first, and to whoever follows it under its name.
+            that it met first, and to its successors of that name.
         publisher: its name, where it is known. Of a group, only one of that name is met.
 
     Raises:
@@ -244,7 +244,7 @@ class RangeReader(ClosesAtOnce):
         Args:
             topic: of the stream.
             start: first sequence.
-            stop: the sequence behind the last one.
+            stop: the sequence after the last one.
             session: of the stream. Default: the one that is at the endpoint.
             timeout: how long to go on without any progress, in seconds. Default: the reader's.
             value_type: a type that msgspec knows, to make of each value; the values of a batch come

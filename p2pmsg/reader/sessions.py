@@ -77,9 +77,9 @@ class GroupMembers:
         self._members[presence.session] = _Member(presence, began_ns, now_ns)
 
     def current(self, wanted: int | None, *, now_ns: int) -> Presence | None:
-        """Return who is to be asked: the session that is wanted, or whoever took its place.
+        """Return who is to be asked: the session that is wanted, or its successor.
 
-        None wanted: one of the name that is meant, and later whoever is its successor.
+        None wanted: one of the name that is meant, and later its successor.
         """
         if wanted is None:
             wanted = self._chosen
@@ -144,7 +144,7 @@ class RelayList:
         self._due_ns = 0
 
     def begin(self) -> None:
-        """Ask for it anew, and soon."""
+        """Ask for it again, and soon."""
         self.is_complete, self._page = False, 0
         self._due_ns = min(self._due_ns, time.monotonic_ns() + _ASK_NS // 4)
 

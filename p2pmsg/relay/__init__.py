@@ -2,7 +2,7 @@
 
 ::
 
-    upstreams ──▶ SubscriberCore ──Intake──▶ RelayCore ──▶ replay buffer, log, outbox
+    upstreams ──▶ SubscriberCore ──Transfer──▶ RelayCore ──▶ replay buffer, log, outbox
                                                │
                  a RelayedSession a session: its heads, heartbeats, probes, NACKs
 """

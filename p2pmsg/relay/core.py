@@ -12,7 +12,7 @@ from p2pmsg.errors import MessageError
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
-from p2pmsg.relay.metadata import RelayMemo
+from p2pmsg.relay.metadata import RelayMetadata
 from p2pmsg.relay.requests import RelayRequests
 from p2pmsg.relay.session import LOSSES_MAX, RelayedSession, RelayedStream
 from p2pmsg.topics import check_topic
@@ -25,7 +25,7 @@ room; a further one is refused and counted."""
 _TIDY_NS: Final = 1_000_000_000
 """How often is looked for sessions that may be forgotten."""
 PULSE_NS: Final = 1_000_000_000
-"""How often a relay says that it is there, beside what it relays; at once when it has other
+"""How often a relay says that it is there, in addition to what it relays; at once when it has other
 sessions: the frame's sequence counts these changes."""
 _Raw = msgspec.Raw
 _decode_times: Final = msgspec.msgpack.Decoder(tuple[_Raw, list[int] | None, _Raw, _Raw]).decode
@@ -42,7 +42,7 @@ class RelayCore:
         config: bounds of the replay buffer, of queues and of answers.
         now_ns: monotonic time.
         log: the local log, or None.
-        memo: what is kept beside the log, or None.
+        metadata: what is kept next to the log, or None.
         memory: as for `PublisherCore`.
 
     Attributes:
@@ -66,7 +66,7 @@ class RelayCore:
         config: PublisherConfig,
         now_ns: int,
         log: PublisherLog | None = None,
-        memo: RelayMemo | None = None,
+        metadata: RelayMetadata | None = None,
         memory: FrameMemory = PYTHON_MEMORY,
     ) -> None:
         self.name = name
@@ -74,7 +74,7 @@ class RelayCore:
         self.recovery = recovery
         self.config = config
         self.log = log
-        self.memo = memo
+        self.metadata = metadata
         self.path: list[int] = [relay]
         self.outbox: deque[bytes | memoryview] = deque()
         self.control = ControlQueue()
@@ -115,7 +115,7 @@ class RelayCore:
             return
         cut = self.log.cut
         for session, topic in dict.fromkeys([*self.log.streams(), *cut]):
-            name, hops = ("", 1) if self.memo is None else self.memo.session(session)
+            name, hops = ("", 1) if self.metadata is None else self.metadata.session(session)
             served = self.open_session(session, name, hops)
             if served is None:
                 continue
@@ -129,7 +129,7 @@ class RelayCore:
                 stream.end = end
                 self.cut[session, topic] = stream
             stream.start = served.head(topic)[0]
-            for loss in [] if self.memo is None else self.memo.losses(session, topic):
+            for loss in [] if self.metadata is None else self.metadata.losses(session, topic):
                 known = stream.losses.overlap_count(loss.start, loss.stop)
                 if loss.stop <= following and not known:
                     stream.losses.add(loss)
@@ -149,8 +149,8 @@ class RelayCore:
         served.is_live = True
         served.name, served.hops = name, min(hops, control.PATH_MAX)
         self._changed()
-        if self.memo is not None and self.log is not None:
-            self.memo.note_session(session, name, served.hops)
+        if self.metadata is not None and self.log is not None:
+            self.metadata.note_session(session, name, served.hops)
         return served
 
     @property
@@ -266,8 +266,8 @@ class RelayCore:
         stream.losses.add(loss)
         if len(stream.losses) > LOSSES_MAX:
             stream.losses.forget_first()
-        if self.memo is not None and self.log is not None:
-            self.memo.note_loss(session, topic, loss)
+        if self.metadata is not None and self.log is not None:
+            self.metadata.note_loss(session, topic, loss)
         served.heartbeats.put_off(stream, now_ns)
 
     def give_up(self, session: int, topic: str, *, now_ns: int) -> None:
@@ -277,7 +277,7 @@ class RelayCore:
         if stream is None or served is None:
             return
         served.was_cut = True
-        known = [] if self.memo is None else self.memo.losses(session, topic)
+        known = [] if self.metadata is None else self.metadata.losses(session, topic)
         for loss in sorted(known, key=lambda loss: loss.start):
             if stream.next < loss.stop and loss.start < stream.end:
                 self._crash(session, topic, stream.next, loss.start, now_ns=now_ns)
@@ -290,7 +290,7 @@ class RelayCore:
             self.lose(session, topic, Loss(start, stop, LossReason.CRASH), now_ns=now_ns)
 
     def set_path(self, upstream: Iterable[int]) -> None:
-        """Take which relays stand behind the upstreams."""
+        """Take from which relays the upstreams get anything."""
         others = [relay for relay in dict.fromkeys(upstream) if relay != self.id]
         self.path = [self.id, *others[: control.PATH_MAX - 1]]
 
@@ -367,8 +367,8 @@ class RelayCore:
             del self.sessions[session]
             self._stream_count -= len(served.streams)
             self.requests.forget(served.requests)
-            if self.memo is not None:
-                self.memo.forget_session(session)
+            if self.metadata is not None:
+                self.metadata.forget_session(session)
             done += 1
         if done:
             self._changed()

@@ -1,7 +1,7 @@
-"""What a relay keeps beside its log: who published its sessions, and which losses it was told of.
+"""What a relay keeps next to its log: who published its sessions, and which losses it knows of.
 
 The log has frames only. Without this a relay that was restarted could serve them, but would not
-know whose they are, nor why something in between is missing. It is written anew, whole, when it
+know whose they are, nor why something in between is missing. It is written again, whole, when it
 changes.
 """
 
@@ -20,32 +20,32 @@ WRITE_NS: Final = 200_000_000
 """Losses come in crowds, so it is written at most so often."""
 
 
-class MemoStore(Protocol):
+class MetadataStore(Protocol):
     """Where it is: the methods of `recovery.log`'s stores that it needs."""
 
     def read(self, name: str) -> bytes | None:
         """Return a file's content, or None where there is none."""
 
     def replace(self, name: str, data: bytes, *, durable: bool) -> None:
-        """Write a file anew, whole or not at all."""
+        """Replace a file, whole or not at all."""
 
     def path(self, name: str) -> str:
         """Return what a file is called in a message."""
 
 
-class RelayMemo:
-    """The file beside a relay's log; not thread-safe.
+class RelayMetadata:
+    """The file next to a relay's log; not thread-safe.
 
     Args:
         store: of the log.
 
     Attributes:
-        is_damaged: whether there was a file that could not be read; it is begun anew.
+        is_damaged: whether there was a file that could not be read; it is begun again.
         errors: how often it could not be written; it is tried again.
 
     """
 
-    def __init__(self, store: MemoStore) -> None:
+    def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._sessions: dict[int, tuple[str, int]] = {}
         self._losses: list[tuple[int, str, Loss]] = []

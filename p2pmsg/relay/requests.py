@@ -147,7 +147,7 @@ class RelayRequests:
         self._busy.pop(handler, None)
 
     def forget_completions(self) -> None:
-        """Wait for every subscriber to say anew that it has everything."""
+        """Wait for every subscriber to say again that it has everything."""
         for served in list(self._sessions.values()):
             served.requests.forget_completions()
 

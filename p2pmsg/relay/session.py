@@ -23,8 +23,8 @@ class RelayedStream(PublisherStream):
 
     Attributes:
         start: where it began here.
-        next: the sequence behind the last one that was received, or is known to be lost.
-        end: up to where it is told of; beyond `next` where the log has lost its end, and it is not
+        next: the sequence after the last one that was received, or is known to be lost.
+        end: up to where it is reported; beyond `next` where the log has lost its end, and it is not
             known yet whether anybody has that.
         unsynced_from: the first sequence that must be on the disk before anybody gets to know it;
             None: there is none.

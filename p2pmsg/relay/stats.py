@@ -1,4 +1,4 @@
-"""What a relay tells of itself."""
+"""A relay's counters."""
 
 from dataclasses import dataclass, field
 
@@ -34,7 +34,7 @@ class RelayStats:
         sessions: what it serves.
         received: messages that came and were kept.
         lost: messages that were lost on their way here, and `losses` which, with their reasons, as
-            they are told on (bounded for each stream).
+            they are reported on (bounded for each stream).
         repaired_from: messages that were missing here and repaired, by the source that had them.
         repaired: messages sent again to those who missed them, by their source: `buffer`,
             `log`.
@@ -51,13 +51,13 @@ class RelayStats:
         sessions_refused, streams_refused: what was not taken on because a bound was met.
         streams_rewound: times that a publisher's log was found to be shorter than what was received
             of a stream; the messages that have sequences in use are dropped here.
-        memo_errors: how often what it keeps beside its log (names, losses) could not be written;
+        memo_errors: how often what it keeps next to its log (names, losses) could not be written;
             that is tried again.
         undelivered: subscribers that had not got everything when the relay was closed.
         control_dropped, control_rationed, heads_throttled, connections, connections_refused,
             connections_oversubscribed: as in `PublisherStats`.
         unanswered: what is at upstreams' endpoints from which no welcome has ever come, for
-            people, by endpoint. It is looked after 5 s, then each minute.
+            people, by endpoint. It is examined after 5 s, then each minute.
 
     """
 

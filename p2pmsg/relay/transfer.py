@@ -62,8 +62,8 @@ class Resumption:
         return None
 
 
-class Intake:
-    """Moves what a subscriber's core hands on into a relay's core.
+class Transfer:
+    """Moves what a subscriber's core delivers into a relay's core.
 
     Both locks are held around every call.
 
@@ -192,6 +192,6 @@ class Intake:
                 relay.lose(session, stream.topic, output, now_ns=now_ns)
             source.ready.pop()
             moved += 1
-        if relay.memo is not None:
-            relay.memo.write(now_ns=now_ns)
+        if relay.metadata is not None:
+            relay.metadata.write(now_ns=now_ns)
         return moved

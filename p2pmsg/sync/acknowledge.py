@@ -58,7 +58,7 @@ class Acknowledgements:
 
         """
         # A signal handler that struck within, and closes the publisher, would wait for its thread,
-        # which waits for this lock with the publisher's in hand.
+        # which waits for this lock while it has the publisher's.
         commit, is_first = defer_signals(self._join, number)
         if is_first:
             wake()

@@ -1,4 +1,4 @@
-"""Which messages a subscriber's application is done with, and writing that down.
+"""Tracks which messages the application has processed, and commits positions to the cursor.
 
 What was returned is known without a step per message: a stream's position is where the active
 batch ends, less what is left of it. What was *processed* is that, but for what is in hand: the
@@ -70,7 +70,7 @@ class Commits:
         self.automatic = commit != "explicit"
         self.each = commit == "message"
         self.touched: set[Stream] = set()
-        self._hand: tuple[Stream, int, Any] | None = None
+        self._latest: tuple[Stream, int, Any] | None = None
         self._failure: CursorError | None = None
         self._commit_due_ns = self._sync_due_ns = self._retry_ns = 0
         self._closed = False
@@ -96,12 +96,12 @@ class Commits:
         """Note that the next message is asked for, so that nothing is in hand any more.
 
         Raises:
-            CursorError: the background thread could not write; the next write is tried anew.
+            CursorError: the background thread could not write; the write is tried again.
 
         """
         source, core = self._source, self._core
         with self._core_lock:
-            self._hand = None
+            self._latest = None
             if core.ready.single is not None:
                 self.touched.add(core.ready.single)
                 core.ready.single = None
@@ -114,7 +114,7 @@ class Commits:
     def asked_each(self) -> None:
         """Commit what was returned so far; for `commit="message"`, before each one."""
         if self._closed:
-            return  # whoever asks will be told
+            return  # the caller gets a ClosedError
         source = self._source
         stream, touched = source._stream, self.touched
         durable = self._fsync == "always"
@@ -135,7 +135,7 @@ class Commits:
 
         What marks it is the iterator over the rest: once that moves on, another one was asked for.
         """
-        self._hand = (stream, start, self._source._values)
+        self._latest = (stream, start, self._source._values)
 
     def commit(self, message: Message | MessageBatch | None) -> None:
         """Commit everything returned so far, or one stream up to and including `message`."""
@@ -261,7 +261,7 @@ class Commits:
                     self.touched.discard(stream)
 
     def _returned(self, stream: Stream) -> int:
-        """Return the sequence behind what was returned of a stream; the core's lock is held."""
+        """Return the sequence after what was returned of a stream; the core's lock is held."""
         source = self._source
         left = int(source._values.__length_hint__()) if stream is source._stream else 0
         if left and isinstance(source._batch, ConflatedBatch):
@@ -270,12 +270,12 @@ class Commits:
 
     def _held(self) -> tuple[Stream, int] | None:
         """Return the stream of what is in hand and its first sequence; the core's lock is held."""
-        source, hand, single = self._source, self._hand, self._core.ready.single
+        source, latest, single = self._source, self._latest, self._core.ready.single
         stream, values = source._stream, source._values
         total = 1 if source._batch is None else len(source._batch)
         left = int(values.__length_hint__())
-        if hand is not None and hand[2] is values and (stream is None or left == total):
-            return hand[0], hand[1]
+        if latest is not None and latest[2] is values and (stream is None or left == total):
+            return latest[0], latest[1]
         if stream is not None and left < total:
             if isinstance(source._batch, ConflatedBatch):
                 return stream, source._batch.sequences[total - left - 1]

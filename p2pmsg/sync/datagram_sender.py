@@ -1,4 +1,4 @@
-"""The multicast publisher's way out: frames into trains of datagrams, at the right pace."""
+"""Sends a multicast: frames in trains of datagrams, at the right pace."""
 
 import select
 import time
@@ -21,7 +21,7 @@ _MS: Final = 1_000_000
 _ANSWERS_PER_CALL: Final = 256
 _REPAIRS_PER_CALL: Final = 64
 _DATAGRAM_COST_BYTES: Final = 1024
-"""What a datagram that comes alone takes of a receive buffer beside its bytes."""
+"""What a datagram that comes alone takes of a receive buffer in addition to its bytes."""
 _MARK_AGAIN_NS: Final = 2 * _MS
 _SENT_AT_ONCE: Final = 8
 """Trains after which the caller gets a chance to leave the lock."""
@@ -50,10 +50,10 @@ class DatagramSender:
         self.multicast = multicast
         self._udp = udp
         self._others = list(others)
-        # One descriptor that tells of news at any of the sockets.
-        self._news = select.epoll()
+        # One descriptor that is readable when any of the sockets is.
+        self._readable = select.epoll()
         for one in (udp, *others):
-            self._news.register(one.fileno(), select.EPOLLIN)
+            self._readable.register(one.fileno(), select.EPOLLIN)
         self._bucket = TokenBucket(config.rate_limit_bytes_s, config.burst_bytes)
         self._flows = config.flow_control and core.config.on_full != "drop"
         self._frame_bytes = multicast.frame_bytes
@@ -78,8 +78,8 @@ class DatagramSender:
         return min(one.buffer_bytes for one in (self._udp, *self._others))
 
     def fileno(self) -> int:
-        """Return the descriptor that news come by."""
-        return self._news.fileno()
+        """Return the descriptor that is readable when something has come."""
+        return self._readable.fileno()
 
     def send(self, frame: bytes | memoryview, *, wait_ms: int = 0) -> bool:
         """Send one frame alone; False: not now, by the pace or for want of room."""
@@ -156,7 +156,7 @@ class DatagramSender:
 
     def close(self, linger_ms: int = 0) -> None:
         """Close."""
-        self._news.close()
+        self._readable.close()
         for one in (self._udp, *self._others):
             one.close()
 

@@ -169,7 +169,7 @@ class MoldLine(DatagramLine):
         return MoldClient(self._core, self._feed, session, self._group.servers)
 
     def take(self, *, shed: bool = False) -> int:
-        """Give the core what has come; tell of sessions that began again."""
+        """Give the core what has come; log sessions that began again."""
         taken = super().take(shed=shed)
         sessions = self._group.sessions
         if sessions.restarts or sessions.repeated:

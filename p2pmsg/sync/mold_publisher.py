@@ -42,7 +42,7 @@ class MoldPublisherStats:
         unanswered: messages asked for that nothing keeps.
         throttled: requests not answered, since their host had had 16 MiB/s, or all had 64 MiB/s.
         requests_invalid: requests that were dropped, by reason.
-        log: what there is to tell of the log, or None.
+        log: the log's counters, or None.
 
     """
 

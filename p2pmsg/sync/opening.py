@@ -15,7 +15,7 @@ from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
-from p2pmsg.relay.metadata import NAME as RELAY_MEMO
+from p2pmsg.relay.metadata import NAME as RELAY_METADATA
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.datagram_line import DatagramLine
 from p2pmsg.sync.datagram_sender import DatagramOutgoing, DatagramSender, open_senders
@@ -66,7 +66,7 @@ def _open(
         )
         session = kept.session
         undo.callback(kept.close, time.time_ns())
-        if kept.store.read(RELAY_MEMO) is not None:
+        if kept.store.read(RELAY_METADATA) is not None:
             limit = "the log of a publisher, or a new one; this is a relay's"
             raise ConfigError("log", limit, str(log.directory))
     server = transports.ZmqRecoveryServer(
@@ -90,7 +90,7 @@ def _open(
 def recovery_endpoint_of(
     endpoint: transports.Endpoint, recovery_endpoint: str | None
 ) -> transports.Endpoint:
-    """Return where repairs are asked for: as given, or beside `endpoint`."""
+    """Return where repairs are asked for: as given, or next to `endpoint`."""
     if recovery_endpoint is not None:
         return transports.parse_endpoint(recovery_endpoint)
     if endpoint.scheme == "tcp":

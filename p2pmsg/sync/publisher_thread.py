@@ -28,9 +28,9 @@ _OFTEN_NS = 5 * _MS
 _ROUND_NS = 10 * _MS
 """While it ticks, how often it does more than to look for batches that have waited."""
 _REPLIES_PER_ROUND = 64
-_LOGGED_BESIDE = 16
+_LOGGED_WHILE_PUBLISHING = 16
 """Answers from the log a round while messages are published all the time, which comes first."""
-_BESIDE_NS = _MS
+_PUBLISHING_NS = _MS
 """How long after a frame that counts as so."""
 _REST_NS_MAX = 10 * _MS
 """How long it rests from answering at most."""
@@ -39,7 +39,7 @@ _SUBSCRIPTION_CALLS = 8
 """Times 2 ms that are spent on subscriptions a round, before requests are answered."""
 _RETRY_NS = 2 * _MS
 _BUSY_NS = 20 * _MS
-"""How long after a frame the publisher counts as busy, and at most how long news then wait."""
+"""How long after a frame the publisher counts as busy, and how long requests wait then at most."""
 _OUTBOX_MAX = 64
 """While so many frames cannot leave, no heartbeats are added to them."""
 _log = logging.getLogger("p2pmsg")
@@ -100,7 +100,7 @@ class PublisherDriver:
         return self._worker.stopping
 
     def tick(self) -> None:
-        """Look after the open batches from now on; called under the lock."""
+        """Check the open batches from now on; called under the lock."""
         now_ns = time.monotonic_ns()
         self._often = now_ns - self._begun_ns < _OFTEN_NS
         self._begun_ns = now_ns
@@ -237,7 +237,7 @@ class PublisherDriver:
                     self.ticking = False
                     self._idle_rounds = 0
         if self._is_publishing():
-            self._serve_beside()
+            self._serve_while_publishing()
         else:
             self._serve(_REPLIES_PER_ROUND)
         if self._core.log is not None:
@@ -295,12 +295,12 @@ class PublisherDriver:
         return before != self._joined
 
     def _is_publishing(self) -> bool:
-        return time.monotonic_ns() - self._core.sealed_ns < _BESIDE_NS
+        return time.monotonic_ns() - self._core.sealed_ns < _PUBLISHING_NS
 
-    def _serve_beside(self) -> None:
+    def _serve_while_publishing(self) -> None:
         """Serve, and leave the interpreter to publishing for twice as long as the log took."""
         begun_ns = time.monotonic_ns()
-        if self._serve(_LOGGED_BESIDE) and self._is_publishing():
+        if self._serve(_LOGGED_WHILE_PUBLISHING) and self._is_publishing():
             time.sleep(min(2 * (time.monotonic_ns() - begun_ns), _REST_NS_MAX) / 1e9)
 
     def _serve(self, logged_max: int) -> bool:

@@ -13,9 +13,9 @@ from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, LogFailedError, translated
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import SESSIONS_MAX, RelayCore
-from p2pmsg.relay.metadata import RelayMemo
+from p2pmsg.relay.metadata import RelayMetadata
 from p2pmsg.relay.stats import RelayStats
-from p2pmsg.relay.transfer import Intake, Resumption
+from p2pmsg.relay.transfer import Resumption, Transfer
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.lifecycle import close_at_exit, close_in_children
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 REPAIR_TIMEOUT_S: Final = 5.0
 """How long a relay waits for a repair without progress: half as long as subscribers do. What it has
-behind a gap it serves when the gap is repaired or given up, and they should not give up first."""
+after a gap it serves when the gap is repaired or given up, and they should not give up first."""
 _WAIT_MS: Final = 100
 _LOG_RETRY_S: Final = 0.1
 _POLL_S: Final = 0.01
@@ -45,10 +45,10 @@ _random = Random()
 class Relay(ServingPeer):
     """Receives streams and serves them on, under their own sessions and sequences.
 
-    Whoever subscribes to it gets what the publishers publish, and asks it for what it missed. Its
+    Its subscribers get what the publishers publish, and ask it for what they missed. Its
     publishers may go away for good: what it received is served on, from its replay buffer and its
     log. It takes all that its upstreams still have when it first meets them. Subscribers may be
-    given its endpoint alone, or beside the publisher's own. Relays may stand one behind another;
+    given its endpoint alone, or with the publisher's own. Relays may be chained;
     one that would get from itself what it has refuses that upstream, and says so.
 
     Args:
@@ -62,7 +62,7 @@ class Relay(ServingPeer):
         recovery_endpoint: where repairs are asked for. Default: the same host, a port that the
             system picks.
         log: where a local log of what is received is kept, and how much of it. A relay that is
-            started again on its log serves what it has at once, and goes on behind it. Default
+            started again on its log serves what it has at once, and continues after it. Default
             None: no log.
         config: all settings of its publishing side; the arguments above go before it.
         intake: all settings of its receiving side. Default: those of `SubscriberConfig`, but that a
@@ -118,7 +118,7 @@ class Relay(ServingPeer):
             relay=self._core.id,
             datagram_lines=[at for at, place in enumerate(places) if place.is_datagram],
         )
-        self._intake = Intake(self._source, self._core)
+        self._transfer = Transfer(self._source, self._core)
         try:
             self._receiving = open_lines(self._source, places, names, receiving)
         except BaseException:
@@ -144,17 +144,17 @@ class Relay(ServingPeer):
             raise ConfigError("endpoint", "tcp://…, ipc://… or inproc://… for a relay", endpoint)
         recovery_at = recovery_endpoint_of(at, recovery_endpoint)
         context, relay = transports.context(), _random.getrandbits(64)
-        kept, memo = None, None
+        kept, metadata = None, None
         if log is not None:
             kept = PublisherLog(log, session=relay, wall_ns=time.time_ns())
             undo.callback(kept.close, time.time_ns())
-            relay, memo = kept.session, RelayMemo(kept.store)
+            relay, metadata = kept.session, RelayMetadata(kept.store)
             if kept.topics():
                 limit = "the log of a relay, or a new one; this is a publisher's"
                 raise ConfigError("log", limit, str(log.directory))
-            if memo.is_damaged:
-                _log.warning("%s: the relay's memo is damaged; names are unknown", log.directory)
-            memo.write()
+            if metadata.is_damaged:
+                _log.warning("%s: its metadata is damaged; names are unknown", log.directory)
+            metadata.write()
         server = transports.ZmqRecoveryServer(
             recovery_at, context=context, queue_frames=config.queue_frames
         )
@@ -166,7 +166,7 @@ class Relay(ServingPeer):
             config=config,
             now_ns=time.monotonic_ns(),
             log=kept,
-            memo=memo,
+            metadata=metadata,
             memory=ZMQ_MEMORY,
         )
         self._too_many_sessions = Refusals(f"sessions than {SESSIONS_MAX:,}")
@@ -230,8 +230,8 @@ class Relay(ServingPeer):
 
     def _close_sockets(self, linger_ms: int) -> None:
         super()._close_sockets(linger_ms)
-        if self._core.memo is not None:
-            self._core.memo.write()
+        if self._core.metadata is not None:
+            self._core.metadata.write()
         if self._core.log is not None:
             self._core.log.close(time.time_ns())
 
@@ -265,7 +265,7 @@ class Relay(ServingPeer):
         now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
         version = self._core.version
         with self._receiving.lock, self._lock:
-            moved = self._intake.transfer(now_ns=now_ns, wall_ns=wall_ns)
+            moved = self._transfer.transfer(now_ns=now_ns, wall_ns=wall_ns)
             gone = self._send()
         if version != self._core.version:
             self._driver.wake()

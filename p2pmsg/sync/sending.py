@@ -1,4 +1,4 @@
-"""The publisher's way out: from the core's outbox into the subscribers' queues, or not."""
+"""Sends the core's outbox into the subscribers' queues, or sheds it."""
 
 import time
 

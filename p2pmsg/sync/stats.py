@@ -143,7 +143,7 @@ def _counts(core: RelayCore, source: SubscriberCore) -> dict[str, int]:
         + sum(handler.replies_dropped for handler in handlers),
         "control_rationed": core.control.rationed,
         "heads_throttled": sum(handler.heads.throttled for handler in handlers),
-        "memo_errors": 0 if core.memo is None else core.memo.errors,
+        "memo_errors": 0 if core.metadata is None else core.metadata.errors,
     }
 
 

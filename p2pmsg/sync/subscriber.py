@@ -60,7 +60,7 @@ class Subscriber(ClosesAtOnce):
 
     Args:
         endpoints: of one publisher, or several.
-        topics: what to take: topics, and prefixes written with a `*` behind them. Default: all.
+        topics: what to take: topics, and prefixes that end in `*`. Default: all.
         start: `latest` (default), `earliest`, a sequence, or a time (an aware datetime), as far as
             the replay buffer reaches. Where a publisher is gone before it has answered where that
             is, `earliest` and a time mean the earliest that it is known to have kept, or else 0:
@@ -68,7 +68,7 @@ class Subscriber(ClosesAtOnce):
         on_gap: what to do about messages that are missing. `wait` (default): until they are
             repaired, or until `repair_timeout`, when their loss is logged and receiving goes on.
             `raise`: the same, but the loss is raised as `MessagesLostError`. A callable gets a
-            `LossReport` instead. `skip`: do not wait, go on at once, and hand over what comes late
+            `LossReport` instead. `skip`: do not wait, go on at once, and deliver what comes late
             with `message.late` set; with `start="latest"` and no cursor only. `latest`: only the
             newest value of each key matters, so a slow reader gets that one in place of the older
             ones, which `stats()` counts as conflated. Known limit: over many topics what a slow
@@ -85,7 +85,7 @@ class Subscriber(ClosesAtOnce):
         receive_bytes: bound on what waits for `receive`, in bytes. Default 16 MiB.
         repair_timeout: how long to wait for a repair without progress, in seconds. Default 10.
         cursor: the file that keeps this subscriber's position, or a `CursorConfig`. With it every
-            stream resumes behind its last committed message, whatever `start` says; `start` is for
+            stream resumes after its last committed message, whatever `start` says; `start` is for
             what the cursor does not know. A stream opened while the subscriber was away is taken
             from its beginning, and so is a publisher's new session. Default: no cursor.
         commit: when a message counts as processed, so that it does not come again after a restart.
@@ -127,7 +127,7 @@ class Subscriber(ClosesAtOnce):
         keeping = cursor_config(cursor, mode)
         places = check_endpoints(endpoints)
         names, name = check_topics(topics), check_name(name)
-        desk = None if keeping is None else open_cursor(keeping, [*map(str, places)], names)
+        points = None if keeping is None else open_cursor(keeping, [*map(str, places)], names)
         self._core = SubscriberCore(
             topics=names,
             lines=len(places),
@@ -139,7 +139,7 @@ class Subscriber(ClosesAtOnce):
             policy=self._policy,
             rng=Random(_random.getrandbits(64)),
             now_ns=time.monotonic_ns(),
-            cursor=desk,
+            cursor=points,
             datagram_lines=[at for at, place in enumerate(places) if place.is_datagram],
         )
         self._active: Iterator[Message] = _NOTHING
@@ -151,16 +151,16 @@ class Subscriber(ClosesAtOnce):
         self._closed, self._waiter, self._open = False, waiter(self), True
         try:
             self._driver = open_lines(self._core, places, names, settings)
-            if desk is not None and keeping is not None:
-                commits = Commits(self, self._core, self._driver.lock, desk, keeping, mode)
+            if points is not None and keeping is not None:
+                commits = Commits(self, self._core, self._driver.lock, points, keeping, mode)
                 self._commits = self._driver.commits = commits
                 self._on_ask = commits.asked_each if commits.each else None
             close_in_children(self)
             self._driver.start()
             close_at_exit(self, lambda one, left: one.close())
         except BaseException:
-            if desk is not None:
-                desk.file.close()
+            if points is not None:
+                points.file.close()
             raise
 
     def __iter__(self) -> Iterator[Message]:
@@ -188,7 +188,7 @@ class Subscriber(ClosesAtOnce):
         """
         if self._on_ask is not None:
             self._on_ask()
-        for message in self._active:  # unlike a call of `next`, Ctrl-C cannot come behind it
+        for message in self._active:  # unlike a call of `next`, Ctrl-C cannot come after it
             return message
         deadline_ns = deadline(timeout)
         if self._commits is not None:
@@ -294,7 +294,7 @@ class Subscriber(ClosesAtOnce):
             return self._core.stats(self._stream, left, lines, commits)
 
     def close(self) -> None:
-        """Close; what was not handed on yet stays outstanding in `stats()`.
+        """Close; what was not delivered yet stays outstanding in `stats()`.
 
         With automatic commits it commits what is known to be processed: not what is in hand, for
         an exception may be the cause. Leaving a `with` block without one commits that, too.

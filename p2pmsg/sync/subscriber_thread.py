@@ -1,4 +1,4 @@
-"""The subscriber's I/O, by whoever waits in `receive`, or by a thread if nobody does."""
+"""The subscriber's I/O, by the thread that waits in `receive`, or else by its own thread."""
 
 import logging
 import threading
@@ -30,7 +30,7 @@ _TURN_NS = 3 * _MS
 _DATAGRAM_TICK_S = 0.002
 """The same where a line is UDP: nobody holds the sender up while the kernel's buffer fills."""
 _LATE_NS = _MS
-"""How late the thread may be until whoever takes frame after frame sleeps, to give it its turn."""
+"""How late the thread may be until a reader that takes frame after frame sleeps, to let it run."""
 _GIVEN_S = 20e-6
 """For how long; with what the kernel adds it is 70 µs."""
 _GIVEN_AGAIN_NS = 10 * _MS
@@ -44,14 +44,14 @@ _log = logging.getLogger("p2pmsg")
 class SubscriberDriver:
     """Moves frames between the sockets and the core.
 
-    `io_lock` belongs to whoever does the I/O, which may wait; `lock` guards the core and is held
-    only while frames are worked on.
+    `io_lock` belongs to the thread that does the I/O, which may wait; `lock` guards the core and is
+    held only while frames are worked on.
 
     Attributes:
         stopping: set by `stop`; rounds end soon after.
         hurt: set when an exception may have cut the core's work short; `heal` is called then.
         commits: the subscriber's, if it has a cursor.
-        last_round_ns: when somebody last looked at the sockets.
+        last_round_ns: when the sockets were last looked at.
         late_ns: from when on the thread lacks the interpreter: it should have had its turn before.
             Not where a line is UDP, which is not kept waiting.
         zmq_receiver: the only socket that messages come from, if it is ZeroMQ's; else None.

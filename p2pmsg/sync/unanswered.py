@@ -23,7 +23,7 @@ _log = logging.getLogger("p2pmsg")
 
 
 class Unanswered:
-    """Watches endpoints until they have answered once; from then on silence is told otherwise.
+    """Watches endpoints until they have answered once; from then on silence is reported otherwise.
 
     Args:
         expected: what should be there, for people, such as "publisher".

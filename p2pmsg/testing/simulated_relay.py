@@ -9,8 +9,8 @@ from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.publisher.control_queue import send_some
 from p2pmsg.publisher.log import PublisherLog, import_log
 from p2pmsg.relay.core import RelayCore
-from p2pmsg.relay.metadata import RelayMemo
-from p2pmsg.relay.transfer import Intake, Resumption
+from p2pmsg.relay.metadata import RelayMetadata
+from p2pmsg.relay.transfer import Resumption, Transfer
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import Book
@@ -88,16 +88,16 @@ class SimulatedRelay(SimulatedSubscriber):
         network, options = self._network, self._network.options
         self.recovery = at = f"{self.endpoint}.recovery.{self.crashes}"
         relay, now_ns = network.rng.getrandbits(64), network.clock.now_ns
-        log, memo = None, None
+        log, metadata = None, None
         if self._disk is not None:
             settings = import_log().LogConfig("log", segment_bytes=LOG_SEGMENT_BYTES)
             log = PublisherLog(
                 settings, session=relay, wall_ns=WALL_NS + now_ns, store=self._disk
             )
-            relay, memo = log.session, RelayMemo(self._disk)
+            relay, metadata = log.session, RelayMetadata(self._disk)
         self.relay = RelayCore(
             name=self.name, relay=relay, recovery=at, config=self._publishing, now_ns=now_ns,
-            log=log, memo=memo,
+            log=log, metadata=metadata,
         )  # fmt: skip
         self._server = MemoryRecoveryServer(
             at, network=network.sockets, queue_frames=options.queue_frames
@@ -122,7 +122,7 @@ class SimulatedRelay(SimulatedSubscriber):
             cursor=Resumption(self.relay),
             relay=relay,
         )
-        self._intake = Intake(core, self.relay)
+        self._transfer = Transfer(core, self.relay)
         return core
 
     def crash(self) -> None:
@@ -153,7 +153,7 @@ class SimulatedRelay(SimulatedSubscriber):
         if relay is None:
             return
         now_ns = self._network.clock.now_ns
-        self._intake.note_sessions(now_ns=now_ns)
+        self._transfer.note_sessions(now_ns=now_ns)
         if len(relay.outbox) < _TRANSFER_MAX:
             relay.handle_timer(now_ns=now_ns)
         self._serve(relay, now_ns)
@@ -176,7 +176,7 @@ class SimulatedRelay(SimulatedSubscriber):
         relay = self.relay
         if relay is None or len(relay.outbox) >= _TRANSFER_MAX:
             return 0
-        moved = self._intake.transfer(
+        moved = self._transfer.transfer(
             now_ns=now_ns, wall_ns=WALL_NS + now_ns, count_max=_TRANSFER_MAX
         )
         self._try_send(relay)

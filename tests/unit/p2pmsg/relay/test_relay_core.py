@@ -1,4 +1,4 @@
-"""The relay's core (others' frames in, the same frames and answers out), and its memo."""
+"""The relay's core (others' frames in, the same frames and answers out), and its metadata."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.log import PublisherLog, import_log
 from p2pmsg.relay.core import RelayCore, newest_ns, slice_frame
-from p2pmsg.relay.metadata import NAME, WRITE_NS, RelayMemo
+from p2pmsg.relay.metadata import NAME, WRITE_NS, RelayMetadata
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, Loss, LossReason, ReplayConfig
 from tests.unit.p2pmsg import frames
@@ -22,19 +22,19 @@ RELAY = 0xAA
 WALL_NS = 1_700_000_000 * 10**9
 
 
-class Desk:
+class RelayTalk:
     """Plays upstream and subscribers to a relay's core."""
 
     def __init__(self, *, store=None, fsync="interval", **options):
         self.now_ns = 0
-        log = memo = None
+        log = metadata = None
         relay = RELAY
         if store is not None:
             config = import_log().LogConfig("log", fsync=fsync)
             log = PublisherLog(config, session=RELAY, wall_ns=WALL_NS, store=store)
-            memo, relay = RelayMemo(store), log.session
+            metadata, relay = RelayMetadata(store), log.session
         self.core = RelayCore(
-            name="relay", relay=relay, recovery="memory://r", now_ns=0, log=log, memo=memo,
+            name="relay", relay=relay, recovery="memory://r", now_ns=0, log=log, metadata=metadata,
             config=PublisherConfig(**options),
         )  # fmt: skip
 
@@ -78,104 +78,104 @@ def refusals(replies):
 
 
 def test_frames_go_out_byte_for_byte():
-    desk = Desk().open()
-    first, second = desk.give(0, 3), desk.give(3, 2, columns=([5, -1], None, [None, {"h": 1}]))
-    assert desk.sent() == [first, second]
-    assert desk.core.sessions[SESSION].heads() == {"t": (0, 5)}
+    talk = RelayTalk().open()
+    first, second = talk.give(0, 3), talk.give(3, 2, columns=([5, -1], None, [None, {"h": 1}]))
+    assert talk.sent() == [first, second]
+    assert talk.core.sessions[SESSION].heads() == {"t": (0, 5)}
 
 
 def test_what_was_given_already_is_not_kept_twice():
-    desk = Desk().open()
-    desk.give(0, 3)
-    desk.sent()
-    assert desk.give(0, 3) is not None
-    desk.give(2, 3)
-    (part,) = desk.sent()
+    talk = RelayTalk().open()
+    talk.give(0, 3)
+    talk.sent()
+    assert talk.give(0, 3) is not None
+    talk.give(2, 3)
+    (part,) = talk.sent()
     frame = Frame(part)
     assert (frame.sequence, frame.count) == (3, 2)
     assert wire.decode_columns(frame)[0] == ["v3", "v4"]
 
 
 def test_a_part_of_a_frame_becomes_a_frame():
-    desk = Desk().open(start=1)
-    desk.give(0, 4, skip=1, taken=2, columns=([0, 1, 2, 3], ["a", "b", "c", "d"], None))
-    frame = Frame(desk.sent()[0])
+    talk = RelayTalk().open(start=1)
+    talk.give(0, 4, skip=1, taken=2, columns=([0, 1, 2, 3], ["a", "b", "c", "d"], None))
+    frame = Frame(talk.sent()[0])
     assert (frame.sequence, frame.count, frame.session) == (1, 2, SESSION)
     assert wire.decode_columns(frame) == (["v1", "v2"], [1001, 1002], ["b", "c"], None)
 
 
 def test_a_nack_is_answered_from_the_buffer():
-    desk = Desk().open()
-    sent = [desk.give(0, 3), desk.give(3, 3)]
-    assert desk.ask(frames.nack((1, 5))) == sent
+    talk = RelayTalk().open()
+    sent = [talk.give(0, 3), talk.give(3, 3)]
+    assert talk.ask(frames.nack((1, 5))) == sent
 
 
 def test_losses_are_told_on_with_their_reason():
-    desk = Desk().open()
-    desk.give(0, 2)
-    desk.lose(2, 6, "crash")
-    tail = desk.give(6, 1)
-    refused, repair = desk.ask(frames.nack((3, 7)))
+    talk = RelayTalk().open()
+    talk.give(0, 2)
+    talk.lose(2, 6, "crash")
+    tail = talk.give(6, 1)
+    refused, repair = talk.ask(frames.nack((3, 7)))
     assert refusals([refused]) == [([(3, 6)], "crash")]
     assert repair == tail
-    assert desk.core.sessions[SESSION].head("t") == (0, 7)
+    assert talk.core.sessions[SESSION].head("t") == (0, 7)
 
 
 def test_a_lost_tail_shows_in_heartbeats():
-    desk = Desk().open()
-    desk.give(0, 2)
-    desk.lose(2, 6, "publisher_gone")
-    desk.sent()
-    desk.now_ns = 20 * MS
-    desk.core.handle_timer(now_ns=desk.now_ns)
-    beats = [frame for frame in map(Frame, desk.sent()) if frame.topic]
+    talk = RelayTalk().open()
+    talk.give(0, 2)
+    talk.lose(2, 6, "publisher_gone")
+    talk.sent()
+    talk.now_ns = 20 * MS
+    talk.core.handle_timer(now_ns=talk.now_ns)
+    beats = [frame for frame in map(Frame, talk.sent()) if frame.topic]
     assert [(beat.topic, beat.sequence, beat.session) for beat in beats] == [("t", 6, SESSION)]
 
 
 def test_a_loss_before_all_that_is_kept_can_be_asked_for():
-    desk = Desk().open()
-    desk.lose(0, 4, "crash")
-    desk.give(4, 1)
-    assert desk.core.sessions[SESSION].answered_from("t") == 0
-    assert refusals(desk.ask(frames.nack((0, 4)))) == [([(0, 4)], "crash")]
+    talk = RelayTalk().open()
+    talk.lose(0, 4, "crash")
+    talk.give(4, 1)
+    assert talk.core.sessions[SESSION].answered_from("t") == 0
+    assert refusals(talk.ask(frames.nack((0, 4)))) == [([(0, 4)], "crash")]
 
 
 def test_what_is_evicted_is_refused():
-    desk = Desk(replay=ReplayConfig(bytes_max=100)).open()
+    talk = RelayTalk(replay=ReplayConfig(bytes_max=100)).open()
     for sequence in range(8):
-        desk.give(sequence)
-    earliest, following = desk.core.sessions[SESSION].head("t")
+        talk.give(sequence)
+    earliest, following = talk.core.sessions[SESSION].head("t")
     assert 0 < earliest < following == 8
-    assert refusals(desk.ask(frames.nack((0, earliest)))) == [([(0, earliest)], "evicted")]
+    assert refusals(talk.ask(frames.nack((0, earliest)))) == [([(0, earliest)], "evicted")]
 
 
 def test_a_malformed_body_is_counted_and_not_sent():
-    desk = Desk().open()
+    talk = RelayTalk().open()
     frame = Frame(frames.header(count=2, body=b"\x94\x92\xc1\xc1\xc0\xc0\xc0"))
-    taken = desk.core.take(SESSION, Delivery(frame, 0, 0, 2), now_ns=0, wall_ns=WALL_NS)
-    assert (taken, dict(desk.core.invalid), desk.sent()) == (False, {"body": 1}, [])
+    taken = talk.core.take(SESSION, Delivery(frame, 0, 0, 2), now_ns=0, wall_ns=WALL_NS)
+    assert (taken, dict(talk.core.invalid), talk.sent()) == (False, {"body": 1}, [])
 
 
 def test_a_probe_is_echoed_for_its_session():
-    desk = Desk().open().open(session=7)
-    desk.give(0, 3)
-    desk.sent()
-    desk.ask(frames.probe(99, start="earliest"))
-    (echo,) = map(Frame, desk.sent())
+    talk = RelayTalk().open().open(session=7)
+    talk.give(0, 3)
+    talk.sent()
+    talk.ask(frames.probe(99, start="earliest"))
+    (echo,) = map(Frame, talk.sent())
     heads = control.read_body(echo, control.Heads)
     assert (echo.kind, echo.session) == (Kind.ECHO, 99)
     assert heads == control.Heads("feed", [control.Head("t", 0, 3, 0)])
 
 
 def test_sessions_are_listed_page_by_page():
-    desk = Desk()
+    talk = RelayTalk()
     count = control.SESSIONS_PER_PAGE + 3
     for session in range(count):
-        desk.core.open_session(session, f"p{session}", 1 + session % 3)
-    desk.core.set_path([1, 2, RELAY, 1])
+        talk.core.open_session(session, f"p{session}", 1 + session % 3)
+    talk.core.set_path([1, 2, RELAY, 1])
     found, at = [], 0
     for _ in range(3):
-        (reply,) = desk.ask(wire.control_frame(Kind.SESSIONS_REQUEST, RELAY, sequence=at))
+        (reply,) = talk.ask(wire.control_frame(Kind.SESSIONS_REQUEST, RELAY, sequence=at))
         frame = Frame(reply)
         body = control.read_body(frame, control.Sessions)
         assert (frame.session, frame.sequence, body.path) == (RELAY, at, [RELAY, 1, 2])
@@ -200,36 +200,36 @@ REQUESTS = {
 
 @pytest.mark.parametrize(("request_", "reason"), REQUESTS.values(), ids=REQUESTS)
 def test_requests_that_are_dropped(request_, reason):
-    desk = Desk().open()
-    assert desk.ask(request_) == []
-    assert desk.core.requests.frames_invalid == {reason: 1}
+    talk = RelayTalk().open()
+    assert talk.ask(request_) == []
+    assert talk.core.requests.frames_invalid == {reason: 1}
 
 
 def test_subscribers_of_several_sessions_count_once():
-    desk = Desk().open().open(session=7)
+    talk = RelayTalk().open().open(session=7)
     for session in (SESSION, 7):
-        desk.ask(frames.joined(1, session=session))
-    desk.ask(frames.joined(2, session=7))
-    assert desk.core.joined == 2
+        talk.ask(frames.joined(1, session=session))
+    talk.ask(frames.joined(2, session=7))
+    assert talk.core.joined == 2
 
 
 def test_sessions_that_ended_are_forgotten_when_nothing_is_kept():
-    desk = Desk().open().open(session=7)
-    desk.give(0)
-    for served in desk.core.sessions.values():
+    talk = RelayTalk().open().open(session=7)
+    talk.give(0)
+    for served in talk.core.sessions.values():
         served.is_live = False
-    desk.core.handle_timer(now_ns=0)
-    assert list(desk.core.sessions) == [SESSION]
-    assert desk.core.next(7, "t") is None
+    talk.core.handle_timer(now_ns=0)
+    assert list(talk.core.sessions) == [SESSION]
+    assert talk.core.next(7, "t") is None
 
 
 def test_closing_says_the_last_heads_of_every_session():
-    desk = Desk().open().open(session=7)
-    desk.give(0, 3)
-    desk.sent()
-    desk.core.begin_close(now_ns=0)
-    desk.core.handle_timer(now_ns=0)
-    sent = [(frame.kind, frame.session, frame.flags) for frame in map(Frame, desk.sent())]
+    talk = RelayTalk().open().open(session=7)
+    talk.give(0, 3)
+    talk.sent()
+    talk.core.begin_close(now_ns=0)
+    talk.core.handle_timer(now_ns=0)
+    sent = [(frame.kind, frame.session, frame.flags) for frame in map(Frame, talk.sent())]
     flags = wire.FLAG_CLOSING
     assert {(Kind.WELCOME, SESSION, flags), (Kind.WELCOME, 7, flags)} <= set(sent)
 
@@ -239,50 +239,50 @@ class TestWithALog:
     def store(self):
         return import_log().MemoryStore()
 
-    def restart(self, desk, store, **options):
-        desk.core.memo.write()
+    def restart(self, talk, store, **options):
+        talk.core.metadata.write()
         store.kill()
-        return Desk(store=store, **options)
+        return RelayTalk(store=store, **options)
 
     def test_serves_on_after_a_restart(self, store):
-        desk = Desk(store=store).open(hops=2)
-        sent = [desk.give(0, 3), desk.give(3, 2)]
-        again = self.restart(desk, store)
+        talk = RelayTalk(store=store).open(hops=2)
+        sent = [talk.give(0, 3), talk.give(3, 2)]
+        again = self.restart(talk, store)
         served = again.core.sessions[SESSION]
         assert (served.name, served.hops, served.heads()) == ("feed", 2, {"t": (0, 5)})
-        assert again.core.id == desk.core.id
+        assert again.core.id == talk.core.id
         assert again.core.next(SESSION, "t") == 5
         assert again.ask(frames.nack((0, 5))) == sent
         assert again.core.requests.messages_repaired == {"buffer": 0, "log": 5}
 
     def test_tells_losses_on_after_a_restart(self, store):
-        desk = Desk(store=store).open()
-        desk.give(0)
-        desk.lose(1, 4, "crash")
-        desk.give(4)
-        again = self.restart(desk, store)
+        talk = RelayTalk(store=store).open()
+        talk.give(0)
+        talk.lose(1, 4, "crash")
+        talk.give(4)
+        again = self.restart(talk, store)
         assert refusals(again.ask(frames.nack((1, 4)))) == [([(1, 4)], "crash")]
 
     def test_answers_from_the_log_what_the_buffer_forgot(self, store):
-        desk = Desk(store=store, replay=ReplayConfig(bytes_max=100)).open()
-        sent = [desk.give(sequence) for sequence in range(8)]
-        assert desk.ask(frames.nack((0, 8))) == sent
+        talk = RelayTalk(store=store, replay=ReplayConfig(bytes_max=100)).open()
+        sent = [talk.give(sequence) for sequence in range(8)]
+        assert talk.ask(frames.nack((0, 8))) == sent
 
     def test_lets_nothing_go_before_it_is_on_the_disk(self, store):
-        desk = Desk(store=store, fsync="always").open()
-        data = desk.give(0, 3)
-        assert (desk.sent(), desk.core.sessions[SESSION].head("t")) == ([], (0, 0))
-        desk.core.frames_synced(1)
-        assert (desk.sent(), desk.core.sessions[SESSION].head("t")) == ([data], (0, 3))
+        talk = RelayTalk(store=store, fsync="always").open()
+        data = talk.give(0, 3)
+        assert (talk.sent(), talk.core.sessions[SESSION].head("t")) == ([], (0, 0))
+        talk.core.frames_synced(1)
+        assert (talk.sent(), talk.core.sessions[SESSION].head("t")) == ([data], (0, 3))
 
     def test_a_damaged_memo_costs_the_names_only(self, store):
-        desk = Desk(store=store).open()
-        sent = desk.give(0)
-        desk.core.memo.write()
+        talk = RelayTalk(store=store).open()
+        sent = talk.give(0)
+        talk.core.metadata.write()
         store.replace(NAME, b'{"version": 1, "sessions": 3}', durable=True)
         store.kill()
-        again = Desk(store=store)
-        assert again.core.memo.is_damaged
+        again = RelayTalk(store=store)
+        assert again.core.metadata.is_damaged
         assert again.core.sessions[SESSION].name == ""
         assert again.ask(frames.nack((0, 1))) == [sent]
 
@@ -292,20 +292,20 @@ class TestWithALogThatWasCut:
     def store(self):
         return import_log().MemoryStore()
 
-    def restart(self, desk, store, byte_count=30):
+    def restart(self, talk, store, byte_count=30):
         """Kill it, and shorten what it had written last."""
-        desk.core.memo.write()
+        talk.core.metadata.write()
         store.kill()
         name = max(name for name in store.names() if name.endswith(".log"))
         store.write(name, store.read(name)[:-byte_count])
-        return Desk(store=store)
+        return RelayTalk(store=store)
 
     def cut(self, store):
         """Return a relay that had [0, 5), and whose log has [0, 3)."""
-        desk = Desk(store=store).open()
-        sent = desk.give(0, 3)
-        desk.give(3, 2)
-        return sent, self.restart(desk, store)
+        talk = RelayTalk(store=store).open()
+        sent = talk.give(0, 3)
+        talk.give(3, 2)
+        return sent, self.restart(talk, store)
 
     def test_what_is_gone_is_told_of_and_neither_had_nor_lost(self, store):
         sent, again = self.cut(store)
@@ -333,49 +333,49 @@ class TestWithALogThatWasCut:
     def test_it_is_asked_for_again_after_another_restart(self, store):
         _, again = self.cut(store)
         again.core.give_up(SESSION, "t", now_ns=0)
-        again.core.memo.write()
+        again.core.metadata.write()
         store.kill()
-        again = Desk(store=store)
+        again = RelayTalk(store=store)
         assert again.core.next(SESSION, "t") == 3
         assert again.core.sessions[SESSION].heads() == {"t": (0, 5)}
 
     def test_a_loss_that_was_told_of_keeps_its_reason(self, store):
-        desk = Desk(store=store).open()
-        desk.give(0, 3)
-        desk.give(3, 2)
-        desk.lose(5, 9, "publisher_gone")
-        again = self.restart(desk, store)
+        talk = RelayTalk(store=store).open()
+        talk.give(0, 3)
+        talk.give(3, 2)
+        talk.lose(5, 9, "publisher_gone")
+        again = self.restart(talk, store)
         assert again.core.sessions[SESSION].heads() == {"t": (0, 9)}
         again.core.give_up(SESSION, "t", now_ns=0)
         replies = again.ask(frames.nack((3, 9)))
         assert refusals(replies) == [([(3, 5)], "crash"), ([(5, 9)], "publisher_gone")]
 
     def test_a_lost_tail_is_known_where_the_memo_was_not_written_any_more(self, store):
-        desk = Desk(store=store).open()
-        desk.give(0, 3)
-        desk.core.memo.write()
-        desk.lose(3, 9, "publisher_gone")
+        talk = RelayTalk(store=store).open()
+        talk.give(0, 3)
+        talk.core.metadata.write()
+        talk.lose(3, 9, "publisher_gone")
         store.kill()
-        again = Desk(store=store)
+        again = RelayTalk(store=store)
         assert again.core.sessions[SESSION].heads() == {"t": (0, 9)}
         again.core.give_up(SESSION, "t", now_ns=0)
         assert refusals(again.ask(frames.nack((3, 9)))) == [([(3, 9)], "crash")]
 
     def test_a_loss_within_a_stream_is_a_loss_without_the_memo_too(self, store):
-        desk = Desk(store=store).open()
-        desk.give(0)
-        desk.core.memo.write()
-        desk.lose(1, 4, "timeout")
-        desk.give(4)
+        talk = RelayTalk(store=store).open()
+        talk.give(0)
+        talk.core.metadata.write()
+        talk.lose(1, 4, "timeout")
+        talk.give(4)
         store.kill()
-        again = Desk(store=store)
+        again = RelayTalk(store=store)
         assert again.core.sessions[SESSION].heads() == {"t": (0, 5)}
         assert refusals(again.ask(frames.nack((1, 4)))) == [([(1, 4)], "evicted")]
 
     def test_a_session_of_which_nothing_is_left_is_told_of(self, store):
-        desk = Desk(store=store).open(start=7)
-        desk.give(7, 2)
-        again = self.restart(desk, store)
+        talk = RelayTalk(store=store).open(start=7)
+        talk.give(7, 2)
+        again = self.restart(talk, store)
         assert again.core.sessions[SESSION].head("t") == (7, 9)
         again.core.sessions[SESSION].is_live = False
         again.core.give_up(SESSION, "t", now_ns=0)
@@ -388,26 +388,26 @@ class TestWithALogThatWasCut:
         again.open()
         again.give(3)
         store.kill()
-        last = Desk(store=store)
+        last = RelayTalk(store=store)
         assert last.core.next(SESSION, "t") == 4
         assert last.core.sessions[SESSION].heads() == {"t": (0, 5)}
 
 
 def test_a_memo_that_cannot_be_written_is_written_later_and_says_so(caplog):
     store = import_log().MemoryStore()
-    memo = RelayMemo(store)
-    memo.write()
-    memo.note_session(7, "feed", 1)
+    metadata = RelayMetadata(store)
+    metadata.write()
+    metadata.note_session(7, "feed", 1)
     store.failing["replace"] = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     for turn in range(20):
-        memo.write(now_ns=turn * WRITE_NS)
-    assert memo.errors == 20
+        metadata.write(now_ns=turn * WRITE_NS)
+    assert metadata.errors == 20
     assert len(caplog.records) == 1
     assert "No space left" in caplog.text
     store.failing.clear()
-    memo.write(now_ns=20 * WRITE_NS)
+    metadata.write(now_ns=20 * WRITE_NS)
     assert "again" in caplog.records[-1].message
-    assert RelayMemo(store).session(7) == ("feed", 1)
+    assert RelayMetadata(store).session(7) == ("feed", 1)
 
 
 VALUES = st.one_of(st.binary(max_size=8), st.text(max_size=8), st.integers(-9, 9), st.none())
