@@ -6,10 +6,13 @@ changes.
 """
 
 import json
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.trouble import Trouble
 from recovery import Loss, LossReason
+
+if TYPE_CHECKING:
+    from recovery.log import LogStore
 
 NAME: Final = "relay.json"
 VERSION: Final = 1
@@ -18,19 +21,6 @@ LOSSES_MAX: Final = 4096
 
 WRITE_NS: Final = 200_000_000
 """Losses come in crowds, so it is written at most so often."""
-
-
-class MetadataStore(Protocol):
-    """Where it is: the methods of `recovery.log`'s stores that it needs."""
-
-    def read(self, name: str) -> bytes | None:
-        """Return a file's content, or None where there is none."""
-
-    def replace(self, name: str, data: bytes, *, durable: bool) -> None:
-        """Replace a file, whole or not at all."""
-
-    def path(self, name: str) -> str:
-        """Return what a file is called in a message."""
 
 
 class RelayMetadata:
@@ -45,7 +35,7 @@ class RelayMetadata:
 
     """
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: "LogStore") -> None:
         self._store = store
         self._sessions: dict[int, tuple[str, int]] = {}
         self._losses: list[tuple[int, str, Loss]] = []

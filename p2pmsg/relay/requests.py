@@ -1,31 +1,11 @@
 """Answers requests at a relay: lists its sessions, and gives other requests to their session."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from p2pmsg.publisher.requests import REPLIES_MAX, KnownSubscriber, Reply, RequestHandler
 from p2pmsg.relay.session import RelayedSession
 from p2pmsg.wire import Frame, FrameError, Kind
-
-
-class Subscribers:
-    """Those who confirmed for any session, each counted once."""
-
-    def __init__(self, sessions: Mapping[int, RelayedSession]) -> None:
-        self._sessions = sessions
-
-    def __len__(self) -> int:
-        return len(self.known())
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.known())
-
-    def known(self) -> dict[int, KnownSubscriber]:
-        """Return them by their ids."""
-        found: dict[int, KnownSubscriber] = {}
-        for served in list(self._sessions.values()):
-            found.update(served.requests.subscribers)
-        return found
 
 
 class RelayRequests:
@@ -39,7 +19,6 @@ class RelayRequests:
     Attributes:
         invalid: malformed or unexpected frames by reason, of all sessions.
         replies_dropped: lists of sessions that were dropped at the bound.
-        subscribers: those who confirmed, over all sessions.
 
     """
 
@@ -57,7 +36,6 @@ class RelayRequests:
         self._current: RequestHandler | None = None
         self.invalid: Counter[str] = Counter()
         self.replies_dropped = 0
-        self.subscribers = Subscribers(sessions)
 
     def receive(self, requester: bytes, data: bytes, *, now_ns: int) -> None:
         """Take a request."""
@@ -152,16 +130,21 @@ class RelayRequests:
             served.requests.forget_completions()
 
     @property
+    def subscribers(self) -> dict[int, KnownSubscriber]:
+        """Those who confirmed for any session, by their ids."""
+        found: dict[int, KnownSubscriber] = {}
+        for served in list(self._sessions.values()):
+            found.update(served.requests.subscribers)
+        return found
+
+    @property
     def incomplete(self) -> int:
         """How many subscribers have not said that they have everything."""
-        return len(
-            {
-                subscriber
-                for served in list(self._sessions.values())
-                for subscriber, known in list(served.requests.subscribers.items())
-                if not known.complete
-            }
-        )
+        incomplete: set[int] = set()
+        for served in list(self._sessions.values()):
+            known = list(served.requests.subscribers.items())
+            incomplete.update(subscriber for subscriber, it in known if not it.complete)
+        return len(incomplete)
 
     @property
     def messages_repaired(self) -> dict[str, int]:

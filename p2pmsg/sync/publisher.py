@@ -419,8 +419,6 @@ class Publisher(ServingPeer):
 
     def _under_lock(self, call: Callable[..., R], *arguments: Any) -> R:
         """Call under the lock, if the publisher can be used."""
-        if self._unusable is not None:
-            raise ClosedError("the publisher", self._unusable)
         result: R = self._lock.run(self._if_usable, call, *arguments)
         return result
 

@@ -70,7 +70,7 @@ def relay_stats(
     unanswered: dict[str, str],
 ) -> RelayStats:
     """Return the counters; the caller holds both locks."""
-    served, subscribers = list(core.sessions.values()), core.requests.subscribers.known()
+    served, subscribers = list(core.sessions.values()), core.requests.subscribers
     totals: Counter[str] = Counter(source.stream_table.forgotten)
     for stream in source.streams:
         totals.update(stream.totals())
