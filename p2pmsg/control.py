@@ -101,12 +101,7 @@ def pages_of(heads: Heads) -> list[Heads]:
 
 
 class HeadPages:
-    """Puts the pages of heads together again.
-
-    Args:
-        streams_max: heads of more are forgotten.
-
-    """
+    """Puts the pages of heads together again; heads of more than `streams_max` are forgotten."""
 
     def __init__(self, streams_max: int) -> None:
         self._streams_max = streams_max

@@ -54,12 +54,7 @@ class Trouble:
 
 
 class Refusals:
-    """Says that something takes on no more: at the first refusal, then once a minute at most.
-
-    Args:
-        what: is refused, with its limit, for people.
-
-    """
+    """Warns that no more of `what` is taken on: at the first refusal, then once a minute."""
 
     __slots__ = ("_due_ns", "_said", "_what")
 

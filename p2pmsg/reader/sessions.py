@@ -41,12 +41,7 @@ class _Member:
 
 
 class GroupMembers:
-    """Remembers who announced a session.
-
-    Args:
-        name: of the publisher that is meant; empty: any.
-
-    """
+    """Remembers who announced a session, of the publisher `name`; empty: of any."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -49,7 +49,7 @@ class RelayCore:
         sessions: the sessions that are served, by their ids.
         path: the relays from which anything comes, this one first.
         outbox, control, unsynced, replay, log, requests, sealed_ns, closing: as in `PublisherCore`.
-        version: counts how often its sessions changed.
+        version: how often its sessions changed.
         cut: streams whose end the log has lost, by (session, topic), until it came again, or is
             given up: see `give_up`.
         sessions_refused, streams_refused: what was not taken on, because a bound was met.
@@ -203,9 +203,7 @@ class RelayCore:
     def take(self, session: int, delivery: Delivery[Frame], *, now_ns: int, wall_ns: int) -> bool:
         """Keep and republish what came next of a stream; False where it is malformed.
 
-        Raises:
-            LogFailedError: the log did not take it; it may be given again.
-
+        `LogFailedError` where the log did not take it; it may be given again.
         """
         frame = delivery.item
         served, topic = self.sessions.get(session), frame.topic

@@ -24,10 +24,7 @@ WRITE_NS: Final = 200_000_000
 
 
 class RelayMetadata:
-    """The file next to a relay's log; not thread-safe.
-
-    Args:
-        store: of the log.
+    """The file next to a relay's log, in its store; not thread-safe.
 
     Attributes:
         is_damaged: whether there was a file that could not be read; it is begun again.

@@ -63,15 +63,7 @@ class Resumption:
 
 
 class Transfer:
-    """Moves what a subscriber's core delivers into a relay's core.
-
-    Both locks are held around every call.
-
-    Args:
-        source: gets the streams.
-        relay: keeps and serves them.
-
-    """
+    """Moves what `source` delivers into `relay`; both locks are held around every call."""
 
     def __init__(self, source: "SubscriberCore", relay: RelayCore) -> None:
         self._source = source
@@ -164,9 +156,7 @@ class Transfer:
     def transfer(self, *, now_ns: int, wall_ns: int, count_max: int = 256) -> int:
         """Move at most `count_max` frames and losses; returns how many.
 
-        Raises:
-            LogFailedError: the log did not take the next one; it stays where it was.
-
+        `LogFailedError` where the log did not take the next one; it stays where it was.
         """
         source, relay = self._source, self._relay
         if now_ns >= self._look_ns:

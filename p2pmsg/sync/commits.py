@@ -95,9 +95,7 @@ class Commits:
     def asked(self) -> None:
         """Note that the next message is asked for, so that nothing is in hand any more.
 
-        Raises:
-            CursorError: the background thread could not write; the write is tried again.
-
+        `CursorError` where the background thread could not write; the write is tried again.
         """
         source, core = self._source, self._core
         with self._core_lock:
@@ -175,7 +173,7 @@ class Commits:
 
     def record(self) -> None:
         """Record the sessions that were joined."""
-        with self.lock, self._translated():
+        with self.lock, _translated(self._points.file.path):
             self._check_open()
             self._core.record_newcomers()
 
@@ -195,7 +193,7 @@ class Commits:
             if interval_ns is not None and commit_due:
                 self._commit_due_ns = now_ns + interval_ns
                 self._commit(in_hand=False, durable=self._fsync == "always")
-            with self._translated():
+            with _translated(self._points.file.path):
                 self._core.record_newcomers()
                 if sync_due:
                     self._sync_due_ns = now_ns + self._fsync_ns
@@ -209,12 +207,7 @@ class Commits:
             self.lock.release()
 
     def close(self, *, in_hand: bool) -> None:
-        """Commit, where that is automatic, and let go of the file.
-
-        Args:
-            in_hand: whether what is in hand counts as processed.
-
-        """
+        """Commit, where that is automatic, and close the file; what is `in_hand` may count, too."""
         with self.lock:
             if self._closed:
                 return
@@ -283,7 +276,7 @@ class Commits:
         return None if single is None else (single, single.position - 1)
 
     def _write(self, positions: Iterable[tuple[Stream, int]], *, durable: bool) -> None:
-        with self._translated():
+        with _translated(self._points.file.path):
             self._core.record_newcomers()
             self._points.commit(positions, durable=durable)
 
@@ -291,8 +284,6 @@ class Commits:
         if self._closed:
             raise ClosedError("the subscriber's cursor")
 
-    def _translated(self) -> "contextlib.AbstractContextManager[None]":
-        return _translated(self._points.file.path)
 
 
 class EachCommitted:

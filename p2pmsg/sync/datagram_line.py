@@ -24,9 +24,7 @@ _log = logging.getLogger("p2pmsg")
 class DatagramLine:
     """Stands where a TCP line has its socket.
 
-    Attributes:
-        unread: the last `take` ended before it had read all that had come.
-
+    `unread`: the last `take` ended before it had read all that had come.
     """
 
     unread = False

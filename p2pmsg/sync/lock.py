@@ -78,9 +78,7 @@ class PublishLock:
     def acquire(self) -> None:
         """Wait for the lock, and for the thread that is inside without it.
 
-        Raises:
-            ReentrantCallError: this thread is inside.
-
+        `ReentrantCallError` where that is this thread.
         """
         mutex, me = self._mutex, _get_ident()
         # One that owns the mutex alone was struck between two steps of this method: if it went on,

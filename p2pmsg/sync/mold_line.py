@@ -214,9 +214,7 @@ class MoldLine(DatagramLine):
 class MoldClient:
     """Stands where a TCP publisher's recovery channel has its socket.
 
-    Attributes:
-        socket: None while there is nothing to ask, or no descriptor left.
-
+    `socket` is None while there is nothing to ask, or no descriptor left.
     """
 
     def __init__(

@@ -103,10 +103,7 @@ def recovery_endpoint_of(
 def parse_lines(endpoints: str | Sequence[str]) -> list[transports.Endpoint]:
     """Return where a publisher publishes: one endpoint, or the groups of its A and B lines.
 
-    Raises:
-        transports.EndpointError: one is not well-formed.
-        ConfigError: there is none, or several that are not all `udp://`.
-
+    `ConfigError` where there is none, or several that are not all `udp://`.
     """
     texts = list(endpoints) if isinstance(endpoints, list | tuple) else [endpoints]
     if not texts:
@@ -156,10 +153,8 @@ def open_lines(
 ) -> SubscriberDriver:
     """Return a driver with all lines connected.
 
-    Raises:
-        EndpointError: a host or interface is unknown.
-        BindError: a group cannot be joined, or an address is not this machine's.
-
+    `EndpointError` where a host or interface is unknown, `BindError` where a group cannot be joined
+    or an address is not this machine's.
     """
     lock = threading.RLock()
     lines: list[transports.ZmqReceiver | DatagramLine] = []

@@ -19,9 +19,7 @@ _SLICE_MS = 5
 class Outgoing:
     """Sends what is in the outbox, by the rule of `on_full`; every call is made under the lock.
 
-    Attributes:
-        guard: how long full queues may hold the publisher up.
-
+    `guard` says how long full queues may hold the publisher up.
     """
 
     def __init__(self, core: PublisherCore | RelayCore, sender: transports.ZmqSender) -> None:
