@@ -174,7 +174,7 @@ def iterate(source: Reader) -> Iterator[Message]:
     return chain.from_iterable(turns)
 
 
-class Freshest(Iterator[Message]):
+class ConflatedIterator(Iterator[Message]):
     """Iterates over a conflated batch, and ends early where newer messages have come.
 
     What is left of the batch is put back then, and folded with them into another one.

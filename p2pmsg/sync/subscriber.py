@@ -31,7 +31,7 @@ from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.sync.commits import Commit, Commits, EachCommitted, check_commit, open_cursor
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.opening import open_lines
-from p2pmsg.sync.receiving import Freshest, iterate, receive_frame, waiter
+from p2pmsg.sync.receiving import ConflatedIterator, iterate, receive_frame, waiter
 from p2pmsg.sync.settings import (
     check_endpoints,
     check_name,
@@ -233,7 +233,7 @@ class Subscriber(ClosesAtOnce):
         stream, batch = self._stream, self._batch
         try:
             with self._driver.lock:
-                if isinstance(self._active, Freshest):
+                if isinstance(self._active, ConflatedIterator):
                     self._active.renew()
                 stream, batch = self._stream, self._batch
                 if not self._closed:
@@ -377,7 +377,7 @@ class Subscriber(ClosesAtOnce):
                         stream, batch, values, messages,
                     )  # fmt: skip
                     if isinstance(batch, ConflatedBatch):
-                        self._active = Freshest(self, stream, messages, values)
+                        self._active = ConflatedIterator(self, stream, messages, values)
                     return True
                 if commits is not None:
                     commits.hand_out(stream, loss.start)

@@ -62,7 +62,7 @@ class Talk:
         self.now_ns = end_ns
 
     def asked(self, kind=None):
-        """Take out the requests: (kind, body, session)."""
+        """Take out the requests: (kind, body or None, session)."""
         found = []
         bodies = {
             Kind.PROBE: control.Probe,
@@ -73,7 +73,8 @@ class Talk:
         while self.core.requests:
             session, data = self.core.requests.popleft()
             frame = Frame(data)
-            body = control.read_body(frame, bodies[Kind(frame.kind)])
+            body_kind = bodies.get(Kind(frame.kind))
+            body = None if body_kind is None else control.read_body(frame, body_kind)
             if kind is None or frame.kind == kind:
                 found.append((Kind(frame.kind).name, body, session))
         return found

@@ -35,13 +35,15 @@ CASES = {
 }
 
 
+def output_of(code):
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
 @pytest.mark.parametrize(("statement", "said"), CASES.values(), ids=CASES)
 def test_what_needs_it_says_so(statement, said):
-    code = SCRIPT.format(statement)
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert said in ended.stdout
+    assert said in output_of(SCRIPT.format(statement))
 
 
 ONLY = """
@@ -118,6 +120,4 @@ else:
 
 @pytest.mark.parametrize("statement", BARE.values(), ids=BARE)
 def test_with_nothing_but_what_is_needed_the_package_can_be_looked_at(statement):
-    code = ONLY + statement
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    output_of(ONLY + statement)

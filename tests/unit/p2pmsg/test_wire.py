@@ -1,8 +1,17 @@
-import datetime
+"""Frames: what arrives, what is refused, and that others can read them after design.md."""
 
+import datetime
+import struct
+import tracemalloc
+
+import msgpack
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from p2pmsg import control, wire
+from p2pmsg.config import PublisherConfig
+from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.wire import Frame, FrameError, Kind, decode_columns, next_frame, stream_prefix
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION, VALID, header
@@ -201,3 +210,204 @@ def test_the_short_way_to_a_frame_gives_the_same_frame():
         whole = Frame(VALID[name])
         assert short is not None
         assert all(getattr(short, field) == getattr(whole, field) for field in Frame.__slots__)
+
+
+ANY_BYTES = st.binary(max_size=300)
+
+
+@st.composite
+def mutated(draw):
+    """A valid frame with a few bytes changed, cut out or put in."""
+    frame = bytearray(draw(st.sampled_from(list(VALID.values()))))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(frame)))
+        what = draw(st.sampled_from(("set", "cut", "put")))
+        if what == "set" and at < len(frame):
+            frame[at] = draw(st.integers(0, 255))
+        elif what == "cut":
+            del frame[at : at + draw(st.integers(1, 8))]
+        else:
+            frame[at:at] = draw(st.binary(max_size=8))
+    return bytes(frame)
+
+
+def with_body(body):
+    """A frame whose header is right, whatever the body is."""
+    claimed = body[1] & 15 if len(body) > 1 else 1
+    return header(body=body, count=max(1, claimed))
+
+
+def read_all(data):
+    """Read a frame in every way there is; says whether it was one."""
+    try:
+        frame = Frame(data)
+    except FrameError:
+        return False
+    if frame.kind == Kind.DATA:
+        try:
+            values, *others = decode_columns(frame)
+            assert len(values) == frame.count
+            assert all(column is None or len(column) == frame.count for column in others)
+        except FrameError:
+            pass
+    for kind in KINDS_OF_BODY.values():
+        try:
+            control.read_body(frame, kind)
+        except FrameError:
+            pass
+    return True
+
+
+RANDOM_BODIES = st.binary(max_size=60).map(lambda rest: with_body(b"\x94" + rest))
+
+
+@settings(max_examples=2000)
+@given(st.one_of(ANY_BYTES, mutated(), mutated(), RANDOM_BODIES))
+def test_whatever_comes_off_the_wire_raises_nothing_but_frame_errors(data):
+    read_all(data)
+
+
+@settings(max_examples=500)
+@given(st.one_of(mutated(), RANDOM_BODIES))
+def test_the_short_way_to_a_frame_finds_what_the_long_way_finds(data):
+    prefix = stream_prefix("t", SESSION)
+    if not data.startswith(prefix):
+        return
+    short = next_frame(data, prefix, "t", SESSION)
+    try:
+        whole = Frame(data)
+    except FrameError:
+        assert short is None
+        return
+    assert short is not None
+    assert all(getattr(short, field) == getattr(whole, field) for field in Frame.__slots__)
+
+
+LARGE_CLAIMS = (
+    b"\xdd\x7f\xff\xff\xff",
+    b"\xdf\x7f\xff\xff\xff",
+    b"\xc6\x7f\xff\xff\xff",
+    b"\xdc\xff\xff",
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from(LARGE_CLAIMS) | st.binary(max_size=6), min_size=1, max_size=8),
+    st.sampled_from((1, 16, 20, 21, 18)),
+)
+def test_no_memory_is_taken_for_what_a_frame_claims(parts, kind):
+    body = b"\x94" + b"".join(parts)
+    count = (
+        int.from_bytes(body[2:6], "big") if body[1:2] == b"\xdd" else max(1, body[1] & 15)
+        if len(body) > 1 else 1
+    )  # fmt: skip
+    data = header(topic=b"t" if kind == 1 else b"", kind=kind, count=count, body=body)
+    tracemalloc.start()
+    try:
+        read_all(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 * 1024 + 100 * len(data)
+
+
+WALL_NS = 1_700_000_000 * 10**9
+
+
+def read_by_hand(frame):
+    """Read it after design.md alone, with another msgpack, as any language can.
+
+    That is: topic, zero byte, 38 bytes of header, one msgpack array of four columns.
+    """
+    topic, _, rest = frame.partition(b"\0")
+    fields = struct.unpack(">2sBBBBQQIIq", rest[:38])
+    magic, version, kind, flags, compression, session, sequence, count, length, base_ns = fields
+    body = rest[38:]
+    assert (magic, version, kind, flags, compression) == (b"p2", 1, 1, 0, 0)
+    assert len(body) == length
+    values, timestamps, keys, headers = msgpack.unpackb(body, strict_map_key=False)
+    assert len(values) == count
+    return [
+        {
+            "topic": topic.decode(),
+            "session": session,
+            "sequence": sequence + index,
+            "value": value,
+            "timestamp_ns": base_ns + (timestamps[index] if timestamps else 0),
+            "key": keys[index] if keys else None,
+            "headers": headers[index] if headers else None,
+        }
+        for index, value in enumerate(values)
+    ]
+
+
+def core():
+    return PublisherCore(
+        name="feed", session=99, recovery="memory://r", config=PublisherConfig(), now_ns=0
+    )
+
+
+def rows(publisher):
+    publisher.flush(now_ns=10**9)
+    return [row for frame in publisher.frames_to_send() for row in read_by_hand(frame)]
+
+
+MESSAGES = {
+    "bytes": (b"abc", None, None, None),
+    "large bytes": (bytes(50_000), None, None, None),
+    "a dict": ({"symbol": "BTCUSDT", "price": 1.5, "size": [1, 2]}, None, None, None),
+    "a key": ("x", "BTCUSDT", None, None),
+    "a time": (1, None, WALL_NS - 5, None),
+    "an early time": (1, None, -(10**18), None),
+    "headers": (None, None, None, {"trace": b"\x00", "n": 2**64 - 1}),
+    "all of them": ([1, None], "k", 7, {}),
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
+@pytest.mark.parametrize("place", ["alone", "first", "in the middle", "last"])
+def test_a_message_can_be_read_by_others(message, place):
+    publisher = core()
+    before = {"alone": [], "first": [], "in the middle": [b"x"] * 3, "last": [b"x"]}[place]
+    after = [b"y"] * 2 if place in ("first", "in the middle") else []
+    now_ns = 10**9 if place == "alone" else 0
+    if place != "alone":  # so that the stream is busy and gathers
+        publisher.publish("t", b"w", None, None, None, now_ns=0, wall_ns=WALL_NS)
+        before = [b"w", *before]
+    for value in before[place != "alone" :]:
+        publisher.publish("t", value, None, None, None, now_ns=now_ns, wall_ns=WALL_NS)
+    publisher.publish("t", *message, now_ns=now_ns, wall_ns=WALL_NS)
+    for value in after:
+        publisher.publish("t", value, None, None, None, now_ns=now_ns, wall_ns=WALL_NS)
+
+    read_rows = rows(publisher)
+    value, key, timestamp_ns, headers = message
+
+    assert [row["sequence"] for row in read_rows] == list(range(len(before) + 1 + len(after)))
+    assert [row["value"] for row in read_rows] == [*before, value, *after]
+    row = read_rows[len(before)]
+    assert (row["topic"], row["session"]) == ("t", 99)
+    assert (row["key"], row["headers"]) == (key, headers)
+    assert row["timestamp_ns"] == (WALL_NS if timestamp_ns is None else timestamp_ns)
+    for other in read_rows[: len(before)] + read_rows[len(before) + 1 :]:
+        assert (other["key"], other["headers"], other["timestamp_ns"]) == (None, None, WALL_NS)
+
+
+def test_many_messages_can_be_read_by_others():
+    publisher = core()
+    values = [{"n": n, "text": "é" * (n % 7)} for n in range(5000)]
+    keys = [None if n % 3 else f"k{n}" for n in range(5000)]
+    times = [WALL_NS + n * n - 40 * n for n in range(5000)]
+    at = 0
+    while at < len(values):
+        at += publisher.publish_many(
+            "t", values, keys, times, at, now_ns=0, wall_ns=WALL_NS, count=2000
+        )
+
+    read_rows = rows(publisher)
+
+    assert [row["sequence"] for row in read_rows] == list(range(5000))
+    assert [row["value"] for row in read_rows] == values
+    assert [row["key"] for row in read_rows] == keys
+    assert [row["timestamp_ns"] for row in read_rows] == times

@@ -234,11 +234,12 @@ def test_closing_says_the_last_heads_of_every_session():
     assert {(Kind.WELCOME, SESSION, flags), (Kind.WELCOME, 7, flags)} <= set(sent)
 
 
-class TestWithALog:
-    @pytest.fixture
-    def store(self):
-        return import_log().MemoryStore()
+@pytest.fixture
+def store():
+    return import_log().MemoryStore()
 
+
+class TestWithALog:
     def restart(self, talk, store, **options):
         talk.core.metadata.write()
         store.kill()
@@ -288,10 +289,6 @@ class TestWithALog:
 
 
 class TestWithALogThatWasCut:
-    @pytest.fixture
-    def store(self):
-        return import_log().MemoryStore()
-
     def restart(self, talk, store, byte_count=30):
         """Kill it, and shorten what it had written last."""
         talk.core.metadata.write()

@@ -7,7 +7,6 @@ import pytest
 from p2pmsg import control, wire
 from p2pmsg.subscriber.heal import heal
 from p2pmsg.wire import Frame, Kind
-from recovery import NackConfig
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, refused, welcome
 from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
@@ -29,24 +28,12 @@ class Relayed(Talk):
     """As `Talk`, with relays at some of the lines."""
 
     def __init__(self, *, own=None, **options):
-        options.setdefault("nack", NackConfig(jitter=0.0))
         super().__init__(**options)
         self.core.relays.own = own
 
     def requests(self):
         """Take out the requests: (kind, whose, body)."""
-        bodies = {
-            Kind.PROBE: control.Probe, Kind.JOINED: control.Joined, Kind.NACK: control.Nack,
-            Kind.LEAVE: control.Joined,
-        }  # fmt: skip
-        found = []
-        while self.core.requests:
-            key, raw = self.core.requests.popleft()
-            frame = Frame(raw)
-            kind = Kind(frame.kind)
-            body = None if kind not in bodies else control.read_body(frame, bodies[kind])
-            found.append((kind.name, key, body))
-        return found
+        return [(kind, key, body) for kind, body, key in self.asked()]
 
     def nacks(self):
         return [(key, body.ranges) for kind, key, body in self.requests() if kind == "NACK"]

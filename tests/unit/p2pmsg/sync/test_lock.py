@@ -37,6 +37,10 @@ class Door:
             lock.owner = None
         return self.slowly() if self.outside is not None else "as owner"
 
+    def refuses(self):
+        with pytest.raises(ReentrantCallError):
+            self.enter()
+
     def slowly(self):
         self.lock.acquire()
         self.lock.release()
@@ -83,8 +87,7 @@ def test_the_owner_is_refused_and_stays_the_owner():
     door = Door()
 
     def struck():
-        with pytest.raises(ReentrantCallError):
-            door.enter()
+        door.refuses()
         assert not can_enter(door.lock)
         assert door.lock.look(lambda: "read") == "read"
 
@@ -105,8 +108,7 @@ def test_the_owner_is_refused_while_another_thread_with_the_lock_waits_for_it():
         while not door.lock.wanted:  # one of the two has the lock, and the other waits for it
             assert time.monotonic() < deadline
             time.sleep(0.001)
-        with pytest.raises(ReentrantCallError):
-            door.enter()
+        door.refuses()
 
     door.inside = struck
     assert door.enter() == "as owner"
@@ -129,11 +131,8 @@ def test_another_threads_lock_is_waited_for():
             held.set()
             assert let_go.wait(DEADLINE_S)
 
-    def take_it_away():
-        holder.start()
-
     holder = threading.Thread(target=hold)
-    door.inside = take_it_away
+    door.inside = holder.start
     timer = threading.Timer(0.05, let_go.set)
     timer.start()
     assert door.enter() == "by lock"
@@ -196,8 +195,7 @@ def test_owners_in_other_threads_are_refused_too(is_favoured):
     door, refused = Door(), []
 
     def struck():
-        with pytest.raises(ReentrantCallError):
-            door.enter()
+        door.refuses()
         refused.append(True)
 
     def enter():
@@ -219,8 +217,7 @@ def test_the_owner_is_refused_where_another_thread_has_become_the_favoured_one()
         thread = threading.Thread(target=door.lock.favour)
         thread.start()
         thread.join(DEADLINE_S)
-        with pytest.raises(ReentrantCallError):
-            door.enter()
+        door.refuses()
 
     door.inside = struck
     assert door.enter() == "as owner"
