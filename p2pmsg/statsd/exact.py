@@ -199,10 +199,10 @@ class ExactReceiver:
 
     def _has_all(self, peer: Session) -> bool:
         """Whether a client has closed, and all that it has sent is counted or reported lost."""
-        closing = peer.closing or any(route.closing for route in peer.relayed)
+        handshakes = [route.handshake for route in (peer.own, *peer.relayed)]
+        closing = any(one.closing for one in handshakes)
         waits = peer.probe is not None or not peer.joined or peer.missing
-        complete = peer.told_complete or any(route.told_complete for route in peer.relayed)
-        return complete or (
+        return any(one.reported_complete for one in handshakes) or (
             closing and not waits and self.totals.next_sequence(peer.session) >= _head(peer)
         )
 

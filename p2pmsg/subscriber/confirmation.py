@@ -185,7 +185,7 @@ class Confirmation:
             self._joiner.begin_again(peer, now_ns)
         elif suspect is not None:
             self._invalid["forged"] += 1
-            peer.closing = False  # or its next farewell says it again
+            peer.handshake.note_open()  # or its next farewell says it again
 
     def suspect(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
         """Note that a datagram told of another life of a session; whether that is to be believed.
@@ -310,7 +310,7 @@ class Confirmation:
             f"{peer.session:016x}) {what} neither delivered nor reported lost: [{start}, {stop}) "
             f"of {topic!r}{others}. Whether there were any nobody can say: anybody sends datagrams"
         )
-        self._commands.append(Command("warn", peer.probe_line, peer.session, text=text))
+        self._commands.append(Command("warn", peer.handshake.line, peer.session, text=text))
 
     def forget(self, peer: Session) -> None:
         """Forget the streams of a session that nobody confirmed."""

@@ -123,7 +123,8 @@ class SubscriberCore:
             forget_last=self.forget_last, rng=rng, now_ns=now_ns,
         )  # fmt: skip
         self.peers, self.relays = self.joiner.peers, self.joiner.relays
-        self.commands, self.requests = self.joiner.commands, self.joiner.requests
+        effects = self.joiner.effects
+        self.commands, self.requests = effects.commands, effects.requests
         self.routes = Routes(self.lines)
         self.member: MulticastReceiver | None = None
         if datagram_lines:
@@ -644,7 +645,7 @@ class SubscriberCore:
         body = control.read_body(frame, control.Heartbeat)
         peer.heard_ns = now_ns
         if self.joiner.note_life(peer, body.life, now_ns):
-            self.joiner.send_probe(peer, peer.probe_line, now_ns)
+            self.joiner.send_probe(peer, peer.handshake.line, now_ns)
         if now_ns < peer.doubt_until_ns:
             return body.place
         stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)

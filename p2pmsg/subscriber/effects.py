@@ -1,7 +1,11 @@
 """What a subscriber's state machine wants done by its shell."""
 
+from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from p2pmsg import wire
+from p2pmsg.wire import Kind
 
 
 @dataclass(slots=True)
@@ -26,3 +30,46 @@ class Send(NamedTuple):
 
     session: int
     frame: bytes
+
+
+class Effects:
+    """Collects what the shell is to do and to send.
+
+    Attributes:
+        commands: what to do, oldest first.
+        requests: (session or relay, frame) for its recovery channel, oldest first.
+
+    """
+
+    def __init__(self) -> None:
+        self.commands: deque[Command] = deque()
+        self.requests: deque[tuple[int, bytes]] = deque()
+
+    def connect(self, line: int, key: int, endpoint: str = "") -> None:
+        """Open the recovery channel of a session, or of a relay."""
+        self.commands.append(Command("connect", line, key, endpoint))
+
+    def disconnect(self, key: int) -> None:
+        """Close the recovery channel of a session, or of a relay."""
+        self.commands.append(Command("disconnect", session=key))
+
+    def subscribe(self, line: int, kind: Kind, number: int) -> None:
+        """Subscribe to the control frames of a kind with a number."""
+        prefix = wire.control_prefix(kind, number)
+        self.commands.append(Command("subscribe", line, prefix=prefix))
+
+    def unsubscribe(self, line: int, kind: Kind, number: int) -> None:
+        """Unsubscribe from the control frames of a kind with a number."""
+        prefix = wire.control_prefix(kind, number)
+        self.commands.append(Command("unsubscribe", line, prefix=prefix))
+
+    def reconnect(self, line: int) -> None:
+        """Make the connection of a line again."""
+        self.commands.append(Command("reconnect", line))
+
+    def send(
+        self, key: int, kind: Kind, session: int, body: Any = None, *, sequence: int = 0
+    ) -> None:
+        """Send a control frame about a session over the recovery channel of `key`."""
+        frame = wire.control_frame(kind, session, body, sequence=sequence)
+        self.requests.append((key, frame))

@@ -1,17 +1,28 @@
-"""When a probe that has no echo yet is sent again, to a publisher as to a relay."""
+"""The handshake over one route: with a publisher itself, or through a relay.
 
+::
+
+    PROBE ──▶ ECHO ──▶ JOINED, again and again ──the other side closes──▶ JOINED(complete)
+
+A `Handshake` decides when each is due. It knows no session: its caller makes the bodies.
+"""
+
+from random import Random
 from typing import Final
+
+from p2pmsg.subscriber.effects import Effects
+from p2pmsg.wire import Kind
 
 _MS: Final = 1_000_000
 PROBE_RETRY_NS: Final = 100 * _MS
 PROBE_SOON_NS: Final = 10 * _MS
 _TRIES_SOON, _TRIES_QUICK, _TRIES_MAX = 4, 4, 8
-"""Then probes come ever more rarely, up to 1.6 s: the echo of many streams takes its time, and so
-do those of many subscribers that join at the same time."""
+"""Then probes become rarer, up to 1.6 s apart: the echo of many streams takes its time, and so do
+the echoes of many subscribers that join at the same time."""
 
 
 def probe_wait_ns(tries: int) -> int:
-    """Return how long the echo of a probe is waited for that was repeated so often.
+    """Return how long to wait for the echo of a probe that was repeated `tries` times.
 
     The probe and the subscription to its echo go over two connections, so a first probe may come
     too early: 10 ms double to 80; then it is 100, four times, and doubles again.
@@ -20,3 +31,76 @@ def probe_wait_ns(tries: int) -> int:
         return PROBE_SOON_NS << tries
     later = tries - _TRIES_SOON
     return PROBE_RETRY_NS << min(max(0, later - _TRIES_QUICK), _TRIES_MAX - _TRIES_QUICK)
+
+
+class Handshake:
+    """Asks for an echo until it comes, and reports when that is due.
+
+    Attributes:
+        line: the connection over which the echo comes; -1: none was asked for yet.
+        probe: the id of the echo that is awaited, or None.
+        joined: whether an echo came.
+        closing: whether the other side said that it closes.
+        reported_complete: whether it was reported since that nothing of it is missing.
+        keep_alive_ns: when to report again that this subscriber is there.
+
+    """
+
+    __slots__ = (
+        "_due_ns", "_tries", "closing", "joined", "keep_alive_ns", "line", "probe",
+        "reported_complete",
+    )  # fmt: skip
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+        self.probe: int | None = None
+        self.joined = self.closing = self.reported_complete = False
+        self.keep_alive_ns = self._due_ns = self._tries = 0
+
+    def begin(self, line: int, effects: Effects, *, rng: Random, now_ns: int) -> int:
+        """Await the echo of a new probe over a line; return its id, for the caller's PROBE."""
+        if self.probe is not None:
+            effects.unsubscribe(self.line, Kind.ECHO, self.probe)
+        self.line, self.probe = line, rng.getrandbits(64)
+        self._due_ns, self._tries = now_ns + probe_wait_ns(0), 0
+        effects.subscribe(line, Kind.ECHO, self.probe)
+        return self.probe
+
+    def take_due(self, now_ns: int) -> int | None:
+        """Return the probe if it is to be sent again now, or None."""
+        if self.probe is None or now_ns < self._due_ns:
+            return None
+        self._tries += 1
+        self._due_ns = now_ns + probe_wait_ns(self._tries)
+        return self.probe
+
+    def repeat_soon(self) -> None:
+        """Repeat the probe often again: its echo came, and another one is wanted."""
+        self._tries = 0
+
+    def echoed(self, effects: Effects) -> None:
+        """Note that the echo came and was taken."""
+        self.cancel(effects)
+        self.joined = True
+
+    def cancel(self, effects: Effects) -> None:
+        """Await no echo any more."""
+        if self.probe is not None:
+            effects.unsubscribe(self.line, Kind.ECHO, self.probe)
+            self.probe = None
+
+    def note_closing(self) -> None:
+        """Note that the other side closes, and waits to hear that nothing is missing."""
+        self.closing, self.reported_complete = True, False
+
+    def note_open(self) -> None:
+        """Note that the other side does not close, or is there again."""
+        self.closing = self.reported_complete = False
+
+    def is_report_due(self, now_ns: int, *, complete: bool) -> bool:
+        """Whether JOINED is to be sent: to stay known, or because nothing is missing any more."""
+        return (complete and not self.reported_complete) or now_ns >= self.keep_alive_ns
+
+    def note_report(self, due_ns: int, *, complete: bool) -> None:
+        """Note that JOINED was sent, and when it is due again."""
+        self.reported_complete, self.keep_alive_ns = complete, due_ns

@@ -52,7 +52,7 @@ def _heal_peers(core: SubscriberCore, now_ns: int) -> None:
             continue
         if not peer.direct and peer.relayed:
             continue
-        if peer.probe_line < 0:  # it was about to be made
+        if peer.handshake.line < 0:  # it was about to be made
             del core.peers[session]
             for index, line in enumerate(core.lines):
                 if line.session == session:
@@ -61,9 +61,9 @@ def _heal_peers(core: SubscriberCore, now_ns: int) -> None:
         elif session not in in_use and peer.feedback is None:  # a group's line has several
             core.joiner.end_peer(peer, now_ns)
         else:
-            core.commands.append(Command("connect", peer.probe_line, session, peer.recovery))
+            core.commands.append(Command("connect", peer.handshake.line, session, peer.recovery))
             if peer.probe is not None:
-                core.joiner.send_probe(peer, peer.probe_line, now_ns)
+                core.joiner.send_probe(peer, peer.handshake.line, now_ns)
 
 
 def _rewind(stream: Stream, expected: int | None, handed: int, now_ns: int) -> None:

@@ -9,7 +9,7 @@ the topics are subscribed to as well. Each new connection is probed anew, and it
 what was missed in between. So is a line that says nothing, and a publisher that closes.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
@@ -19,9 +19,8 @@ from p2pmsg import control, wire
 from p2pmsg.mold.feed import SessionAnnounced
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
-from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.effects import Command, Effects
 from p2pmsg.subscriber.group import MulticastReceiver
-from p2pmsg.subscriber.handshake import probe_wait_ns
 from p2pmsg.subscriber.relays import RelayClient
 from p2pmsg.subscriber.rewound import (
     find_below,
@@ -65,8 +64,7 @@ class SessionJoiner:
 
     Attributes:
         peers: the sessions by their ids.
-        commands: what the shell is to do, oldest first.
-        requests: (whose, frame) for the recovery channel of a session's publisher, or of a relay.
+        effects: what the shell is to do and to send.
         relays: the relays that are connected.
         member: what datagram lines need in addition; None: there is none.
         next_check_ns: when `check` is due.
@@ -95,11 +93,10 @@ class SessionJoiner:
         self.lines = lines
         self.invalid = invalid
         self.peers: dict[int, Session] = {}
-        self.commands: deque[Command] = deque()
-        self.requests: deque[tuple[int, bytes]] = deque()
+        self.effects = Effects()
         self.relays = RelayClient(
-            settings, relay, peers=self.peers, lines=lines, commands=self.commands,
-            requests=self.requests, hurry=self.hurry, rng=rng, now_ns=now_ns,
+            settings, relay, peers=self.peers, lines=lines, effects=self.effects,
+            hurry=self.hurry, rng=rng, now_ns=now_ns,
         )  # fmt: skip
         self.member: MulticastReceiver | None = None
         self.next_check_ns = now_ns
@@ -119,7 +116,8 @@ class SessionJoiner:
         """Return what takes the datagrams of multicasts."""
         self.member = MulticastReceiver(
             self.settings, self.stream_table, self, lines=self.lines, peers=self.peers,
-            commands=self.commands, requests=self.requests, invalid=self.invalid, rng=self._rng,
+            commands=self.effects.commands, requests=self.effects.requests, invalid=self.invalid,
+            rng=self._rng,
         )  # fmt: skip
         return self.member
 
@@ -168,7 +166,7 @@ class SessionJoiner:
                 peer.feedback, peer.group = member.make_feedback(), GroupState(now_ns)
                 member.greet(peer, welcome, line, now_ns)
             self.peers[session] = peer
-            self.commands.append(Command("connect", line, session, welcome.recovery))
+            self.effects.connect(line, session, welcome.recovery)
         elif peer.gone and member is None and not state.doubted:
             return  # it is late: another session has its place
         else:
@@ -250,7 +248,7 @@ class SessionJoiner:
         returning, start = self.lines[line].contacted, self.start
         peer = Session(feed.session, welcome, returning=returning, now_ns=now_ns)
         peer.joined = peer.direct = True
-        peer.probe_line = line
+        peer.handshake.line = line
         self.peers[feed.session] = peer
         stream = self.stream_table.add(peer, feed.topic, None if feed.can_ask else self._unasked())
         resumed = None
@@ -265,7 +263,7 @@ class SessionJoiner:
         stream.receiver.start_at(at, now_ns=now_ns)
         if self.cursor is not None:
             self.cursor.note(peer)
-        self.commands.append(Command("connect", line, feed.session))
+        self.effects.connect(line, feed.session)
         return resumed or 0
 
     def _unasked(self) -> ReceiverConfig:
@@ -298,7 +296,7 @@ class SessionJoiner:
         return None if several else earliest
 
     def _note_closing(self, peer: Session, line: int, now_ns: int) -> None:
-        peer.closing = True
+        peer.handshake.note_closing()
         self.next_check_ns = now_ns
         if self.member is not None and peer.group is not None:
             # Anybody may say so in a group, and must not make the publisher send echoes to all.
@@ -309,18 +307,19 @@ class SessionJoiner:
     def _renew(self, peer: Session, line: int, welcome: control.Welcome) -> None:
         """Take a session for alive, again perhaps: its publisher may have restarted on its log."""
         if peer.gone or not peer.direct or peer.recovery != welcome.recovery:
-            self.commands.append(Command("disconnect", session=peer.session))
-            self.commands.append(Command("connect", line, peer.session, welcome.recovery))
-        peer.gone = peer.closing = peer.told_complete = False
+            self.effects.disconnect(peer.session)
+            self.effects.connect(line, peer.session, welcome.recovery)
+        peer.gone = False
+        peer.handshake.note_open()
         peer.name, peer.recovery = welcome.name, welcome.recovery
         peer.stall_ms = welcome.stall_ms
 
     def begin_again(self, peer: Session, now_ns: int) -> None:
         """Join a session again over the channels that there are: its publisher was restarted."""
-        peer.closing = peer.told_complete = False
+        peer.handshake.note_open()
         peer.current, peer.own.refused = None, {}
         self.next_check_ns = now_ns
-        self.send_probe(peer, peer.probe_line, now_ns)
+        self.send_probe(peer, peer.handshake.line, now_ns)
 
     def note_stranger(self, line: int, now_ns: int) -> None:
         """Note that a frame came of another session than the line's welcome announced."""
@@ -329,27 +328,18 @@ class SessionJoiner:
 
     def send_probe(self, peer: Session, line: int, now_ns: int) -> None:
         """Ask for an echo over a line."""
-        if peer.probe is not None:
-            prefix = wire.control_prefix(Kind.ECHO, peer.probe)
-            self.commands.append(Command("unsubscribe", peer.probe_line, prefix=prefix))
-        peer.probe = self._rng.getrandbits(64)
-        peer.probe_line = line
-        peer.probe_due_ns, peer.probe_tries = now_ns + probe_wait_ns(0), 0
         note_probed(peer, self._asked)
-        prefix = wire.control_prefix(Kind.ECHO, peer.probe)
-        self.commands.append(Command("subscribe", line, prefix=prefix))
-        self._request_probe(peer)
+        probe = peer.handshake.begin(line, self.effects, rng=self._rng, now_ns=now_ns)
+        self._request_probe(peer, probe)
 
-    def _request_probe(self, peer: Session) -> None:
-        assert peer.probe is not None
+    def _request_probe(self, peer: Session, probe: int) -> None:
         # Who was here before the session began has a right to all of it.
         whole = peer.returning and self.start.kind in ("latest", "earliest")
         start = Start("sequence", 0) if whole else self.start
         topics = self.settings.patterns
         newer = is_compared(peer, self._committed(peer))
-        body = control.Probe(peer.probe, topics, start.kind, start.position, newer)
-        frame = wire.control_frame(Kind.PROBE, peer.session, body)
-        self.requests.append((peer.session, frame))
+        body = control.Probe(probe, topics, start.kind, start.position, newer)
+        self.effects.send(peer.session, Kind.PROBE, peer.session, body)
 
     def receive_echo(self, frame: Frame, now_ns: int) -> bool:
         """Take an echo; False where it is not for us."""
@@ -363,7 +353,7 @@ class SessionJoiner:
         if routed is not None:
             self._take_relayed_echo(*routed, body, now_ns)
         elif peer is not None:
-            self._take_echo(peer, frame.session, body, now_ns)
+            self._take_echo(peer, body, now_ns)
         return True
 
     def _take_relayed_echo(
@@ -371,33 +361,26 @@ class SessionJoiner:
     ) -> None:
         heads = self.relays.hold(peer, route.key, body, now_ns)
         if heads is None:
-            route.probe_tries = 0  # it is answered, and to be repeated
+            route.handshake.repeat_soon()
             return
         self.take_heads(peer, heads, now_ns)
-        self.relays.forget_probe(route)
-        route.joined = peer.joined = True
-        peer.given_up = False
-        route.keep_alive_ns = self.next_check_ns = now_ns
+        route.handshake.echoed(self.effects)
+        peer.joined, peer.given_up = True, False
+        route.handshake.keep_alive_ns = self.next_check_ns = now_ns
 
-    def _take_echo(self, peer: Session, probe: int, body: control.Heads, now_ns: int) -> None:
+    def _take_echo(self, peer: Session, body: control.Heads, now_ns: int) -> None:
         self._find_rewound(peer, body, now_ns)
         heads = self.relays.hold(peer, peer.session, body, now_ns)
         if heads is None:
-            peer.probe_tries = 0  # it is answered, and to be repeated
+            peer.handshake.repeat_soon()
             return
-        self.commands.append(
-            Command(
-                "unsubscribe",
-                peer.probe_line,
-                prefix=wire.control_prefix(Kind.ECHO, probe),
-            )
-        )
         first = not peer.joined
         self.take_heads(peer, heads, now_ns)
         take_life(peer, body)
         # Last, so that an exception before it leads to another probe.
-        peer.joined, peer.probe, peer.given_up = True, None, False
-        line = self.lines[peer.probe_line]
+        peer.joined, peer.given_up = True, False
+        peer.handshake.echoed(self.effects)
+        line = self.lines[peer.handshake.line]
         if peer.group is not None:
             self.next_check_ns = now_ns  # it may be asked now
         if not line.contacted and peer.group is not None:
@@ -405,7 +388,7 @@ class SessionJoiner:
         if self.cursor is None or not first or peer not in self.cursor.newcomers:
             self.send_joined(peer, now_ns)
         else:  # it has joined once the cursor says so: see `ResumePoints.record`
-            peer.keep_alive_ns = _NEVER_NS
+            peer.handshake.keep_alive_ns = _NEVER_NS
 
     def _committed(self, peer: Session) -> Mapping[str, int]:
         """Return where the streams of a session that is not joined yet resume."""
@@ -463,14 +446,13 @@ class SessionJoiner:
     def send_joined(self, peer: Session, now_ns: int) -> None:
         """Say that we are there, and whether we have everything."""
         complete = self._is_complete(peer)
-        peer.told_complete = complete
-        peer.keep_alive_ns = now_ns + int(self.config.keep_alive_ms * _MS)
         settles = self.is_settled is not None or self.relays.own is not None
         in_group = peer.group is not None
         subscriber, name = self.settings.subscriber, self.settings.name
         body = control.Joined(subscriber, name, complete, in_group, settles)
-        frame = wire.control_frame(Kind.JOINED, peer.session, body)
-        self.requests.append((peer.session, frame))
+        self.effects.send(peer.session, Kind.JOINED, peer.session, body)
+        due_ns = now_ns + int(self.config.keep_alive_ms * _MS)
+        peer.handshake.note_report(due_ns, complete=complete)
 
     def _is_complete(self, peer: Session) -> bool:
         """Whether a closing publisher may go: nothing of it can come, or is missing, or undone."""
@@ -505,7 +487,7 @@ class SessionJoiner:
         for session, peer in self.peers.items():
             if peer.joined and peer.direct and not peer.gone:
                 body = control.Joined(self.settings.subscriber, self.settings.name)
-                self.requests.append((session, wire.control_frame(Kind.LEAVE, session, body)))
+                self.effects.send(session, Kind.LEAVE, session, body)
 
     def check(self, *, now_ns: int) -> None:
         """Look after silence: repeat probes, send keep-alives, give up lines."""
@@ -528,14 +510,16 @@ class SessionJoiner:
         for peer in self.peers.values():
             if peer.gone:
                 continue
-            if peer.probe is not None and now_ns >= peer.probe_due_ns:
-                peer.probe_tries += 1
-                peer.probe_due_ns = now_ns + probe_wait_ns(peer.probe_tries)
-                self._request_probe(peer)
-            if peer.joined and peer.closing and not peer.told_complete:
-                if self._is_complete(peer):
-                    self.send_joined(peer, now_ns)
-            elif peer.joined and peer.direct and now_ns >= peer.keep_alive_ns:
+            handshake = peer.handshake
+            if (probe := handshake.take_due(now_ns)) is not None:
+                self._request_probe(peer, probe)
+            if not peer.joined:
+                is_due = False
+            elif handshake.closing and not handshake.reported_complete:
+                is_due = self._is_complete(peer)
+            else:
+                is_due = peer.direct and handshake.is_report_due(now_ns, complete=False)
+            if is_due:
                 self.send_joined(peer, now_ns)
             silent = now_ns - peer.heard_ns > self._timeout_ns
             if now_ns - peer.heard_ns > self._give_up_ns:
@@ -561,7 +545,7 @@ class SessionJoiner:
                 if peer is not None:
                     peer.own.asked_ns = None
                 self.relays.forget_asked(index)
-                self.commands.append(Command("reconnect", index))
+                self.effects.reconnect(index)
             elif peer is not None and silent_ns > self._timeout_ns // 2:
                 self._probe_silent(peer, index, now_ns)
 
@@ -575,13 +559,10 @@ class SessionJoiner:
         peer.direct = False
         if peer.current is peer.own:
             peer.current = None
-        if peer.probe is not None:
-            prefix = wire.control_prefix(Kind.ECHO, peer.probe)
-            self.commands.append(Command("unsubscribe", peer.probe_line, prefix=prefix))
-            self._hold_part(peer)
-            peer.probe = None
+        self._hold_part(peer)
+        peer.handshake.cancel(self.effects)
         if peer.relayed or self.relays.may_have(peer, now_ns):
-            self.commands.append(Command("disconnect", session=peer.session))
+            self.effects.disconnect(peer.session)
             return
         peer.gone = True
         if not peer.joined:
@@ -593,7 +574,7 @@ class SessionJoiner:
             self.stream_table.settle(stream)
         if self.member is not None and peer.group is not None:
             self.member.confirmation.tell_unconfirmed(peer)
-        self.commands.append(Command("disconnect", session=peer.session))
+        self.effects.disconnect(peer.session)
 
     def _hold_part(self, peer: Session) -> None:
         """Keep what has come of an echo of several pages."""
@@ -659,7 +640,9 @@ class SessionJoiner:
             f"publisher {peer.name!r} (session {peer.session:016x}) was gone before it could be "
             f"joined: {known}, and of others nothing is known"
         )
-        self.commands.append(Command("warn", peer.probe_line, peer.session, text=text))
+        self.effects.commands.append(
+            Command("warn", peer.handshake.line, peer.session, text=text)
+        )
 
     def make_room(self) -> None:
         """Forget the session that ended first, where there are too many; `FrameError` if none."""

@@ -9,15 +9,14 @@ The list is asked for again every second, when the relay says that it has change
 of an unknown session come.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Final
 
-from p2pmsg import control, wire
+from p2pmsg import control
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection
-from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.effects import Command, Effects
 from p2pmsg.subscriber.handshake import probe_wait_ns
 from p2pmsg.subscriber.sessions import Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
@@ -50,8 +49,7 @@ class RelayClient:
         own: the id of the relay that this subscriber is the receiving side of, or None.
         peers: the sessions; their routes are kept here.
         lines: the connections of the data path.
-        commands: takes what the shell is to do.
-        requests: takes what is to be sent over recovery channels.
+        effects: takes what the shell is to do and to send.
         hurry: called with when `check` is due, if that is sooner than was known.
         rng: draws the ids of probes.
 
@@ -69,8 +67,7 @@ class RelayClient:
         *,
         peers: Mapping[int, Session],
         lines: Sequence[Connection],
-        commands: deque[Command],
-        requests: deque[tuple[int, bytes]],
+        effects: Effects,
         hurry: Callable[[int], None],
         rng: Random,
         now_ns: int,
@@ -79,8 +76,7 @@ class RelayClient:
         self.own = own
         self._peers = peers
         self._lines = lines
-        self._commands = commands
-        self._requests = requests
+        self._effects = effects
         self._hurry = hurry
         self._rng = rng
         self.ended: list[Session] = []
@@ -172,18 +168,17 @@ class RelayClient:
         up = self.upstreams.get(relay)
         if up is None:
             up = self.upstreams[relay] = Upstream(relay, welcome, now_ns)
-            self._commands.append(Command("connect", line, relay, welcome.recovery))
+            self._effects.connect(line, relay, welcome.recovery)
         elif up.recovery != welcome.recovery:
-            self._commands.append(Command("disconnect", session=relay))
-            self._commands.append(Command("connect", line, relay, welcome.recovery))
+            self._effects.disconnect(relay)
+            self._effects.connect(line, relay, welcome.recovery)
         up.name, up.recovery, up.stall_ms = welcome.name, welcome.recovery, welcome.stall_ms
         former_relay, state.relay = state.relay, relay
         if former_relay is not None and former_relay != relay:
             self._move(line, former_relay, relay)
         if line not in up.lines:
             up.lines.append(line)
-            prefix = wire.control_prefix(Kind.HEARTBEAT, relay)
-            self._commands.append(Command("subscribe", line, prefix=prefix))
+            self._effects.subscribe(line, Kind.HEARTBEAT, relay)
         for peer, route in self._routes(line):
             self._send_probe(peer, route, now_ns)
         if relay == self.own:
@@ -196,7 +191,7 @@ class RelayClient:
     def _move(self, line: int, former: int, relay: int) -> None:
         """Let routes over a line be another relay's: it was restarted without its log."""
         for _, route in self._routes(line):
-            route.key, route.joined, route.refused = relay, False, {}
+            route.key, route.handshake.joined, route.refused = relay, False, {}
         self._part(line, former)
 
     def _part(self, line: int, relay: int) -> None:
@@ -204,11 +199,10 @@ class RelayClient:
         if up is None or line not in up.lines:
             return
         up.lines.remove(line)
-        prefix = wire.control_prefix(Kind.HEARTBEAT, relay)
-        self._commands.append(Command("unsubscribe", line, prefix=prefix))
+        self._effects.unsubscribe(line, Kind.HEARTBEAT, relay)
         if not up.lines:
             del self.upstreams[relay]
-            self._commands.append(Command("disconnect", session=relay))
+            self._effects.disconnect(relay)
 
     def leave_line(self, line: int, now_ns: int) -> None:
         """Give up the routes over a line: there is no relay at its end any more."""
@@ -222,11 +216,11 @@ class RelayClient:
     def _routes(self, line: int) -> Iterator[tuple[Session, Route]]:
         for peer in list(self._peers.values()):
             for route in peer.relayed:
-                if route.line == line:
+                if route.handshake.line == line:
                     yield peer, route
 
     def _drop(self, peer: Session, route: Route, now_ns: int) -> None:
-        self.forget_probe(route)
+        route.handshake.cancel(self._effects)
         peer.relayed.remove(route)
         if peer.current is route:
             peer.current = None
@@ -244,7 +238,7 @@ class RelayClient:
 
     def note_head(self, peer: Session, line: int, frame: Frame, now_ns: int) -> None:
         """Note how far a relay is with a stream, as its heartbeat says."""
-        if not any(route.line == line for route in peer.relayed):
+        if not any(route.handshake.line == line for route in peer.relayed):
             self.note_unknown(line, now_ns)
         stream = peer.streams[frame.topic]
         known = stream.relay_heads.get(line, 0)
@@ -265,8 +259,7 @@ class RelayClient:
 
     def _ask(self, up: Upstream, now_ns: int) -> None:
         up.asked_ns, up.due_ns = now_ns, now_ns + RETRY_NS
-        frame = wire.control_frame(Kind.SESSIONS_REQUEST, up.id, sequence=up.page)
-        self._requests.append((up.id, frame))
+        self._effects.send(up.id, Kind.SESSIONS_REQUEST, up.id, sequence=up.page)
 
     def receive_sessions(
         self, relay: int, frame: Frame, now_ns: int
@@ -303,12 +296,12 @@ class RelayClient:
             peer.name = entry.name or peer.name
             peer.stall_ms = up.stall_ms
         for line in up.lines:
-            route = next((r for r in peer.relayed if r.line == line), None)
+            route = next((r for r in peer.relayed if r.handshake.line == line), None)
             if route is None:
                 route = Route(up.id, line, entry.hops, now_ns=now_ns)
                 peer.relayed.append(route)
                 self._send_probe(peer, route, now_ns)
-            elif not route.joined and route.probe is None:
+            elif not route.handshake.joined and route.handshake.probe is None:
                 self._send_probe(peer, route, now_ns)
             route.hops, route.announced_ns = entry.hops, now_ns
 
@@ -338,41 +331,28 @@ class RelayClient:
         for line in list(up.lines):
             state = self._lines[line]
             state.refused_until_ns = now_ns + int(REFUSED_NS * (1 + self._rng.random()))
-            self._commands.append(Command("leave", line))
+            self._effects.commands.append(Command("leave", line))
             self.leave_line(line, now_ns)
 
     def _send_probe(self, peer: Session, route: Route, now_ns: int) -> None:
-        self.forget_probe(route)
-        route.probe = self._rng.getrandbits(64)
-        route.probe_tries = 0
-        prefix = wire.control_prefix(Kind.ECHO, route.probe)
-        self._commands.append(Command("subscribe", route.line, prefix=prefix))
+        handshake = route.handshake
+        probe = handshake.begin(handshake.line, self._effects, rng=self._rng, now_ns=now_ns)
         self._hurry(now_ns + probe_wait_ns(0))
-        self._request_probe(peer, route, now_ns)
+        self._request_probe(peer, route, probe)
 
-    def forget_probe(self, route: Route) -> None:
-        """Wait for no echo over a route."""
-        if route.probe is not None:
-            prefix = wire.control_prefix(Kind.ECHO, route.probe)
-            self._commands.append(Command("unsubscribe", route.line, prefix=prefix))
-            route.probe = None
-
-    def _request_probe(self, peer: Session, route: Route, now_ns: int) -> None:
+    def _request_probe(self, peer: Session, route: Route, probe: int) -> None:
         settings = self._settings
-        assert route.probe is not None
-        route.probe_due_ns = now_ns + probe_wait_ns(route.probe_tries)
         # Of a session that began since we came, all that the relay has is ours.
         late = peer.late and settings.start.kind == "latest"
         start = Start("earliest") if late else settings.start
-        body = control.Probe(route.probe, settings.patterns, start.kind, start.position)
-        frame = wire.control_frame(Kind.PROBE, peer.session, body)
-        self._requests.append((route.key, frame))
+        body = control.Probe(probe, settings.patterns, start.kind, start.position)
+        self._effects.send(route.key, Kind.PROBE, peer.session, body)
 
     def route_of_probe(self, probe: int) -> tuple[Session, Route] | None:
         """Return whose echo that is, or None where it is not ours."""
         for peer in self._peers.values():
             for route in peer.relayed:
-                if route.probe == probe:
+                if route.handshake.probe == probe:
                     return peer, route
         return None
 
@@ -380,8 +360,8 @@ class RelayClient:
         """Note that a relay closes; whether the session has a route over it that was not."""
         found = False
         for route in peer.relayed:
-            if route.line == line and not route.closing:
-                route.closing, route.told_complete = True, False
+            if route.handshake.line == line and not route.handshake.closing:
+                route.handshake.note_closing()
                 found = True
                 self._send_probe(peer, route, now_ns)
         return found
@@ -409,7 +389,7 @@ class RelayClient:
         for index, line in enumerate(self._lines):
             if line.refused_until_ns is not None and now_ns >= line.refused_until_ns:
                 line.refused_until_ns = None
-                self._commands.append(Command("reconnect", index))
+                self._effects.reconnect(index)
 
     def _check_route(
         self,
@@ -418,37 +398,34 @@ class RelayClient:
         is_settled: Callable[[Session], bool] | None,
         now_ns: int,
     ) -> None:
+        handshake = route.handshake
         if not peer.gaps:
             route.asked_ns = None
-        if route.probe is not None and now_ns >= route.probe_due_ns:
-            route.probe_tries += 1
-            self._request_probe(peer, route, now_ns)
-        if not route.joined:
+        if (probe := handshake.take_due(now_ns)) is not None:
+            self._request_probe(peer, route, probe)
+        if not handshake.joined:
             return
-        complete = route.closing and route.probe is None and not peer.missing
+        complete = handshake.closing and handshake.probe is None and not peer.missing
         complete = complete and (is_settled is None or is_settled(peer))
-        untold = complete and not route.told_complete
-        if not (untold or now_ns >= route.keep_alive_ns):
+        if not handshake.is_report_due(now_ns, complete=complete):
             return
         cursor = self._settings.cursor
         if cursor is not None and peer in cursor.newcomers:
             return  # it has joined once the cursor says so
-        route.told_complete = complete
-        route.keep_alive_ns = now_ns + self._keep_alive_ns
-        self._tell(peer, route, Kind.JOINED, complete=complete)
+        self._report(peer, route, Kind.JOINED, complete=complete)
+        handshake.note_report(now_ns + self._keep_alive_ns, complete=complete)
 
     def leave(self) -> None:
         """Tell all relays that this subscriber goes."""
         for peer in self._peers.values():
             for route in peer.relayed:
-                if route.joined:
-                    self._tell(peer, route, Kind.LEAVE)
+                if route.handshake.joined:
+                    self._report(peer, route, Kind.LEAVE)
 
-    def _tell(self, peer: Session, route: Route, kind: Kind, *, complete: bool = False) -> None:
+    def _report(self, peer: Session, route: Route, kind: Kind, *, complete: bool = False) -> None:
         settings = self._settings
         body = control.Joined(settings.subscriber, settings.name, complete)
-        frame = wire.control_frame(kind, peer.session, body)
-        self._requests.append((route.key, frame))
+        self._effects.send(route.key, kind, peer.session, body)
 
     def asked_ns(self, line: int) -> int | None:
         """Return since when a NACK over this line's relay is without an answer, or None."""
@@ -464,8 +441,7 @@ class RelayClient:
         """Ask for everything anew, after an exception cut something short."""
         for up in self.upstreams.values():
             for line in up.lines[:1]:
-                command = Command("connect", line, up.id, up.recovery)
-                self._commands.append(command)
+                self._effects.connect(line, up.id, up.recovery)
             up.page, up.asked_ns, up.due_ns = 0, None, now_ns
         for peer in self._peers.values():
             for route in peer.relayed:

@@ -117,12 +117,12 @@ class ResumePoints:
             streams = list(peer.streams.values())
             starts = {s.topic: s.receiver.start for s in streams if s.receiver.started}
             at = {i for i, line in enumerate(connections) if line.session == peer.session}
-            at |= {peer.probe_line} | {route.line for route in peer.relayed}
+            at |= {route.handshake.line for route in (peer.own, *peer.relayed)}
             places = [self._places[line] for line in sorted(at) if line >= 0]
             # Of one that was never joined, other streams may be as old as can be.
             scope = self._scope if peer.joined else tuple(peer.streams)
             self.file.join(peer.session, scope, starts, places)
-            peer.keep_alive_ns = 0
+            peer.handshake.keep_alive_ns = 0
             del self.newcomers[0]
 
     def commit(self, positions: Iterable[tuple[Stream, int]], *, durable: bool) -> int:

@@ -141,7 +141,7 @@ class Routes:
                 at_it = [one for one in connections if one.session == session.session]
                 is_live = not at_it or any(one.is_heard for one in at_it)
             else:
-                is_live = connections[route.line].is_heard
+                is_live = connections[route.handshake.line].is_heard
             if is_live:
                 live.append(route)
         return live or session.routes

@@ -7,6 +7,7 @@ from p2pmsg.control import Heads, Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.message import Origin
 from p2pmsg.stats import StreamLedger
+from p2pmsg.subscriber.handshake import Handshake
 from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, single_struct, stream_prefix
 from recovery import Feedback, Loss, LossReason, RangeSet, ReceiverConfig, StreamReceiver
 
@@ -26,14 +27,10 @@ class Route:
 
     Attributes:
         key: what the shell calls the recovery channel: the session at its publisher, or a relay.
-        line: over which its frames come; -1 where it is the publisher itself.
-        hops: how many relays are in between.
+        hops: how many relays are in between; 0: it is the publisher itself.
+        handshake: how far the subscriber and the other side have agreed over it.
         asked_ns: since when a NACK is without an answer, or None.
         refused: what cannot be had here, by topic and reason.
-        probe: the id that an echo over this line is awaited for, or None.
-        probe_tries: how often the probe was repeated.
-        joined: an echo came.
-        closing: the relay says that it is closing.
         announced_ns: when the relay last said that it has the session.
 
     """
@@ -41,28 +38,18 @@ class Route:
     __slots__ = (
         "announced_ns",
         "asked_ns",
-        "closing",
+        "handshake",
         "hops",
-        "joined",
-        "keep_alive_ns",
         "key",
-        "line",
-        "probe",
-        "probe_due_ns",
-        "probe_tries",
         "refused",
-        "told_complete",
     )
 
     def __init__(self, key: int, line: int, hops: int, *, now_ns: int) -> None:
         self.key = key
-        self.line = line
         self.hops = hops
+        self.handshake = Handshake(line)
         self.asked_ns: int | None = None
         self.refused: Refusals = {}
-        self.probe: int | None = None
-        self.probe_due_ns = self.probe_tries = self.keep_alive_ns = 0
-        self.joined = self.closing = self.told_complete = False
         self.announced_ns = now_ns
 
     def note_refused(self, topic: str, start: int, stop: int, reason: LossReason) -> None:
@@ -164,16 +151,14 @@ class Session:
     Attributes:
         began_ns: in a multicast, when its publisher started, as its last announcement has it.
         returning: another session was at its place before, so that nothing of it is too old.
-        probe: the id that an echo is awaited for, or None.
-        probe_tries: how often the probe was repeated.
-        joined: an echo came.
-        closing: the publisher says that it is closing.
+        joined: an echo came, over any route.
         feedback: how to ask in a multicast; None: it is none.
         gone: another session has taken its place.
         former: streams that ended because the publisher has gone back, the oldest first.
         given_up: it fell silent before it was joined, and what came of it was delivered.
         group: in a multicast, what its publisher said over the recovery channel; None: it is none.
-        own: the route to the publisher itself, and `direct` whether there is one now.
+        own: the route to the publisher itself, and `direct` whether there is one now; `handshake`
+            is that with the publisher.
         relayed: the routes over relays.
         current: the route that is asked for what is missing; `tried_ns` since when it was without
             an answer.
@@ -192,7 +177,6 @@ class Session:
     __slots__ = (
         "began_ns",
         "blamed",
-        "closing",
         "current",
         "direct",
         "doubt_until_ns",
@@ -203,27 +187,22 @@ class Session:
         "given_up",
         "gone",
         "group",
+        "handshake",
         "heard_ns",
         "held",
         "held_ns",
         "joined",
-        "keep_alive_ns",
         "late",
         "life",
         "next_life",
         "origin",
         "own",
-        "probe",
-        "probe_due_ns",
-        "probe_line",
-        "probe_tries",
         "recovery",
         "relayed",
         "returning",
         "session",
         "stall_ms",
         "streams",
-        "told_complete",
         "tried_ns",
     )
 
@@ -236,11 +215,8 @@ class Session:
         self.heard_ns = now_ns
         self.began_ns = now_ns - int(welcome.age_ms * 1e6)
         self.streams: dict[str, Stream] = {}
-        self.probe: int | None = None
-        self.probe_line = -1
-        self.probe_due_ns = self.probe_tries = 0
-        self.keep_alive_ns = 0
         self.own = Route(session, -1, 0, now_ns=now_ns)
+        self.handshake = self.own.handshake
         self.relayed: list[Route] = []
         self.current: Route | None = None
         self.tried_ns: int | None = None
@@ -248,7 +224,7 @@ class Session:
         self.held: dict[int, Heads] = {}
         self.held_ns = 0
         self.direct = self.late = False
-        self.joined = self.closing = self.gone = self.told_complete = self.blamed = False
+        self.joined = self.gone = self.blamed = False
         self.given_up = False
         self.former: list[Stream] = []
         self.gaps = self.life = self.next_life = self.doubt_until_ns = 0
@@ -263,6 +239,16 @@ class Session:
     @name.setter
     def name(self, name: str) -> None:
         self.origin = Origin(self.session, name)
+
+    @property
+    def probe(self) -> int | None:
+        """The id of the echo that its publisher itself is to send, or None."""
+        return self.handshake.probe
+
+    @property
+    def closing(self) -> bool:
+        """Whether its publisher says that it is closing."""
+        return self.handshake.closing
 
     @property
     def routes(self) -> list[Route]:

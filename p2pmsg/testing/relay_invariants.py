@@ -15,7 +15,8 @@ def has_all_of_relay(subscriber: SimulatedSubscriber, line: int, place: Simulate
         return False
     for session, served in relay.sessions.items():
         peer = core.peers.get(session)
-        routes = [] if peer is None else [one for one in peer.relayed if one.line == line]
+        routes = [] if peer is None else [route.handshake for route in peer.relayed]
+        routes = [one for one in routes if one.line == line]
         if peer is None or not any(one.joined and one.probe is None for one in routes):
             return False
         for topic, (_, following) in served.heads().items():

@@ -98,7 +98,7 @@ class SimulatedCursor:
         core.record_newcomers()
         for peer in newcomers:
             self.recorded.add(peer.session)
-            self._meeting.add(self._places[peer.probe_line])
+            self._meeting.add(self._places[peer.handshake.line])
         if step is not None:
             step("CURSOR", self._name, self._name)
 

@@ -50,13 +50,13 @@ class Joiner(SessionJoiner):
         return self.receive_echo(Frame(frames.echo(peer.probe, *heads)), now_ns)
 
     def asked(self):
-        found = [(Kind(Frame(data).kind).name, session) for session, data in self.requests]
-        self.requests.clear()
+        found = [(Kind(Frame(data).kind).name, session) for session, data in self.effects.requests]
+        self.effects.requests.clear()
         return found
 
     def commanded(self):
-        found = [command.what for command in self.commands]
-        self.commands.clear()
+        found = [command.what for command in self.effects.commands]
+        self.effects.commands.clear()
         return found
 
 

@@ -1,6 +1,5 @@
 """What is asked of relays, and the routes over them, without a subscriber's core."""
 
-from collections import deque
 from random import Random
 
 import pytest
@@ -9,6 +8,7 @@ from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection
+from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.relays import ASK_NS, RelayClient
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.subscriber.settings import Settings
@@ -22,14 +22,14 @@ class Client(RelayClient):
     """A client of one connection; its queues are looked at by hand."""
 
     def __init__(self, own=None):
-        self.commands, self.requests, self.due = deque(), deque(), []
+        self.effects, self.due = Effects(), []
         self.peers, self.lines = {}, [Connection()]
         settings = Settings(
             subscriber=1, name="s", topics=[], start=Start("latest"), config=SubscriberConfig()
         )
         super().__init__(
-            settings, own, peers=self.peers, lines=self.lines, commands=self.commands,
-            requests=self.requests, hurry=self.due.append, rng=Random(1), now_ns=0,
+            settings, own, peers=self.peers, lines=self.lines, effects=self.effects,
+            hurry=self.due.append, rng=Random(1), now_ns=0,
         )  # fmt: skip
 
     def list(self, *sessions, path=(RELAY,), following=0, now_ns=1):
@@ -45,13 +45,13 @@ class Client(RelayClient):
             self.add_routes(up, peer, entry, now_ns)
 
     def asked(self):
-        kinds = [Kind(Frame(data).kind).name for _, data in self.requests]
-        self.requests.clear()
+        kinds = [Kind(Frame(data).kind).name for _, data in self.effects.requests]
+        self.effects.requests.clear()
         return kinds
 
     def commanded(self):
-        what = [command.what for command in self.commands]
-        self.commands.clear()
+        what = [command.what for command in self.effects.commands]
+        self.effects.commands.clear()
         return what
 
 
@@ -73,8 +73,8 @@ def test_each_session_that_it_serves_gets_a_route_and_a_probe(client):
     client.list(SESSION, 8)
     assert client.asked() == ["PROBE", "PROBE"]
     (route,) = client.peers[SESSION].relayed
-    assert (route.key, route.line, route.hops) == (RELAY, 0, 1)
-    assert client.route_of_probe(route.probe) == (client.peers[SESSION], route)
+    assert (route.key, route.handshake.line, route.hops) == (RELAY, 0, 1)
+    assert client.route_of_probe(route.handshake.probe) == (client.peers[SESSION], route)
 
 
 def test_the_list_is_asked_for_again(client):
