@@ -1,6 +1,8 @@
 """What a subscriber knows of a publisher's session, and of each of its streams."""
 
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from random import Random
+from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from p2pmsg.control import Heads, Welcome
@@ -22,34 +24,28 @@ asked for once more."""
 Refusals = dict[str, dict[LossReason, RangeSet]]
 
 
+@dataclass(slots=True, eq=False)
 class Route:
-    """One way to a session.
+    """One way to a session."""
 
-    Attributes:
-        key: what the shell calls the recovery channel: the session at its publisher, or a relay.
-        hops: how many relays are in between; 0: it is the publisher itself.
-        handshake: how far the subscriber and the other side have agreed over it.
-        asked_ns: since when a NACK is without an answer, or None.
-        refused: what cannot be had here, by topic and reason.
-        announced_ns: when the relay last said that it has the session.
+    key: int
+    """What the shell calls the recovery channel: the session at its publisher, or a relay."""
+    line: InitVar[int]
+    """The connection over which its frames come; -1 where that is not known yet."""
+    hops: int
+    """How many relays are in between; 0: it is the publisher itself."""
+    _: KW_ONLY
+    now_ns: InitVar[int]
+    handshake: Handshake = field(init=False)
+    asked_ns: int | None = None
+    """Since when a NACK is without an answer."""
+    refused: Refusals = field(default_factory=dict)
+    """What cannot be had here, by topic and reason."""
+    announced_ns: int = 0
+    """When the relay last said that it has the session."""
 
-    """
-
-    __slots__ = (
-        "announced_ns",
-        "asked_ns",
-        "handshake",
-        "hops",
-        "key",
-        "refused",
-    )
-
-    def __init__(self, key: int, line: int, hops: int, *, now_ns: int) -> None:
-        self.key = key
-        self.hops = hops
+    def __post_init__(self, line: int, now_ns: int) -> None:
         self.handshake = Handshake(line)
-        self.asked_ns: int | None = None
-        self.refused: Refusals = {}
         self.announced_ns = now_ns
 
     def note_refused(self, topic: str, start: int, stop: int, reason: LossReason) -> None:
@@ -75,64 +71,43 @@ class Route:
         ]
 
 
+@dataclass(slots=True, eq=False)
 class GroupState:
-    """What a multicast session's publisher said over the recovery channel.
+    """What a multicast session's publisher said over the recovery channel."""
 
-    Attributes:
-        token: what makes its publisher listen to datagrams; 0: there is none.
-        life: which life of the session it is; None: not known.
-        parity: how many parity datagrams it sends after a block, once `life` is known.
-        is_old: its publisher does not answer as those do that give tokens.
-        met_ns: when it was first announced.
-        answered_ns: when anything last came over the recovery channel.
-        proof: the probe whose echo showed where its datagrams come from, and `places` where, by
-            line.
-
-    """
-
-    __slots__ = (
-        "all_ns",
-        "answered_ns",
-        "asked",
-        "asked_ns",
-        "due_ns",
-        "everything",
-        "is_old",
-        "join_ns",
-        "join_tries",
-        "life",
-        "met_ns",
-        "parity",
-        "places",
-        "proof",
-        "request",
-        "snapshot",
-        "suspect",
-        "suspect_ns",
-        "token",
-        "topics",
-        "wait_ns",
-    )
-
-    def __init__(self, now_ns: int) -> None:
-        self.token = 0
-        self.life: int | None = None
-        self.parity = 0
-        self.is_old = False
-        self.met_ns = now_ns
-        self.answered_ns = -1
-        self.proof: int | None = None
-        self.places: dict[int, Any] = {}
-        self.suspect: tuple[int, Welcome] | None = None
-        self.suspect_ns = 0
-        self.join_ns = self.join_tries = 0
-        self.topics: dict[str, int] = {}  # and the head that was heard of; 0: none
-        self.everything = False
-        self.asked: dict[str, int] | None = None  # None: all of them
-        self.request: int | None = None
-        self.snapshot: dict[str, int] = {}
-        self.asked_ns = self.due_ns = self.all_ns = 0
-        self.wait_ns = FIRST_WAIT_NS
+    met_ns: int
+    """When it was first announced."""
+    token: int = 0
+    """What makes its publisher listen to datagrams; 0: there is none."""
+    life: int | None = None
+    """Which life of the session it is; None: not known."""
+    parity: int = 0
+    """How many parity datagrams it sends after a block, once `life` is known."""
+    is_old: bool = False
+    """Its publisher does not answer as those do that give tokens."""
+    answered_ns: int = -1
+    """When anything last came over the recovery channel."""
+    proof: int | None = None
+    """The probe whose echo showed where its datagrams come from."""
+    places: dict[int, Any] = field(default_factory=dict)
+    """Where its datagrams come from, by line."""
+    suspect: tuple[int, Welcome] | None = None
+    suspect_ns: int = 0
+    join_ns: int = 0
+    join_tries: int = 0
+    topics: dict[str, int] = field(default_factory=dict)
+    """What to ask about, and the head that was heard of; 0: none."""
+    everything: bool = False
+    """Whether to ask about all topics."""
+    asked: dict[str, int] | None = None
+    """What the current question is about; None: all topics."""
+    request: int | None = None
+    """The id of the current question."""
+    snapshot: dict[str, int] = field(default_factory=dict)
+    asked_ns: int = 0
+    due_ns: int = 0
+    all_ns: int = 0
+    wait_ns: int = FIRST_WAIT_NS
 
     @property
     def is_asking(self) -> bool:
@@ -145,91 +120,72 @@ class GroupState:
         return self.parity > 0 or self.is_old
 
 
+@dataclass(slots=True, eq=False)
 class Session:
-    """A publisher's session.
+    """A publisher's session."""
 
-    Attributes:
-        began_ns: in a multicast, when its publisher started, as its last announcement has it.
-        returning: another session was at its place before, so that nothing of it is too old.
-        joined: an echo came, over any route.
-        feedback: how to ask in a multicast; None: it is none.
-        gone: another session has taken its place.
-        former: streams that ended because the publisher has gone back, the oldest first.
-        given_up: it fell silent before it was joined, and what came of it was delivered.
-        group: in a multicast, what its publisher said over the recovery channel; None: it is none.
-        own: the route to the publisher itself, and `direct` whether there is one now; `handshake`
-            is that with the publisher.
-        relayed: the routes over relays.
-        current: the route that is asked for what is missing; `tried_ns` since when it was without
-            an answer.
-        ending_ns: since when no route leads to it, while relays are asked whether they have it.
-        held: first echoes, by route, until the others have come; `held_ns` since when.
-        late: its relay announced it when the others had been joined.
-        blamed: what is missing will be lost as `publisher_gone`, for it is silent.
-        gaps: how many of its streams miss something.
-        life: which life of its publisher the last echo was of; 0: not known. `next_life` another
-            one that was heard of, and `doubt_until_ns` until when nothing of the session is taken,
-            unless its echo comes.
-        origin: what its messages say of where they come from.
+    session: int
+    welcome: InitVar[Welcome]
+    _: KW_ONLY
+    returning: bool
+    """Another session was at its place before, so that nothing of it is too old."""
+    now_ns: InitVar[int]
+    origin: Origin = field(init=False)
+    """What its messages say of where they come from."""
+    recovery: str = ""
+    stall_ms: float = 0.0
+    heard_ns: int = 0
+    began_ns: int = 0
+    """In a multicast, when its publisher started, as its last announcement has it."""
+    streams: "dict[str, Stream]" = field(default_factory=dict)
+    former: "list[Stream]" = field(default_factory=list)
+    """Streams that ended because the publisher has gone back, the oldest first."""
+    gaps: int = 0
+    """How many of its streams miss something."""
+    joined: bool = False
+    """An echo came, over any route."""
+    gone: bool = False
+    """Another session has taken its place."""
+    given_up: bool = False
+    """It fell silent before it was joined, and what came of it was delivered."""
+    blamed: bool = False
+    """What is missing will be lost as `publisher_gone`, for it is silent."""
+    own: Route = field(init=False)
+    """The route to the publisher itself, and `direct` whether there is one now."""
+    handshake: Handshake = field(init=False)
+    """That with the publisher itself."""
+    direct: bool = False
+    relayed: list[Route] = field(default_factory=list)
+    """The routes over relays."""
+    current: Route | None = None
+    """The route that is asked for what is missing."""
+    tried_ns: int | None = None
+    """Since when it is without an answer."""
+    ending_ns: int | None = None
+    """Since when no route leads to it, while relays are asked whether they have it."""
+    held: dict[int, Heads] = field(default_factory=dict)
+    """First echoes, by route, until the others have come."""
+    held_ns: int = 0
+    late: bool = False
+    """Its relay announced it when the others had been joined."""
+    life: int = 0
+    """Which life of its publisher the last echo was of; 0: not known."""
+    next_life: int = 0
+    """Another life that was heard of."""
+    doubt_until_ns: int = 0
+    """Until when nothing of the session is taken, unless its echo comes."""
+    feedback: Feedback | None = None
+    """How to ask in a multicast; None: it is none."""
+    group: GroupState | None = None
+    """In a multicast, what its publisher said over the recovery channel; None: it is none."""
 
-    """
-
-    __slots__ = (
-        "began_ns",
-        "blamed",
-        "current",
-        "direct",
-        "doubt_until_ns",
-        "ending_ns",
-        "feedback",
-        "former",
-        "gaps",
-        "given_up",
-        "gone",
-        "group",
-        "handshake",
-        "heard_ns",
-        "held",
-        "held_ns",
-        "joined",
-        "late",
-        "life",
-        "next_life",
-        "origin",
-        "own",
-        "recovery",
-        "relayed",
-        "returning",
-        "session",
-        "stall_ms",
-        "streams",
-        "tried_ns",
-    )
-
-    def __init__(self, session: int, welcome: Welcome, *, returning: bool, now_ns: int) -> None:
-        self.session = session
-        self.origin = Origin(session, welcome.name)
-        self.recovery = welcome.recovery
-        self.stall_ms = welcome.stall_ms
-        self.returning = returning
+    def __post_init__(self, welcome: Welcome, now_ns: int) -> None:
+        self.origin = Origin(self.session, welcome.name)
+        self.recovery, self.stall_ms = welcome.recovery, welcome.stall_ms
         self.heard_ns = now_ns
         self.began_ns = now_ns - int(welcome.age_ms * 1e6)
-        self.streams: dict[str, Stream] = {}
-        self.own = Route(session, -1, 0, now_ns=now_ns)
+        self.own = Route(self.session, -1, 0, now_ns=now_ns)
         self.handshake = self.own.handshake
-        self.relayed: list[Route] = []
-        self.current: Route | None = None
-        self.tried_ns: int | None = None
-        self.ending_ns: int | None = None
-        self.held: dict[int, Heads] = {}
-        self.held_ns = 0
-        self.direct = self.late = False
-        self.joined = self.gone = self.blamed = False
-        self.given_up = False
-        self.former: list[Stream] = []
-        self.gaps = self.life = self.next_life = self.doubt_until_ns = 0
-        self.feedback: Feedback | None = None
-        self.group: GroupState | None = None
 
     @property
     def name(self) -> str:
@@ -261,83 +217,69 @@ class Session:
         return any(stream.receiver.missing for stream in self.streams.values())
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
-    """One stream at this subscriber.
+    """One stream at this subscriber."""
 
-    Attributes:
-        conflated: messages in whose place newer ones of the same key were given.
-        delivered_to: up to where the application took messages or losses; None: it took none.
-        delivered_count: how many messages it took.
-        history: in a multicast, where it stood when it was joined.
-        relayed: messages that were missing and came from a relay.
-        malformed: messages whose frame turned out to be malformed; they count as lost.
-        progress_ns: when a relay's progress is noted again at the soonest; `relay_heads` how far
-            relays were by their last heartbeats, by line.
-        probed: its head when the session was last probed; in a multicast, up to where messages had
-            come or were confirmed, or `probed_early` where frames ended that came before it began.
-        published: up to where its publisher's life that is known was, as it said itself.
-        retired: it has ended, and another one has its place: the publisher has gone back.
-        prefix: how its frames begin; `plain_prefix` those that have values only.
-        single: reads `prefix`, the header behind it, and four bytes of the body.
-        watched: whether repair ages may be waiting.
-        unasked: there is nobody to ask for what is missing, so that it is given up soon.
-        jump_max: by how many messages a frame may be ahead of what is known of, to be believed.
-        confirmed: in a multicast, up to where the publisher said itself that it has published.
-        doubted: whether datagrams told of messages of it that never were.
-        hinted: in a multicast, up to where datagrams told of messages that nobody has confirmed,
-            where that is too far to be believed; 0: nothing such.
-        doubt_ns: since when a loss waits for the publisher to say so; -1: none does.
+    peer: Session
+    topic: str
+    config: InitVar[ReceiverConfig]
+    rng: InitVar[Random]
+    receiver: StreamReceiver[Frame] = field(init=False)
+    prefix: bytes = b""
+    """How its frames begin."""
+    plain_prefix: bytes = b""
+    """How those begin that have values only."""
+    single: Struct = field(init=False)
+    """Reads `prefix`, the header after it, and four bytes of the body."""
+    delivered_to: int | None = None
+    """Up to where the application took messages or losses; None: it took none."""
+    delivered_count: int = 0
+    """How many messages it took."""
+    conflated: int = 0
+    """Messages in whose place newer ones of the same key were given."""
+    relayed: int = 0
+    """Messages that were missing and came from a relay."""
+    malformed: list[Loss] = field(default_factory=list)
+    """Messages whose frame turned out to be malformed; they count as lost."""
+    malformed_between: int = 0
+    history: int = 0
+    """In a multicast, where it stood when it was joined."""
+    progress_ns: int = 0
+    """When a relay's progress is noted again at the soonest."""
+    relay_heads: dict[int, int] = field(default_factory=dict)
+    """How far relays were by their last heartbeats, by line."""
+    probed: int = 0
+    """Its head when the session was last probed; in a multicast, up to where messages had come or
+    were confirmed."""
+    probed_early: tuple[int, ...] = ()
+    """In a multicast, where frames ended that came before it began, when it was last probed."""
+    published: int = 0
+    """Up to where its publisher's life that is known was, as it said itself."""
+    retired: bool = False
+    """It has ended, and another one has its place: the publisher has gone back."""
+    watched: bool = False
+    """Whether repair ages may be waiting."""
+    unasked: bool = False
+    """There is nobody to ask for what is missing, so that it is given up soon."""
+    jump_max: int = SEQUENCE_MAX
+    """By how many messages a frame may be ahead of what is known of, to be believed."""
+    confirmed: int = 0
+    """In a multicast, up to where the publisher said itself that it has published."""
+    doubted: bool = False
+    """Whether datagrams reported messages of it that never were."""
+    hinted: int = 0
+    """In a multicast, up to where datagrams reported messages that nobody has confirmed, where that
+    is too far to be believed; 0: nothing such."""
+    doubt_ns: int = -1
+    """Since when a loss waits for the publisher to say so; -1: none does."""
 
-    """
-
-    __slots__ = (
-        "confirmed",
-        "conflated",
-        "delivered_count",
-        "delivered_to",
-        "doubt_ns",
-        "doubted",
-        "hinted",
-        "history",
-        "jump_max",
-        "malformed",
-        "malformed_between",
-        "peer",
-        "plain_prefix",
-        "prefix",
-        "probed",
-        "probed_early",
-        "progress_ns",
-        "published",
-        "receiver",
-        "relay_heads",
-        "relayed",
-        "retired",
-        "single",
-        "topic",
-        "unasked",
-        "watched",
-    )
-
-    def __init__(self, peer: Session, topic: str, config: ReceiverConfig, rng: Random) -> None:
-        self.peer = peer
-        self.topic = topic
-        self.prefix = stream_prefix(topic, peer.session)
-        self.plain_prefix = stream_prefix(topic, peer.session, FLAG_PLAIN)
+    def __post_init__(self, config: ReceiverConfig, rng: Random) -> None:
+        session = self.peer.session
+        self.prefix = stream_prefix(self.topic, session)
+        self.plain_prefix = stream_prefix(self.topic, session, FLAG_PLAIN)
         self.single = single_struct(len(self.prefix))
-        self.receiver: StreamReceiver[Frame] = StreamReceiver(config, rng, peer.feedback)
-        self.history = self.probed = self.progress_ns = self.published = 0
-        self.probed_early: tuple[int, ...] = ()
-        self.relay_heads: dict[int, int] = {}
-        self.retired = False
-        self.conflated = 0
-        self.delivered_to: int | None = None
-        self.delivered_count = self.relayed = 0
-        self.malformed: list[Loss] = []
-        self.malformed_between = 0
-        self.watched = self.unasked = self.doubted = False
-        self.jump_max = SEQUENCE_MAX
-        self.confirmed, self.hinted, self.doubt_ns = 0, 0, -1
+        self.receiver = StreamReceiver(config, rng, self.peer.feedback)
 
     def note_malformed(self, start: int, count: int) -> Loss:
         """Count messages that were received but cannot be read."""

@@ -68,7 +68,7 @@ def echo(talk):
 
 
 CASES = {
-    "welcome": (Talk, "hear", lambda talk: frames.welcome(frames.SESSION), "Session.__init__"),
+    "welcome": (Talk, "hear", lambda talk: frames.welcome(frames.SESSION), "Session.__post_init__"),
     "echo": (welcomed, "hear", echo, "StreamTable.begin"),
     "first frame": (joined, "hear", lambda talk: data(0), "StreamTable.begin"),
     "first heartbeat": (
