@@ -495,7 +495,6 @@ class SubscriberCore:
     def leave(self) -> None:
         """Tell all publishers and relays that this subscriber goes."""
         self.joiner.leave()
-        self.relays.leave()
 
     def _care_for_gaps(self, now_ns: int) -> None:
         reforming = bool(self.relays.upstreams) and self.relays.reforming(now_ns)
@@ -625,7 +624,7 @@ class SubscriberCore:
         """Take a heartbeat over a relay's line: of a stream, or the relay's own."""
         state = self.lines[line]
         if not frame.topic and frame.session == state.relay:
-            place = self.relays.receive_pulse(frame, now_ns)
+            place = self.relays.receive_heartbeat(frame, now_ns)
         else:
             place = self._receive_heartbeat(frame, now_ns)
             self.relays.note_head(self.peers[frame.session], line, frame, now_ns)

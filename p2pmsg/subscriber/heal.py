@@ -27,7 +27,7 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
     core.gaps.clear()
     core.stream_table.count = len(core.streams)
     _heal_peers(core, now_ns)
-    core.relays.heal(now_ns)
+    core.joiner.ask_relays_again(now_ns)
     for stream in core.streams:
         stream.peer.gaps = 0
     for stream in core.streams:

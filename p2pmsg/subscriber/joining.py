@@ -21,7 +21,8 @@ from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
 from p2pmsg.subscriber.effects import Command, Effects
 from p2pmsg.subscriber.group import MulticastReceiver
-from p2pmsg.subscriber.relays import RelayClient
+from p2pmsg.subscriber.handshake import probe_wait_ns
+from p2pmsg.subscriber.relays import RelayClient, merge_heads
 from p2pmsg.subscriber.rewound import (
     find_below,
     find_rewound,
@@ -33,7 +34,6 @@ from p2pmsg.subscriber.rewound import (
 from p2pmsg.subscriber.sessions import GroupState, Route, Session
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
-from p2pmsg.subscriber.upstream import merge_heads
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason, ReceiverConfig
 
@@ -105,6 +105,7 @@ class SessionJoiner:
         self._forget_last = forget_last
         self._rng = rng
         self._timeout_ns = int(config.publisher_timeout_ms * _MS)
+        self._keep_alive_ns = int(config.keep_alive_ms * _MS)
         self._monitor = ConnectionMonitor(lines, self._timeout_ns)
         # Not before a silent line was connected again, and a publisher there could answer.
         again_ns = self._timeout_ns + min(AGAIN_NS, self._timeout_ns)
@@ -144,7 +145,7 @@ class SessionJoiner:
             return
         state.strange_ns = None
         if state.relay is not None:
-            self.relays.leave_line(line, now_ns)
+            self.relays.leave_line(line)
             self._end_unrouted(now_ns)
         member = self.member if state.shared else None
         if member is not None and peer is not None:
@@ -193,9 +194,11 @@ class SessionJoiner:
         """Take what a new connection to a relay begins with, or what a closing relay sends."""
         welcome = control.read_body(frame, control.Welcome)
         if frame.flags & wire.FLAG_CLOSING:
-            peer = self.peers.get(frame.session)
-            if peer is not None and self.relays.note_closing(peer, line, now_ns):
-                self.next_check_ns = now_ns
+            for peer, route in self.relays.routes_over(line):
+                if peer.session == frame.session and not route.handshake.closing:
+                    route.handshake.note_closing()
+                    self._probe_route(peer, route, now_ns)
+                    self.next_check_ns = now_ns
             return
         state = self.lines[line]
         state.strange_ns = None
@@ -204,7 +207,10 @@ class SessionJoiner:
         former, state.session = state.session, None
         if former in self.peers and all(other.session != former for other in self.lines):
             self.end_peer(self.peers[former], now_ns)
-        if self.relays.receive_welcome(line, frame.session, welcome, now_ns):
+        self.relays.meet(line, frame.session, welcome, now_ns)
+        for peer, route in self.relays.routes_over(line):
+            self._probe_route(peer, route, now_ns)
+        if self.relays.ask_or_refuse(frame.session, now_ns):
             self.next_check_ns = now_ns
         self._end_unrouted(now_ns)
 
@@ -218,7 +224,8 @@ class SessionJoiner:
                 peer = Session(entry.session, welcome, returning=False, now_ns=now_ns)
                 self.peers[entry.session] = peer
                 peer.late = up.complete
-            self.relays.add_routes(up, peer, entry, now_ns)
+            for route in self.relays.add_routes(up, peer, entry, now_ns):
+                self._probe_route(peer, route, now_ns)
         self._end_unrouted(now_ns)
 
     def _end_unrouted(self, now_ns: int) -> None:
@@ -327,34 +334,52 @@ class SessionJoiner:
             self.lines[line].strange_ns = now_ns
 
     def send_probe(self, peer: Session, line: int, now_ns: int) -> None:
-        """Ask for an echo over a line."""
+        """Ask the publisher itself for an echo over a line."""
         note_probed(peer, self._asked)
         probe = peer.handshake.begin(line, self.effects, rng=self._rng, now_ns=now_ns)
-        self._request_probe(peer, probe)
+        self._request_probe(peer, peer.own, probe)
 
-    def _request_probe(self, peer: Session, probe: int) -> None:
-        # Who was here before the session began has a right to all of it.
-        whole = peer.returning and self.start.kind in ("latest", "earliest")
-        start = Start("sequence", 0) if whole else self.start
+    def _probe_route(self, peer: Session, route: Route, now_ns: int) -> None:
+        """Ask a relay for an echo."""
+        handshake = route.handshake
+        probe = handshake.begin(handshake.line, self.effects, rng=self._rng, now_ns=now_ns)
+        self.hurry(now_ns + probe_wait_ns(0))
+        self._request_probe(peer, route, probe)
+
+    def _request_probe(self, peer: Session, route: Route, probe: int) -> None:
+        start, newer = self.start, False
+        if route is peer.own:
+            if peer.returning and start.kind in ("latest", "earliest"):
+                start = Start("sequence", 0)  # it began while we were here: all of it is ours
+            newer = is_compared(peer, self._committed(peer))
+        elif peer.late and start.kind == "latest":
+            start = Start("earliest")  # it began since we came: all that the relay has is ours
         topics = self.settings.patterns
-        newer = is_compared(peer, self._committed(peer))
         body = control.Probe(probe, topics, start.kind, start.position, newer)
-        self.effects.send(peer.session, Kind.PROBE, peer.session, body)
+        self.effects.send(route.key, Kind.PROBE, peer.session, body)
 
     def receive_echo(self, frame: Frame, now_ns: int) -> bool:
         """Take an echo; False where it is not for us."""
-        peer = next((p for p in self.peers.values() if p.probe == frame.session), None)
-        routed = self.relays.route_of_probe(frame.session) if peer is None else None
-        if peer is None and routed is None:
-            return False  # who takes all topics gets the others' echoes, too
+        found = self._route_of(frame.session)
+        if found is None:
+            return False  # a subscriber to all topics gets others' echoes, too
         body = self._pages.take(frame.session, control.read_body(frame, control.Heads))
         if body is None:
             return True
-        if routed is not None:
-            self._take_relayed_echo(*routed, body, now_ns)
-        elif peer is not None:
+        peer, route = found
+        if route is peer.own:
             self._take_echo(peer, body, now_ns)
+        else:
+            self._take_relayed_echo(peer, route, body, now_ns)
         return True
+
+    def _route_of(self, probe: int) -> tuple[Session, Route] | None:
+        """Return the session and route whose echo is awaited under this id, or None."""
+        for peer in self.peers.values():
+            for route in (peer.own, *peer.relayed):
+                if route.handshake.probe == probe:
+                    return peer, route
+        return None
 
     def _take_relayed_echo(
         self, peer: Session, route: Route, body: control.Heads, now_ns: int
@@ -451,12 +476,11 @@ class SessionJoiner:
         subscriber, name = self.settings.subscriber, self.settings.name
         body = control.Joined(subscriber, name, complete, in_group, settles)
         self.effects.send(peer.session, Kind.JOINED, peer.session, body)
-        due_ns = now_ns + int(self.config.keep_alive_ms * _MS)
-        peer.handshake.note_report(due_ns, complete=complete)
+        peer.handshake.note_report(now_ns + self._keep_alive_ns, complete=complete)
 
     def _is_complete(self, peer: Session) -> bool:
         """Whether a closing publisher may go: nothing of it can come, or is missing, or undone."""
-        waits = peer.probe is not None or any(s.receiver.missing for s in peer.streams.values())
+        waits = peer.probe is not None or peer.missing
         waits |= peer.group is not None and peer.group.is_asking
         is_settled = self.is_settled
         return peer.closing and not waits and (is_settled is None or is_settled(peer))
@@ -483,15 +507,29 @@ class SessionJoiner:
             self.member.note_pause()
 
     def leave(self) -> None:
-        """Tell all publishers that this subscriber goes."""
+        """Tell all publishers and relays that this subscriber goes."""
+        body = control.Joined(self.settings.subscriber, self.settings.name)
         for session, peer in self.peers.items():
             if peer.joined and peer.direct and not peer.gone:
-                body = control.Joined(self.settings.subscriber, self.settings.name)
                 self.effects.send(session, Kind.LEAVE, session, body)
+        for session, peer in self.peers.items():
+            for route in peer.relayed:
+                if route.handshake.joined:
+                    self.effects.send(route.key, Kind.LEAVE, session, body)
+
+    def ask_relays_again(self, now_ns: int) -> None:
+        """Ask relays, and over all routes, again after an exception cut something short."""
+        self.relays.ask_again(now_ns)
+        for peer in self.peers.values():
+            for route in peer.relayed:
+                self._probe_route(peer, route, now_ns)
 
     def check(self, *, now_ns: int) -> None:
         """Look after silence: repeat probes, send keep-alives, give up lines."""
-        self.relays.check(self.is_settled, now_ns=now_ns)
+        self.relays.check(now_ns)
+        for peer in self.peers.values():
+            for route in peer.relayed:
+                self._check_relayed(peer, route, now_ns)
         self._end_unrouted(now_ns)
         self._check_peers(now_ns)
         self._check_lines(now_ns)
@@ -506,13 +544,31 @@ class SessionJoiner:
             due_ns = min(due_ns, max(self.member.confirmation.due_ns, now_ns + _MS))
         self.next_check_ns = due_ns
 
+    def _check_relayed(self, peer: Session, route: Route, now_ns: int) -> None:
+        handshake = route.handshake
+        if not peer.gaps:
+            route.asked_ns = None
+        if (probe := handshake.take_due(now_ns)) is not None:
+            self._request_probe(peer, route, probe)
+        if not handshake.joined:
+            return
+        complete = handshake.closing and handshake.probe is None and not peer.missing
+        complete = complete and (self.is_settled is None or self.is_settled(peer))
+        if not handshake.is_report_due(now_ns, complete=complete):
+            return
+        if self.cursor is not None and peer in self.cursor.newcomers:
+            return  # it has joined once the cursor says so
+        body = control.Joined(self.settings.subscriber, self.settings.name, complete)
+        self.effects.send(route.key, Kind.JOINED, peer.session, body)
+        handshake.note_report(now_ns + self._keep_alive_ns, complete=complete)
+
     def _check_peers(self, now_ns: int) -> None:
         for peer in self.peers.values():
             if peer.gone:
                 continue
             handshake = peer.handshake
             if (probe := handshake.take_due(now_ns)) is not None:
-                self._request_probe(peer, probe)
+                self._request_probe(peer, peer.own, probe)
             if not peer.joined:
                 is_due = False
             elif handshake.closing and not handshake.reported_complete:

@@ -1,44 +1,90 @@
-"""A subscriber's lines to relays: which sessions each serves, and a route to every one of them.
+"""The relays that a subscriber is connected to, which sessions each serves, and routes over them.
 
 ::
 
     WELCOME, with the relay's flag ──▶ SESSIONS_REQUEST (over recovery) ──▶ SESSIONS
-        for each session: PROBE (over recovery) ──▶ ECHO (over data: heads) ──▶ JOINED
+        for each session a `Route`, with its own handshake
 
 The list is asked for again every second, when the relay says that it has changed, and when frames
 of an unknown session come.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
 from p2pmsg import control
-from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command, Effects
-from p2pmsg.subscriber.handshake import probe_wait_ns
 from p2pmsg.subscriber.sessions import Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
-from p2pmsg.subscriber.upstream import (
-    HOLD_NS,
-    QUIET_NS,
-    REFORM_NS,
-    SETTLE_NS,
-    Upstream,
-    merge_heads,
-)
 from p2pmsg.wire import Frame, FrameError, Kind
 
 _MS = 1_000_000
 ASK_NS: Final = 1000 * _MS
+"""How often a relay is asked for its list."""
 RETRY_NS: Final = 100 * _MS
-"""How long an answer is waited for, and how soon is asked again because of unknown frames."""
+"""How long an answer is waited for, and how soon unknown frames lead to another question."""
 PROGRESS_NS: Final = 250 * _MS
 """How often a relay's progress is noted, for each stream."""
 REFUSED_NS: Final = 5000 * _MS
 """How long a line in a loop is left alone, at least; up to twice as long, so that not all relays of
 a ring come back at once."""
+SETTLE_NS: Final = 1000 * _MS
+"""How long after the start lines may take to say who is there."""
+REFORM_NS: Final = 30_000 * _MS
+"""How long a relay may be away, or be new and not know its upstreams yet, until what it may have is
+given up: a process, or a machine, is started again meanwhile."""
+QUIET_NS: Final = 2500 * _MS
+"""How long a relay says nothing until it counts as away: two of its heartbeats and a half."""
+HOLD_NS: Final = 250 * _MS
+"""How long a first echo waits for those by other routes."""
+
+
+@dataclass(slots=True, eq=False)
+class RelayConnection:
+    """A relay at the other end of one or more lines."""
+
+    id: int
+    name: str
+    recovery: str
+    stall_ms: float
+    met_ns: int
+    """When its welcome came."""
+    lines: list[int] = field(default_factory=list)
+    path: list[int] = field(default_factory=list)
+    """The relays that its messages come through, itself included."""
+    due_ns: int = 0
+    asked_ns: int | None = None
+    """Since when a question is without an answer."""
+    page: int = 0
+    version: int = -1
+    """Counts its changes, as of its last heartbeat."""
+    answered_ns: int = 0
+    listed_ns: int = 0
+    """When its list last had come whole."""
+    complete: bool = False
+    """Whether it has at all."""
+    settled: bool = True
+    """Whether it says that it knows of all that its upstreams have."""
+
+
+def merge_heads(several: list[control.Heads]) -> control.Heads:
+    """Return heads that reach as far as any of these."""
+    if len(several) == 1:
+        return several[0]
+    found: dict[str, control.Head] = {}
+    for head in (head for heads in several for head in heads.streams):
+        known = found.get(head.topic, head)
+        found[head.topic] = control.Head(
+            head.topic,
+            min(known.earliest, head.earliest),
+            max(known.next, head.next),
+            min(known.start, head.start),
+        )
+    name = next((heads.name for heads in several if heads.name), "")
+    return control.Heads(name, list(found.values()), max(heads.floor for heads in several))
 
 
 class RelayClient:
@@ -51,7 +97,7 @@ class RelayClient:
         lines: the connections of the data path.
         effects: takes what the shell is to do and to send.
         hurry: called with when `check` is due, if that is sooner than was known.
-        rng: draws the ids of probes.
+        rng: draws how long a line in a loop is left alone.
 
     Attributes:
         ended: sessions that have lost their last route, until the caller has ended them.
@@ -72,19 +118,18 @@ class RelayClient:
         rng: Random,
         now_ns: int,
     ) -> None:
-        self._settings = settings
         self.own = own
+        self._start = settings.start
         self._peers = peers
         self._lines = lines
         self._effects = effects
         self._hurry = hurry
         self._rng = rng
         self.ended: list[Session] = []
-        self.upstreams: dict[int, Upstream] = {}
+        self.upstreams: dict[int, RelayConnection] = {}
         self.loops_refused = 0
         self._born_ns = now_ns
         self._timeout_ns = int(settings.config.publisher_timeout_ms * _MS)
-        self._keep_alive_ns = int(settings.config.keep_alive_ms * _MS)
 
     def unsettled(self, now_ns: int) -> bool:
         """Whether another line may yet turn out to be a route to a session that is known.
@@ -109,20 +154,18 @@ class RelayClient:
         Nothing is given up then: it is asked on. It is away for a bounded time, and so is each that
         it gets its streams from.
         """
-        lines = self._lines
         new = now_ns - self._born_ns < REFORM_NS
-        for line in lines:
+        for line in self._lines:
             away_ns = now_ns - line.was_heard_ns
             if line.relay is not None and QUIET_NS < away_ns < REFORM_NS:
                 return True
             if new and line.key is None and (self.own is not None or self.upstreams):
                 return True
-        return any(not (up.settled and up.complete) for up in self._answering(now_ns))
-
-    def _answering(self, now_ns: int) -> Iterator[Upstream]:
-        for up in self.upstreams.values():
-            if now_ns - max(up.met_ns, up.answered_ns) < REFORM_NS:
-                yield up
+        return any(
+            now_ns - max(up.met_ns, up.answered_ns) < REFORM_NS
+            and not (up.settled and up.complete)
+            for up in self.upstreams.values()
+        )
 
     def note_progress(self, stream: Stream, now_ns: int) -> None:
         """Note that a relay has got further with what we have already: it will have the rest."""
@@ -135,11 +178,10 @@ class RelayClient:
     ) -> control.Heads | None:
         """Return where to begin a session whose first echoes these are; None: wait for more.
 
-        Who starts at `earliest`, or at a time, begins where the route does that reaches back
-        farthest; so all routes are heard, for a moment. The probe is repeated meanwhile.
+        A subscriber that starts at `earliest`, or at a time, begins where the route does that
+        reaches back farthest; so all routes are heard, for a moment.
         """
-        start = self._settings.start
-        if peer.joined or len(self._lines) < 2 or start.kind not in ("earliest", "time"):
+        if peer.joined or len(self._lines) < 2 or self._start.kind not in ("earliest", "time"):
             return heads
         if not peer.held:
             peer.held_ns = now_ns
@@ -160,39 +202,37 @@ class RelayClient:
         """Return all relays from which anything comes."""
         return [relay for up in self.upstreams.values() for relay in (up.id, *up.path)]
 
-    def receive_welcome(
-        self, line: int, relay: int, welcome: control.Welcome, now_ns: int
-    ) -> bool:
-        """Take what a new connection to a relay begins with; False: the relay is refused."""
+    def meet(self, line: int, relay: int, welcome: control.Welcome, now_ns: int) -> None:
+        """Take what a new connection to a relay begins with; `ask_or_refuse` goes on."""
         state = self._lines[line]
         up = self.upstreams.get(relay)
         if up is None:
-            up = self.upstreams[relay] = Upstream(relay, welcome, now_ns)
+            up = self.upstreams[relay] = RelayConnection(
+                relay, welcome.name, welcome.recovery, welcome.stall_ms, now_ns
+            )
             self._effects.connect(line, relay, welcome.recovery)
         elif up.recovery != welcome.recovery:
             self._effects.disconnect(relay)
             self._effects.connect(line, relay, welcome.recovery)
         up.name, up.recovery, up.stall_ms = welcome.name, welcome.recovery, welcome.stall_ms
-        former_relay, state.relay = state.relay, relay
-        if former_relay is not None and former_relay != relay:
-            self._move(line, former_relay, relay)
+        former, state.relay = state.relay, relay
+        if former is not None and former != relay:  # it was restarted without its log
+            for _, route in self.routes_over(line):
+                route.key, route.handshake.joined, route.refused = relay, False, {}
+            self._part(line, former)
         if line not in up.lines:
             up.lines.append(line)
             self._effects.subscribe(line, Kind.HEARTBEAT, relay)
-        for peer, route in self._routes(line):
-            self._send_probe(peer, route, now_ns)
+
+    def ask_or_refuse(self, relay: int, now_ns: int) -> bool:
+        """Ask a relay that was met for its list; False: it leads back to us, and is refused."""
+        up = self.upstreams[relay]
         if relay == self.own:
             self._refuse(up, now_ns)
             return False
         up.page = 0
         self._ask(up, now_ns)
         return True
-
-    def _move(self, line: int, former: int, relay: int) -> None:
-        """Let routes over a line be another relay's: it was restarted without its log."""
-        for _, route in self._routes(line):
-            route.key, route.handshake.joined, route.refused = relay, False, {}
-        self._part(line, former)
 
     def _part(self, line: int, relay: int) -> None:
         up = self.upstreams.get(relay)
@@ -204,22 +244,23 @@ class RelayClient:
             del self.upstreams[relay]
             self._effects.disconnect(relay)
 
-    def leave_line(self, line: int, now_ns: int) -> None:
+    def leave_line(self, line: int) -> None:
         """Give up the routes over a line: there is no relay at its end any more."""
         state = self._lines[line]
         relay, state.relay = state.relay, None
         if relay is not None:
             self._part(line, relay)
-        for peer, route in list(self._routes(line)):
-            self._drop(peer, route, now_ns)
+        for peer, route in list(self.routes_over(line)):
+            self._drop(peer, route)
 
-    def _routes(self, line: int) -> Iterator[tuple[Session, Route]]:
+    def routes_over(self, line: int) -> Iterator[tuple[Session, Route]]:
+        """Yield the routes over a line, with their sessions."""
         for peer in list(self._peers.values()):
             for route in peer.relayed:
                 if route.handshake.line == line:
                     yield peer, route
 
-    def _drop(self, peer: Session, route: Route, now_ns: int) -> None:
+    def _drop(self, peer: Session, route: Route) -> None:
         route.handshake.cancel(self._effects)
         peer.relayed.remove(route)
         if peer.current is route:
@@ -227,8 +268,8 @@ class RelayClient:
         if not peer.relayed and not peer.direct and not peer.gone:
             self.ended.append(peer)
 
-    def receive_pulse(self, frame: Frame, now_ns: int) -> int:
-        """Take a relay's own heartbeat; returns what stands for its place."""
+    def receive_heartbeat(self, frame: Frame, now_ns: int) -> int:
+        """Take a relay's own heartbeat; return what stands for its place."""
         body = control.read_body(frame, control.Heartbeat)
         up = self.upstreams[frame.session]
         if up.version != frame.sequence:
@@ -252,18 +293,18 @@ class RelayClient:
         if up is not None:
             self._ask_soon(up, now_ns)
 
-    def _ask_soon(self, up: Upstream, now_ns: int) -> None:
+    def _ask_soon(self, up: RelayConnection, now_ns: int) -> None:
         last_ns = up.answered_ns if up.asked_ns is None else up.asked_ns
         up.due_ns = min(up.due_ns, max(now_ns, last_ns + RETRY_NS))
         self._hurry(up.due_ns)
 
-    def _ask(self, up: Upstream, now_ns: int) -> None:
+    def _ask(self, up: RelayConnection, now_ns: int) -> None:
         up.asked_ns, up.due_ns = now_ns, now_ns + RETRY_NS
         self._effects.send(up.id, Kind.SESSIONS_REQUEST, up.id, sequence=up.page)
 
     def receive_sessions(
         self, relay: int, frame: Frame, now_ns: int
-    ) -> Iterator[tuple[Upstream, control.SessionEntry]]:
+    ) -> Iterator[tuple[RelayConnection, control.SessionEntry]]:
         """Take a page of the sessions that a relay serves, and yield them for `add_routes`."""
         body = control.read_body(frame, control.Sessions)
         up = self.upstreams.get(relay)
@@ -288,22 +329,26 @@ class RelayClient:
             self._ask(up, now_ns)
 
     def add_routes(
-        self, up: Upstream, peer: Session, entry: control.SessionEntry, now_ns: int
-    ) -> None:
-        """Note that a relay serves a session, over each of its connections."""
+        self, up: RelayConnection, peer: Session, entry: control.SessionEntry, now_ns: int
+    ) -> list[Route]:
+        """Note that a relay serves a session over each of its connections.
+
+        Return the routes that are to be probed.
+        """
         peer.gone, peer.ending_ns = False, None
         if not peer.direct:
             peer.name = entry.name or peer.name
             peer.stall_ms = up.stall_ms
+        unprobed = []
         for line in up.lines:
             route = next((r for r in peer.relayed if r.handshake.line == line), None)
             if route is None:
                 route = Route(up.id, line, entry.hops, now_ns=now_ns)
                 peer.relayed.append(route)
-                self._send_probe(peer, route, now_ns)
-            elif not route.handshake.joined and route.handshake.probe is None:
-                self._send_probe(peer, route, now_ns)
+            if not route.handshake.joined and route.handshake.probe is None:
+                unprobed.append(route)
             route.hops, route.announced_ns = entry.hops, now_ns
+        return unprobed
 
     def may_have(self, peer: Session, now_ns: int) -> bool:
         """Whether a relay may yet say that it has a session that has lost its last route."""
@@ -324,7 +369,7 @@ class RelayClient:
             return False
         return True
 
-    def _refuse(self, up: Upstream, now_ns: int) -> None:
+    def _refuse(self, up: RelayConnection, now_ns: int) -> None:
         """Refuse a relay that gets from us what it would give to us."""
         self.loops_refused += 1
         up.path, up.asked_ns = [], None
@@ -332,117 +377,43 @@ class RelayClient:
             state = self._lines[line]
             state.refused_until_ns = now_ns + int(REFUSED_NS * (1 + self._rng.random()))
             self._effects.commands.append(Command("leave", line))
-            self.leave_line(line, now_ns)
+            self.leave_line(line)
 
-    def _send_probe(self, peer: Session, route: Route, now_ns: int) -> None:
-        handshake = route.handshake
-        probe = handshake.begin(handshake.line, self._effects, rng=self._rng, now_ns=now_ns)
-        self._hurry(now_ns + probe_wait_ns(0))
-        self._request_probe(peer, route, probe)
-
-    def _request_probe(self, peer: Session, route: Route, probe: int) -> None:
-        settings = self._settings
-        # Of a session that began since we came, all that the relay has is ours.
-        late = peer.late and settings.start.kind == "latest"
-        start = Start("earliest") if late else settings.start
-        body = control.Probe(probe, settings.patterns, start.kind, start.position)
-        self._effects.send(route.key, Kind.PROBE, peer.session, body)
-
-    def route_of_probe(self, probe: int) -> tuple[Session, Route] | None:
-        """Return whose echo that is, or None where it is not ours."""
-        for peer in self._peers.values():
-            for route in peer.relayed:
-                if route.handshake.probe == probe:
-                    return peer, route
-        return None
-
-    def note_closing(self, peer: Session, line: int, now_ns: int) -> bool:
-        """Note that a relay closes; whether the session has a route over it that was not."""
-        found = False
-        for route in peer.relayed:
-            if route.handshake.line == line and not route.handshake.closing:
-                route.handshake.note_closing()
-                found = True
-                self._send_probe(peer, route, now_ns)
-        return found
-
-    def check(self, is_settled: Callable[[Session], bool] | None, *, now_ns: int) -> None:
-        """Ask for lists that are due, repeat probes, send keep-alives, give up routes.
-
-        `is_settled` says whether the application is done with all of a session that is closing.
-        """
+    def check(self, now_ns: int) -> None:
+        """Ask for lists that are due, and give up routes that are not announced any more."""
         for up in self.upstreams.values():
             if now_ns >= up.due_ns:
                 self._ask(up, now_ns)
-        for peer in list(self._peers.values()):
+        for peer in self._peers.values():
             if peer.direct:
                 peer.ending_ns = None
             elif peer.ending_ns is not None:
                 self.ended.append(peer)
             for route in list(peer.relayed):
-                up_ = self.upstreams.get(route.key)
-                answered_ns = 0 if up_ is None else up_.answered_ns
+                known = self.upstreams.get(route.key)
+                answered_ns = 0 if known is None else known.answered_ns
                 if answered_ns - route.announced_ns > self._timeout_ns:
-                    self._drop(peer, route, now_ns)
-                    continue
-                self._check_route(peer, route, is_settled, now_ns)
+                    self._drop(peer, route)
         for index, line in enumerate(self._lines):
             if line.refused_until_ns is not None and now_ns >= line.refused_until_ns:
                 line.refused_until_ns = None
                 self._effects.reconnect(index)
 
-    def _check_route(
-        self,
-        peer: Session,
-        route: Route,
-        is_settled: Callable[[Session], bool] | None,
-        now_ns: int,
-    ) -> None:
-        handshake = route.handshake
-        if not peer.gaps:
-            route.asked_ns = None
-        if (probe := handshake.take_due(now_ns)) is not None:
-            self._request_probe(peer, route, probe)
-        if not handshake.joined:
-            return
-        complete = handshake.closing and handshake.probe is None and not peer.missing
-        complete = complete and (is_settled is None or is_settled(peer))
-        if not handshake.is_report_due(now_ns, complete=complete):
-            return
-        cursor = self._settings.cursor
-        if cursor is not None and peer in cursor.newcomers:
-            return  # it has joined once the cursor says so
-        self._report(peer, route, Kind.JOINED, complete=complete)
-        handshake.note_report(now_ns + self._keep_alive_ns, complete=complete)
-
-    def leave(self) -> None:
-        """Tell all relays that this subscriber goes."""
-        for peer in self._peers.values():
-            for route in peer.relayed:
-                if route.handshake.joined:
-                    self._report(peer, route, Kind.LEAVE)
-
-    def _report(self, peer: Session, route: Route, kind: Kind, *, complete: bool = False) -> None:
-        settings = self._settings
-        body = control.Joined(settings.subscriber, settings.name, complete)
-        self._effects.send(route.key, kind, peer.session, body)
-
     def asked_ns(self, line: int) -> int | None:
         """Return since when a NACK over this line's relay is without an answer, or None."""
-        asked = [route.asked_ns for _, route in self._routes(line) if route.asked_ns is not None]
+        asked = [
+            route.asked_ns for _, route in self.routes_over(line) if route.asked_ns is not None
+        ]
         return min(asked, default=None)
 
     def forget_asked(self, line: int) -> None:
-        """Begin anew with that."""
-        for _, route in self._routes(line):
+        """Count the time without an answer from the next NACK on."""
+        for _, route in self.routes_over(line):
             route.asked_ns = None
 
-    def heal(self, now_ns: int) -> None:
-        """Ask for everything anew, after an exception cut something short."""
+    def ask_again(self, now_ns: int) -> None:
+        """Ask all relays from the start, after an exception cut something short."""
         for up in self.upstreams.values():
             for line in up.lines[:1]:
                 self._effects.connect(line, up.id, up.recovery)
             up.page, up.asked_ns, up.due_ns = 0, None, now_ns
-        for peer in self._peers.values():
-            for route in peer.relayed:
-                self._send_probe(peer, route, now_ns)

@@ -22,7 +22,7 @@ class Client(RelayClient):
     """A client of one connection; its queues are looked at by hand."""
 
     def __init__(self, own=None):
-        self.effects, self.due = Effects(), []
+        self.effects, self.due, self.unprobed = Effects(), [], []
         self.peers, self.lines = {}, [Connection()]
         settings = Settings(
             subscriber=1, name="s", topics=[], start=Start("latest"), config=SubscriberConfig()
@@ -31,6 +31,11 @@ class Client(RelayClient):
             settings, own, peers=self.peers, lines=self.lines, effects=self.effects,
             hurry=self.due.append, rng=Random(1), now_ns=0,
         )  # fmt: skip
+
+    def welcome(self, relay=RELAY, now_ns=0):
+        """Meet a relay."""
+        self.meet(0, relay, WELCOME, now_ns)
+        return self.ask_or_refuse(relay, now_ns)
 
     def list(self, *sessions, path=(RELAY,), following=0, now_ns=1):
         """Be told what the relay serves."""
@@ -42,7 +47,7 @@ class Client(RelayClient):
             peer = self.peers.setdefault(
                 entry.session, Session(entry.session, welcome, returning=False, now_ns=now_ns)
             )
-            self.add_routes(up, peer, entry, now_ns)
+            self.unprobed += self.add_routes(up, peer, entry, now_ns)
 
     def asked(self):
         kinds = [Kind(Frame(data).kind).name for _, data in self.effects.requests]
@@ -58,7 +63,7 @@ class Client(RelayClient):
 @pytest.fixture
 def client():
     client = Client()
-    assert client.receive_welcome(0, RELAY, WELCOME, 0)
+    assert client.welcome()
     return client
 
 
@@ -68,27 +73,28 @@ def test_a_relay_that_is_met_is_asked_what_it_serves(client):
     assert client.waiting == [RELAY]
 
 
-def test_each_session_that_it_serves_gets_a_route_and_a_probe(client):
-    client.asked()
+def test_each_session_that_it_serves_gets_a_route_that_is_to_be_probed(client):
     client.list(SESSION, 8)
-    assert client.asked() == ["PROBE", "PROBE"]
     (route,) = client.peers[SESSION].relayed
     assert (route.key, route.handshake.line, route.hops) == (RELAY, 0, 1)
-    assert client.route_of_probe(route.handshake.probe) == (client.peers[SESSION], route)
+    assert client.unprobed == [route, *client.peers[8].relayed]
+    assert list(client.routes_over(0)) == [
+        (client.peers[SESSION], route), (client.peers[8], client.unprobed[1]),
+    ]  # fmt: skip
 
 
 def test_the_list_is_asked_for_again(client):
     client.list()
     client.asked()
-    client.check(None, now_ns=ASK_NS)
+    client.check(ASK_NS)
     assert client.asked() == []
-    client.check(None, now_ns=ASK_NS + 1)
+    client.check(ASK_NS + 1)
     assert client.asked() == ["SESSIONS_REQUEST"]
 
 
 def test_a_session_whose_relay_leaves_has_ended(client):
     client.list(SESSION)
-    client.leave_line(0, 2)
+    client.leave_line(0)
     assert client.ended == [client.peers[SESSION]]
     assert client.peers[SESSION].relayed == []
     assert client.upstreams == {}
@@ -97,20 +103,20 @@ def test_a_session_whose_relay_leaves_has_ended(client):
 def test_a_session_that_has_its_publisher_goes_on_without_the_relay(client):
     client.list(SESSION)
     client.peers[SESSION].direct = True
-    client.leave_line(0, 2)
+    client.leave_line(0)
     assert client.ended == []
 
 
 def test_a_relay_that_leads_back_is_refused():
     client = Client(own=OWN)
-    client.receive_welcome(0, RELAY, WELCOME, 0)
+    client.welcome()
     client.commanded()
     client.list(SESSION, path=[RELAY, OWN])
     assert client.loops_refused == 1
     assert client.peers == {}
     assert client.lines[0].refused_until_ns is not None
     assert client.commanded()[0] == "leave"
-    assert not client.receive_welcome(0, OWN, WELCOME, 3)  # that is the relay itself
+    assert not client.welcome(OWN, 3)  # that is the relay itself
 
 
 def test_an_unknown_session_hurries_the_next_request(client):
