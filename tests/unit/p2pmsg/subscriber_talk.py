@@ -7,6 +7,7 @@ from p2pmsg.config import SubscriberConfig
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.subscriber.sessions import Session
 from p2pmsg.wire import Frame, Kind
 from recovery import Delivery, NackConfig
 from tests.unit.p2pmsg import frames
@@ -107,6 +108,12 @@ class Talk:
             else:
                 found.append((stream.topic, output.start, output.stop, output.reason.value))
         return found
+
+
+def session(number=SESSION):
+    """A session without a core, not joined yet."""
+    welcome = control.Welcome("feed", "tcp://127.0.0.1:1", -1.0)
+    return Session(number, welcome, returning=False, now_ns=0)
 
 
 def head(following, *, topic="t", earliest=0, start=None):

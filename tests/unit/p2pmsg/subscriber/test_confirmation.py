@@ -1,7 +1,9 @@
 """What a subscriber believes of datagrams, and what it asks its publisher first."""
 
+import pytest
+
 from p2pmsg import control, wire
-from p2pmsg.control import Admitted, Head, Heads, Heartbeat
+from p2pmsg.control import Admitted, Head, Heads, Heartbeat, Welcome
 from p2pmsg.multicast import datagram
 from p2pmsg.wire import Frame, Kind
 from recovery import Delivery
@@ -95,10 +97,7 @@ def test_what_nobody_denies_for_two_seconds_is_given_up_all_the_same():
     member = Member()
     member.message(0)
     member.give(heartbeat("t", 10))
-    for _ in range(200):
-        member.now_ns += 100 * MS
-        member.core.handle_timer(now_ns=member.now_ns)
-        member.core.requests.clear()
+    fall_silent(member)
     assert (member.stream.receiver.lost, member.stream.receiver.missing) == (9, 0)
 
 
@@ -239,8 +238,97 @@ def test_what_came_unconfirmed_is_handed_on_when_another_session_takes_the_place
 def test_what_came_unconfirmed_is_handed_on_when_nobody_answers_for_good():
     member = Member()
     new(member, 0)
-    for _ in range(400):
-        member.now_ns += 100 * MS
+    fall_silent(member)
+    assert outputs(member, "new") == [(0, 1)]
+
+
+HISTORY = 65_536
+"""`history_messages`, as it is by default."""
+
+
+def data(sequence, count=1, topic="t", session=SESSION):
+    return frames.data([0] * count, topic=topic, session=session, sequence=sequence)
+
+
+def fall_silent(member):
+    """Let so much time pass that the publisher is given up."""
+    for _ in range(60):
+        member.now_ns += 250 * MS
         member.core.handle_timer(now_ns=member.now_ns)
         member.core.requests.clear()
-    assert outputs(member, "new") == [(0, 1)]
+    return member.core.member.confirmation.unconfirmed, [
+        command.text for command in member.core.commands if command.what == "warn"
+    ]
+
+
+def receiver(member, topic):
+    return member.core.peers[SESSION].streams[topic].receiver
+
+
+HINTS = {"data": data(100_000, 5), "a heartbeat": heartbeat("t", 100_005)}
+
+
+@pytest.mark.parametrize("hint", HINTS.values(), ids=HINTS)
+def test_what_is_too_far_ahead_and_never_confirmed_is_counted_and_said_once(hint):
+    member = Member()
+    member.give(data(0, 3), hint)
+    unconfirmed, (text,) = fall_silent(member)
+    assert unconfirmed == 100_002
+    assert "[3, 100005) of 't'" in text
+    assert "'p'" in text
+    assert receiver(member, "t").lost == 0
+    assert fall_silent(member) == (100_002, [text])
+
+
+def test_what_is_confirmed_is_not_counted():
+    member = Member()
+    member.give(data(0, 3), data(100_000, 5))
+    ((request, _),) = questions(member)
+    answer(member, request, Head("t", 0, 100_005))
+    unconfirmed, warnings = fall_silent(member)
+    assert (unconfirmed, warnings) == (0, [])
+    assert receiver(member, "t").lost == 100_002
+
+
+def test_a_stream_that_nobody_confirmed_is_handed_on_as_far_as_it_came_without_gaps():
+    member = Member(2**24)
+    for sequence in range(0, 4 * HISTORY, HISTORY // 2):
+        member.give(data(sequence, HISTORY // 2, "new"))
+    assert fall_silent(member) == (0, [])
+    assert (receiver(member, "new").handed, receiver(member, "new").lost) == (4 * HISTORY, 0)
+
+
+def test_gaps_of_a_stream_that_nobody_confirmed_are_lost_up_to_the_bound_and_then_counted():
+    member = Member()
+    for sequence in (0, HISTORY, 2 * HISTORY, 3 * HISTORY):
+        member.give(data(sequence, 1, "new"))
+    fall_silent(member)
+    unconfirmed, (text,) = fall_silent(member)
+    got = receiver(member, "new")
+    assert (got.handed, got.lost) == (2, HISTORY - 1)
+    assert f"[{HISTORY + 1}, {3 * HISTORY + 1}) of 'new'" in text
+    assert unconfirmed == 2 * HISTORY
+
+
+def test_a_heartbeat_of_a_stream_that_nobody_confirmed_counts():
+    member = Member()
+    member.give(data(0, 2, "new"), heartbeat("new", 9_000_000))
+    unconfirmed, (text,) = fall_silent(member)
+    assert unconfirmed == 9_000_000 - 2
+    assert "[2, 9000000) of 'new'" in text
+
+
+def announced(member, session, *made):
+    member.give(wire.control_frame(Kind.WELCOME, session, Welcome("q", "tcp://h:2", 1.0, 1)), *made)
+
+
+def test_a_session_that_never_answered_is_counted_and_said_at_most_once_a_minute():
+    member = Member()
+    for session in (501, 502):
+        announced(member, session, data(7, 3, "u", session))
+    announced(member, 503)
+    unconfirmed, (text,) = fall_silent(member)
+    assert unconfirmed == 6
+    assert "[7, 10) of 'u'" in text
+    assert member.core.joiner.sessions_unjoined == 2
+    assert {501, 502, 503}.isdisjoint(member.core.peers)

@@ -190,3 +190,15 @@ def test_what_was_forgotten_comes_again_rather_than_not_at_all(lives):
     talk = lives.begin()
     talk.hear(welcome())
     assert (talk.probe().start, talk.core.lines[0].contacted) == ("sequence", True)
+
+
+def test_nothing_is_recorded_of_a_session_whose_joining_was_cut_short(lives):
+    talk = lives.begin()
+    talk.hear(welcome())
+    (peer,) = talk.core.peers.values()
+    for _ in range(2):
+        lives.desk.note(peer)
+    assert lives.desk.newcomers == [peer]
+    talk.core.record_newcomers()
+    assert lives.desk.newcomers == [peer]
+    assert SESSION not in lives.desk.file.cursor.sessions

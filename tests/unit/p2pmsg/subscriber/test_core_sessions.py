@@ -1,4 +1,4 @@
-"""A subscriber's core: publishers that restart, close, fall silent or lie; and no room."""
+"""A subscriber's core: publishers that restart, close, fall silent or lie; no room; SIGSTOP."""
 
 from datetime import UTC, datetime
 
@@ -362,3 +362,83 @@ def test_time_that_passes_without_events_costs_few_looks():
         talk.core.handle_timer(now_ns=talk.now_ns)
         looks += 1
     assert looks <= 25
+
+
+def test_a_welcome_that_cannot_be_read_joins_nothing():
+    talk = Talk()
+    broken = bytearray(welcome())
+    broken[-1] ^= 0xFF
+    talk.hear(bytes(broken))
+    assert sum(talk.core.invalid.values()) == 1
+    assert talk.core.peers == {}
+
+
+def test_a_session_that_is_forgotten_takes_its_streams_along():
+    talk = Talk().join(head(5))
+    talk.hear(data(5))
+    assert talk.core.last_stream is not None
+    talk.core.joiner.forget_peer(SESSION)
+    assert talk.core.last_stream is None
+    assert talk.core.stream_table.count == 0
+
+
+def talk_with_a_gap(**options):
+    talk = Talk(start="earliest", nack=NackConfig(jitter=0.0, deadline_ms=2000), **options)
+    talk.join(head(0))
+    talk.hear(data(0))
+    talk.hear(data(2))
+    talk.pass_ms(100)
+    talk.read()
+    talk.asked()
+    return talk
+
+
+def stop_for_ms(talk, ms):
+    talk.now_ns += ms * MS
+    talk.core.handle_timer(now_ns=talk.now_ns)
+
+
+def test_a_stop_does_not_count_as_waiting_for_a_repair():
+    talk = talk_with_a_gap()
+    stop_for_ms(talk, 5000)
+
+    assert talk.read() == []
+    assert talk.asked(Kind.NACK) == []  # what answers it may lie unread
+    talk.reply(data(1))
+    assert talk.read() == [("t", 1, 1), ("t", 2, 1)]
+
+
+def test_after_a_stop_the_rest_of_the_time_runs():
+    talk = talk_with_a_gap()
+    stop_for_ms(talk, 5000)
+    talk.pass_ms(1500)
+    assert talk.read() == []
+    talk.pass_ms(1000)
+
+    assert talk.read() == [("t", 1, 2, "timeout"), ("t", 2, 1)]
+
+
+def test_a_publisher_is_not_silent_because_nobody_listened():
+    talk = talk_with_a_gap(publisher_timeout_ms=1000)
+    stop_for_ms(talk, 5000)
+    talk.pass_ms(300)
+
+    assert ("reconnect", 0, 0) not in talk.commanded()
+    talk.hear(heartbeat(3))
+    assert not talk.core.peers[SESSION].blamed
+
+
+def test_silence_after_a_stop_is_noticed():
+    talk = talk_with_a_gap(publisher_timeout_ms=1000)
+    stop_for_ms(talk, 5000)
+    talk.pass_ms(2000)
+
+    assert "reconnect" in [what for what, _, _ in talk.commanded()]
+
+
+def test_a_shell_that_is_late_again_and_again_gives_up_all_the_same():
+    talk = talk_with_a_gap()
+    for _ in range(40):
+        stop_for_ms(talk, 900)
+
+    assert talk.read() == [("t", 1, 2, "timeout"), ("t", 2, 1)]

@@ -4,20 +4,18 @@ from random import Random
 
 import pytest
 
-from p2pmsg import control
 from p2pmsg.subscriber.gaps import TURNS_MAX, GapScheduler
-from p2pmsg.subscriber.sessions import Session, Stream
+from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.wire import Kind
 from recovery import NackConfig, ReceiverConfig
-from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
+from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head, session
 
 DEADLINE_NS = 1000 * MS
 
 
 def make_streams(count, now_ns=0):
     """Streams of which the first message is missing."""
-    welcome = control.Welcome("feed", "tcp://127.0.0.1:1", -1.0)
-    peer = Session(7, welcome, returning=False, now_ns=0)
+    peer = session(7)
     config = ReceiverConfig(nack=NackConfig(jitter=0.0, deadline_ms=1000))
     streams = [Stream(peer, f"t{n}", config, Random(n)) for n in range(count)]
     for stream in streams:

@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import p2pmsg
-from p2pmsg.control import Welcome
+from p2pmsg.subscriber.decoded import DecodedFrame
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.ready import ReadyQueue
-from p2pmsg.subscriber.sessions import Session, Stream
+from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.wire import Frame
 from recovery import Delivery, Loss, LossReason, ReceiverConfig, Rewound
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.interrupts import interrupt_at
+from tests.unit.p2pmsg.subscriber_talk import Talk, data, head, session
 
 PACKAGE = str(Path(p2pmsg.__file__).parent)
 
@@ -29,8 +30,7 @@ class Exit:
     def __init__(self, policy="wait", start=0):
         self.invalid = Counter()
         self.queue = ReadyQueue(GapPolicy(policy), self.invalid)
-        peer = Session(frames.SESSION, Welcome("p", "", 0.0, 0), returning=False, now_ns=0)
-        self.stream = Stream(peer, "t", ReceiverConfig(), Random(1))
+        self.stream = Stream(session(), "t", ReceiverConfig(), Random(1))
         self.stream.receiver.start_at(start, now_ns=0)
         self.following = start
 
@@ -322,3 +322,69 @@ def test_a_loss_alone_is_no_message():
     stream, loss, batch, values, messages = one.queue.take()
     assert (stream, loss.stop, batch) == (one.stream, 2, None)
     assert [*values, *messages] == []
+
+
+def ready(talk):
+    return [
+        (output.sequence, output.count, len(output.item.batch))
+        if isinstance(output, Delivery)
+        else (output.start, output.stop)
+        for _, output in talk.core.ready
+    ]
+
+
+def fold_all(talk):
+    (stream,) = talk.core.streams
+    talk.core.ready.fold(stream)
+    return stream
+
+
+def test_what_is_ready_comes_down_to_the_newest_of_each_key():
+    talk = Talk(start="earliest").join(head(0))
+    for sequence in (0, 2, 4):
+        talk.hear(data(sequence, 2))
+    fold_all(talk)
+
+    ((stream, output),) = talk.core.ready
+    assert isinstance(output.item, DecodedFrame)
+    assert (output.sequence, output.count) == (0, 6)
+    assert output.item.batch.sequences == [5]  # they have no keys
+    assert talk.core.ready.bytes_held == output.item.size > 0
+    assert talk.read() == [("t", 0, 6)]
+    assert stream.position == 6
+
+
+def test_a_loss_stays_between_what_came_before_it_and_what_came_after():
+    talk = Talk(start="earliest").join(head(0))
+    for sequence in (0, 2, 6, 8):
+        talk.hear(data(sequence, 2))
+    talk.reply(frames.refused((4, 6)))
+    stream = fold_all(talk)
+
+    assert ready(talk) == [(0, 4, 1), (4, 6), (6, 4, 1)]
+    positions = []
+    while talk.core.ready.take() is not None:
+        positions.append(stream.position)
+    assert positions == [4, 6, 10]
+
+
+def test_folding_again_takes_what_has_come_since():
+    talk = Talk(start="earliest").join(head(0))
+    talk.hear(data(0, 2))
+    fold_all(talk)
+    talk.hear(data(2, 2))
+    fold_all(talk)
+
+    assert ready(talk) == [(0, 4, 1)]
+
+
+def test_what_is_malformed_is_a_loss_in_its_place():
+    talk = Talk(start="earliest").join(head(0))
+    talk.hear(data(0, 2))
+    talk.hear(data(2, 2)[:-1] + b"\xc1")
+    talk.hear(data(4, 2))
+    fold_all(talk)
+
+    assert ready(talk) == [(0, 2, 1), (2, 4), (4, 2, 1)]
+    assert isinstance(list(talk.core.ready)[1][1], Loss)
+    assert sum(talk.core.invalid.values()) == 1

@@ -2,11 +2,11 @@
 
 import pytest
 
-from p2pmsg import control
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.routes import SWITCH_NS, Routes, assign
-from p2pmsg.subscriber.sessions import Route, Session
+from p2pmsg.subscriber.sessions import Route
 from recovery import Loss, LossReason
+from tests.unit.p2pmsg import subscriber_talk
 
 SESSION = 7
 
@@ -19,11 +19,10 @@ def connections():
 
 @pytest.fixture
 def session():
-    welcome = control.Welcome("feed", "tcp://127.0.0.1:1", -1.0)
-    session = Session(SESSION, welcome, returning=False, now_ns=0)
-    session.direct = True
-    session.relayed = [Route(100, 1, 1, now_ns=0), Route(200, 2, 2, now_ns=0)]
-    return session
+    made = subscriber_talk.session(SESSION)
+    made.direct = True
+    made.relayed = [Route(100, 1, 1, now_ns=0), Route(200, 2, 2, now_ns=0)]
+    return made
 
 
 def keys(plan):

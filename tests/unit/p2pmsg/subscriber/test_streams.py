@@ -9,14 +9,13 @@ from p2pmsg.config import SubscriberConfig
 from p2pmsg.start import Start
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.rewound import WentBack, find_below, find_rewound, note_probed
-from p2pmsg.subscriber.sessions import Session
 from p2pmsg.subscriber.streams import FORMER_MAX, StreamTable
 from p2pmsg.wire import Frame
 from recovery import Delivery, NackConfig, ReceiverConfig, Rewound
+from tests.unit.p2pmsg import subscriber_talk
 from tests.unit.p2pmsg.subscriber_talk import data, head
 
 CONFIG = SubscriberConfig(nack=NackConfig(jitter=0.0), streams_max=2)
-SESSION = 7
 
 
 class Table(StreamTable):
@@ -44,8 +43,7 @@ def table():
 
 @pytest.fixture
 def session():
-    welcome = control.Welcome("feed", "tcp://127.0.0.1:1", -1.0)
-    return Session(SESSION, welcome, returning=False, now_ns=0)
+    return subscriber_talk.session()
 
 
 def test_what_is_in_order_is_delivered_and_the_rest_is_a_gap(table, session):
