@@ -23,7 +23,7 @@ from p2pmsg.subscriber.effects import Command, Effects
 from p2pmsg.subscriber.group import MulticastReceiver
 from p2pmsg.subscriber.handshake import probe_wait_ns
 from p2pmsg.subscriber.relays import RelayClient, merge_heads
-from p2pmsg.subscriber.rewound import (
+from p2pmsg.subscriber.resume import (
     find_below,
     find_rewound,
     is_compared,

@@ -19,14 +19,15 @@ from struct import error as StructError
 from typing import Any, Final
 
 from p2pmsg.message import Message, MessageBatch
-from p2pmsg.subscriber.conflation import Newest, refold_ns
-from p2pmsg.subscriber.decoded import (
+from p2pmsg.subscriber.conflation import (
     DecodedFrame,
+    Newest,
     batch_of,
     bytes_of,
     decode,
     decode_single,
     estimated_bytes,
+    refold_ns,
 )
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream

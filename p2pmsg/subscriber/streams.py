@@ -11,8 +11,7 @@ from p2pmsg.start import Start
 from p2pmsg.subscriber.gaps import GapScheduler
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.redundancy import LineTally
-from p2pmsg.subscriber.resume import Resume
-from p2pmsg.subscriber.rewound import WentBack, WentBackBelow
+from p2pmsg.subscriber.resume import Resume, WentBack, WentBackBelow
 from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.wire import Frame
 from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig, Rewound

@@ -23,9 +23,8 @@ from p2pmsg.errors import (
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.start import parse_start
 from p2pmsg.stats import SubscriberStats
-from p2pmsg.subscriber.conflation import ConflatedBatch
+from p2pmsg.subscriber.conflation import ConflatedBatch, batch_of
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.decoded import batch_of
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.sync.commits import Commit, Commits, EachCommitted, check_commit, open_cursor

@@ -4,8 +4,8 @@ from random import Random
 from typing import Final
 
 from p2pmsg.message import Message, MessageBatch
+from p2pmsg.subscriber.conflation import batch_of, bytes_of
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.decoded import batch_of, bytes_of
 from p2pmsg.subscriber.sessions import Stream
 from recovery import Delivery, Loss
 

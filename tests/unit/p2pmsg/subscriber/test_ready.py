@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import p2pmsg
-from p2pmsg.subscriber.decoded import DecodedFrame
+from p2pmsg.subscriber.conflation import DecodedFrame
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.ready import ReadyQueue
 from p2pmsg.subscriber.sessions import Stream

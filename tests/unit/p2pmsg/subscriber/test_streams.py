@@ -8,7 +8,7 @@ from p2pmsg import control
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.start import Start
 from p2pmsg.subscriber.policy import GapPolicy
-from p2pmsg.subscriber.rewound import WentBack, find_below, find_rewound, note_probed
+from p2pmsg.subscriber.resume import WentBack, find_below, find_rewound, note_probed
 from p2pmsg.subscriber.streams import FORMER_MAX, StreamTable
 from p2pmsg.wire import Frame
 from recovery import Delivery, NackConfig, ReceiverConfig, Rewound
