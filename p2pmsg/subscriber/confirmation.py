@@ -1,7 +1,7 @@
-"""What a multicast subscriber believes of datagrams, and what it asks their publisher. No I/O.
+"""Confirms with a publisher what the datagrams of a multicast say. No I/O.
 
 Anybody can send datagrams to a group. Data with the next sequences of a stream are taken as they
-come. Whatever else would change a ledger is a hint, and the publisher is asked over the recovery
+come. All else that would change a ledger is a hint: the publisher is asked over the recovery
 channel, which only it answers::
 
     a head, a topic, a gap nobody repairs ──▶ HEADS_REQUEST ──▶ HEADS ──▶ believed, or taken back
@@ -9,7 +9,7 @@ channel, which only it answers::
     another session of the same name      ──▶ it must have been joined, and the former one must
                                               not answer for a second
 
-A session is asked at most once at a time, and ever more rarely while the hints are false.
+A session is asked one question at a time, and more and more rarely while the hints are false.
 """
 
 from collections import Counter, deque
@@ -27,23 +27,22 @@ from p2pmsg.wire import Frame, FrameError, Kind
 _MS: Final = 1_000_000
 _NEVER_NS: Final = 2**62
 TOPICS_ASKED_MAX: Final = 128
-"""Topics that one question names; of more, all are asked about. They fit a request of 64 KiB."""
+"""Topics in one question; with more, it is about all. They fit a request of 64 KiB."""
 WAIT_NS_MAX: Final = 500 * _MS
-"""At most between two questions to one session; the wait doubles while the hints are false."""
+"""The longest wait between two questions to a session; it doubles while the hints are false."""
 ALL_WAIT_NS: Final = 500 * _MS
 """Between two questions about all topics: their answer may be long."""
 ANSWER_NS: Final = 250 * _MS
-"""How long an answer is waited for before the same question is sent again. Over some networks it
-takes longer, so an answer to any of these counts."""
+"""How long to wait for an answer before the same question is sent again. An answer to any of them
+counts: some networks are slower."""
 SILENT_NS: Final = 1000 * _MS
-"""How long a session does not answer before somebody else may take its place."""
+"""How long a session does not answer before another one may take its place."""
 GIVE_UP_NS: Final = 2000 * _MS
-"""How long nothing is reported lost while nobody confirms that it was published."""
+"""How long a loss waits for the publisher to confirm that the messages existed."""
 JOIN_TRIES_MAX: Final = 8
-"""Questions for a token without an answer, after which the publisher counts as one of a release
-that has none."""
+"""Unanswered questions for a token, after which the publisher's release counts as having none."""
 WARN_NS: Final = 60_000 * _MS
-"""How often is told at most of a session that was never joined: anybody can announce some."""
+"""The shortest time between two warnings about sessions never joined: anybody announces some."""
 DOUBT_NS: Final = 10_000 * _MS
 """How long a session may be announced without being joined, before it is forgotten."""
 
@@ -55,7 +54,7 @@ class Joiner(Protocol):
         """Ask for an echo over a connection."""
 
     def send_joined(self, peer: Session, now_ns: int) -> None:
-        """Say that this subscriber is there, which asks for a token."""
+        """Send JOINED, which asks for a token."""
 
     def begin_again(self, peer: Session, now_ns: int) -> None:
         """Join a session again: its publisher was restarted."""
@@ -73,22 +72,12 @@ class Joiner(Protocol):
 class Confirmation:
     """Asks publishers for what datagrams only hint at.
 
-    Args:
-        settings: the subscriber's.
-        stream_table: has the streams of the sessions.
-        joiner: joins sessions again.
-        peers: the sessions by their ids.
-        commands: takes what the shell is to do.
-        requests: takes what is to be sent over recovery channels.
-        invalid: counts what was dropped, by reason.
-        begin_life: called when a session's publisher was restarted.
-        rng: draws the ids of questions.
-
     Attributes:
         streams: those that no publisher has confirmed yet, by (session, topic).
         retracted: messages that were taken for published, and were not.
-        unconfirmed: messages that datagrams told of, or brought, and that were neither handed on
-            nor reported lost, because their publisher was gone before it could confirm them.
+        unconfirmed: messages that datagrams reported, or brought, and that were neither delivered
+            nor reported lost: their publisher was gone before it confirmed them.
+        sessions_unjoined: sessions of which anything came and that were never joined.
         due_ns: when `check` has something to do.
 
     """
@@ -123,7 +112,7 @@ class Confirmation:
         self.due_ns = _NEVER_NS
 
     def want(self, peer: Session, topic: str | None, now_ns: int, *, head: int = 0) -> None:
-        """Ask where a stream stands, or (None) all of a session's; `head` is what was heard."""
+        """Ask for the head of a stream, or (None) of all; `head` is the one that was heard of."""
         state = peer.group
         if state is None or peer.gone:
             return
@@ -134,7 +123,7 @@ class Confirmation:
         self._ask(peer, state, now_ns)
 
     def check(self, now_ns: int) -> None:
-        """Repeat questions without an answer, and ask those whose time has come."""
+        """Repeat questions without an answer, and ask those that are due."""
         self.due_ns = _NEVER_NS
         for peer in self._peers.values():
             state = peer.group
@@ -152,11 +141,11 @@ class Confirmation:
             self._check_token(peer, state, now_ns)
 
     def receive_heads(self, peer: Session, frame: Frame, now_ns: int) -> None:
-        """Take a page of where a session's streams stand."""
+        """Take a page of an answer to a question for heads."""
         state = peer.group
         page = control.read_body(frame, control.Heads)
         if state is None or state.request != frame.sequence:
-            return  # it is an answer to a question that was answered before
+            return  # the question was answered before
         state.asked_ns = now_ns
         heads = self._pages.take(frame.sequence, page)
         if heads is None:
@@ -171,7 +160,7 @@ class Confirmation:
             self._look_again(state.due_ns)
 
     def receive_admitted(self, peer: Session, frame: Frame, now_ns: int) -> None:
-        """Take the token, and notice where it comes from another life of the session."""
+        """Take the token, and notice another life of the session."""
         state = peer.group
         body = control.read_body(frame, control.Admitted)
         if state is None:
@@ -181,16 +170,16 @@ class Confirmation:
         state.suspect, state.is_old, state.join_tries = None, False, 0
         if former is not None and former != body.life:
             self._begin_life(peer)
-            # Whatever place the datagram named: this one is where the publisher is.
+            # The publisher is here, at whatever address the datagram came from.
             self._joiner.begin_again(peer, now_ns)
         elif suspect is not None:
             self._invalid["forged"] += 1
             peer.handshake.note_open()  # or its next farewell says it again
 
     def suspect(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
-        """Note that a datagram told of another life of a session; whether that is to be believed.
+        """Note that a datagram reported another life of a session; return whether to believe it.
 
-        Its publisher is asked, where it was known to be, and has a second to say that it is there.
+        The publisher that was known is asked first, and has a second to answer.
         """
         state = peer.group
         if state is None:
@@ -210,18 +199,18 @@ class Confirmation:
         return True
 
     def is_silent(self, peer: Session, now_ns: int) -> bool:
-        """Whether a session that datagrams no longer tell of has not answered either."""
+        """Whether a session without datagrams has not answered a question either."""
         state = peer.group
         silent_ns = now_ns - peer.heard_ns
         if state is None or silent_ns <= SILENT_NS:
             return False
-        self.want(peer, "", now_ns)  # no topic: it is to say that it is there
+        self.want(peer, "", now_ns)  # no topic: any answer shows that it is there
         return silent_ns > 2 * SILENT_NS and state.asked_ns > peer.heard_ns
 
     def known(self, stream: Stream, now_ns: int) -> int | None:
-        """Return up to where messages may be reported lost: they are confirmed to exist.
+        """Return up to where messages may be reported lost, as they are confirmed to exist.
 
-        None: all that is known of, for nobody answers.
+        None: everything known may, because nobody answers.
         """
         receiver, peer = stream.receiver, stream.peer
         if receiver.nacks.stop <= stream.confirmed or peer.gone:
@@ -234,7 +223,7 @@ class Confirmation:
         return stream.confirmed
 
     def hint_head(self, stream: Stream, head: int, earliest: int, now_ns: int) -> None:
-        """Take a heartbeat's word for where a stream stands, as far as it can be taken back."""
+        """Take the head that a heartbeat names, as far as that can be taken back later."""
         receiver = stream.receiver
         if not receiver.started:
             stream.hinted = max(stream.hinted, head)
@@ -248,13 +237,13 @@ class Confirmation:
                 self.want(stream.peer, stream.topic, now_ns, head=head)
             else:
                 receiver.observe_head(head, now_ns=now_ns)
-        if earliest > receiver.expected:  # what is older is history, which TCP is asked for
+        if earliest > receiver.expected:  # what is older is history, asked for over TCP
             stream.history = max(stream.history, min(earliest, receiver.head))
 
     def believe(self, peer: Session, now_ns: int) -> None:
-        """Begin the streams of a joined session that nobody is left to confirm, with what came.
+        """Begin, with what came, the streams of a joined session that nobody is left to confirm.
 
-        They are younger than the session's echo, so nothing of them is too old.
+        They began after the session's echo, so nothing of them is too old.
         """
         for stream in [one for one in self.streams.values() if one.peer is peer]:
             del self.streams[peer.session, stream.topic]
@@ -263,45 +252,39 @@ class Confirmation:
                 self._table.settle(stream)
 
     def tell_unconfirmed(self, peer: Session) -> None:
-        """Count and tell of what datagrams told of, now that its publisher is gone.
+        """Count, and warn of, what datagrams reported and a publisher that is gone never confirmed.
 
-        It may have been published, and is lost then; or a stranger has sent them. So it is in no
-        ledger.
+        It may have been published and lost, or be forged. So it is in no ledger.
         """
         found = []
         for stream in peer.streams.values():
-            head, hinted = stream.receiver.head, stream.hinted
-            stream.hinted = 0
+            head, hinted, stream.hinted = stream.receiver.head, stream.hinted, 0
             if hinted > head:
                 found.append((stream.topic, head, hinted))
-        self._tell(peer, found, "told of, and its publisher was gone before it confirmed, are")
+        what = "told of, and its publisher was gone before it confirmed, are"
+        self._count(peer, found, what, is_quiet=False)
 
     def tell_unjoined(self, peer: Session, now_ns: int) -> None:
-        """Count what came of a session that was announced and never joined; tell of it at times."""
+        """Count what came of a session that was announced and never joined; warn now and then."""
         found = []
         for stream in peer.streams.values():
-            first, head = stream.receiver.first_known, stream.receiver.head_known
-            head = max(head, stream.hinted)
+            first = stream.receiver.first_known
+            head = max(stream.receiver.head_known, stream.hinted)
             if first < head:
                 found.append((stream.topic, first, head))
         self.sessions_unjoined += bool(found)
-        may_tell = now_ns - self._warn_ns >= WARN_NS
-        if found and may_tell:
+        is_quiet = now_ns - self._warn_ns < WARN_NS
+        if found and not is_quiet:
             self._warn_ns = now_ns
         what = "brought or told of, and whose publisher never answered over TCP, are"
-        self._tell(peer, found, what, may_tell=may_tell)
+        self._count(peer, found, what, is_quiet=is_quiet)
 
-    def _tell(
-        self,
-        peer: Session,
-        found: list[tuple[str, int, int]],
-        what: str,
-        *,
-        may_tell: bool = True,
+    def _count(
+        self, peer: Session, found: list[tuple[str, int, int]], what: str, *, is_quiet: bool
     ) -> None:
         count = sum(stop - start for _, start, stop in found)
         self.unconfirmed += count
-        if not found or not may_tell:
+        if not found or is_quiet:
             return
         topic, start, stop = max(found, key=lambda one: one[2] - one[1])
         others = f" and of {len(found) - 1} other topics" if len(found) > 1 else ""
@@ -331,22 +314,22 @@ class Confirmation:
             self._look_again(due_ns)
             return
         streams = peer.streams
+        state.asked = state.topics
         if state.everything and now_ns >= state.all_ns:
             state.asked = None
-            state.snapshot = {topic: one.receiver.head for topic, one in streams.items()}
             state.all_ns, state.everything = now_ns + ALL_WAIT_NS, False
-        else:
-            state.asked = state.topics
-            state.snapshot = {
-                topic: streams[topic].receiver.head for topic in state.topics if topic in streams
-            }
+        state.snapshot = {
+            topic: streams[topic].receiver.head
+            for topic in (streams if state.asked is None else state.asked)
+            if topic in streams
+        }
         state.topics = {}
         state.request = self._rng.getrandbits(62)
         self._send_question(peer, state, now_ns)
         self._look_again(now_ns + ANSWER_NS)
 
     def _take_back_question(self, state: GroupState) -> None:
-        """Ask it anew when there is somebody to ask."""
+        """Ask again once there is a channel to the publisher."""
         state.request = None
         if state.asked is None:
             state.everything = True
@@ -354,7 +337,7 @@ class Confirmation:
             state.topics[topic] = max(head, state.topics.get(topic, 0))
 
     def _send_question(self, peer: Session, state: GroupState, now_ns: int) -> None:
-        """Send the question, which is the same when it is sent again."""
+        """Send the question; it is the same when it is sent again."""
         assert state.request is not None
         state.asked_ns = now_ns
         asked = [topic for topic in state.asked or () if topic]
@@ -367,16 +350,14 @@ class Confirmation:
     def _take_heads(
         self, peer: Session, state: GroupState, heads: control.Heads, now_ns: int
     ) -> int:
-        """Believe heads; returns how many of the hints were false."""
+        """Believe heads; return how many of the hints were false."""
         found = {head.topic: head for head in heads.streams}
         asked = state.asked
         false = 0
         for topic, hinted in (dict.fromkeys(found, 0) if asked is None else asked).items():
-            head = found.get(topic)
-            if head is not None:
-                false += self._take_head(peer, state, head, hinted, now_ns)
-        unknown = state.snapshot if asked is None else asked
-        for topic in unknown:
+            if topic in found:
+                false += self._take_head(peer, state, found[topic], hinted, now_ns)
+        for topic in state.snapshot if asked is None else asked:
             stream = self.streams.get((peer.session, topic))
             if topic not in found and stream is not None:
                 self._drop(stream)
@@ -409,7 +390,7 @@ class Confirmation:
         return int(false)
 
     def _drop(self, stream: Stream) -> None:
-        """Forget a stream that its publisher knows nothing of."""
+        """Forget a stream that its publisher does not know."""
         peer = stream.peer
         del self.streams[peer.session, stream.topic]
         if peer.streams.get(stream.topic) is not stream or stream.receiver.started:
@@ -423,7 +404,7 @@ class Confirmation:
         self._ask_for_token(peer, state, now_ns)
 
     def _ask_for_token(self, peer: Session, state: GroupState, now_ns: int) -> None:
-        """Ask who is there, unless that was done just now: hints may come without end."""
+        """Ask for the token, unless that was done just now: hints may come without end."""
         if now_ns - state.join_ns >= ANSWER_NS // 2:
             self._request_token(peer, state, now_ns)
         self._look_again(now_ns + ANSWER_NS // 2)
@@ -433,7 +414,7 @@ class Confirmation:
         state.join_ns = now_ns
         cursor = self._settings.cursor
         if not peer.joined or (cursor is not None and peer in cursor.newcomers):
-            self.want(peer, "", now_ns)  # it has not joined before the cursor says so
+            self.want(peer, "", now_ns)  # it has joined once the cursor has recorded it
             return
         if not state.token:
             state.join_tries += 1

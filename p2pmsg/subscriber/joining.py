@@ -1,12 +1,12 @@
-"""The lines of a subscriber: who is at their other ends, and whether they carry.
+"""Joins publishers' sessions, keeps in touch with them and ends them.
 
 For each connection::
 
     WELCOME ──▶ PROBE (over recovery) ──▶ ECHO (over data: heads) ──▶ JOINED ──▶ keep-alives
 
 The probe's prefix is subscribed to after the topics, on the same connection, so an echo proves that
-the topics are subscribed to as well. Each new connection is probed anew, and its heads show at once
-what was missed in between. So is a line that says nothing, and a publisher that closes.
+the topics are subscribed to as well. Each new connection is probed, and the heads of its echo show
+at once what was missed in between. A silent line is probed too, and a publisher that closes.
 """
 
 from collections import Counter
@@ -39,11 +39,11 @@ from recovery import LossReason, ReceiverConfig
 
 _MS = 1_000_000
 CHECK_NS: Final = 250 * _MS
-"""How often sessions are checked: whether they are silent, and are to be told that we are there."""
+"""How often sessions are checked: whether they are silent, and whether a keep-alive is due."""
 HURRIED_CHECK_NS: Final = 25 * _MS
 """The same while one is being probed, or is closing."""
 PEERS_MAX = 4096
-"""Sessions known at once; the ones that ended first are forgotten first."""
+"""Sessions known at once; those that ended first are forgotten first."""
 _NEVER_NS = 2**62
 _NEVER_MS = 1e9
 AGAIN_NS = 1000 * _MS
@@ -51,25 +51,20 @@ AGAIN_NS = 1000 * _MS
 
 
 class SessionJoiner:
-    """Joins publishers' sessions, keeps in touch with them and ends them.
+    """Owns the sessions, and what is done and sent to join them and to stay joined.
 
     Args:
-        settings: who this subscriber is, and what it wants.
-        stream_table: has the streams of the sessions.
-        lines: the connections of the data path.
         relay: the id of the relay that this subscriber is the receiving side of, or None.
-        invalid: counts frames that were dropped, by reason.
         forget_last: called when the stream of the last frame may have ended.
-        rng: draws the ids of probes.
 
     Attributes:
         peers: the sessions by their ids.
         effects: what the shell is to do and to send.
         relays: the relays that are connected.
-        member: what datagram lines need in addition; None: there is none.
+        member: takes datagrams; None: there are none.
         next_check_ns: when `check` is due.
-        is_settled: whether the application is done with all of a closing session, asked before its
-            publisher is told that it may go; None: to have received it is enough.
+        is_settled: says whether the application has processed all of a closing session, before its
+            publisher hears that it may go; None: to have received it is enough.
 
     """
 
@@ -129,7 +124,7 @@ class SessionJoiner:
         return self._unjoined + (0 if group is None else group.confirmation.sessions_unjoined)
 
     def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
-        """Take what each new connection begins with, or what a closing publisher sends."""
+        """Take the first frame of a new connection, or the one that a closing publisher sends."""
         if frame.flags & wire.FLAG_RELAY or (
             frame.flags & wire.FLAG_CLOSING and self.lines[line].relay is not None
         ):
@@ -180,10 +175,8 @@ class SessionJoiner:
         state.place = control.place_of(welcome.recovery)
         if state.session != session:
             former, state.session = state.session, session
-            if former is None or member is not None:
-                pass
-            elif all(other.session != former for other in self.lines):
-                self.end_peer(self.peers[former], now_ns)
+            if member is None:
+                self._end_replaced(former, now_ns)
         peer.heard_ns = now_ns
         peer.direct, peer.current, peer.own.refused = True, None, {}
         self.note_life(peer, welcome.life, now_ns)
@@ -191,7 +184,7 @@ class SessionJoiner:
         self.send_probe(peer, line, now_ns)
 
     def _receive_relay_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
-        """Take what a new connection to a relay begins with, or what a closing relay sends."""
+        """Take the first frame of a connection to a relay, or the one of a closing relay."""
         welcome = control.read_body(frame, control.Welcome)
         if frame.flags & wire.FLAG_CLOSING:
             for peer, route in self.relays.routes_over(line):
@@ -205,8 +198,7 @@ class SessionJoiner:
         state.contacted, state.doubted = True, False
         state.place = control.place_of(welcome.recovery)
         former, state.session = state.session, None
-        if former in self.peers and all(other.session != former for other in self.lines):
-            self.end_peer(self.peers[former], now_ns)
+        self._end_replaced(former, now_ns)
         self.relays.meet(line, frame.session, welcome, now_ns)
         for peer, route in self.relays.routes_over(line):
             self._probe_route(peer, route, now_ns)
@@ -228,6 +220,13 @@ class SessionJoiner:
                 self._probe_route(peer, route, now_ns)
         self._end_unrouted(now_ns)
 
+    def _end_replaced(self, former: int | None, now_ns: int) -> int | None:
+        """End the session that a line had, and return it, unless another line still has it."""
+        if former not in self.peers or any(line.session == former for line in self.lines):
+            return None
+        self.end_peer(self.peers[former], now_ns)
+        return former
+
     def _end_unrouted(self, now_ns: int) -> None:
         """End the sessions to which no relay leads any more."""
         ended = self.relays.ended
@@ -244,13 +243,10 @@ class SessionJoiner:
             self.make_room()
             resumed = self._join_feed(line, feed, now_ns)
         former, state.session, state.contacted = state.session, feed.session, True
-        if former not in self.peers or any(other.session == former for other in self.lines):
-            return resumed, None
-        self.end_peer(self.peers[former], now_ns)
-        return resumed, former
+        return resumed, self._end_replaced(former, now_ns)
 
     def _join_feed(self, line: int, feed: SessionAnnounced, now_ns: int) -> int:
-        """Make a session of a feed, which is joined at once: nobody is asked for an echo."""
+        """Make a session of a feed; it is joined at once, without an echo."""
         welcome = control.Welcome(feed.name, "", -1.0)
         returning, start = self.lines[line].contacted, self.start
         peer = Session(feed.session, welcome, returning=returning, now_ns=now_ns)
@@ -274,12 +270,11 @@ class SessionJoiner:
         return resumed or 0
 
     def _unasked(self) -> ReceiverConfig:
-        """Return how a stream is received that nobody can be asked for."""
+        """Return how to receive a stream that nobody can be asked for."""
         nack = self.config.nack
-        wait_ms = min(self.config.multicast.unasked_ms, nack.deadline_ms)
         never = replace(
             nack, delay_ms=_NEVER_MS, retry_ms=_NEVER_MS, retry_ceiling_ms=_NEVER_MS,
-            deadline_ms=wait_ms,
+            deadline_ms=min(self.config.multicast.unasked_ms, nack.deadline_ms),
         )  # fmt: skip
         return replace(self.stream_table.receiver_config, nack=never)
 
@@ -288,7 +283,7 @@ class SessionJoiner:
         self.next_check_ns = min(self.next_check_ns, due_ns)
 
     def note_life(self, peer: Session, life: int, now_ns: int) -> bool:
-        """Note which life of a publisher is heard of; True: it is another one."""
+        """Note which life of a publisher a frame is of; True: another one than is known."""
         is_other = note_life(peer, life, now_ns)
         if is_other:
             self._forget_last()  # so that no frame takes the fast path
@@ -306,13 +301,13 @@ class SessionJoiner:
         peer.handshake.note_closing()
         self.next_check_ns = now_ns
         if self.member is not None and peer.group is not None:
-            # Anybody may say so in a group, and must not make the publisher send echoes to all.
+            # Anybody may say so in a group, which must not make the publisher send echoes to all.
             self.member.confirmation.want(peer, None, now_ns)
         else:
             self.send_probe(peer, line, now_ns)  # its echo has the last heads
 
     def _renew(self, peer: Session, line: int, welcome: control.Welcome) -> None:
-        """Take a session for alive, again perhaps: its publisher may have restarted on its log."""
+        """Note that a session is alive: its publisher may have restarted on its log."""
         if peer.gone or not peer.direct or peer.recovery != welcome.recovery:
             self.effects.disconnect(peer.session)
             self.effects.connect(line, peer.session, welcome.recovery)
@@ -322,7 +317,7 @@ class SessionJoiner:
         peer.stall_ms = welcome.stall_ms
 
     def begin_again(self, peer: Session, now_ns: int) -> None:
-        """Join a session again over the channels that there are: its publisher was restarted."""
+        """Join a session again over the same channels: its publisher was restarted."""
         peer.handshake.note_open()
         peer.current, peer.own.refused = None, {}
         self.next_check_ns = now_ns
@@ -437,7 +432,7 @@ class SessionJoiner:
         """Take where the streams of a session stand, from an echo."""
         first = not peer.joined
         if self.cursor is not None and first:
-            self.cursor.note(peer)  # before anything of it can be handed on
+            self.cursor.note(peer)  # before anything of it can be delivered
         peer.heard_ns = now_ns
         for head in heads.streams:
             known = head.topic in peer.streams
@@ -451,7 +446,7 @@ class SessionJoiner:
             if self.member is not None:
                 self.member.confirmation.streams.pop((peer.session, head.topic), None)
             if not stream.receiver.started:
-                # On a later connection, a topic that is new was opened while we were away.
+                # A topic that is new on a later connection was opened while we were away.
                 stream.history = head.next
                 self.stream_table.begin(stream, head.start if first else None, now_ns=now_ns)
             earliest = self.evicted_before(peer, min(head.earliest, head.next), now_ns)
@@ -469,7 +464,7 @@ class SessionJoiner:
             self.stream_table.settle(stream)
 
     def send_joined(self, peer: Session, now_ns: int) -> None:
-        """Say that we are there, and whether we have everything."""
+        """Report to the publisher that we are there, and whether we have everything."""
         complete = self._is_complete(peer)
         settles = self.is_settled is not None or self.relays.own is not None
         in_group = peer.group is not None
@@ -479,22 +474,22 @@ class SessionJoiner:
         peer.handshake.note_report(now_ns + self._keep_alive_ns, complete=complete)
 
     def _is_complete(self, peer: Session) -> bool:
-        """Whether a closing publisher may go: nothing of it can come, or is missing, or undone."""
+        """Whether a closing publisher may go: all of it has come, and was processed."""
         waits = peer.probe is not None or peer.missing
         waits |= peer.group is not None and peer.group.is_asking
         is_settled = self.is_settled
         return peer.closing and not waits and (is_settled is None or is_settled(peer))
 
     def excuse_silence(self, now_ns: int) -> None:
-        """Do not count the silence of connections that nothing is read from, as all is full."""
+        """Do not count the silence of connections that are not read, because all is full."""
         self._monitor.excuse_silence(now_ns)
         for peer in self.peers.values():
             peer.heard_ns = now_ns
 
     def note_stopped(self, stopped_ns: int, now_ns: int) -> None:
-        """Leave out a time in which this process did nothing, as one that SIGSTOP stops.
+        """Leave out a time in which this process was stopped, as by SIGSTOP.
 
-        What came meanwhile lies unread: it is read before anything is asked for or given up.
+        What came meanwhile is read before anything is asked for or given up.
         """
         self._monitor.note_stopped(stopped_ns, now_ns)
         for peer in self.peers.values():
@@ -525,7 +520,7 @@ class SessionJoiner:
                 self._probe_route(peer, route, now_ns)
 
     def check(self, *, now_ns: int) -> None:
-        """Look after silence: repeat probes, send keep-alives, give up lines."""
+        """Repeat probes, send keep-alives, and make silent connections again."""
         self.relays.check(now_ns)
         for peer in self.peers.values():
             for route in peer.relayed:
@@ -580,7 +575,7 @@ class SessionJoiner:
             silent = now_ns - peer.heard_ns > self._timeout_ns
             if now_ns - peer.heard_ns > self._give_up_ns:
                 self._give_up(peer, now_ns)
-            if silent or peer.blamed:  # or it is back: perhaps it restarted on its log
+            if silent or peer.blamed:  # or it is back, perhaps restarted on its log
                 peer.blamed = silent
                 reason = LossReason.PUBLISHER_GONE if silent else LossReason.TIMEOUT
                 for stream in peer.streams.values():
@@ -606,12 +601,12 @@ class SessionJoiner:
                 self._probe_silent(peer, index, now_ns)
 
     def _probe_silent(self, peer: Session, line: int, now_ns: int) -> None:
-        """Ask for an echo: perhaps it has nothing to say, for no topic of its is ours."""
+        """Ask for an echo: perhaps it only has no topic that is ours."""
         if peer.joined and peer.probe is None and peer.recovery:
             self.send_probe(peer, line, now_ns)
 
     def end_peer(self, peer: Session, now_ns: int) -> None:
-        """Give up a session for good, unless a relay has it: another one is at its place."""
+        """End a session whose place another one has taken, unless a relay has it."""
         peer.direct = False
         if peer.current is peer.own:
             peer.current = None
@@ -642,11 +637,11 @@ class SessionJoiner:
         """Deliver what came of a session that fell silent before it was joined, or confirmed it.
 
         In a multicast only of one that was joined: anybody can announce one, and send data of it.
-        It is probed on: when its publisher comes back on its log, it goes on from there.
+        It is still probed: when its publisher comes back on its log, it goes on from there.
         """
         relays = self.relays
         if not peer.joined and relays.upstreams and relays.reforming(now_ns):
-            return  # a relay has met it, and may serve what it got yet
+            return  # a relay that has met it may still serve it
         if peer.joined:
             if self.member is not None:
                 self.member.confirmation.believe(peer, now_ns)
@@ -667,7 +662,7 @@ class SessionJoiner:
         """Begin the streams of a session whose echo will not come, as far as they are known.
 
         Only the echo could have said where they begin. A subscriber that wants what was kept begins
-        where that begins at the latest, so that what is missing is reported and not left out.
+        no later than that, so that what is missing is reported and not left out.
         """
         heads = merge_heads([*peer.held.values()]).streams if peer.held else []
         peer.held = {}
@@ -683,12 +678,13 @@ class SessionJoiner:
             if found is not None:
                 self.stream_table.begin(stream, found.start, now_ns=now_ns)
                 receiver.observe_head(found.next, now_ns=now_ns)
-            elif peer.returning or self.start.kind == "sequence":
-                self.stream_table.begin(stream, now_ns=now_ns)
+                continue
+            at: int | None = receiver.earliest_known
+            if peer.returning or self.start.kind == "sequence":
+                at = None
             elif self.start.kind == "latest":
-                self.stream_table.begin(stream, receiver.first_known, now_ns=now_ns)
-            else:
-                self.stream_table.begin(stream, receiver.earliest_known, now_ns=now_ns)
+                at = receiver.first_known
+            self.stream_table.begin(stream, at, now_ns=now_ns)
         if self.cursor is not None and peer.streams:
             self.cursor.note(peer)
         known = f"what it had of {len(peer.streams)} streams is delivered or reported lost"
@@ -701,7 +697,7 @@ class SessionJoiner:
         )
 
     def make_room(self) -> None:
-        """Forget the session that ended first, where there are too many; `FrameError` if none."""
+        """Forget the session that ended first if there are too many; `FrameError` if none has."""
         if len(self.peers) < PEERS_MAX:
             return
         ended = next((session for session, peer in self.peers.items() if peer.gone), None)

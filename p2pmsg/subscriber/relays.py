@@ -91,13 +91,9 @@ class RelayClient:
     """Asks relays what they serve, and keeps the routes over them.
 
     Args:
-        settings: the subscriber's.
         own: the id of the relay that this subscriber is the receiving side of, or None.
         peers: the sessions; their routes are kept here.
-        lines: the connections of the data path.
-        effects: takes what the shell is to do and to send.
         hurry: called with when `check` is due, if that is sooner than was known.
-        rng: draws how long a line in a loop is left alone.
 
     Attributes:
         ended: sessions that have lost their last route, until the caller has ended them.
@@ -132,10 +128,10 @@ class RelayClient:
         self._timeout_ns = int(settings.config.publisher_timeout_ms * _MS)
 
     def unsettled(self, now_ns: int) -> bool:
-        """Whether another line may yet turn out to be a route to a session that is known.
+        """Whether another line may still turn out to be a route to a session that is known.
 
         For a moment after the start a line may not have said who is there, and a relay has its
-        list to send; a publisher that is away is not waited for.
+        list to send. A publisher that is away is not waited for.
         """
         lines = self._lines
         if len(lines) < 2:
@@ -151,8 +147,7 @@ class RelayClient:
     def reforming(self, now_ns: int) -> bool:
         """Whether a relay that may have what is missing is away, or does not know it yet.
 
-        Nothing is given up then: it is asked on. It is away for a bounded time, and so is each that
-        it gets its streams from.
+        Then it is asked again, and nothing is given up. That lasts for a bounded time.
         """
         new = now_ns - self._born_ns < REFORM_NS
         for line in self._lines:
@@ -168,7 +163,7 @@ class RelayClient:
         )
 
     def note_progress(self, stream: Stream, now_ns: int) -> None:
-        """Note that a relay has got further with what we have already: it will have the rest."""
+        """Note that a relay has come further with what we have already: it will have the rest."""
         if stream.receiver.missing and now_ns >= stream.progress_ns:
             stream.progress_ns = now_ns + PROGRESS_NS
             stream.receiver.nacks.postpone(now_ns=now_ns, delay_ns=0)
@@ -178,8 +173,8 @@ class RelayClient:
     ) -> control.Heads | None:
         """Return where to begin a session whose first echoes these are; None: wait for more.
 
-        A subscriber that starts at `earliest`, or at a time, begins where the route does that
-        reaches back farthest; so all routes are heard, for a moment.
+        A subscriber that starts at `earliest`, or at a time, begins where the route that reaches
+        back farthest does. So it waits a moment for all routes.
         """
         if peer.joined or len(self._lines) < 2 or self._start.kind not in ("earliest", "time"):
             return heads
@@ -351,8 +346,8 @@ class RelayClient:
         return unprobed
 
     def may_have(self, peer: Session, now_ns: int) -> bool:
-        """Whether a relay may yet say that it has a session that has lost its last route."""
-        # Frames come over these, but not their welcome yet: they may be relays'.
+        """Whether a relay may still say that it has a session that has lost its last route."""
+        # Frames come over these lines, but no welcome yet: they may be relays'.
         unmet = any(line.key is None and line.strange_ns is not None for line in self._lines)
         if not self.upstreams and not unmet:
             peer.ending_ns = None
