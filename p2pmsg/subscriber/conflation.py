@@ -70,65 +70,47 @@ def decode(stream: Stream, delivery: Delivery[Frame]) -> MessageBatch:
 def decode_single(stream: Stream, frame: Frame) -> Message:
     """Return the message of a frame of one; `FrameError` where it is malformed."""
     values, timestamps, keys, headers = wire.decode_columns(frame)
-    return Message(
-        stream.topic,
-        values[0],
-        frame.base_timestamp_ns if timestamps is None else timestamps[0],
-        frame.sequence,
-        stream.peer.origin,
-        None if keys is None else keys[0],
-        None if headers is None else headers[0],
-    )
+    timestamp_ns = frame.base_timestamp_ns if timestamps is None else timestamps[0]
+    key = None if keys is None else keys[0]
+    header = None if headers is None else headers[0]
+    origin = stream.peer.origin
+    return Message(stream.topic, values[0], timestamp_ns, frame.sequence, origin, key, header)
 
 
 def batch_of(message: Message) -> MessageBatch:
     """Return a batch of one message."""
     return MessageBatch(
-        message.topic,
-        message.session,
-        message.publisher,
-        message.sequence,
-        message.timestamp_ns,
+        message.topic, message.session, message.publisher, message.sequence, message.timestamp_ns,
         [message.value],
         None,
         None if message.key is None else [message.key],
         None if message.headers is None else [message.headers],
-    )
+    )  # fmt: skip
 
 
 def refold_ns(count: int) -> int:
     """Return how long a batch of `count` messages is not folded again.
 
-    It is some five times what folding takes, so that a fast reader spends little on it, and a slow
-    one is a few ms late.
+    It is about five times what folding takes, so that a fast reader spends little on it, and a
+    slow one is a few ms late.
     """
     return max(_FLOOR_NS, _NS_PER_MESSAGE * count)
 
 
 class ConflatedBatch(MessageBatch):
-    """The newest message of each key, in the order of their sequences, which have holes.
-
-    Attributes:
-        messages: themselves.
-        sequences: one a message.
-
-    """
+    """The newest message of each key, in the order of their sequences, which have holes."""
 
     __slots__ = ("messages", "sequences")
 
     def __init__(self, messages: list[Message]) -> None:
         first = messages[0]
         super().__init__(
-            first.topic,
-            first.session,
-            first.publisher,
-            first.sequence,
-            first.timestamp_ns,
+            first.topic, first.session, first.publisher, first.sequence, first.timestamp_ns,
             [message.value for message in messages],
             [message.timestamp_ns for message in messages],
             [message.key for message in messages],
             [message.headers for message in messages],
-        )
+        )  # fmt: skip
         self.messages = messages
         self.sequences = [message.sequence for message in messages]
 
@@ -165,7 +147,7 @@ class Newest:
             messages[message.key] = message
 
     def delivery(self, stream: Stream) -> Delivery[Frame]:
-        """Return one delivery in the place of all."""
+        """Return one delivery that stands for all."""
         batch = ConflatedBatch(list(self._messages.values()))
         frame: Frame = DecodedFrame(stream, batch, estimated_bytes(batch))
         return Delivery(frame, self._stop - self._count, 0, self._count)

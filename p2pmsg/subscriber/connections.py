@@ -1,4 +1,4 @@
-"""What a subscriber knows of each connection of its data path, and when one is made again."""
+"""The connections of a subscriber's data path, and when one is made again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import Final
 _MS: Final = 1_000_000
 _NEVER_NS: Final = 2**62
 DEAF_NS: Final = 2000 * _MS
-"""How long NACKs may be without any answer: it may have restarted on its log, its welcome lost."""
+"""How long NACKs may stay without an answer: a publisher may have restarted, its welcome lost."""
 STRANGE_NS: Final = 1000 * _MS
-"""How long frames of an unknown session may come: their welcome is on its way, or was lost."""
+"""How long frames of an unknown session may come: their welcome is late, or was lost."""
 
 
 @dataclass(slots=True)
@@ -21,29 +21,29 @@ class Connection:
     session: int | None = None
     contacted: bool = False
     contacted_ns: int = -_NEVER_NS
-    """When, in this life; before it, where a cursor says so."""
+    """When, in this life."""
     heard_ns: int = 0
     strange_ns: int | None = None
-    """Since when frames of sessions come that its welcome did not announce."""
+    """Since when frames come of sessions that its welcome did not announce."""
     place: int = 0
     """Stands for the recovery endpoint that its welcome announced."""
     doubted: bool = False
-    """Whether it was made anew because of them, so that its next welcome is believed."""
+    """Whether it was made again because of them, so that its next welcome is believed."""
     received: int = 0
     invalid: int = 0
-    """Frames that were dropped, for whatever reason."""
+    """Frames that were dropped, for any reason."""
     relay: int | None = None
-    """The relay at its end, where it is one; then `session` is None."""
+    """The relay at its end, if there is one; then `session` is None."""
     refused_until_ns: int | None = None
-    """Until when it is left alone, because it leads back to the relay whose intake this is."""
+    """Until when it is left alone: it leads back to the relay that this subscriber is part of."""
     lost_ns: int = -1
     """What `heard_ns` was set to when it was found silent."""
     was_heard_ns: int = 0
-    """When anything came last, about, whatever was thought of its silence."""
+    """About when anything last came, excused silence or not."""
 
     @property
     def key(self) -> int | None:
-        """Whose recovery channel belongs to it."""
+        """The session, or relay, whose recovery channel belongs to it."""
         return self.session if self.relay is None else self.relay
 
     @property
@@ -53,13 +53,7 @@ class Connection:
 
 
 class ConnectionMonitor:
-    """Says which connections are to be made again.
-
-    Args:
-        connections: of the data path.
-        timeout_ns: how long one may be silent.
-
-    """
+    """Says which connections are to be made again; one may be silent for `timeout_ns`."""
 
     def __init__(self, connections: Sequence[Connection], timeout_ns: int) -> None:
         self._connections = connections

@@ -22,7 +22,7 @@ from p2pmsg.subscriber.group import MulticastReceiver, RepairIn
 from p2pmsg.subscriber.joining import SessionJoiner
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.ready import ReadyQueue
-from p2pmsg.subscriber.redundancy import LineTally
+from p2pmsg.subscriber.redundancy import Redundancy
 from p2pmsg.subscriber.resume import Resume
 from p2pmsg.subscriber.routes import Ranges, Routes
 from p2pmsg.subscriber.sessions import Ending, Route, Session, Stream
@@ -108,7 +108,7 @@ class SubscriberCore:
             wait_for_repair=wait_for_repair,
         )  # fmt: skip
         waits_ns = int(config.second_line_ms * _MS), int(config.second_line_max_ms * _MS)
-        self.tally = LineTally(self.lines, *waits_ns) if lines > 1 else None
+        self.tally = Redundancy(self.lines, *waits_ns) if lines > 1 else None
         self.stream_table = StreamTable(
             config, self.receiver_config, start=start, policy=self.policy, cursor=cursor,
             tally=self.tally, deliver=self.ready.append, rng=rng,

@@ -5,8 +5,8 @@
     missing ──▶ due ──a turn is free──▶ asked ──answer──▶ due again, or nothing is missing
                  └────none──▶ waiting ────▲
 
-A late joiner may miss something of ten thousand streams at once, and what has no room in the queues
-to the publisher would be dropped, and count as an attempt.
+A late joiner may miss something of ten thousand streams at once. Requests beyond what the queues to
+the publisher hold would be dropped, and count as attempts.
 """
 
 from collections.abc import Iterator
@@ -16,35 +16,23 @@ from p2pmsg.subscriber.sessions import Stream
 from recovery import DeadlineHeap
 
 TURNS_MAX: Final = 256
-"""Streams of which something may be asked for and not answered. It fills 10 ms of a round trip at
-25,000 frames a second, and is a quarter of the ranges that a publisher keeps for a requester."""
+"""Streams with a request and no answer yet. It fills 10 ms of a round trip at 25,000 frames a
+second, and is a quarter of the ranges that a publisher keeps for a requester."""
 
 
 class GapScheduler:
-    """Streams that miss something, or of which it is not known yet where they begin.
+    """Holds the streams that miss something, or whose beginning is not known yet.
 
     Every call that changes what a stream's receiver misses is followed by `note` or `discard`.
     The streams of a multicast take no turns: its back-off does that.
 
     Args:
-        deadline_ns: without any answer for so long, what waits for its turn is given up.
+        deadline_ns: after so long without any answer, what waits for its turn is given up.
 
     Attributes:
         bytes_held: bytes of frames that wait for what is missing before them.
 
     """
-
-    __slots__ = (
-        "_answered_ns",
-        "_asked",
-        "_bytes",
-        "_deadline_ns",
-        "_due",
-        "_quiet_until_ns",
-        "_streams",
-        "_waiting",
-        "bytes_held",
-    )
 
     def __init__(self, deadline_ns: int) -> None:
         self._deadline_ns = deadline_ns
@@ -64,7 +52,7 @@ class GapScheduler:
         return iter(list(self._streams.values()))
 
     def note(self, stream: Stream) -> bool:
-        """Take note of what a stream holds, and when it is due; True: it was not here before."""
+        """Note what a stream holds, and when it is due; True: it was not here before."""
         key, receiver = id(stream), stream.receiver
         held = receiver.bytes_held
         self.bytes_held += held - self._bytes.get(key, 0)
@@ -97,12 +85,12 @@ class GapScheduler:
         self.bytes_held = 0
 
     def answered(self, stream: Stream, now_ns: int) -> None:
-        """Note an answer about a stream: its turn is over."""
+        """Note an answer about a stream, which ends its turn."""
         self._asked.discard(id(stream))
         self._answered_ns = now_ns
 
     def pass_on(self, stream: Stream) -> None:
-        """Note that nothing was to be asked for in a stream's turn."""
+        """End the turn of a stream of which nothing was to be asked for."""
         self._asked.discard(id(stream))
 
     def postpone(self, *, now_ns: int, delay_ns: int, stopped_ns: int | None = None) -> None:
@@ -111,12 +99,12 @@ class GapScheduler:
         self._answered_ns = max(self._answered_ns, now_ns)
         for key, stream in self._streams.items():
             if key in self._waiting:
-                continue  # its time counts from its turn on
+                continue  # its time counts from the start of its turn
             stream.receiver.nacks.postpone(now_ns=now_ns, delay_ns=delay_ns, stopped_ns=stopped_ns)
             self._set_due(key, stream.receiver.next_deadline_ns())
 
     def take_due(self, *, now_ns: int) -> list[Stream]:
-        """Return the streams that are to be looked at: something is due, and they have a turn."""
+        """Return the streams of which something is due and that have a turn."""
         found: list[Stream] = []
         while (key := self._due.pop_due(now_ns)) is not None:
             stream = self._streams[key]

@@ -1,4 +1,4 @@
-"""What to do about messages that are missing, topic by topic."""
+"""What to do about missing messages, by topic."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +13,8 @@ class GapPolicy:
     """One policy for all topics, or one for each pattern of topics.
 
     Args:
-        on_gap: a policy, or policies by topic or by prefix with a `*` behind it. Of several that
-            fit, the topic itself goes first, then the longest prefix; without any, `wait`.
+        on_gap: a policy, or policies by topic or by prefix followed by `*`. Of several that fit,
+            the topic itself goes first, then the longest prefix; without any, `wait`.
 
     Raises:
         ConfigError: it is no policy.

@@ -7,10 +7,10 @@
                                           └────put_back───┘  an interrupt, or newer values
     the next frame, while nothing is ready ──take_frame──▶ the application
 
-Nobody else changes a stream's `delivered_to`, `delivered_count` and `conflated`, or the bytes held.
-The changes of one call stand together without a call in between, for Ctrl-C strikes at calls: it
-comes before all of it or after it. What takes messages out makes no call between that and its
-return (`del`, not `popleft`), so that what is out has a caller.
+Only this file changes a stream's `delivered_to`, `delivered_count` and `conflated`, and the bytes
+held. The changes of one method stand together without a call in between: Ctrl-C raises at calls, so
+it comes before all of them or after. A method that takes messages out makes no call between that
+and its return (`del`, not `popleft`), so that they reach the caller.
 """
 
 from collections import Counter, deque
@@ -56,15 +56,11 @@ messages that is driven by it. Where there is a loss there are no messages."""
 class ReadyQueue:
     """What waits for the application, oldest first.
 
-    Args:
-        policy: says which streams are conflated.
-        invalid: where malformed frames are counted, by reason.
-
     Attributes:
         entries: (stream, delivery or loss), to be read only.
         bytes_held: bytes of the frames in it.
-        single: the stream whose last message was taken alone by `take_frame`, until the shell has
-            noted it for its cursor.
+        single: the stream whose last message `take_frame` took alone, until the shell has noted it
+            for its cursor.
 
     """
 
@@ -84,7 +80,7 @@ class ReadyQueue:
         return iter(self.entries)
 
     def append(self, stream: Stream, output: Delivery[Frame] | Loss) -> None:
-        """Add what is to be delivered after all that is here."""
+        """Add what is delivered last."""
         if isinstance(output, Delivery):
             self.bytes_held += len(output.item.data)
         self.entries.append((stream, output))
@@ -95,7 +91,7 @@ class ReadyQueue:
         self.entries.append((stream, Delivery(frame, frame.sequence, 0, frame.count)))
 
     def take(self, count_max: int = _COUNT_MAX, *, now_ns: int = 0) -> Taken | None:
-        """Take out what comes next: messages of one stream, at most `count_max`, or a loss.
+        """Take out what comes next: at most `count_max` messages of one stream, or a loss.
 
         A malformed frame is counted, and becomes a loss. Of a conflated stream, the newest message
         of each key is taken; `now_ns` says whether a batch that was taken in part is out of date.
@@ -153,21 +149,14 @@ class ReadyQueue:
     def take_frame(
         self, stream: Stream, data: bytes, count_max: int, batched: bool
     ) -> Message | MessageBatch | None:
-        """Return the messages of a stream's next frame, past all that `append` and `take` do.
+        """Return the messages of a stream's next frame `data`, without `append` and `take`.
 
-        This is the fast path. A thread that waits for a message is woken with cold caches, and each
+        This is the fast path. A thread that waits for a message wakes with cold caches, and each
         function on the way then costs ten times what it does in a loop.
 
-        Args:
-            stream: of the frame.
-            data: the frame.
-            count_max: how many messages are wanted at most.
-            batched: whether one message is wanted as a batch, too.
-
-        Returns:
-            A message, or a batch. None where the frame is not the next one, or has more messages,
-            or is malformed, or others are ready before it: nothing is changed then.
-
+        At most `count_max` messages are wanted; with `batched` a single one comes as a batch, too.
+        None: the frame is not the next one, or has more messages, or is malformed, or others are
+        ready before it. Nothing is changed then.
         """
         try:
             prefix, sequence, count, length, timestamp_ns, lead = stream.single.unpack_from(data)
@@ -222,9 +211,9 @@ class ReadyQueue:
         return taken
 
     def put_back(self, stream: Stream, messages: Message | MessageBatch, left: int) -> None:
-        """Let the last `left` of the messages that were taken last of a stream come again, first.
+        """Deliver the last `left` of the messages last taken of a stream again, before all else.
 
-        It may be called again where an exception cut it short.
+        It may be called again if an exception cut it short.
         """
         batch = messages if isinstance(messages, MessageBatch) else batch_of(messages)
         rest = batch.part(len(batch) - left, len(batch))
@@ -240,7 +229,7 @@ class ReadyQueue:
         self.entries.appendleft(entry)
 
     def pop(self) -> Entry | None:
-        """Take out what comes next as it came, not decoded; for a relay."""
+        """Take out what comes next, not decoded; for a relay."""
         if not self.entries:
             return None
         stream, output = self.entries[0]
@@ -253,8 +242,7 @@ class ReadyQueue:
     def fold(self, stream: Stream) -> None:
         """Make one entry of all that is ready of a stream, or one between each two of its losses.
 
-        Losses stay in their place, so that an entry before one does not go past it. What is
-        malformed is counted, and becomes a loss in its place.
+        Losses keep their place. A malformed frame is counted, and becomes a loss in its place.
         """
         kept: deque[Entry] = deque()
         runs: list[tuple[int, Newest]] = []

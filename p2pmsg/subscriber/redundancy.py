@@ -1,8 +1,8 @@
-"""Which line brought what first, where several lines carry the same streams.
+"""Notes which line brought what first, where several lines carry the same streams.
 
-A and B lines are two ways for the same frames: the first arrival is taken, the second one dropped.
-So a gap on one line is filled by the other. It is asked for when no other line can bring it any
-more, because all have come past it, or when it was late for as long as a line usually is::
+A and B lines carry the same frames: the first arrival is taken, the second one dropped. So a gap on
+one line is filled by the other. It is asked for when no other line can bring it any more, because
+all are past it, or when it is later than that line usually is::
 
     wait = lag + max(wait_ns, 4 * deviation of the lag), at most wait_max_ns
 
@@ -20,38 +20,33 @@ from p2pmsg.subscriber.sessions import Stream
 _RECENT: Final = 4096
 """Frames per stream whose first arrival is remembered: 40 ms of 100,000 a second."""
 _SEARCHED: Final = 64
-"""How many of them are searched where the other line cut the stream into other frames."""
+"""How many of them are searched if the other line divided the stream into other frames."""
 _LAG_PART: Final = 8
 _DEVIATION_PART: Final = 4
 _STREAMS_MAX: Final = 65_536
 SILENT_NS: Final = 2_500_000_000
-"""A line that brought nothing for this time is not waited for: two heartbeats and a half."""
+"""Without anything from a line for so long, two heartbeats and a half, it is not waited for."""
 NEW_NS: Final = 1_000_000_000
-"""How long after a stream's first frame a datagram line that has brought nothing of it is waited
-for."""
+"""How long after a stream's first frame to wait for a datagram line that brought nothing of it."""
 
 
 @dataclass(slots=True)
 class LineCount:
-    """What one line brought.
-
-    Attributes:
-        first: messages that it brought before the others.
-        second: messages that another one had brought.
-        missing: messages that others have brought and it has not.
-        lag_ns: how much later than the first it brings what is second, smoothed.
-
-    """
+    """Counts what one line brought."""
 
     first: int = 0
+    """Messages that it brought before the others."""
     second: int = 0
+    """Messages that another one had brought."""
     missing: int = 0
+    """Messages that others have brought and it has not."""
     lag_ns: float = 0.0
+    """How much later than the first it brings what is second, smoothed."""
     deviation_ns: float = 0.0
     measured: bool = False
 
     def measure(self, lag_ns: int) -> None:
-        """Take how much later than the first it brought a frame."""
+        """Note how much later than the first line it brought a frame."""
         if not self.measured:
             self.measured, self.lag_ns, self.deviation_ns = True, lag_ns, lag_ns / 2
             return
@@ -68,13 +63,12 @@ class _Seen:
     wait_ns: int = 0
 
 
-class LineTally:
-    """Counts by line; only kept where there are several.
+class Redundancy:
+    """Counts what each of several lines brought, and sets how long gaps wait for the later ones.
 
     Args:
-        lines: the lines; they are looked at, not changed.
-        wait_ns: how long a gap waits for another line at least, in ns.
-        wait_max_ns: how long at most.
+        lines: are read, not changed.
+        wait_ns: how long a gap waits for another line at least, and `wait_max_ns` at most.
 
     Attributes:
         counts: one entry a line.
@@ -90,51 +84,51 @@ class LineTally:
         self._seen: dict[int, _Seen] = {}
 
     def note(self, line: int, stream: Stream, start: int, count: int, *, now_ns: int) -> None:
-        """Note that `[start, start + count)` comes over a line, before it is taken or dropped."""
+        """Note that `[start, start + count)` came over a line, before it is taken or dropped."""
         seen = self._seen.get(id(stream))
         if seen is None:
             if len(self._seen) >= _STREAMS_MAX:
                 self._seen.clear()
             seen = self._seen[id(stream)] = _Seen(now_ns)
         stop = start + count
-        tally = self.counts[line]
+        counted = self.counts[line]
         head = seen.heads.get(line)
         if head is None:
             seen.heads[line] = stop
         elif start >= head:
-            tally.missing += start - head
+            counted.missing += start - head
             seen.heads[line] = stop
         else:  # late, by another way or again
-            tally.missing = max(0, tally.missing - count)
+            counted.missing = max(0, counted.missing - count)
             seen.heads[line] = max(head, stop)
         lacking = stream.receiver.lacks(start, count)
         if lacking:
-            tally.first += lacking
-            tally.second += count - lacking
+            counted.first += lacking
+            counted.second += count - lacking
             if len(seen.recent) >= _RECENT:
                 del seen.recent[next(iter(seen.recent))]
             seen.recent[start] = stop, now_ns
         else:
-            tally.second += count
-            self._measure(tally, seen, start, now_ns)
+            counted.second += count
+            self._measure(counted, seen, start, now_ns)
         self._wait(stream, seen, now_ns)
 
     def forget(self, stream: Stream) -> None:
         """Forget a stream, which has ended."""
         self._seen.pop(id(stream), None)
 
-    def _measure(self, tally: LineCount, seen: _Seen, start: int, now_ns: int) -> None:
+    def _measure(self, counted: LineCount, seen: _Seen, start: int, now_ns: int) -> None:
         found = seen.recent.get(start)
         if found is not None:
-            tally.measure(now_ns - found[1])
+            counted.measure(now_ns - found[1])
             return
         for first, (stop, when_ns) in islice(reversed(seen.recent.items()), _SEARCHED):
             if first <= start < stop:
-                tally.measure(now_ns - when_ns)
+                counted.measure(now_ns - when_ns)
                 break
 
     def _wait(self, stream: Stream, seen: _Seen, now_ns: int) -> None:
-        """Set how long a stream's gaps wait, and end the wait of those that all lines passed."""
+        """Set how long a stream's gaps wait, and end the wait where all lines are past them."""
         lines, counts = self._lines, self.counts
         alive = [index for index in seen.heads if now_ns - lines[index].heard_ns < SILENT_NS]
         wait_ns = 0

@@ -77,12 +77,8 @@ def merge_heads(several: list[control.Heads]) -> control.Heads:
     found: dict[str, control.Head] = {}
     for head in (head for heads in several for head in heads.streams):
         known = found.get(head.topic, head)
-        found[head.topic] = control.Head(
-            head.topic,
-            min(known.earliest, head.earliest),
-            max(known.next, head.next),
-            min(known.start, head.start),
-        )
+        earliest, start = min(known.earliest, head.earliest), min(known.start, head.start)
+        found[head.topic] = control.Head(head.topic, earliest, max(known.next, head.next), start)
     name = next((heads.name for heads in several if heads.name), "")
     return control.Heads(name, list(found.values()), max(heads.floor for heads in several))
 

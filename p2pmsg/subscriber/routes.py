@@ -1,4 +1,4 @@
-"""The routes to a session: its publisher, and the relays that serve it. Which is asked for what.
+"""Decides which route to a session, its publisher or a relay, is asked for what is missing.
 
 ::
 
@@ -17,8 +17,8 @@ from recovery import Loss, LossReason, RangeSet
 
 _MS = 1_000_000
 SWITCH_NS: Final = 200 * _MS
-"""How long a NACK is without any answer until another route is asked: longer than most round trips
-and a scheduler's delay, short against the deadline of a gap."""
+"""How long a NACK stays without an answer before another route is asked: longer than most round
+trips and a scheduler's delay, short against the deadline of a gap."""
 
 Ranges = list[tuple[int, int]]
 
@@ -48,12 +48,7 @@ def assign(routes: list[Route], topic: str, ranges: Ranges) -> Plan:
 
 
 class Routes:
-    """Decides which route of a session is asked for what is missing.
-
-    Args:
-        connections: of the data path; they are looked at, not changed.
-
-    """
+    """Decides which route of a session is asked for what is missing."""
 
     def __init__(self, connections: Sequence[Connection]) -> None:
         self._connections = connections
@@ -69,7 +64,7 @@ class Routes:
         return plan
 
     def answered(self, session: Session, key: int, *, repaired: bool) -> Route | None:
-        """Note an answer; returns by which route it came, or None where there is none such."""
+        """Note an answer, and return the route that it came by; None: the session has none such."""
         found: Route | None = None
         for route in session.routes:
             if route.key == key:
@@ -82,7 +77,7 @@ class Routes:
         return found
 
     def put_off(self, session: Session, now_ns: int) -> None:
-        """Let the next request go to another route: the current one does not know yet."""
+        """Ask another route next: the current one does not know yet."""
         session.tried_ns = now_ns - SWITCH_NS - 1
 
     def has_others(self, session: Session, route: Route) -> bool:
@@ -99,7 +94,7 @@ class Routes:
                     other.note_refused(topic, start, stop, reason)
 
     def losses(self, session: Session, topic: str, ranges: Ranges) -> list[Loss]:
-        """Return as losses what all routes have refused, for the nearest one's reason."""
+        """Return as losses what all routes have refused, with the reason of the nearest one."""
         routes = sorted(self._live(session), key=lambda route: route.hops)
         return [
             loss

@@ -1,4 +1,4 @@
-"""Who a subscriber is, and what it wants."""
+"""The identity of a subscriber, and what it subscribes to."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from p2pmsg.subscriber.resume import Resume
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What does not change in the life of a subscriber."""
+    """What does not change while a subscriber lives."""
 
     subscriber: int
     """The id by which publishers count it."""
@@ -23,5 +23,5 @@ class Settings:
 
     @property
     def patterns(self) -> list[str]:
-        """What it subscribes to, as publishers are told."""
+        """What it subscribes to, as publishers are asked for it."""
         return self.topics or ["*"]

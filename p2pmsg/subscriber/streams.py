@@ -1,4 +1,4 @@
-"""The streams of all sessions: where they begin, what of them is ready, and their end."""
+"""Begins the streams of all sessions, delivers what of them is in order, and ends them."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from p2pmsg.config import SubscriberConfig
 from p2pmsg.start import Start
 from p2pmsg.subscriber.gaps import GapScheduler
 from p2pmsg.subscriber.policy import GapPolicy
-from p2pmsg.subscriber.redundancy import LineTally
+from p2pmsg.subscriber.redundancy import Redundancy
 from p2pmsg.subscriber.resume import Resume, WentBack, WentBackBelow
 from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.wire import Frame
@@ -18,24 +18,17 @@ from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfi
 
 _MS: Final = 1_000_000
 FORMER_MAX: Final = 16
-"""Streams of a session that began again and whose ledgers are still shown; of others only the sums
-are kept."""
+"""Former streams of a session whose ledgers are still shown; of others only the sums are kept."""
 
 Deliver = Callable[[Stream, Delivery[Frame] | Loss], None]
 
 
 class StreamTable:
-    """Begins streams, moves what is in order on to the application, and ends them.
+    """Begins streams, delivers what is in order, and ends them.
 
     Args:
-        config: the subscriber's.
-        receiver_config: how streams are received.
-        start: where new streams begin.
-        policy: what to do about gaps.
-        cursor: where streams resume; None: nowhere.
-        tally: which line brought what; None: there is one only.
+        tally: which line brought what; None: there is only one.
         deliver: takes what is ready.
-        rng: source of the jitter.
 
     Attributes:
         gaps: the streams that miss something.
@@ -54,7 +47,7 @@ class StreamTable:
         start: Start,
         policy: GapPolicy,
         cursor: Resume | None,
-        tally: LineTally | None,
+        tally: Redundancy | None,
         deliver: Deliver,
         rng: Random,
     ) -> None:
@@ -79,7 +72,7 @@ class StreamTable:
         return self.count >= self.config.streams_max
 
     def add(self, peer: Session, topic: str, unasked: ReceiverConfig | None = None) -> Stream:
-        """Add a stream; `unasked` is how it is received if nobody can be asked for repairs."""
+        """Add a stream; `unasked` says how to receive it if nobody can be asked for repairs."""
         self.count += 1
         config = unasked or self.receiver_config
         if peer.feedback is not None:
@@ -94,7 +87,7 @@ class StreamTable:
         return stream
 
     def begin(self, stream: Stream, otherwise: int | None = None, *, now_ns: int) -> None:
-        """Start a stream where the cursor says, or else at `otherwise`; default: as a new one."""
+        """Start a stream where the cursor says, else at `otherwise`, else as a new one."""
         of_new = self.start.position if self.start.kind == "sequence" else 0
         start = of_new if otherwise is None else otherwise
         if self._cursor is not None:
@@ -126,7 +119,7 @@ class StreamTable:
         stream.watched = bool(receiver.missing)
 
     def rewind(self, back: WentBack, now_ns: int) -> None:
-        """End a stream whose publisher has gone back, and begin it again where its life began."""
+        """End a stream whose publisher has gone back, and begin it where the new life began."""
         stream, following, began = back
         peer, receiver = stream.peer, stream.receiver
         joined = receiver.started
@@ -155,7 +148,7 @@ class StreamTable:
         self.settle(new)
 
     def rewind_committed(self, peer: Session, back: WentBackBelow, now_ns: int) -> None:
-        """Begin a stream again that had been committed further than its publisher is."""
+        """Begin a stream again that was committed further than its publisher is now."""
         stream = peer.streams.get(back.topic) or self.add(peer, back.topic)
         if stream.receiver.started:
             return
@@ -170,7 +163,7 @@ class StreamTable:
         self._deliver(stream, rewound)
 
     def drop(self, stream: Stream) -> None:
-        """Take back a stream that never was."""
+        """Remove a stream that never existed at its publisher."""
         peer = stream.peer
         del peer.streams[stream.topic]
         self.count -= 1

@@ -1,4 +1,4 @@
-"""How many messages still fit into the receive buffer, by the size of the frames so far."""
+"""Estimates how many messages still fit into the receive buffer, by the frames so far."""
 
 from typing import Any, Final
 
@@ -6,9 +6,9 @@ from p2pmsg.wire import Frame
 from recovery import ReceiverConfig, StreamReceiver
 
 _WINDOW_MIN: Final = 1024
-"""Messages after the first gap that are asked for however little fits."""
+"""Messages after the first gap that are asked for, however little fits."""
 _GROUP_WINDOW_MIN: Final = 16
-"""The same in a multicast, where what does not fit was sent to all for nothing."""
+"""The same in a multicast, where a repair that does not fit was sent to all for nothing."""
 
 
 class ReceiveWindow:
@@ -22,8 +22,6 @@ class ReceiveWindow:
         repairs_dropped: repairs that did not fit; they are asked for again.
 
     """
-
-    __slots__ = ("_bytes", "_bytes_max", "_frames", "_frames_max", "_messages", "repairs_dropped")
 
     def __init__(self, bytes_max: int, receiver: ReceiverConfig) -> None:
         self._bytes_max = bytes_max
