@@ -82,8 +82,7 @@ class SessionJoiner:
     ) -> None:
         config = settings.config
         self.settings = settings
-        self.config = config
-        self.start, self.topics, self.cursor = settings.start, settings.topics, settings.cursor
+        self.start, self.cursor = settings.start, settings.cursor
         self.stream_table = stream_table
         self.lines = lines
         self.invalid = invalid
@@ -271,10 +270,10 @@ class SessionJoiner:
 
     def _unasked(self) -> ReceiverConfig:
         """Return how to receive a stream that nobody can be asked for."""
-        nack = self.config.nack
+        config = self.settings.config
         never = replace(
-            nack, delay_ms=_NEVER_MS, retry_ms=_NEVER_MS, retry_ceiling_ms=_NEVER_MS,
-            deadline_ms=min(self.config.multicast.unasked_ms, nack.deadline_ms),
+            config.nack, delay_ms=_NEVER_MS, retry_ms=_NEVER_MS, retry_ceiling_ms=_NEVER_MS,
+            deadline_ms=min(config.multicast.unasked_ms, config.nack.deadline_ms),
         )  # fmt: skip
         return replace(self.stream_table.receiver_config, nack=never)
 
@@ -361,11 +360,7 @@ class SessionJoiner:
         body = self._pages.take(frame.session, control.read_body(frame, control.Heads))
         if body is None:
             return True
-        peer, route = found
-        if route is peer.own:
-            self._take_echo(peer, body, now_ns)
-        else:
-            self._take_relayed_echo(peer, route, body, now_ns)
+        self._take_echo(*found, body, now_ns)
         return True
 
     def _route_of(self, probe: int) -> tuple[Session, Route] | None:
@@ -376,30 +371,26 @@ class SessionJoiner:
                     return peer, route
         return None
 
-    def _take_relayed_echo(
+    def _take_echo(
         self, peer: Session, route: Route, body: control.Heads, now_ns: int
     ) -> None:
+        is_own = route is peer.own
+        if is_own:
+            self._find_rewound(peer, body, now_ns)
         heads = self.relays.hold(peer, route.key, body, now_ns)
         if heads is None:
             route.handshake.repeat_soon()
             return
-        self.take_heads(peer, heads, now_ns)
-        route.handshake.echoed(self.effects)
-        peer.joined, peer.given_up = True, False
-        route.handshake.keep_alive_ns = self.next_check_ns = now_ns
-
-    def _take_echo(self, peer: Session, body: control.Heads, now_ns: int) -> None:
-        self._find_rewound(peer, body, now_ns)
-        heads = self.relays.hold(peer, peer.session, body, now_ns)
-        if heads is None:
-            peer.handshake.repeat_soon()
-            return
         first = not peer.joined
         self.take_heads(peer, heads, now_ns)
-        take_life(peer, body)
+        if is_own:
+            take_life(peer, body)
         # Last, so that an exception before it leads to another probe.
         peer.joined, peer.given_up = True, False
-        peer.handshake.echoed(self.effects)
+        route.handshake.echoed(self.effects)
+        if not is_own:
+            route.handshake.keep_alive_ns = self.next_check_ns = now_ns
+            return
         line = self.lines[peer.handshake.line]
         if peer.group is not None:
             self.next_check_ns = now_ns  # it may be asked now
@@ -465,20 +456,23 @@ class SessionJoiner:
 
     def send_joined(self, peer: Session, now_ns: int) -> None:
         """Report to the publisher that we are there, and whether we have everything."""
-        complete = self._is_complete(peer)
-        settles = self.is_settled is not None or self.relays.own is not None
-        in_group = peer.group is not None
-        subscriber, name = self.settings.subscriber, self.settings.name
-        body = control.Joined(subscriber, name, complete, in_group, settles)
-        self.effects.send(peer.session, Kind.JOINED, peer.session, body)
-        peer.handshake.note_report(now_ns + self._keep_alive_ns, complete=complete)
+        self._report(peer, peer.own, now_ns, complete=self._is_complete(peer, peer.own))
 
-    def _is_complete(self, peer: Session) -> bool:
-        """Whether a closing publisher may go: all of it has come, and was processed."""
-        waits = peer.probe is not None or peer.missing
-        waits |= peer.group is not None and peer.group.is_asking
+    def _report(self, peer: Session, route: Route, now_ns: int, *, complete: bool) -> None:
+        body = control.Joined(self.settings.subscriber, self.settings.name, complete)
+        if route is peer.own:
+            body.wants_token = peer.group is not None
+            body.settles = self.is_settled is not None or self.relays.own is not None
+        self.effects.send(route.key, Kind.JOINED, peer.session, body)
+        route.handshake.note_report(now_ns + self._keep_alive_ns, complete=complete)
+
+    def _is_complete(self, peer: Session, route: Route) -> bool:
+        """Whether a closing publisher, or relay, may go: all of it has come, and was processed."""
+        handshake, group = route.handshake, peer.group
+        waits = handshake.probe is not None or peer.missing
+        waits |= route is peer.own and group is not None and group.is_asking
         is_settled = self.is_settled
-        return peer.closing and not waits and (is_settled is None or is_settled(peer))
+        return handshake.closing and not waits and (is_settled is None or is_settled(peer))
 
     def excuse_silence(self, now_ns: int) -> None:
         """Do not count the silence of connections that are not read, because all is full."""
@@ -547,15 +541,11 @@ class SessionJoiner:
             self._request_probe(peer, route, probe)
         if not handshake.joined:
             return
-        complete = handshake.closing and handshake.probe is None and not peer.missing
-        complete = complete and (self.is_settled is None or self.is_settled(peer))
+        complete = self._is_complete(peer, route)
         if not handshake.is_report_due(now_ns, complete=complete):
             return
-        if self.cursor is not None and peer in self.cursor.newcomers:
-            return  # it has joined once the cursor says so
-        body = control.Joined(self.settings.subscriber, self.settings.name, complete)
-        self.effects.send(route.key, Kind.JOINED, peer.session, body)
-        handshake.note_report(now_ns + self._keep_alive_ns, complete=complete)
+        if self.cursor is None or peer not in self.cursor.newcomers:  # else it has not joined yet
+            self._report(peer, route, now_ns, complete=complete)
 
     def _check_peers(self, now_ns: int) -> None:
         for peer in self.peers.values():
@@ -567,7 +557,7 @@ class SessionJoiner:
             if not peer.joined:
                 is_due = False
             elif handshake.closing and not handshake.reported_complete:
-                is_due = self._is_complete(peer)
+                is_due = self._is_complete(peer, peer.own)
             else:
                 is_due = peer.direct and handshake.is_report_due(now_ns, complete=False)
             if is_due:
