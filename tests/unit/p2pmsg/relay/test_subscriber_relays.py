@@ -82,6 +82,14 @@ def test_the_list_is_asked_for_until_it_comes():
     assert [key for kind, key, _ in talk.requests() if kind == "SESSIONS_REQUEST"] == [RELAY] * 4
 
 
+def test_the_list_is_asked_for_again_every_second():
+    talk = Relayed().meet(heads=[head(0)])
+    talk.pass_ms(990)
+    talk.requests()
+    talk.pass_ms(20)
+    assert [kind for kind, _, _ in talk.requests()] == ["SESSIONS_REQUEST"]
+
+
 def test_pages_are_asked_for_at_once():
     talk = Relayed()
     talk.hear(relay_welcome())
@@ -241,6 +249,14 @@ def test_a_publisher_at_a_relays_place_takes_its_routes():
     assert talk.core.peers[SESSION].gone
     assert talk.core.relays.upstreams == {}
     assert talk.core.lines[0].session == 77
+
+
+def test_a_session_that_has_its_publisher_goes_on_without_the_relay():
+    talk = Relayed().two()
+    talk.hear(welcome(77), line=1)
+    peer = talk.core.peers[SESSION]
+    assert (peer.gone, peer.relayed) == (False, [])
+    assert talk.core.relays.upstreams == {}
 
 
 def test_replies_are_taken_from_those_who_have_a_route_only():
