@@ -1,6 +1,6 @@
 """The subscriber's state machine: frames in, messages and requests out. No I/O.
 
-What connections say of themselves goes to the `SessionJoiner`; here are messages and gaps.
+Messages and gaps are handled here; sessions, and how they are joined, by the `SessionJoiner`.
 """
 
 import enum
@@ -38,15 +38,15 @@ ENDINGS_MAX = 1024
 UNREAD_NS = 1000 * _MS
 """How long unread datagrams put off losses: after that more comes than can be read."""
 STOPPED_NS = 500 * _MS
-"""Who is so late to look was stopped, or starved of processor time, and could not read either."""
+"""A check that comes so late shows that this process was stopped, or had no processor time."""
 
 
 class Intake(enum.Enum):
-    """What the shell does with what comes over the data path."""
+    """What the shell does with frames of the data path."""
 
     READ = enum.auto()
     HOLD = enum.auto()
-    """Only the recovery channel is read, so that the publisher is held up."""
+    """Only the recovery channel is read, so that the publisher has to wait."""
     SHED = enum.auto()
     """All is read, and of messages it is only noted that they exist."""
 
@@ -57,13 +57,12 @@ class SubscriberCore:
     Attributes:
         ready: what is to be delivered; the only exit.
         last_stream: the stream of the last frame that was taken, or None where it may not go on.
-        commands: what the shell is to do, oldest first.
-        requests: (whose, frame) for the recovery channel of a session's publisher, or of a relay.
+        commands, requests: as of `Effects`.
         invalid: frames that were dropped, by reason.
-        joiner: joins sessions and ends them; `relays` asks relays, `routes` says who is asked.
+        joiner: owns the sessions; `relays` asks relays, `routes` decides which route is asked.
         member: takes datagrams; None: there are none.
-        tally: which line brought what; None: there is one only.
-        stream_table: begins streams and settles them; `gaps` those that miss something.
+        tally: which line brought what; None: there is only one.
+        stream_table: begins streams and ends them; `gaps` has those that miss something.
         window: how much more fits.
         cursor: where streams resume; None: nowhere.
         endings: sessions that are over, until the shell has reported them.
@@ -150,13 +149,12 @@ class SubscriberCore:
     def replies_full(self) -> bool:
         """Whether nothing more should be read from the recovery channel.
 
-        It is read even while all room is taken by frames that wait for a repair: nothing else can
-        make room then.
+        It is read even if frames that wait for a repair fill the buffer: only repairs free it then.
         """
         return bool(self.ready.entries) and self.is_full
 
     def receive_frame(self, line: int, data: bytes, *, now_ns: int, shed: bool = False) -> None:
-        """Take a frame from the data path; with `shed`, only note that its messages exist."""
+        """Take a frame of the data path; with `shed`, only note that its messages exist."""
         self.frames_received += 1
         state = self.lines[line]
         state.received += 1
@@ -243,7 +241,7 @@ class SubscriberCore:
     def take_frame(
         self, stream: Stream, data: bytes, count_max: int, batched: bool, now_ns: int
     ) -> Message | MessageBatch | None:
-        """Take a frame from the only connection to the application at once.
+        """Take a frame of the only connection, and return its messages at once.
 
         None: it is to be given to `receive_frame`; see `ReadyQueue.take_frame`.
         """
@@ -256,7 +254,7 @@ class SubscriberCore:
         return taken
 
     def stream_of(self, data: bytes) -> Stream | None:
-        """Return the stream that a frame begins like one of, if it is known."""
+        """Return the stream that a frame seems to belong to, if it is known."""
         zero = data.find(b"\0", 0, wire.TOPIC_BYTES_MAX + 1)
         if zero < 1:
             return None
@@ -264,7 +262,7 @@ class SubscriberCore:
         return self._stream(session, data[:zero].decode("utf-8", "replace"))
 
     def reject(self, reason: str, *, frames: int = 0) -> None:
-        """Count what was dropped before it became a frame, and how many packets came with it."""
+        """Count what was dropped before it became a frame, and the packets that came."""
         self.frames_received += frames
         self.invalid[reason] += 1
 
@@ -345,10 +343,10 @@ class SubscriberCore:
             self.invalid[str(error)] += 1
 
     def intake(self, now_ns: int) -> Intake:
-        """Return what is done with what comes now; where all is full, conflated streams are folded.
+        """Return what to do with frames that come now; fold conflated streams if all is full.
 
-        A publisher is held up for its `stall_ms` at most. A multicast repairs over the data path,
-        so it is read while it is repairs that are missing.
+        A publisher has to wait for its `stall_ms` at most. A multicast repairs over the data path,
+        so that is read while nothing but repairs can free the buffer.
         """
         if self.is_full and self.policy.any_conflates:
             self.ready.fold_all()
@@ -423,7 +421,7 @@ class SubscriberCore:
         )
 
     def effects(self) -> Iterator[Command | Send]:
-        """Take out what the shell is to do, oldest first, and then what it is to send."""
+        """Take out what the shell is to do, oldest first, then what it is to send."""
         while self.commands:
             yield self.commands.popleft()
         while self.requests:
@@ -440,8 +438,8 @@ class SubscriberCore:
     def handle_timer(self, *, now_ns: int, unread: bool = False) -> None:
         """Do what is due: NACKs, losses, probes, keep-alives, silent publishers.
 
-        With `unread` more has come than was taken in yet: what nobody can be asked for, and may be
-        part of it, is not given up, for at most `UNREAD_NS` in a row.
+        `unread` says that more has come than was read yet. It may have what nobody can be asked
+        for, so that is not given up, for at most `UNREAD_NS` in a row.
         """
         if not unread:
             self._unread_ns = None
@@ -462,7 +460,7 @@ class SubscriberCore:
             if self.member is not None:
                 self.member.note_pause()
         else:
-            self._care_for_gaps(now_ns)
+            self._ask_for_gaps(now_ns)
         if now_ns >= self.joiner.next_check_ns:
             self.joiner.check(now_ns=now_ns)
 
@@ -482,7 +480,7 @@ class SubscriberCore:
         ]
 
     def record_newcomers(self) -> None:
-        """Have the sessions recorded that were joined; raises as the cursor does."""
+        """Record the sessions that were joined; raise as the cursor does."""
         if self.cursor is None:
             return
         waiting = len(self.cursor.newcomers)
@@ -490,13 +488,13 @@ class SubscriberCore:
             self.cursor.record(self.lines)
         finally:
             if len(self.cursor.newcomers) < waiting:
-                self.joiner.next_check_ns = 0  # their publishers are to count this subscriber now
+                self.joiner.next_check_ns = 0  # their publishers may count this subscriber now
 
     def leave(self) -> None:
         """Tell all publishers and relays that this subscriber goes."""
         self.joiner.leave()
 
-    def _care_for_gaps(self, now_ns: int) -> None:
+    def _ask_for_gaps(self, now_ns: int) -> None:
         reforming = bool(self.relays.upstreams) and self.relays.reforming(now_ns)
         for stream in self.gaps.take_due(now_ns=now_ns):
             receiver = stream.receiver
@@ -541,14 +539,14 @@ class SubscriberCore:
     def _receive_refused(
         self, peer: Session, route: Route, frame: Frame, now_ns: int
     ) -> Stream:
-        """Take a refusal: a loss, unless another route may have it, which is asked at once."""
+        """Take a refusal: a loss, unless another route may have it; that is asked at once."""
         body = control.read_body(frame, control.Refused)
         stream = peer.streams.get(body.topic)
         if stream is None:
             raise FrameError("stream")
         if any(start >= stop for start, stop in body.ranges):
             raise FrameError("range")
-        if not body.ranges:  # it does not know yet what it will have; perhaps another one does
+        if not body.ranges:  # it does not know yet what it will have, but another one may
             self.routes.put_off(peer, now_ns)
         try:
             reason = LossReason(body.reason)
@@ -577,7 +575,7 @@ class SubscriberCore:
         if now_ns < peer.doubt_until_ns:
             return  # the echo's heads show what was published meanwhile
         stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
-        # Until the echo comes nothing can be handed on; it must not find the room taken.
+        # Nothing can be delivered before the echo, which must not find the buffer full.
         is_early = not stream.receiver.started
         if shed or (is_early and 2 * self.bytes_held >= self.config.receive_bytes):
             self.frames_shed += 1
@@ -587,9 +585,8 @@ class SubscriberCore:
                 self.member.confirmation.hint_head(stream, head, 0, now_ns)
                 self.stream_table.settle(stream)
                 return
-            stream.receiver.hear_of(
-                frame.sequence, frame.sequence + frame.count, now_ns=now_ns
-            )
+            stop = frame.sequence + frame.count
+            stream.receiver.hear_of(frame.sequence, stop, now_ns=now_ns)
             self.stream_table.settle(stream)
             return
         if self.tally is not None:
@@ -668,6 +665,6 @@ class SubscriberCore:
             return self.member.make_stream(peer, topic, now_ns)
         stream = self.stream_table.add(peer, topic)
         if peer.joined:
-            # It was not among the heads of the echo, so it is younger: nothing of it is too old.
+            # It began after the echo, which does not have it: nothing of it is too old.
             self.stream_table.begin(stream, now_ns=now_ns)
         return stream
