@@ -8,7 +8,7 @@ _MS: Final = 1_000_000
 _NEVER_NS: Final = 2**62
 DEAF_NS: Final = 2000 * _MS
 """How long NACKs may stay without an answer: a publisher may have restarted, its welcome lost."""
-STRANGE_NS: Final = 1000 * _MS
+UNKNOWN_NS: Final = 1000 * _MS
 """How long frames of an unknown session may come: their welcome is late, or was lost."""
 
 
@@ -23,11 +23,11 @@ class Connection:
     contacted_ns: int = -_NEVER_NS
     """When, in this life."""
     heard_ns: int = 0
-    strange_ns: int | None = None
+    unknown_ns: int | None = None
     """Since when frames come of sessions that its welcome did not announce."""
     place: int = 0
     """Stands for the recovery endpoint that its welcome announced."""
-    doubted: bool = False
+    distrusted: bool = False
     """Whether it was made again because of them, so that its next welcome is believed."""
     received: int = 0
     invalid: int = 0
@@ -78,11 +78,11 @@ class ConnectionMonitor:
         if one.is_heard:
             one.was_heard_ns = one.heard_ns
         silent = now_ns - one.heard_ns > self._timeout_ns
-        strange = one.strange_ns is not None and now_ns - one.strange_ns > STRANGE_NS
+        is_unknown = one.unknown_ns is not None and now_ns - one.unknown_ns > UNKNOWN_NS
         deaf = asked_ns is not None and now_ns - asked_ns > DEAF_NS
-        if not (silent or strange or deaf) or one.refused_until_ns is not None:
+        if not (silent or is_unknown or deaf) or one.refused_until_ns is not None:
             return False
-        one.doubted, one.strange_ns, one.heard_ns = strange, None, now_ns
+        one.distrusted, one.unknown_ns, one.heard_ns = is_unknown, None, now_ns
         if silent:
             one.lost_ns = now_ns
         return True

@@ -181,7 +181,7 @@ class SubscriberCore:
                 place = self._receive_heartbeat(frame, now_ns)
                 strange = frame.session != state.session or place not in (0, state.place)
                 if strange and not state.shared:
-                    self.joiner.note_stranger(line, now_ns)
+                    self.joiner.note_unknown_session(line, now_ns)
             elif kind == Kind.WELCOME:
                 self.joiner.receive_welcome(line, frame, now_ns)
             elif kind == Kind.ECHO:
@@ -196,7 +196,7 @@ class SubscriberCore:
             if str(error) == "session" and state.relay is not None:
                 self.relays.note_unknown(line, now_ns)
             elif str(error) == "session" and not state.shared:
-                self.joiner.note_stranger(line, now_ns)
+                self.joiner.note_unknown_session(line, now_ns)
 
     def receive_datagrams(
         self,
@@ -626,7 +626,7 @@ class SubscriberCore:
             place = self._receive_heartbeat(frame, now_ns)
             self.relays.note_head(self.peers[frame.session], line, frame, now_ns)
         if place not in (0, state.place):
-            self.joiner.note_stranger(line, now_ns)
+            self.joiner.note_unknown_session(line, now_ns)
 
     def forget_last(self) -> None:
         """Take the next frame as that of any stream."""

@@ -137,7 +137,7 @@ class SessionJoiner:
             if peer is not None and not peer.closing and not peer.gone:
                 self._note_closing(peer, line, now_ns)
             return
-        state.strange_ns = None
+        state.unknown_ns = None
         if state.relay is not None:
             self.relays.leave_line(line)
             self._end_unrouted(now_ns)
@@ -162,7 +162,7 @@ class SessionJoiner:
                 member.greet(peer, welcome, line, now_ns)
             self.peers[session] = peer
             self.effects.connect(line, session, welcome.recovery)
-        elif peer.gone and member is None and not state.doubted:
+        elif peer.gone and member is None and not state.distrusted:
             return  # it is late: another session has its place
         else:
             self._renew(peer, line, welcome)
@@ -170,7 +170,7 @@ class SessionJoiner:
                 member.greet(peer, welcome, line, now_ns)
         if not state.contacted and member is None:
             state.contacted, state.contacted_ns = True, now_ns
-        state.doubted = False
+        state.distrusted = False
         state.place = control.place_of(welcome.recovery)
         if state.session != session:
             former, state.session = state.session, session
@@ -193,8 +193,8 @@ class SessionJoiner:
                     self.next_check_ns = now_ns
             return
         state = self.lines[line]
-        state.strange_ns = None
-        state.contacted, state.doubted = True, False
+        state.unknown_ns = None
+        state.contacted, state.distrusted = True, False
         state.place = control.place_of(welcome.recovery)
         former, state.session = state.session, None
         self._end_replaced(former, now_ns)
@@ -322,10 +322,10 @@ class SessionJoiner:
         self.next_check_ns = now_ns
         self.send_probe(peer, peer.handshake.line, now_ns)
 
-    def note_stranger(self, line: int, now_ns: int) -> None:
+    def note_unknown_session(self, line: int, now_ns: int) -> None:
         """Note that a frame came of another session than the line's welcome announced."""
-        if self.lines[line].strange_ns is None:
-            self.lines[line].strange_ns = now_ns
+        if self.lines[line].unknown_ns is None:
+            self.lines[line].unknown_ns = now_ns
 
     def send_probe(self, peer: Session, line: int, now_ns: int) -> None:
         """Ask the publisher itself for an echo over a line."""

@@ -344,7 +344,7 @@ class RelayClient:
     def may_have(self, peer: Session, now_ns: int) -> bool:
         """Whether a relay may still say that it has a session that has lost its last route."""
         # Frames come over these lines, but no welcome yet: they may be relays'.
-        unmet = any(line.key is None and line.strange_ns is not None for line in self._lines)
+        unmet = any(line.key is None and line.unknown_ns is not None for line in self._lines)
         if not self.upstreams and not unmet:
             peer.ending_ns = None
             return False

@@ -382,7 +382,7 @@ def _has_everything(subscriber: SimulatedSubscriber) -> bool:
     core = subscriber.core
     if core is None or core.ready or subscriber.reader.left:
         return False
-    if any(line.strange_ns is not None for line in core.lines):
+    if any(line.unknown_ns is not None for line in core.lines):
         return False
     if any(not (peer.joined or peer.gone or peer.given_up) for peer in core.peers.values()):
         return False  # of a session that died before it was joined, too, the end is noticed

@@ -111,7 +111,7 @@ def test_unknown_sessions_make_it_ask_again_but_not_all_the_time():
     talk.pass_ms(50)
     asked = [kind for kind, _, _ in talk.requests() if kind == "SESSIONS_REQUEST"]
     assert len(asked) == 1
-    assert not talk.core.lines[0].strange_ns
+    assert not talk.core.lines[0].unknown_ns
 
 
 def test_a_pulse_with_another_version_makes_it_ask():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pmsg.subscriber.connections import DEAF_NS, STRANGE_NS, Connection, ConnectionMonitor
+from p2pmsg.subscriber.connections import DEAF_NS, UNKNOWN_NS, Connection, ConnectionMonitor
 
 TIMEOUT_NS = 5_000_000_000
 
@@ -27,10 +27,10 @@ def test_a_silent_connection_is_made_again_once(monitor, one):
 
 
 def test_one_that_brings_what_nobody_announced_is_made_again_and_believed(monitor, one):
-    one.strange_ns = 0
-    assert monitor.is_broken(one, None, STRANGE_NS + 1)
-    assert one.doubted
-    assert one.strange_ns is None
+    one.unknown_ns = 0
+    assert monitor.is_broken(one, None, UNKNOWN_NS + 1)
+    assert one.distrusted
+    assert one.unknown_ns is None
     assert one.is_heard
 
 
