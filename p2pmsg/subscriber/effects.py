@@ -67,6 +67,10 @@ class Effects:
         """Make the connection of a line again."""
         self.commands.append(Command("reconnect", line))
 
+    def warn(self, line: int, session: int, text: str) -> None:
+        """Write a warning about a session to the program's log."""
+        self.commands.append(Command("warn", line, session, text=text))
+
     def send(
         self, key: int, kind: Kind, session: int, body: Any = None, *, sequence: int = 0
     ) -> None:

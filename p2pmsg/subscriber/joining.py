@@ -19,7 +19,7 @@ from p2pmsg import control, wire
 from p2pmsg.mold.feed import SessionAnnounced
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
-from p2pmsg.subscriber.effects import Command, Effects
+from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.group import MulticastReceiver
 from p2pmsg.subscriber.handshake import probe_wait_ns
 from p2pmsg.subscriber.relays import RelayClient, merge_heads
@@ -289,10 +289,7 @@ class SessionJoiner:
         return is_other
 
     def evicted_before(self, peer: Session, earliest: int, now_ns: int) -> int | None:
-        """Return before what all is evicted, where one route keeps nothing older; None: not known.
-
-        Another route may keep more; it says so itself when it is asked.
-        """
+        """Return `earliest` if all before it is evicted; None: another route may keep more."""
         several = len(peer.routes) > 1 or self.relays.unsettled(now_ns)
         return None if several else earliest
 
@@ -358,9 +355,8 @@ class SessionJoiner:
         if found is None:
             return False  # a subscriber to all topics gets others' echoes, too
         body = self._pages.take(frame.session, control.read_body(frame, control.Heads))
-        if body is None:
-            return True
-        self._take_echo(*found, body, now_ns)
+        if body is not None:
+            self._take_echo(*found, body, now_ns)
         return True
 
     def _route_of(self, probe: int) -> tuple[Session, Route] | None:
@@ -391,11 +387,11 @@ class SessionJoiner:
         if not is_own:
             route.handshake.keep_alive_ns = self.next_check_ns = now_ns
             return
-        line = self.lines[peer.handshake.line]
         if peer.group is not None:
             self.next_check_ns = now_ns  # it may be asked now
-        if not line.contacted and peer.group is not None:
-            line.contacted, line.contacted_ns = True, peer.group.met_ns
+            line = self.lines[peer.handshake.line]
+            if not line.contacted:
+                line.contacted, line.contacted_ns = True, peer.group.met_ns
         if self.cursor is None or not first or peer not in self.cursor.newcomers:
             self.send_joined(peer, now_ns)
         else:  # it has joined once the cursor says so: see `ResumePoints.record`
@@ -587,13 +583,10 @@ class SessionJoiner:
                     peer.own.asked_ns = None
                 self.relays.forget_asked(index)
                 self.effects.reconnect(index)
-            elif peer is not None and silent_ns > self._timeout_ns // 2:
-                self._probe_silent(peer, index, now_ns)
-
-    def _probe_silent(self, peer: Session, line: int, now_ns: int) -> None:
-        """Ask for an echo: perhaps it only has no topic that is ours."""
-        if peer.joined and peer.probe is None and peer.recovery:
-            self.send_probe(peer, line, now_ns)
+            elif peer is None or silent_ns <= self._timeout_ns // 2:
+                pass
+            elif peer.joined and peer.probe is None and peer.recovery:
+                self.send_probe(peer, index, now_ns)  # perhaps it only has no topic that is ours
 
     def end_peer(self, peer: Session, now_ns: int) -> None:
         """End a session whose place another one has taken, unless a relay has it."""
@@ -682,9 +675,7 @@ class SessionJoiner:
             f"publisher {peer.name!r} (session {peer.session:016x}) was gone before it could be "
             f"joined: {known}, and of others nothing is known"
         )
-        self.effects.commands.append(
-            Command("warn", peer.handshake.line, peer.session, text=text)
-        )
+        self.effects.warn(peer.handshake.line, peer.session, text)
 
     def make_room(self) -> None:
         """Forget the session that ended first if there are too many; `FrameError` if none has."""
