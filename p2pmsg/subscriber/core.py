@@ -18,6 +18,7 @@ from p2pmsg.start import Start
 from p2pmsg.stats import CursorStats, LineStats, SubscriberStats
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command, Send
+from p2pmsg.subscriber.gaps import ReceiveWindow
 from p2pmsg.subscriber.group import MulticastReceiver, RepairIn
 from p2pmsg.subscriber.joining import SessionJoiner
 from p2pmsg.subscriber.policy import GapPolicy
@@ -28,7 +29,6 @@ from p2pmsg.subscriber.routes import Ranges, Routes
 from p2pmsg.subscriber.sessions import Ending, Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
-from p2pmsg.subscriber.window import ReceiveWindow
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, LossReason, RangeSet, ReceiverConfig
 
