@@ -12,13 +12,13 @@ channel, which only it answers::
 A session is asked one question at a time, and more and more rarely while the hints are false.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final, Protocol
 
-from p2pmsg import control, wire
-from p2pmsg.subscriber.effects import Command
+from p2pmsg import control
+from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.sessions import FIRST_WAIT_NS, GroupState, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
@@ -89,8 +89,7 @@ class Confirmation:
         joiner: Joiner,
         *,
         peers: Mapping[int, Session],
-        commands: deque[Command],
-        requests: deque[tuple[int, bytes]],
+        effects: Effects,
         invalid: Counter[str],
         begin_life: Callable[[Session], None],
         rng: Random,
@@ -99,8 +98,7 @@ class Confirmation:
         self._table = stream_table
         self._joiner = joiner
         self._peers = peers
-        self._commands = commands
-        self._requests = requests
+        self._effects = effects
         self._invalid = invalid
         self._begin_life = begin_life
         self._rng = rng
@@ -293,7 +291,7 @@ class Confirmation:
             f"{peer.session:016x}) {what} neither delivered nor reported lost: [{start}, {stop}) "
             f"of {topic!r}{others}. Whether there were any nobody can say: anybody sends datagrams"
         )
-        self._commands.append(Command("warn", peer.handshake.line, peer.session, text=text))
+        self._effects.warn(peer.handshake.line, peer.session, text)
 
     def forget(self, peer: Session) -> None:
         """Forget the streams of a session that nobody confirmed."""
@@ -343,9 +341,8 @@ class Confirmation:
         asked = [topic for topic in state.asked or () if topic]
         topics = self._settings.patterns if state.asked is None else asked
         body = control.Probe(state.request, topics, "latest")
-        request = state.request
-        frame = wire.control_frame(Kind.HEADS_REQUEST, peer.session, body, sequence=request)
-        self._requests.append((peer.session, frame))
+        key = peer.session
+        self._effects.send(key, Kind.HEADS_REQUEST, key, body, sequence=state.request)
 
     def _take_heads(
         self, peer: Session, state: GroupState, heads: control.Heads, now_ns: int

@@ -25,7 +25,7 @@ from p2pmsg.multicast.progress import ProgressMarks
 from p2pmsg.publisher.requests import matches
 from p2pmsg.subscriber.confirmation import DOUBT_NS, SILENT_NS, Confirmation, Joiner
 from p2pmsg.subscriber.connections import Connection
-from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
@@ -84,8 +84,7 @@ class MulticastReceiver:
         joiner: joins sessions and ends them.
         lines: the connections of the data path.
         peers: the sessions by their ids.
-        commands: takes what the shell is to do.
-        requests: takes what is to be sent over recovery channels.
+        effects: takes what the shell is to do and to send.
         invalid: counts what was dropped, by reason.
         rng: source of the back-off.
 
@@ -112,8 +111,7 @@ class MulticastReceiver:
         *,
         lines: Sequence[Connection],
         peers: Mapping[int, Session],
-        commands: deque[Command],
-        requests: deque[tuple[int, bytes]],
+        effects: Effects,
         invalid: Counter[str],
         rng: Random,
     ) -> None:
@@ -124,8 +122,7 @@ class MulticastReceiver:
         self._joiner = joiner
         self._lines = lines
         self._peers = peers
-        self._commands = commands
-        self._requests = requests
+        self._effects = effects
         self._invalid = invalid
         self._rng = rng
         self.outgoing: deque[tuple[int, Any, bytes]] = deque()
@@ -133,8 +130,8 @@ class MulticastReceiver:
         self.last_stream: Stream | None = None
         self.buffer_bytes: dict[int, int] = {}
         self.confirmation = Confirmation(
-            settings, stream_table, joiner, peers=peers, commands=commands, requests=requests,
-            invalid=invalid, begin_life=self.begin_life, rng=rng,
+            settings, stream_table, joiner, peers=peers, effects=effects, invalid=invalid,
+            begin_life=self.begin_life, rng=rng,
         )  # fmt: skip
         self.reassembler: Reassembler[_Key] = Reassembler(config.multicast.reassembly)
         self.control_parts: Reassembler[_Key] = Reassembler(CONTROL_PARTS)
@@ -232,7 +229,7 @@ class MulticastReceiver:
     def _give_up(self, peer: Session, now_ns: int) -> None:
         """Forget a session of which nothing is known but by datagrams."""
         self.confirmation.tell_unjoined(peer, now_ns)
-        self._commands.append(Command("disconnect", session=peer.session))
+        self._effects.disconnect(peer.session)
         self._joiner.forget_peer(peer.session)
         self._invalid["forged"] += 1
 
@@ -344,8 +341,7 @@ class MulticastReceiver:
             if receiver.nacks.stop > stream.confirmed:
                 self.confirmation.want(peer, stream.topic, now_ns)
             body = control.Nack(stream.topic, list(RangeSet(far)))
-            frame = wire.control_frame(Kind.NACK, peer.session, body)
-            self._requests.append((peer.session, frame))
+            self._effects.send(peer.session, Kind.NACK, peer.session, body)
 
     def _is_near(self, stream: Stream, start: int, stop: int, attempt: int) -> bool:
         return (

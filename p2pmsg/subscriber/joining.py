@@ -111,8 +111,7 @@ class SessionJoiner:
         """Return what takes the datagrams of multicasts."""
         self.member = MulticastReceiver(
             self.settings, self.stream_table, self, lines=self.lines, peers=self.peers,
-            commands=self.effects.commands, requests=self.effects.requests, invalid=self.invalid,
-            rng=self._rng,
+            effects=self.effects, invalid=self.invalid, rng=self._rng,
         )  # fmt: skip
         return self.member
 

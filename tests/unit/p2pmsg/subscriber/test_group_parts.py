@@ -1,6 +1,6 @@
 """Datagrams and what is believed of them, without a subscriber's core."""
 
-from collections import Counter, deque
+from collections import Counter
 from random import Random
 
 import pytest
@@ -11,6 +11,7 @@ from p2pmsg.multicast import datagram
 from p2pmsg.start import Start
 from p2pmsg.subscriber.confirmation import ANSWER_NS
 from p2pmsg.subscriber.connections import Connection
+from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.group import MulticastReceiver
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import GroupState, Session
@@ -66,11 +67,10 @@ class Receiver(MulticastReceiver):
         self.peer.group = GroupState(0)
         self.peer.group.places[0] = SOURCE
         self.peer.feedback = None
-        self.requests, self.invalid, self.around = deque(), Counter(), Around()
+        self.effects, self.invalid, self.around = Effects(), Counter(), Around()
         super().__init__(
             settings, self.table, self.around, lines=[Connection()],
-            peers={SESSION: self.peer}, commands=deque(), requests=self.requests,
-            invalid=self.invalid, rng=rng,
+            peers={SESSION: self.peer}, effects=self.effects, invalid=self.invalid, rng=rng,
         )  # fmt: skip
         self.stream = self.table.add(self.peer, "t")
         self.table.begin(self.stream, 0, now_ns=0)
@@ -81,8 +81,8 @@ class Receiver(MulticastReceiver):
         return list(self.decode(0, data, len(train[0]), address, now_ns=1))
 
     def asked(self):
-        found = [Kind(Frame(data).kind).name for _, data in self.requests]
-        self.requests.clear()
+        found = [Kind(Frame(data).kind).name for _, data in self.effects.requests]
+        self.effects.requests.clear()
         return found
 
     def answer(self, *heads):
