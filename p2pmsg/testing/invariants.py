@@ -3,40 +3,41 @@
 from collections.abc import Iterator
 
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.testing.oracle import Book
+from p2pmsg.testing.oracle import History, Seen, key_of, title_of
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
+from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
-from recovery import LossReason
+from recovery import LossReason, RangeSet
 
 
-def final_violations(subscriber: SimulatedSubscriber, book: Book) -> Iterator[str]:
+def final_violations(subscriber: SimulatedSubscriber, history: History) -> Iterator[str]:
     """Return what is wrong at a subscriber that should have everything."""
     if subscriber.core is None:
         yield f"{subscriber.name} is dead"
         return
     for stream in subscriber.core.streams:
         yield from _stream_violations(subscriber, stream)
-        if stream.receiver.started and not stream.peer.gone:  # who is gone can confirm nothing
-            key = (stream.peer.session, stream.topic)
-            known = len(book.published.get(key, ()))
+        # A publisher that is gone can confirm nothing.
+        if stream.receiver.started and not stream.peer.gone:
+            known = len(history.of(stream))
             if stream.retired:  # it is of a former life of its publisher, which had more
-                known = max([known, *map(len, book.former.get(key, ()))])
+                known = max([known, *map(len, history.former.get(key_of(stream), ()))])
             if stream.receiver.head > max(known, stream.receiver.start):
-                name = f"{subscriber.name}: {stream.topic!r} of {stream.peer.name}"
+                name = title_of(subscriber.name, stream)
                 yield f"{name} believes in {stream.receiver.head} messages of {known}"
     if len(subscriber.publishers) < len(subscriber.places):
-        return  # what it lost a relay may have lost; see `relay_verdict`
+        return  # what it lost a relay may have lost; see `relay_violations`
     for publisher in subscriber.publishers:
-        yield from _publisher_violations(subscriber, publisher, book)
+        yield from _publisher_violations(subscriber, publisher, history)
     for stream in subscriber.core.streams:
-        died_at = book.kept.get((stream.peer.session, stream.topic))
+        died_at = history.kept.get(key_of(stream))
         if died_at is not None and stream.receiver.started:
-            name = f"{subscriber.name}: {stream.topic!r} of {stream.peer.name}, which died,"
-            yield from _start_violations(subscriber, stream, name, book, died_at)
+            name = f"{title_of(subscriber.name, stream)}, which died,"
+            yield from _start_violations(subscriber, stream, name, history, died_at)
 
 
 def _stream_violations(subscriber: SimulatedSubscriber, stream: Stream) -> Iterator[str]:
-    name = f"{subscriber.name}: {stream.topic!r} of {stream.peer.name}"
+    name = title_of(subscriber.name, stream)
     if stream.retired:
         return
     receiver = stream.receiver
@@ -45,20 +46,16 @@ def _stream_violations(subscriber: SimulatedSubscriber, stream: Stream) -> Itera
         return
     if receiver.missing or receiver.buffered:
         yield f"{name} misses {receiver.missing} and holds back {receiver.buffered}"
-    key = (stream.peer.session, stream.topic)
-    seen = subscriber.witness.seen.get(key)
-    delivered, lost, conflated = (
-        (seen.delivered, seen.lost, seen.conflated) if seen else (0, 0, 0)
-    )
-    if seen and seen.replaced:
+    seen = subscriber.witness.seen.get(key_of(stream), Seen())
+    if seen.replaced:
         yield f"{name} did not deliver the newest value of {seen.replaced}"
-    if receiver.head - receiver.start != delivered + lost + conflated:
-        told = f"{delivered} delivered, {lost} lost and {conflated} conflated"
-        yield f"{name} has [{receiver.start}, {receiver.head}), and {told}"
+    if receiver.head - receiver.start != seen.delivered + seen.lost + seen.conflated:
+        parts = f"{seen.delivered} delivered, {seen.lost} lost and {seen.conflated} conflated"
+        yield f"{name} has [{receiver.start}, {receiver.head}), and {parts}"
 
 
 def _publisher_violations(
-    subscriber: SimulatedSubscriber, publisher: SimulatedPublisher, book: Book
+    subscriber: SimulatedSubscriber, publisher: SimulatedPublisher, history: History
 ) -> Iterator[str]:
     if publisher.is_gone:
         return
@@ -70,18 +67,18 @@ def _publisher_violations(
         if not subscriber.wants(topic):
             continue
         name = f"{subscriber.name}: {topic!r} of {publisher.name}"
-        count = len(book.published.get((core.session, topic), ()))
+        count = len(history.published.get((core.session, topic), ()))
         stream = peer.streams.get(topic)
         if stream is None:
             earliest = core.head(topic)[0]
-            if any(book.published.get((core.session, topic), ())[earliest:]):
+            if any(history.published.get((core.session, topic), ())[earliest:]):
                 yield f"{name} lost {count} messages silently: the stream is unknown"
             continue
         receiver = stream.receiver
         if receiver.head < count:
             yield f"{name} lost [{receiver.head}, {count}) silently"
-        yield from _start_violations(subscriber, stream, name, book)
-        yield from _rewound_violations(subscriber, stream, name, book)
+        yield from _start_violations(subscriber, stream, name, history)
+        yield from _rewound_violations(subscriber, stream, name, history)
         yield from _loss_violations(subscriber, publisher, stream, name)
 
 
@@ -89,7 +86,7 @@ def _start_violations(
     subscriber: SimulatedSubscriber,
     stream: Stream,
     name: str,
-    book: Book,
+    history: History,
     not_joined: tuple[int, int] = (0, 0),
 ) -> Iterator[str]:
     """Check that the stream does not start later than it may.
@@ -97,7 +94,7 @@ def _start_violations(
     `not_joined` is (earliest kept, next) to go by where nobody saw the session being joined.
     """
     peer = stream.peer
-    if subscriber.cursor is not None and (peer.session, stream.topic) in subscriber.cursor.covered:
+    if subscriber.cursor is not None and key_of(stream) in subscriber.cursor.covered:
         return  # where it resumed was looked at then
     if any(one.topic == stream.topic for one in peer.former):
         return  # it began again where its publisher did; the first one's start is looked at
@@ -105,7 +102,7 @@ def _start_violations(
     kind, position = subscriber.start.kind, subscriber.start.position
     if peer.session in subscriber.joined:
         not_joined = (0, 0)  # the stream is younger than that
-    earliest, following = subscriber.joins.get((peer.session, stream.topic), not_joined)
+    earliest, following = subscriber.joins.get(key_of(stream), not_joined)
     if kind == "sequence":
         latest = position
     elif peer.session in subscriber.whole and kind in ("latest", "earliest"):
@@ -115,7 +112,7 @@ def _start_violations(
     elif kind == "earliest":
         latest = earliest
     else:
-        messages = book.published.get((peer.session, stream.topic), [])
+        messages = history.of(stream)
         times = [None if message is None else message.timestamp_ns for message in messages]
         latest = next(
             (
@@ -130,23 +127,23 @@ def _start_violations(
 
 
 def _rewound_violations(
-    subscriber: SimulatedSubscriber, stream: Stream, name: str, book: Book
+    subscriber: SimulatedSubscriber, stream: Stream, name: str, history: History
 ) -> Iterator[str]:
     """Check that what a publisher sent after it had gone back came, or was reported lost."""
-    key = (stream.peer.session, stream.topic)
-    if key not in book.former:
+    key = key_of(stream)
+    if key not in history.former:
         return
     starts = [o.receiver.start for o in stream.peer.former if o.topic == stream.topic]
-    if starts and min(starts) <= book.went_back[key] < stream.receiver.start:
-        yield f"{name} begins again at {stream.receiver.start} instead of {book.went_back[key]}"
-    seen, published = subscriber.witness.seen.get(key), book.published[key]
-    first = max(book.went_back[key], stream.receiver.start)
+    if starts and min(starts) <= history.went_back[key] < stream.receiver.start:
+        yield f"{name} begins again at {stream.receiver.start} instead of {history.went_back[key]}"
+    seen, published = subscriber.witness.seen.get(key), history.published[key]
+    first = max(history.went_back[key], stream.receiver.start)
     for sequence in range(first, len(published)):
         want = published[sequence]
         got = None if seen is None else seen.messages.get(sequence)
         lost = seen is not None and seen.gone.overlap(sequence, sequence + 1)
         if want is not None and got is not want and not lost:
-            yield f"{name} did not get the new message {sequence}, and was not told so"
+            yield f"{name} did not get the new message {sequence}, and no loss was reported"
             return
 
 
@@ -154,7 +151,7 @@ def _loss_violations(
     subscriber: SimulatedSubscriber, publisher: SimulatedPublisher, stream: Stream, name: str
 ) -> Iterator[str]:
     """Check that what was lost had to be."""
-    seen = subscriber.witness.seen.get((stream.peer.session, stream.topic))
+    seen = subscriber.witness.seen.get(key_of(stream))
     reasons = set(seen.reasons) if seen else set()
     if LossReason.EVICTED.value in reasons and not publisher.evicted:
         yield f"{name} lost messages as evicted, and nothing was"
@@ -163,3 +160,51 @@ def _loss_violations(
         yield f"{name} lost messages to a crash, and there was none"
     if LossReason.SKIPPED.value in reasons and subscriber.wait_for_repair:
         yield f"{name} skipped messages although it waits"
+
+
+def has_all_of_relay(subscriber: SimulatedSubscriber, line: int, place: SimulatedRelay) -> bool:
+    """Whether a subscriber knows of everything that a relay serves."""
+    core, relay = subscriber.core, place.relay
+    if core is None or relay is None or core.lines[line].relay != relay.id:
+        return False
+    for session, served in relay.sessions.items():
+        peer = core.peers.get(session)
+        routes = [] if peer is None else [route.handshake for route in peer.relayed]
+        routes = [one for one in routes if one.line == line]
+        if peer is None or not any(one.joined and one.probe is None for one in routes):
+            return False
+        for topic, (_, following) in served.heads().items():
+            stream = peer.streams.get(topic)
+            lags = stream is None or stream.receiver.head < following
+            if lags and following and subscriber.wants(topic):
+                return False
+    return True
+
+
+def relay_violations(subscriber: SimulatedSubscriber) -> Iterator[str]:
+    """Say what was lost although a relay had it, all the time."""
+    core = subscriber.core
+    relays = [place for place in subscriber.places if isinstance(place, SimulatedRelay)]
+    for place in relays:
+        if core is None or place.relay is None or place.evicted:
+            continue
+        for session, served in place.relay.sessions.items():
+            for topic in served.streams:
+                peer = core.peers.get(session)
+                stream = None if peer is None else peer.streams.get(topic)
+                if stream is None or not subscriber.wants(topic):
+                    continue
+                kept = RangeSet([served.head(topic)])
+                for loss in served.streams[topic].losses:
+                    kept.remove(loss.start, loss.stop)
+                yield from _lost_of(subscriber, place, stream, kept)
+
+
+def _lost_of(
+    subscriber: SimulatedSubscriber, place: SimulatedRelay, stream: Stream, kept: RangeSet
+) -> Iterator[str]:
+    name = title_of(subscriber.name, stream)
+    for loss in stream.receiver.lost_ranges:
+        had = kept.overlap(loss.start, loss.stop)
+        if had:
+            yield f"{name} lost {had} ({loss.reason.value}), which {place.name} had"

@@ -1,4 +1,4 @@
-"""Who watches a simulation: what was accepted, what was handed on, and what must hold."""
+"""Records what publishers accepted, and checks what applications get."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,6 +9,18 @@ from p2pmsg.subscriber.sessions import Stream
 from recovery import Loss, LossReason, RangeSet, Rewound
 
 VIOLATIONS_MAX = 10
+StreamKey = tuple[int, str]
+"""A stream's session and topic."""
+
+
+def key_of(stream: Stream) -> StreamKey:
+    """Return a stream's session and topic."""
+    return stream.peer.session, stream.topic
+
+
+def title_of(subscriber: str, stream: Stream) -> str:
+    """Return what violations call a subscriber's stream."""
+    return f"{subscriber}: {stream.topic!r} of {stream.peer.name}"
 
 
 class InvariantError(AssertionError):
@@ -37,7 +49,7 @@ class Accepted:
     at_ns: int
 
 
-class Book:
+class History:
     """What publishers accepted, by (session, topic), and what went wrong.
 
     Attributes:
@@ -55,11 +67,11 @@ class Book:
     has_forged = False
 
     def __init__(self) -> None:
-        self.went_back: dict[tuple[int, str], int] = {}
-        self.former: dict[tuple[int, str], list[list[Accepted | None]]] = {}
-        self.published: dict[tuple[int, str], list[Accepted | None]] = {}
+        self.went_back: dict[StreamKey, int] = {}
+        self.former: dict[StreamKey, list[list[Accepted | None]]] = {}
+        self.published: dict[StreamKey, list[Accepted | None]] = {}
         self.ended: set[int] = set()
-        self.kept: dict[tuple[int, str], tuple[int, int]] = {}
+        self.kept: dict[StreamKey, tuple[int, int]] = {}
         self.violations: list[str] = []
 
     def accept(self, session: int, topic: str, sequence: int, message: Accepted) -> None:
@@ -99,6 +111,10 @@ class Book:
         del messages[following:]
         messages += [None] * (following - len(messages))
 
+    def of(self, stream: Stream) -> list[Accepted | None]:
+        """Return the messages of a subscriber's stream."""
+        return self.published.get(key_of(stream), [])
+
     def complain(self, what: str) -> None:
         """Note that something went wrong."""
         if len(self.violations) < VIOLATIONS_MAX:
@@ -129,29 +145,27 @@ class Seen:
     replaced: dict[str | None, int] = field(default_factory=dict)
 
 
-class Witness:
-    """Watches what one subscriber hands to its application.
+class Oracle:
+    """Checks what one subscriber delivers to its application.
 
     Args:
         name: of the subscriber.
-        book: what was published.
+        history: what was published.
         deadline_ns: how long it waits for repairs.
         conflate: whether only the newest message of each key is wanted.
 
     Attributes:
         seen: what the application saw, by (session, topic).
-        rewound: how often it was told that a publisher has gone back.
+        rewound: how often it reported that a publisher has gone back.
 
     """
 
-    def __init__(
-        self, name: str, book: Book, deadline_ns: int, *, conflate: bool = False
-    ) -> None:
+    def __init__(self, name: str, history: History, deadline_ns: int, *, conflate: bool) -> None:
         self.conflate = conflate
         self.name = name
-        self.book = book
+        self.history = history
         self.deadline_ns = deadline_ns
-        self.seen: dict[tuple[int, str], Seen] = {}
+        self.seen: dict[StreamKey, Seen] = {}
         self.rewound = 0
 
     def take(self, stream: Stream, output: MessageBatch | Loss, *, now_ns: int) -> None:
@@ -189,27 +203,24 @@ class Witness:
         if not receiver.started:
             return
         ledger = stream.ledger(waiting)
-        if (stream.peer.session, stream.topic) in self.book.former:
-            if not ledger.balanced:
-                self._complain(stream, f"has a ledger that does not balance: {ledger}")
-            return  # it may be one of several of that name
         if not ledger.balanced:
             self._complain(stream, f"has a ledger that does not balance: {ledger}")
+        if key_of(stream) in self.history.former:
+            return  # it may be one of several of that name
         seen = self._seen(stream)
         if ledger.delivered != seen.delivered:
             self._complain(stream, f"claims {ledger.delivered} of {seen.delivered} deliveries")
         if ledger.lost < seen.lost:
             self._complain(stream, f"claims {ledger.lost} of {seen.lost} losses")
-        known = len(self.book.published.get((stream.peer.session, stream.topic), ()))
-        if self.book.has_forged:
+        known = len(self.history.of(stream))
+        if self.history.has_forged:
             known += stream.jump_max
         if receiver.head > max(known, receiver.start):
             self._complain(stream, f"has head {receiver.head} where {known} were published")
 
     def check_position(self, stream: Stream, position: int) -> None:
         """Compare a stream's position with what the application saw."""
-        key = (stream.peer.session, stream.topic)
-        if not stream.receiver.started or key in self.book.former:
+        if not stream.receiver.started or key_of(stream) in self.history.former:
             return
         following = self._seen(stream).next
         if position < following or (position > following and not self.conflate):
@@ -219,7 +230,7 @@ class Witness:
         """Go on with what follows; what is left out was conflated, or else it is wrong."""
         if start < seen.next or (start > seen.next and not self.conflate):
             self._complain(stream, f"went on at {start} instead of {seen.next}")
-        published = self.book.published.get((stream.peer.session, stream.topic), [])
+        published = self.history.of(stream)
         for sequence in range(seen.next, min(start, len(published))):
             message = published[sequence]
             seen.conflated += 1
@@ -227,25 +238,21 @@ class Witness:
         seen.next = stop
 
     def _take_rewound(self, stream: Stream, rewound: Rewound) -> None:
-        key = (stream.peer.session, stream.topic)
-        if key not in self.book.former:
+        key = key_of(stream)
+        if key not in self.history.former:
             self._complain(stream, f"is said to have gone back, which it has not: {rewound}")
         self.rewound += 1
         self.seen[key] = Seen()
 
     def _seen(self, stream: Stream) -> Seen:
-        key = (stream.peer.session, stream.topic)
-        seen = self.seen.get(key)
-        if seen is None:
-            seen = self.seen[key] = Seen()
+        seen = self.seen.setdefault(key_of(stream), Seen())
         if seen.next < 0 and stream.receiver.started:
             seen.next = stream.receiver.start
         return seen
 
     def _check_content(self, stream: Stream, batch: MessageBatch) -> None:
-        key = (stream.peer.session, stream.topic)
-        messages = self.book.published.get(key, [])
-        former = self.book.former.get(key, [])
+        messages = self.history.of(stream)
+        former = self.history.former.get(key_of(stream), [])
         for message in batch:
             sequence = message.sequence
             got = Accepted(message.value, message.key, message.timestamp_ns, message.headers, 0)
@@ -262,21 +269,20 @@ class Witness:
                 self._complain(stream, f"delivered {sequence} with another content")
 
     def _check_loss(self, stream: Stream, loss: Loss, now_ns: int) -> None:
-        session = stream.peer.session
         reason = loss.reason
-        if reason is LossReason.PUBLISHER_GONE and session not in self.book.ended:
+        if reason is LossReason.PUBLISHER_GONE and stream.peer.session not in self.history.ended:
             self._complain(stream, f"lost {loss} of a publisher that lives")
         if reason is LossReason.MALFORMED:
             self._complain(stream, f"lost {loss}")
         if reason in (LossReason.TIMEOUT, LossReason.BUDGET, LossReason.OVERFLOW):
-            messages = self.book.published.get((session, stream.topic), [])
+            messages = self.history.of(stream)
             if loss.stop > len(messages):
                 self._complain(stream, f"lost {loss}, which was never published")
             elif now_ns - _accepted_ns(messages[loss.start]) < self.deadline_ns:
                 self._complain(stream, f"lost {loss} before its deadline")
 
     def _complain(self, stream: Stream, what: str) -> None:
-        self.book.complain(f"{self.name}: {stream.topic!r} of {stream.peer.name} {what}")
+        self.history.complain(f"{title_of(self.name, stream)} {what}")
 
 
 def _has(messages: "list[Accepted | None]", sequence: int, got: Accepted) -> bool:

@@ -9,7 +9,7 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.testing.oracle import Book
+from p2pmsg.testing.oracle import History, StreamKey, key_of, title_of
 from recovery import CursorConfig, CursorFile, Loss, MemoryCursorStore, Rewound
 
 
@@ -19,7 +19,7 @@ class Covered:
 
     Attributes:
         start: where it began.
-        next: the sequence behind what it saw.
+        next: the sequence after what it saw.
         committed: below it nothing may come again after the death of the process.
         durable: below it nothing may come again after the death of the operating system.
         at_hand: the next sequence of the current life; None: nothing came yet.
@@ -47,9 +47,14 @@ class SimulatedCursor:
     """
 
     def __init__(
-        self, name: str, network: FaultyNetwork, book: Book, places: list[str], topics: list[str]
+        self,
+        name: str,
+        network: FaultyNetwork,
+        history: History,
+        places: list[str],
+        topics: list[str],
     ) -> None:
-        self.covered: dict[tuple[int, str], Covered] = {}
+        self.covered: dict[StreamKey, Covered] = {}
         self.delivered = self.repeated = 0
         self.lost: Counter[str] = Counter()
         self.recorded: set[int] = set()
@@ -57,7 +62,7 @@ class SimulatedCursor:
         self._meeting: set[str] = set()
         self._name = name
         self._network = network
-        self._book = book
+        self._history = history
         self._places, self._topics = places, topics
         self._store = MemoryCursorStore(name)
         self._points: ResumePoints | None = None
@@ -104,14 +109,14 @@ class SimulatedCursor:
 
     def take(self, stream: Stream, output: MessageBatch | Loss) -> None:
         """Look at what the application gets next."""
-        key = (stream.peer.session, stream.topic)
+        key = key_of(stream)
         if isinstance(output, Rewound):
             self.covered[key] = Covered(output.start, output.start)
             return
         start = output.start if isinstance(output, Loss) else output.sequence
         covered = self.covered.get(key)
         if stream.peer.session not in self.recorded:
-            self._complain(stream, f"hands on {start} before it has noted the session")
+            self._complain(stream, f"delivers {start} before it has noted the session")
         if covered is None:
             covered = self.covered[key] = Covered(start, start)
         if covered.at_hand is None:
@@ -141,7 +146,7 @@ class SimulatedCursor:
         for stream in streams:
             if stream.retired:
                 continue
-            covered = self.covered.get((stream.peer.session, stream.topic))
+            covered = self.covered.get(key_of(stream))
             if covered is None or covered.at_hand is None or not (whole or rng.random() < 0.5):
                 continue
             following = covered.at_hand
@@ -157,4 +162,4 @@ class SimulatedCursor:
                 covered.durable = covered.committed
 
     def _complain(self, stream: Stream, what: str) -> None:
-        self._book.complain(f"{self._name}: {stream.topic!r} of {stream.peer.name} {what}")
+        self._history.complain(f"{title_of(self._name, stream)} {what}")

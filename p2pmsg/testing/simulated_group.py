@@ -46,7 +46,7 @@ class GroupSending:
             self.answers, network=network.sockets, queue_frames=_BUFFER_DATAGRAMS
         )
 
-    def send_outbox(self) -> bool:
+    def send_outbox(self, now_ns: int) -> bool:
         """Send everything: a multicast has no queues that could be full."""
         outbox = self._core.outbox
         while outbox:
@@ -54,8 +54,8 @@ class GroupSending:
                 self._send(part)
         return True
 
-    def send_control(self) -> None:
-        """Send the control frames, too."""
+    def send_control(self, now_ns: int) -> None:
+        """Send all control frames."""
         for frame in self._core.control.drain():
             for part in self.multicast.with_parity(frame):
                 self._send(part)
@@ -84,10 +84,6 @@ class GroupSending:
         nacks = self.multicast.nacks
         self.multicast.receive(data, STRANGER, now_ns=now_ns)
         self._network.answered_bytes += self.multicast.nacks - nacks
-
-    def next_deadline_ns(self, now_ns: int) -> int | None:
-        """Return when there is something to repair."""
-        return self.multicast.next_repair_ns(now_ns=now_ns)
 
     def close(self) -> None:
         """Be gone."""

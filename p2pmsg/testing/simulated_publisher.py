@@ -1,23 +1,17 @@
 """A publisher in the simulator: the real core, driven as the threaded shell drives it."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast.sender import MulticastSender
-from p2pmsg.publisher.control_queue import send_some
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog, import_log
-from p2pmsg.testing.network import MS, FaultyNetwork
-from p2pmsg.testing.oracle import Accepted, Book
-from p2pmsg.testing.serving import send_replies, take_requests
-from p2pmsg.testing.simulated_group import GroupSending
-from recovery import HeartbeatConfig, StallGuard
-from transports import MemoryRecoveryServer, MemorySender
+from p2pmsg.testing.network import FaultyNetwork
+from p2pmsg.testing.oracle import Accepted, History
+from p2pmsg.testing.simulated_sending import ServingSide, publisher_config
+from recovery import HeartbeatConfig
 
-_OUTBOX_MAX = 64
-_RETRY_NS = 2 * MS
 _NEVER_MS = 1e9
 LOG_SEGMENT_BYTES = 64 * 1024
 LOG_RESERVE = 1000
@@ -41,7 +35,7 @@ class SimulatedPublisher:
     """
 
     def __init__(
-        self, name: str, network: FaultyNetwork, book: Book, config: PublisherConfig | None
+        self, name: str, network: FaultyNetwork, history: History, config: PublisherConfig | None
     ) -> None:
         options = network.options
         self.name = name
@@ -52,20 +46,13 @@ class SimulatedPublisher:
         self._disk = import_log().MemoryStore() if options.log else None
         self.topics = [f"{name}-topic-{index}" for index in range(options.topics)]
         self._network = network
-        self._book = book
-        config = config or PublisherConfig(frame_bytes=1024)
-        self._config = replace(
-            config,
-            queue_frames=options.queue_frames,
-            on_full=options.on_full,
-            stall_ms=options.stall_ms,
-            replay=replace(config.replay, bytes_max=options.replay_bytes),
-            heartbeat=config.heartbeat
-            if options.heartbeats
-            else HeartbeatConfig(initial_ms=_NEVER_MS, ceiling_ms=_NEVER_MS),
-        )
+        self._history = history
+        self._config = publisher_config(config or PublisherConfig(frame_bytes=1024), options)
+        if not options.heartbeats:
+            never = HeartbeatConfig(initial_ms=_NEVER_MS, ceiling_ms=_NEVER_MS)
+            self._config = replace(self._config, heartbeat=never)
         if options.parity:
-            multicast = replace(config.multicast, fec_data=4, fec_parity=options.parity)
+            multicast = replace(self._config.multicast, fec_data=4, fec_parity=options.parity)
             self._config = replace(self._config, multicast=multicast)
         self._publishing = True
         self._is_rewound = False
@@ -90,7 +77,7 @@ class SimulatedPublisher:
     @property
     def multicast(self) -> MulticastSender | None:
         """The multicast's part of the protocol in the current life; None where there is none."""
-        return None if self.core is None or self._group is None else self._group.multicast
+        return None if self.core is None or self._side.group is None else self._side.group.multicast
 
     @property
     def evicted(self) -> bool:
@@ -112,18 +99,15 @@ class SimulatedPublisher:
         """Come to life, as a new session or in that of its log."""
         if self.core is not None or self.is_gone:
             return
-        network, options = self._network, self._network.options
+        network = self._network
         self.recovery = at = f"{self.endpoint}.recovery.{self.crashes}"
-        self._server = MemoryRecoveryServer(
-            at, network=network.sockets, queue_frames=options.queue_frames
-        )
         session, now_ns = network.rng.getrandbits(64), network.clock.now_ns
         log: PublisherLog | None = None
         if self._disk is not None:
             log = self._open_log(session)
             session = log.session
             if self._last_session not in (None, session):
-                self._book.ended.add(self._last_session)
+                self._history.ended.add(self._last_session)
             self._last_session = session
         self.core = PublisherCore(
             name=self.name,
@@ -136,7 +120,7 @@ class SimulatedPublisher:
         )
         if log is not None:
             for topic in self.topics:
-                self._book.go_on(
+                self._history.go_on(
                     session,
                     topic,
                     log.next(topic),
@@ -144,34 +128,20 @@ class SimulatedPublisher:
                     rewound=self._is_rewound,
                 )
             self._is_rewound = False
-        self._guard = StallGuard(self._config.stall_ms)
-        self._control_guard = StallGuard(self._config.stall_ms)
         network.note(f"{self.name} starts {self.core.session:016x}")
-        self._group: GroupSending | None = None
-        self._sender: MemorySender | GroupSending
-        if options.multicast:
-            self._sender = self._group = GroupSending(self.core, self.endpoint, network)
-            network.receivers[self._group.answers] = self.pump
-        else:
-            self._sender = MemorySender(
-                self.endpoint,
-                network=network.sockets,
-                queue_frames=options.queue_frames,
-                welcome=self.core.welcome,
-            )
-        network.receivers[at] = self.pump
+        self._side = ServingSide(self.core, self.endpoint, at, self._config, network, self.pump)
         self._schedule()
 
     def take_forged(self, data: bytes) -> None:
         """Take a datagram that a stranger sent."""
-        if self.core is not None and self._group is not None:
-            self._group.take_forged(data, self._network.clock.now_ns)
+        if self.core is not None and self._side.group is not None:
+            self._side.group.take_forged(data, self._network.clock.now_ns)
             self.pump()
 
     def leave_for_good(self) -> None:
         """Die without a word, never to come back; its log is gone, too."""
         if self.core is not None:
-            self._book.ended.add(self.core.session)
+            self._history.ended.add(self.core.session)
         self.crash()
         self.is_gone = True
 
@@ -182,10 +152,10 @@ class SimulatedPublisher:
             return
         network = self._network
         for topic, head in core.heads().items():
-            self._book.kept[core.session, topic] = head
+            self._history.kept[core.session, topic] = head
         if self._disk is None:
             network.note(f"{self.name} crashes")
-            self._book.ended.add(core.session)
+            self._history.ended.add(core.session)
         elif network.rng.random() < network.options.system_crashes:
             network.note(f"{self.name} crashes with its system")
             self.system_crashes += 1
@@ -196,8 +166,7 @@ class SimulatedPublisher:
         self._evicted_before = self.evicted
         self.crashes += 1
         self.core = None
-        self._sender.close()
-        self._server.close()
+        self._side.close()
 
     def copy_log(self) -> None:
         """Take a copy of the log, which `crash_to_copy` restores."""
@@ -263,7 +232,7 @@ class SimulatedPublisher:
     def publish(self, topic: str, count: int = 1) -> None:
         """Publish `count` random messages, as one call."""
         core, network = self.core, self._network
-        if core is None or not self._make_room(core):
+        if core is None or not self._has_room(core):
             return
         now_ns = network.clock.now_ns
         rng = network.rng
@@ -284,10 +253,10 @@ class SimulatedPublisher:
                 now_ns=now_ns,
                 wall_ns=wall_ns,
             )
-            self._book.accept(core.session, topic, sequence, message)
+            self._history.accept(core.session, topic, sequence, message)
         else:
             self._publish_many(core, topic, messages, keyed=rng.random() < 0.5)
-        self._try_send(core)
+        self._side.send_outbox(now_ns)
         self._schedule()
 
     def pump(self) -> None:
@@ -296,23 +265,10 @@ class SimulatedPublisher:
         if core is None:
             return
         now_ns = self._network.clock.now_ns
-        if len(core.outbox) < _OUTBOX_MAX:
-            core.handle_timer(now_ns=now_ns)
-        self._serve(core, now_ns)
-        self._sync(core, now_ns)
-        self._try_send(core)
-        self._send_control(core, now_ns)
-        self._schedule()
-
-    def _sync(self, core: PublisherCore, now_ns: int) -> None:
-        log = core.log
-        due_ns = None if log is None else log.next_deadline_ns(now_ns=now_ns)
-        if log is None or due_ns is None or due_ns > now_ns:
-            return
-        if log.sync(nullcontext()):
-            core.frames_synced(len(core.unsynced))
+        if self._side.pump(now_ns):
             for topic, (_, following) in core.heads().items():
                 self._synced[core.session, topic] = following
+        self._schedule()
 
     def _publish_later(self) -> None:
         rate = self._network.options.messages_per_s
@@ -356,7 +312,7 @@ class SimulatedPublisher:
                 message = replace(
                     message, key=message.key if keyed else None, timestamp_ns=None, headers=None
                 )
-                self._book.accept(core.session, topic, last - taken + index, message)
+                self._history.accept(core.session, topic, last - taken + index, message)
             at += taken
 
     def _message(self, sequence: int, bytes_max: int) -> Accepted:
@@ -376,61 +332,19 @@ class SimulatedPublisher:
             at_ns=now_ns,
         )
 
-    def _make_room(self, core: PublisherCore) -> bool:
-        return not core.outbox or self._config.on_full != "raise" or self._try_send(core)
-
-    def _try_send(self, core: PublisherCore) -> bool:
-        now_ns = self._network.clock.now_ns
-        if self._group is not None:
-            return self._group.send_outbox()
-        assert isinstance(self._sender, MemorySender)
-        while core.outbox:
-            if self._sender.send(core.outbox[0]):
-                self._guard.succeeded(now_ns=now_ns)
-            elif self._must_wait(now_ns):
-                return False
-            else:
-                self._sender.send_shedding(core.outbox[0])
-            core.outbox.popleft()
-        return True
-
-    def _send_control(self, core: PublisherCore, now_ns: int) -> None:
-        if self._group is not None:
-            self._group.send_control()
-            return
-        assert isinstance(self._sender, MemorySender)
-        waits = bool(core.outbox)
-        guard = self._control_guard
-        send_some(core.control, self._sender, guard, data_waits=waits, now_ns=now_ns)
-
-    def _must_wait(self, now_ns: int) -> bool:
-        """Whether a frame without room waits; or else the slow subscriber misses it."""
-        on_full = self._config.on_full
-        return on_full == "raise" or (on_full == "block" and self._guard.blocked(now_ns=now_ns) > 0)
-
-    def _serve(self, core: PublisherCore, now_ns: int) -> None:
-        take_requests(self._server, core.requests, now_ns=now_ns)
-        if self._group is not None:
-            self._group.serve(now_ns)
-        send_replies(self._server, core.requests, now_ns=now_ns)
+    def _has_room(self, core: PublisherCore) -> bool:
+        if not core.outbox or self._config.on_full != "raise":
+            return True
+        return self._side.send_outbox(self._network.clock.now_ns)
 
     def _schedule(self) -> None:
         core, now_ns = self.core, self._network.clock.now_ns
         if core is None:
             return
-        due = [core.requests.next_deadline_ns(now_ns=now_ns)]
-        if core.log is not None:
-            due.append(core.log.next_deadline_ns(now_ns=now_ns))
-        if self._group is not None:
-            due.append(self._group.next_deadline_ns(now_ns))
-        if core.outbox or core.control:
-            due.append(now_ns + _RETRY_NS)
-        if len(core.outbox) < _OUTBOX_MAX:
-            due.append(core.next_deadline_ns())
-        times = [max(time_ns, now_ns) for time_ns in due if time_ns is not None]
-        if not times:
+        time_ns = self._side.next_deadline_ns(now_ns)
+        if time_ns is None:
             return
-        time_ns = min(times)
+        time_ns = max(time_ns, now_ns)
         if self._wake_ns <= now_ns or time_ns < self._wake_ns:
             self._wake_ns = time_ns
             self._network.at(time_ns, self._wake, time_ns)

@@ -1,4 +1,4 @@
-"""A stranger in the simulator, who forges frames of every kind and never joins."""
+"""A stranger in the simulator: forges frames of every kind and never joins."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,8 +9,9 @@ from p2pmsg import control, wire
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.parity import Parity
 from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.testing.oracle import Book
+from p2pmsg.testing.oracle import History
 from p2pmsg.wire import FrameError, Kind
+from p2pmsg.wire import control_frame as _frame
 from transports import MemoryRecoveryClient, TransportError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _FAR: Final = (100_000, 10**9, 2**62)
 """How far ahead of a stream forged data are: never where the next messages would be, for those
 are believed until there are keys."""
 _ENDLESS: Final = 2**62
+_NOWHERE: Final = "memory://nowhere"
 
 
 class Stranger:
@@ -39,12 +41,12 @@ class Stranger:
     def __init__(
         self,
         network: FaultyNetwork,
-        book: Book,
+        history: History,
         publishers: "Sequence[SimulatedPublisher]",
         subscribers: "Sequence[SimulatedSubscriber]",
     ) -> None:
         self._network = network
-        self._book = book
+        self._history = history
         self._publishers = publishers
         self._subscribers = subscribers
         self._rng = Random(network.options.seed ^ 0x5757)
@@ -130,12 +132,12 @@ class Stranger:
         """Complain of what no stranger may bring about."""
         network, multicast = self._network, publisher.multicast
         if network.answered_bytes:
-            self._book.complain(f"a stranger got {network.answered_bytes} bytes for nothing")
+            self._history.complain(f"a stranger got {network.answered_bytes} bytes for nothing")
             network.answered_bytes = 0
         if multicast is not None:
             known = len(self._subscribers) * (1 + max(one.crashes for one in self._subscribers))
             if multicast.window.receivers > known:
-                self._book.complain(f"{publisher.name} waits for receivers that never joined")
+                self._history.complain(f"{publisher.name} waits for receivers that never joined")
 
     def _stream(self, publisher: "SimulatedPublisher") -> tuple[int, str, int]:
         """Return (session, topic, next sequence) of a real stream."""
@@ -150,10 +152,8 @@ class Stranger:
         return f"forged-{self._topics}"
 
     def _heartbeat(self, session: int, topic: str, following: int, earliest: int) -> bytes:
-        body = control.Heartbeat(earliest)
-        return wire.control_frame(
-            Kind.HEARTBEAT, session, body, sequence=min(following, 2**63 - 1), topic=topic.encode()
-        )
+        sequence, body = min(following, 2**63 - 1), control.Heartbeat(earliest)
+        return _frame(Kind.HEARTBEAT, session, body, sequence=sequence, topic=topic.encode())
 
     def _heartbeat_near(self, publisher: "SimulatedPublisher") -> bytes:
         session, topic, following = self._stream(publisher)
@@ -191,27 +191,27 @@ class Stranger:
         sequence = following + self._rng.choice(_FAR)
         return self._data(session, topic, sequence, wire.FLAG_RETRANSMISSION)
 
-    def _welcome(self, session: int, name: str, recovery: str, age_ms: float, flags: int) -> bytes:
-        body = control.Welcome(name, recovery, 1000.0, self._rng.choice((0, 1, 2**31)), age_ms)
-        return wire.control_frame(Kind.WELCOME, session, body, flags=flags)
+    def _welcome(
+        self, publisher: "SimulatedPublisher", session: int, recovery: str, flags: int = 0
+    ) -> bytes:
+        receivers = self._rng.choice((0, 1, 2**31))
+        body = control.Welcome(publisher.name, recovery, 1000.0, receivers, 0.0)
+        return _frame(Kind.WELCOME, session, body, flags=flags)
 
     def _welcome_successor(self, publisher: "SimulatedPublisher") -> bytes:
         session = self._rng.getrandbits(64)
-        recovery = self._rng.choice(("memory://nowhere", publisher.recovery))
-        return self._welcome(session, publisher.name, recovery, 0.0, 0)
+        recovery = self._rng.choice((_NOWHERE, publisher.recovery))
+        return self._welcome(publisher, session, recovery)
 
     def _welcome_moved(self, publisher: "SimulatedPublisher") -> bytes:
-        session, _, _ = self._stream(publisher)
-        return self._welcome(session, publisher.name, "memory://nowhere", 0.0, 0)
+        return self._welcome(publisher, self._stream(publisher)[0], _NOWHERE)
 
     def _welcome_young(self, publisher: "SimulatedPublisher") -> bytes:
-        session, _, _ = self._stream(publisher)
-        return self._welcome(session, publisher.name, publisher.recovery, 0.0, 0)
+        return self._welcome(publisher, self._stream(publisher)[0], publisher.recovery)
 
     def _closing(self, publisher: "SimulatedPublisher") -> bytes:
-        session, _, _ = self._stream(publisher)
-        name, at = publisher.name, publisher.recovery
-        return self._welcome(session, name, at, 0.0, wire.FLAG_CLOSING)
+        session, at = self._stream(publisher)[0], publisher.recovery
+        return self._welcome(publisher, session, at, wire.FLAG_CLOSING)
 
     def _cut(self, frame: bytes) -> bytes:
         return self._rng.choice(datagram.fragments(frame + bytes(1000), 400))
@@ -231,57 +231,55 @@ class Stranger:
         data = self._data(session, topic, sequence)
         body = Parity(1, 1, 0, [topic], [(0, min(sequence, 2**63 - 2), len(data))], data)
         number = self._rng.choice((1, self._rng.getrandbits(62)))
-        return wire.control_frame(Kind.PARITY, session, body, sequence=number)
+        return _frame(Kind.PARITY, session, body, sequence=number)
 
     def _mark(self, publisher: "SimulatedPublisher") -> bytes:
-        session, _, _ = self._stream(publisher)
-        return wire.control_frame(Kind.MARK, session, sequence=self._rng.getrandbits(62))
+        session = self._stream(publisher)[0]
+        return _frame(Kind.MARK, session, sequence=self._rng.getrandbits(62))
 
     def _refused(self, publisher: "SimulatedPublisher") -> bytes:
         session, topic, following = self._stream(publisher)
         reason = self._rng.choice((control.HISTORY, "evicted", "crash", "budget"))
         body = control.Refused(topic, [(0, following + 1000)], reason)
-        return wire.control_frame(Kind.REFUSED, session, body)
+        return _frame(Kind.REFUSED, session, body)
 
     def _echo(self, publisher: "SimulatedPublisher") -> bytes:
         _, topic, following = self._stream(publisher)
         head = control.Head(topic, following + 5, following + 9, 0)
         body = control.Heads(publisher.name, [head])
-        return wire.control_frame(Kind.ECHO, self._rng.getrandbits(64), body)
+        return _frame(Kind.ECHO, self._rng.getrandbits(64), body)
 
     def _nack(self, publisher: "SimulatedPublisher") -> bytes:
         session, topic, _ = self._stream(publisher)
         attempt = self._rng.choice((1, 5, 1000))
         body = control.Nack(topic, [(0, self._rng.choice((1, _ENDLESS)))], attempt)
-        return wire.control_frame(Kind.NACK, session, body)
+        return _frame(Kind.NACK, session, body)
 
     def _nack_parts(self, publisher: "SimulatedPublisher") -> bytes:
         session, topic, following = self._stream(publisher)
         body = control.Nack(topic, [(0, 1000)], 1, self._rng.randrange(following + 1))
-        return wire.control_frame(Kind.NACK, session, body)
+        return _frame(Kind.NACK, session, body)
 
     def _marked(self, publisher: "SimulatedPublisher") -> bytes:
-        session, _, _ = self._stream(publisher)
-        body = control.Marked(self._rng.getrandbits(64), 0, 1)
-        return wire.control_frame(Kind.MARKED, session, body)
+        session = self._stream(publisher)[0]
+        return _frame(Kind.MARKED, session, control.Marked(self._rng.getrandbits(64), 0, 1))
 
     def _joined(self, publisher: "SimulatedPublisher") -> bytes:
-        session, _, _ = self._stream(publisher)
+        session = self._stream(publisher)[0]
         body = control.Joined(self._rng.getrandbits(64), "stranger", True)
-        return wire.control_frame(Kind.JOINED, session, body)
+        return _frame(Kind.JOINED, session, body)
 
     def _leave(self, publisher: "SimulatedPublisher") -> bytes:
-        session, _, _ = self._stream(publisher)
-        body = control.Joined(self._rng.getrandbits(64), "stranger")
-        return wire.control_frame(Kind.LEAVE, session, body)
+        session = self._stream(publisher)[0]
+        return _frame(Kind.LEAVE, session, control.Joined(self._rng.getrandbits(64), "stranger"))
 
     def _heads_request(self, publisher: "SimulatedPublisher") -> bytes:
-        session, _, _ = self._stream(publisher)
-        return wire.control_frame(Kind.HEADS_REQUEST, session, sequence=self._rng.getrandbits(62))
+        session = self._stream(publisher)[0]
+        return _frame(Kind.HEADS_REQUEST, session, sequence=self._rng.getrandbits(62))
 
     def _garbage(self, publisher: "SimulatedPublisher") -> bytes:
-        session, _, _ = self._stream(publisher)
+        session = self._stream(publisher)[0]
         kind = self._rng.choice(list(Kind))
-        noise = bytearray(wire.control_frame(kind, session) + self._rng.randbytes(20))
+        noise = bytearray(_frame(kind, session) + self._rng.randbytes(20))
         noise[5 + self._rng.randrange(len(noise) - 5)] ^= 1 + self._rng.randrange(255)
         return bytes(noise)

@@ -10,13 +10,15 @@ from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.message import MessageBatch
 from p2pmsg.publisher.requests import matches
+from p2pmsg.relay.transfer import Resumption
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.core import Intake, SubscriberCore
 from p2pmsg.subscriber.effects import Command, Send
 from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.testing.network import MS, FaultyNetwork
-from p2pmsg.testing.oracle import Book, Witness
+from p2pmsg.testing.oracle import History, Oracle
 from p2pmsg.testing.simulated_cursor import SimulatedCursor
 from p2pmsg.testing.simulated_group import GroupReceiving
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
@@ -59,16 +61,15 @@ class SimulatedSubscriber:
         self,
         name: str,
         network: FaultyNetwork,
-        book: Book,
+        history: History,
         publishers: Sequence[Place],
         *,
-        topics: Sequence[str],
-        start: str | int | datetime,
-        wait_for_repair: bool,
-        config: SubscriberConfig | None,
+        topics: Sequence[str] = (),
+        start: str | int | datetime = "latest",
+        wait_for_repair: bool = True,
+        config: SubscriberConfig | None = None,
         conflate: bool = False,
     ) -> None:
-        options = network.options
         self.name = name
         self.places = list(publishers)
         self.publishers = [one for one in publishers if isinstance(one, SimulatedPublisher)]
@@ -80,17 +81,17 @@ class SimulatedSubscriber:
         self.config = self._make_config(config or SubscriberConfig())
         self.core: SubscriberCore | None = None
         self.crashes = 0
-        self._book = book
+        self._history = history
         self._stopped_until_ns = self._frozen_until_ns = 0
         self._hurried = False
         self._pumps = 0
         self.joins: dict[tuple[int, str], tuple[int, int]] = {}
         self.whole: set[int] = set()
         self.joined: set[int] = set()
-        places = [place.endpoint for place in self.places]
-        self.cursor = (
-            SimulatedCursor(name, network, book, places, self.topics) if options.cursor else None
-        )
+        self.cursor: SimulatedCursor | None = None
+        if network.options.cursor:
+            places = [place.endpoint for place in self.places]
+            self.cursor = SimulatedCursor(name, network, history, places, self.topics)
         self._commit_later()
         self.revive()
 
@@ -111,7 +112,7 @@ class SimulatedSubscriber:
         deadline_ns = int(self.config.nack.deadline_ms * MS)
         if len(self.publishers) < len(self.places):
             deadline_ns //= 2  # a relay gives up before its subscribers do
-        self.witness = Witness(self.name, self._book, deadline_ns, conflate=self.conflate)
+        self.witness = Oracle(self.name, self._history, deadline_ns, conflate=self.conflate)
         recorded = set() if self.cursor is None else self.cursor.recorded
         self.joins = {key: head for key, head in self.joins.items() if key[0] in recorded}
         self.whole &= recorded
@@ -147,6 +148,11 @@ class SimulatedSubscriber:
         self._schedule()
 
     def _make_core(self) -> SubscriberCore:
+        return self._new_core(None if self.cursor is None else self.cursor.open())
+
+    def _new_core(
+        self, cursor: ResumePoints | Resumption | None, relay: int | None = None
+    ) -> SubscriberCore:
         return SubscriberCore(
             topics=self.topics,
             lines=len(self.places),
@@ -158,7 +164,8 @@ class SimulatedSubscriber:
             policy=GapPolicy("latest") if self.conflate else None,
             rng=Random(self._network.rng.getrandbits(64)),
             now_ns=self._network.clock.now_ns,
-            cursor=None if self.cursor is None else self.cursor.open(),
+            cursor=cursor,
+            relay=relay,
             datagram_lines=range(len(self.places)) if self._network.options.multicast else (),
         )
 
@@ -244,9 +251,9 @@ class SimulatedSubscriber:
             if core is not self.core:
                 return
         if core.bytes_held > self.config.receive_bytes + _FRAME_BYTES_MAX:
-            self._book.complain(f"{self.name} holds {core.bytes_held} bytes")
+            self._history.complain(f"{self.name} holds {core.bytes_held} bytes")
         if core.gaps.bytes_held != sum(s.receiver.bytes_held for s in core.gaps):
-            self._book.complain(f"{self.name} miscounts what it holds")
+            self._history.complain(f"{self.name} miscounts what it holds")
         self._check_exit(core)
         self._pumps += 1
         if self._pumps % _CHECK_EVERY == 0:
@@ -403,7 +410,7 @@ class SimulatedSubscriber:
     def _check_exit(self, core: SubscriberCore) -> None:
         """Check what was taken out against what the application got."""
         if wrong := self.reader.miscounted():
-            self._book.complain(f"{self.name}: {wrong}")
+            self._history.complain(f"{self.name}: {wrong}")
         for stream in core.streams:
             self.witness.check_position(stream, self.reader.position(stream))
 
@@ -412,7 +419,7 @@ class SimulatedSubscriber:
         core = self.core
         if core is None:
             return
-        complain = self._book.complain
+        complain = self._history.complain
         limit = self.config.receive_bytes
         waiting: dict[int, int] = {}
         for stream, output in core.ready:

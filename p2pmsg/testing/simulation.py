@@ -5,11 +5,10 @@ from datetime import datetime
 
 from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.testing.clock import ManualClock
-from p2pmsg.testing.invariants import final_violations
+from p2pmsg.testing.invariants import final_violations, has_all_of_relay, relay_violations
 from p2pmsg.testing.network import MS, FaultyNetwork, name_of
 from p2pmsg.testing.options import NetworkOptions
-from p2pmsg.testing.oracle import Book, InvariantError
-from p2pmsg.testing.relay_invariants import has_all_of_relay, relay_violations
+from p2pmsg.testing.oracle import History, InvariantError
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_stranger import Stranger
@@ -56,13 +55,13 @@ class Simulation:
         self.subscribers: list[SimulatedSubscriber] = []
         self.relays: list[SimulatedRelay] = []
         self._network = FaultyNetwork(self.options, log)
-        self._book = Book()
+        self._history = History()
         self._healed = False
         options = self.options
         if options.join_kills:
             self._network.step = self._step_of_join
-        self._book.has_forged = options.forged_per_s > 0
-        self.stranger = Stranger(self._network, self._book, self.publishers, self.subscribers)
+        self._history.has_forged = options.forged_per_s > 0
+        self.stranger = Stranger(self._network, self._history, self.publishers, self.subscribers)
         for rate, fault in (
             (options.partitions_per_s, self._part),
             (options.cuts_per_s, self._cut),
@@ -88,7 +87,7 @@ class Simulation:
     @property
     def published(self) -> int:
         """How many messages publishers have accepted."""
-        return sum(map(len, self._book.published.values()))
+        return sum(map(len, self._history.published.values()))
 
     @property
     def delivered(self) -> int:
@@ -124,7 +123,7 @@ class Simulation:
 
         """
         name = f"p{len(self.publishers)}"
-        publisher = SimulatedPublisher(name, self._network, self._book, config)
+        publisher = SimulatedPublisher(name, self._network, self._history, config)
         self.publishers.append(publisher)
         return publisher
 
@@ -144,7 +143,7 @@ class Simulation:
         relay = SimulatedRelay(
             f"r{len(self.relays)}",
             self._network,
-            self._book,
+            self._history,
             self.publishers if upstreams is None else upstreams,
             log=log,
         )
@@ -175,7 +174,7 @@ class Simulation:
         subscriber = SimulatedSubscriber(
             f"s{len(self.subscribers)}",
             self._network,
-            self._book,
+            self._history,
             self.publishers if publishers is None else publishers,
             topics=topics,
             start=start,
@@ -220,11 +219,11 @@ class Simulation:
         After `settle` that includes the final ones: everything is accounted for, and for
         `quiet_ms` there is nothing but heartbeats and keep-alives.
         """
-        violations = self._book.violations
+        violations = self._history.violations
         violations += self._echo_violations()
         if self._healed and not violations:
             for subscriber in self.subscribers:
-                violations += final_violations(subscriber, self._book)
+                violations += final_violations(subscriber, self._history)
                 violations += relay_violations(subscriber)
             if not violations and not self._is_settled():
                 violations.append("it has not settled")
@@ -269,26 +268,26 @@ class Simulation:
             quiet |= {"PROBE", "ECHO"}  # a publisher that has nothing to say is asked now and then
         loud = {kind: count for kind, count in noise.items() if kind not in quiet}
         if loud:
-            self._book.complain(f"not quiet: {loud}")
+            self._history.complain(f"not quiet: {loud}")
         if noise["HEARTBEAT"] > allowed:
-            self._book.complain(f"{noise['HEARTBEAT']} heartbeats of at most {allowed:.0f}")
+            self._history.complain(f"{noise['HEARTBEAT']} heartbeats of at most {allowed:.0f}")
 
     def _check_publishers(self) -> None:
         for publisher in self.publishers:
             core = publisher.core
             if core is None:
                 continue
-            limit = core.config.replay.bytes_max
-            if core.replay.bytes_held > limit:
-                self._book.complain(f"{publisher.name} keeps {core.replay.bytes_held} of {limit}")
+            held, limit = core.replay.bytes_held, core.config.replay.bytes_max
+            if held > limit:
+                self._history.complain(f"{publisher.name} keeps {held} of {limit}")
             known = {*core.heads(), *core.open_batches}  # of others a crash left nothing
             count = sum(
                 len(messages)
-                for (session, topic), messages in self._book.published.items()
+                for (session, topic), messages in self._history.published.items()
                 if session == core.session and (topic in known or not core.log)
             )
             if core.published != count:
-                self._book.complain(f"{publisher.name} claims {core.published} of {count}")
+                self._history.complain(f"{publisher.name} claims {core.published} of {count}")
 
     def _is_settled(self) -> bool:
         idle = all(one.is_idle for one in self.publishers) and all(
@@ -403,8 +402,8 @@ def _has_everything(subscriber: SimulatedSubscriber) -> bool:
             return False  # it has restarted on its log, and its welcome is on its way
         for topic, (_, following) in publisher.core.heads().items():
             stream = peer.streams.get(topic)
-            behind = stream is None or stream.receiver.head < following
-            if behind and following and subscriber.wants(topic):
+            lags = stream is None or stream.receiver.head < following
+            if lags and following and subscriber.wants(topic):
                 return False
     if any(stream.receiver.missing for stream in core.streams):
         return False
