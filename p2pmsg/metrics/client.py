@@ -60,16 +60,15 @@ class _Reliable:
         """Wait until a collector has everything; return how many deltas none has, and why."""
         requests, first, following = self.publisher._core.requests, self._first, self._following
 
-        def settled() -> int:
-            return requests.settled.get(TOPIC, 0)
+        def is_settled() -> bool:
+            settled = requests.settled.get(TOPIC, 0)
+            return first is None or bool(requests.settlers) or settled >= following
 
-        self.publisher._close(
-            timeout, lambda: first is None or bool(requests.settlers) or settled() >= following
-        )
-        if first is None or requests.settlers or settled() >= following:
+        self.publisher._close(timeout, is_settled)
+        if first is None or is_settled():
             return 0, ""
         why = "confirmed by no collector" if requests.subscribers else "no collector was there"
-        return following - max(first, settled()), why
+        return following - max(first, requests.settled.get(TOPIC, 0)), why
 
 
 class _Plain:

@@ -354,8 +354,7 @@ def test_the_management_port_answers_as_statsd_does(carbon):
                     continue
                 if command == "stats\n":
                     answer = read_until(connection, "END\n\n")
-                    wanted = names(expected)
-                    assert [name for name in names(answer) if "keep." not in name] == wanted
+                    assert [n for n in names(answer) if "keep." not in n] == names(expected)
                     continue
                 assert read_until(connection, expected[-5:], len(expected)) == expected
         with socket.create_connection(port) as connection:

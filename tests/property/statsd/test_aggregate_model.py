@@ -15,6 +15,7 @@ from p2pmsg.statsd.dialect import DIALECTS
 from p2pmsg.statsd.metric import BadLine, Kind, Metric, make_key
 from p2pmsg.statsd.parser import parse_line
 from tests.unit.p2pmsg.statsd.test_parser import mutated
+from tests.unit.p2pmsg.statsd.test_parts import rows_of
 
 PADDING = bytes(PAD_BYTES)
 DECIMAL = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
@@ -169,8 +170,7 @@ def test_beyond_the_bound_of_values_a_sketch_is_one_percent_off_at_most(values, 
         for aggregator in (exact, sketched):
             aggregator.feed(b"t:%s|h" % repr(value).encode())
             aggregator.settle()
-    (a,) = [r for rows in exact.flush(0.0).rows() for r in rows if r.key == "t"]
-    (b,) = [r for rows in sketched.flush(0.0).rows() for r in rows if r.key == "t"]
+    a, b = (rows_of(aggregator)["t"] for aggregator in (exact, sketched))
 
     for field in ("count", "sum", "upper", "lower", "sum_squares", "mean"):
         assert math.isclose(a.fields[field], b.fields[field], rel_tol=1e-9, abs_tol=1e-6), field

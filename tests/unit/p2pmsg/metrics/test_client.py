@@ -32,9 +32,8 @@ def sink(monkeypatch):
 
 @pytest.fixture
 def client():
-    made = metrics.Client("tcp://127.0.0.1:0", interval_ms=60_000, close_timeout=0)
-    yield made
-    made.close()
+    with metrics.Client("tcp://127.0.0.1:0", interval_ms=60_000, close_timeout=0) as made:
+        yield made
 
 
 @pytest.mark.parametrize("after", [False, True])

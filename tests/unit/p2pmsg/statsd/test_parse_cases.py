@@ -209,6 +209,7 @@ def compare_vector(item, wanted):
              (tag.partition(":") for tag in item.tags)]  # fmt: skip
     if tags is not None and dict(pairs) != tags:
         return f"{pairs} instead of {tags}"
+    seconds = item.values[0] / 1000 if item.kind is Kind.TIMER else item.values[0]
     several = {key: [v for k, v in pairs if k == key] for key, _ in pairs}
     checks = {
         "tags_multi": several,
@@ -216,16 +217,12 @@ def compare_vector(item, wanted):
         "gauge_set": item.values[0],
         "gauge_delta": item.values[0],
         "set_value": item.values[0],
-        "samples": [[_seconds(item), round(1 / item.rate)]],
+        "samples": [[seconds, round(1 / item.rate)]],
     }
     for field, value in wanted.items():
         if field in checks and checks[field] != value:
             return f"{field} is {checks[field]} instead of {value}"
     return None
-
-
-def _seconds(item):
-    return item.values[0] / 1000 if item.kind is Kind.TIMER else item.values[0]
 
 
 NAMES = {"statsd_exporter": "exporter"}
