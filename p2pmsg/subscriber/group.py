@@ -419,16 +419,15 @@ class MulticastReceiver:
         if kind == Kind.WELCOME:
             yield from self._receive_welcome(line, data, address, now_ns)
             return
-        if zero or kind != Kind.FRAGMENT:  # those are of a welcome, or an echo
-            sender = self._peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
-            if sender is not None and not is_from(sender, line, address):
-                raise FrameError("source")
+        sender = self._peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
+        proves_place = not zero and kind == Kind.FRAGMENT  # it is of a welcome, or of an echo
+        if sender is not None and not proves_place and not is_from(sender, line, address):
+            raise FrameError("source")
         if zero and not self._wants(data[:zero]):
             yield None
             self._lines[line].heard_ns = now_ns
-            peer = self._peers.get(int.from_bytes(data[zero + 7 : zero + 15], "big"))
-            if peer is not None:
-                peer.heard_ns = now_ns
+            if sender is not None:
+                sender.heard_ns = now_ns
         elif kind == Kind.FRAGMENT:
             yield from self._receive_part(line, Frame(data), address, now_ns)
         elif kind == Kind.PARITY:
