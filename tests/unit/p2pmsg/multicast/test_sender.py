@@ -48,6 +48,7 @@ def test_who_has_joined_is_repaired():
     multicast = sender(kept(0, 3), kept(3), kept(4))
     assert ask(multicast, (0, 4), token=admitted(multicast)) == [(0, 3), (3, 4)]
     assert (multicast.nacks, multicast.messages_repaired) == (1, 4)
+    assert not multicast.hints
 
 
 @pytest.mark.parametrize("leaves", [False, True])
@@ -59,12 +60,14 @@ def test_who_has_not_joined_or_has_left_is_not_repaired(leaves):
     assert multicast.invalid == {"token": 1}
 
 
-def test_what_the_buffer_has_forgotten_is_answered_with_a_hint():
+@pytest.mark.parametrize(("start", "stop", "repaired"), [(0, 3, []), (2, 4, [(3, 4)])])
+def test_what_the_buffer_has_forgotten_is_answered_with_a_hint(start, stop, repaired):
     multicast = sender(kept(0, 3), kept(3), kept(4), frames_max=2)
-    assert ask(multicast, (0, 4), token=admitted(multicast)) == [(3, 4)]
+    assert ask(multicast, (start, stop), token=admitted(multicast)) == repaired
     ((address, hint),) = multicast.hints
     body = control.read_body(Frame(hint), control.Refused)
-    assert (address, body.ranges, body.reason) == (SOURCE, [(0, 3)], control.HISTORY)
+    assert (address, body.topic, body.ranges) == (SOURCE, "t", [(0, 3)])
+    assert body.reason == control.HISTORY
 
 
 def test_what_is_not_known_to_be_published_is_not_answered():

@@ -5,15 +5,12 @@ from random import Random
 import pytest
 
 from p2pmsg import control, wire
-from p2pmsg.config import PublisherConfig, SubscriberConfig
+from p2pmsg.config import SubscriberConfig
 from p2pmsg.control import Head, Heads, Nack, Refused, Welcome
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.sender import MulticastSender
-from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.wire import Frame, Kind
-from recovery import ReplayConfig
 from tests.unit.p2pmsg import frames
 
 MS = 1_000_000
@@ -148,37 +145,6 @@ def test_a_pause_without_room_is_not_taken_for_a_slow_answer():
     member.message(1, repair=True)
 
     assert member.patience_ns == before
-
-
-def publisher():
-    config = PublisherConfig(replay=ReplayConfig(bytes_max=10_000), frame_bytes=1100)
-    core = PublisherCore(
-        name="p", session=SESSION, recovery="tcp://h:1", config=config, now_ns=0
-    )
-    multicast = MulticastSender(core, core.replay, config, 1400, Random(1))
-    core.use_multicast(multicast)
-    for _ in range(100):
-        core.publish("t", b"x" * SIZE, None, None, None, now_ns=0, wall_ns=0)
-        list(core.frames_to_send())
-    return core, multicast
-
-
-@pytest.mark.parametrize(
-    ("ranges", "is_hinted"), [([(0, 3)], True), ([(50, 100)], True), ([(99, 100)], False)]
-)
-def test_who_asks_for_what_the_buffer_has_forgotten_gets_a_hint(ranges, is_hinted):
-    core, multicast = publisher()
-    token = control.read_body(Frame(multicast.admit(7)), control.Admitted).token
-    nack = wire.control_frame(Kind.NACK, SESSION, Nack("t", ranges, 1, token=token))
-    multicast.receive(datagram.seal(nack), SOURCE, now_ns=0)
-
-    hints = [(address, Frame(data)) for address, data in multicast.hints]
-    assert len(hints) == is_hinted
-    for address, frame in hints:
-        body = control.read_body(frame, Refused)
-        assert address == SOURCE
-        assert (body.topic, body.reason) == ("t", "history")
-        assert body.ranges == [(0, core.replay.earliest("t"))]
 
 
 def test_a_hint_sends_the_next_question_over_the_recovery_channel():
