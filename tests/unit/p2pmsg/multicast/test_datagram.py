@@ -1,22 +1,18 @@
 """Frames in datagrams, and trains of them."""
 
-from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pmsg import wire
-from p2pmsg.config import SubscriberConfig
-from p2pmsg.control import Head, Heads, Nack, Welcome
+from p2pmsg.control import Nack
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.sender import pack_plain
-from p2pmsg.start import Start
-from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.wire import Frame, FrameError, Kind
 from tests.unit.p2pmsg.frames import data as data_frame
+from tests.unit.p2pmsg.subscriber.test_group import SESSION, SOURCE, Member
 
-SESSION = 77
 PLAIN = wire.stream_prefix("t", SESSION, wire.FLAG_PLAIN)
 values_lists = st.lists(
     st.binary(max_size=60)
@@ -37,23 +33,15 @@ def frames_of(values, frame_bytes=300, sequence=0):
     return made
 
 
-def member(start="latest"):
+def member():
     """Return a subscriber's core that has joined a group's session, at sequence 0."""
-    core = SubscriberCore(
-        topics=[], lines=1, start=Start(start), subscriber=1, name="", config=SubscriberConfig(),
-        wait_for_repair=True, rng=Random(1), now_ns=0, datagram_lines=[0],
-    )  # fmt: skip
-    give(core, [wire.control_frame(Kind.WELCOME, SESSION, Welcome("p", "tcp://h:1", 1.0, 1))])
-    probe = core.peers[SESSION].probe
-    heads = Heads("p", [Head("t", 0, 0)])
-    give(core, [wire.control_frame(Kind.ECHO, probe, heads)])
-    return core
+    return Member(2**24, start="latest").core
 
 
 def give(core, frames, size=0):
     sealed = [datagram.seal(frame, size) for frame in frames]
     data = memoryview(bytearray(b"".join(sealed)))
-    core.receive_datagrams(0, data, len(sealed[0]), ("10.0.0.1", 9), now_ns=1)
+    core.receive_datagrams(0, data, len(sealed[0]), SOURCE, now_ns=1)
 
 
 def delivered(core):
@@ -144,7 +132,7 @@ def test_one_damaged_datagram_of_a_train_costs_itself_only():
     sealed[3][60] ^= 1
     core = member()
     data = memoryview(bytearray(b"".join(sealed)))
-    core.receive_datagrams(0, data, size, ("10.0.0.1", 9), now_ns=1)
+    core.receive_datagrams(0, data, size, SOURCE, now_ns=1)
     assert core.invalid == {"crc": 1}
     (gap,) = core.streams[0].receiver.missing_ranges
     assert gap == (Frame(frames[3]).sequence, Frame(frames[4]).sequence)
@@ -163,7 +151,7 @@ def test_a_gap_is_asked_for_at_the_source_and_then_over_the_recovery_channel():
         core.handle_timer(now_ns=now_ns)
         while core.member.outgoing:
             line, address, data = core.member.outgoing.popleft()
-            assert (line, address) == (0, ("10.0.0.1", 9))
+            assert (line, address) == (0, SOURCE)
             frame = Frame(datagram.open_datagram(data))
             body = wire.msgspec.msgpack.decode(frame.data[frame.body_at :], type=Nack)
             asked.append((body.ranges, body.attempt))

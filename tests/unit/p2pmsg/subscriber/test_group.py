@@ -23,11 +23,11 @@ SOURCE = ("10.0.0.1", 9)
 class Member:
     """A receiver with little room that has joined a group's session, at sequence 0."""
 
-    def __init__(self, receive_bytes=ROOM):
+    def __init__(self, receive_bytes=ROOM, start="earliest"):
         self.now_ns = 1
         config = SubscriberConfig(receive_bytes=receive_bytes)
         self.core = SubscriberCore(
-            topics=[], lines=1, start=Start("earliest"), subscriber=1, name="", config=config,
+            topics=[], lines=1, start=Start(start), subscriber=1, name="", config=config,
             wait_for_repair=True, rng=Random(1), now_ns=0, datagram_lines=[0],
         )  # fmt: skip
         self.give(wire.control_frame(Kind.WELCOME, SESSION, Welcome("p", "tcp://h:1", 1.0, 1)))
