@@ -11,6 +11,7 @@ import fcntl
 import socket
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -281,10 +282,8 @@ class UdpReceiver(_UdpSocket):
         if not self._place.is_multicast or not self._connected:
             return
         for join in (False, True):
-            try:
+            with suppress(OSError):  # the interface is away; the next time
                 _change_membership(self.socket, self._place, join=join)
-            except OSError:
-                pass  # the interface is away; the next time
 
     def receive(self) -> Received | None:
         """Return what came, one datagram or a train; or None. It never waits."""
@@ -340,10 +339,8 @@ def _has_option(made: socket.socket, option: int) -> bool:
 
 
 def _set_if_known(made: socket.socket, level: int, option: int) -> None:
-    try:
+    with suppress(OSError):
         made.setsockopt(level, option, 1)
-    except OSError:
-        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,18 +422,13 @@ def _address_of(name: str) -> str:
 
 def _addresses_of(name: str) -> set[str]:
     found: set[str] = set()
-    try:
+    with suppress(OSError):
         found.add(_address_of(name))
-    except OSError:
-        pass
-    try:
-        with open("/proc/net/if_inet6") as table:
-            for line in table:
-                digits, _, _, _, _, owner = line.split()
-                if owner == name:
-                    found.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
-    except OSError:
-        pass
+    with suppress(OSError), open("/proc/net/if_inet6") as table:
+        for line in table:
+            digits, _, _, _, _, owner = line.split()
+            if owner == name:
+                found.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
     return found
 
 
