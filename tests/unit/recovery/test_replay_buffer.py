@@ -22,22 +22,6 @@ def ranges(frames) -> list[tuple[int, int]]:
     return [(kept.start, kept.stop) for kept in frames]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "found"),
-    [
-        pytest.param((0, 9), [(0, 3), (3, 5), (7, 9)], id="all"),
-        pytest.param((1, 4), [(0, 3), (3, 5)], id="parts of frames"),
-        pytest.param((4, 8), [(3, 5), (7, 9)], id="over a hole"),
-        pytest.param((5, 7), [], id="the hole"),
-        pytest.param((8, 12), [(7, 9)], id="beyond the end"),
-        pytest.param((4, 4), [], id="nothing"),
-    ],
-)
-def test_what_overlaps_is_found(wanted, found):
-    buffer = buffer_of(("s", 0, 3), ("s", 3, 5), ("s", 7, 9))
-    assert ranges(buffer.frames("s", *wanted, 1000)) == found
-
-
 def test_the_oldest_frame_goes_first_whichever_stream_it_is_of():
     buffer = buffer_of(("a", 0, 2), ("b", 0, 1), ("a", 2, 3), bytes_max=25)
     assert (buffer.earliest("a"), buffer.earliest("b")) == (2, 0)
@@ -70,29 +54,6 @@ def test_an_emptied_stream_still_knows_its_next_sequence():
     buffer.expire(now_ns=5 * MS)
     assert (buffer.earliest("a"), buffer.next("a"), buffer.next("x")) == (None, 4, 0)
     assert buffer.frames("a", 0, 4, 1000) == []
-
-
-def test_a_reader_gets_so_many_bytes_and_at_least_one_frame():
-    buffer = buffer_of(("s", 0, 1), ("s", 1, 2), ("s", 2, 3))
-    assert ranges(buffer.frames("s", 0, 3, 20)) == [(0, 1), (1, 2)]
-    assert ranges(buffer.frames("s", 1, 3, 0)) == [(1, 2)]
-    assert buffer.frames("x", 0, 3, 20) == []
-
-
-@pytest.mark.parametrize(("timestamp", "start"), [(0, 0), (1, 1), (100, 1), (200, 2), (201, None)])
-def test_a_time_finds_the_first_frame_at_or_after_it(timestamp, start):
-    buffer = buffer_of(("s", 0, 1), ("s", 1, 2), ("s", 2, 3))
-    found = buffer.first_at_or_after("s", timestamp)
-    assert (found.start if found else None) == start
-    assert buffer.first_at_or_after("x", timestamp) is None
-
-
-def test_timestamps_that_go_back_are_found_even_after_the_newest_is_evicted():
-    buffer = ReplayBuffer(ReplayConfig(frames_max=3))
-    for start, timestamp_ns in enumerate([900, 100, 300, 200]):
-        buffer.append("s", start, 1, b"", now_ns=0, timestamp_ns_max=timestamp_ns)
-    assert buffer.first_at_or_after("s", 150).start == 2
-    assert buffer.first_at_or_after("s", 301) is None
 
 
 @pytest.mark.parametrize(("start", "count"), [(3, 1), (4, 0)])

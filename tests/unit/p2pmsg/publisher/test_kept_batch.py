@@ -74,17 +74,6 @@ def test_what_is_not_committed_is_no_message():
     assert [message.value for message in left_by_a_kill(slot)[1]] == ["a"]
 
 
-def test_columns_of_a_message_that_was_refused_are_not_given_to_the_next():
-    batch = batch_of(slot := slot_of())
-    add(batch, 1)
-    batch.put(2)
-    batch.add_columns("key", None, None)
-    batch.repair()
-    add(batch, 3)
-
-    assert [(m.value, m.key) for m in left_by_a_kill(slot)[1]] == [(1, None), (3, None)]
-
-
 def test_a_message_that_is_taken_back_is_no_message():
     batch = batch_of(slot := slot_of())
     add(batch, 1)
