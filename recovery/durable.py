@@ -23,14 +23,8 @@ def make_folder(path: str | os.PathLike[str]) -> None:
         place = os.path.dirname(place)
     os.makedirs(path, exist_ok=True)
     for name in made:
-        _sync_names(os.path.dirname(name))
-
-
-def _sync_names(folder: str) -> None:
-    try:
-        sync_path(folder)
-    except PermissionError:
-        pass
+        with suppress(PermissionError):
+            sync_path(os.path.dirname(name))
 
 
 def sync_path(path: str | os.PathLike[str]) -> None:
@@ -53,23 +47,12 @@ def replace_file(
 ) -> FileIO:
     """Replace a file as a whole: after a crash it is the old one or, if `durable`, the new one.
 
-    It is written under another name and renamed. The caller forces the new name to the disk, by
-    `sync_path` of the folder, and closes the file.
+    It is written as `path` with a `suffix`, and renamed. The caller forces the new name to the
+    disk, by `sync_path` of the folder, and closes the file that is returned.
 
-    Args:
-        path: of the file.
-        data: its content, or what returns it when given the descriptor of the new file.
-        suffix: behind `path`, the name until it is whole. Default `.tmp`.
-        durable: whether to force the content to the disk before the renaming. Default True.
-        mode: the new file's rights, from which the umask takes some off.
-        opener: what opens the new file, as for `open`, instead of `mode`.
-
-    Returns:
-        the new file, open to read and to write.
-
-    Raises:
-        OSError: it could not be written; the old file is unchanged.
-
+    `data` is its content, or returns it when given the descriptor of the new file. `opener` opens
+    that as for `open`. Default: with `mode`, less the umask. Raises `OSError` where it could not be
+    written; the old file is unchanged.
     """
     new_path = os.fspath(path) + suffix
     file = FileIO(new_path, "w+", opener=opener or (lambda name, flags: os.open(name, flags, mode)))

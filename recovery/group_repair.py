@@ -101,7 +101,8 @@ class GroupRepair:
 
         `attempt` is how often this requester has asked for them, from 1 on.
         """
-        self._forget_old(now_ns)
+        while self._recent and self._recent[0].when_ns + self._linger_ns <= now_ns:
+            self._recent.popleft()
         covered = RangeSet(
             (done.start, done.stop)
             for done in self._recent
@@ -179,8 +180,3 @@ class GroupRepair:
             queued.remove(start, stop)
             if not queued:
                 del self._queued[stream]
-
-    def _forget_old(self, now_ns: int) -> None:
-        recent = self._recent
-        while recent and recent[0].when_ns + self._linger_ns <= now_ns:
-            recent.popleft()

@@ -140,19 +140,10 @@ class StreamReceiver(Generic[T]):
     ) -> None:
         """Want messages from `sequence` on; frames that came before this call are put in place.
 
-        Args:
-            sequence: where the stream begins.
-            now_ns: monotonic time.
-            head_max: frames that reach beyond it are dropped: it cannot be that there are such.
-                Default None: there is no limit.
-            known: up to where it is certain that there are messages.
-            missing_max: beyond `known`, how many messages may be missing, all gaps together; frames
-                that would make it more are dropped. Default None: there is no limit.
-
-        Raises:
-            ValueError: for a negative sequence.
-            RecoveryError: it has started.
-
+        Those that reach beyond `head_max` are dropped: it cannot be that there are such. It is
+        certain that there are messages up to `known`; beyond it `missing_max` may be missing, all
+        gaps together, and frames that would make it more are dropped. Default of both: no limit.
+        Raises `ValueError` for a negative sequence, and `RecoveryError` where it has started.
         """
         at_least("sequence", sequence, 0)
         if self.started:

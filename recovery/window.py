@@ -63,12 +63,8 @@ class FlowWindow:
     def acknowledge(self, receiver: int, position: int, complete: int, room_bytes: int) -> None:
         """Take note of where a receiver has come to; nothing happens for one not admitted.
 
-        Args:
-            receiver: its id.
-            position: of the last mark that it has read.
-            complete: of the last mark before which it misses nothing.
-            room_bytes: what its buffer holds.
-
+        It has read the mark at `position`, misses nothing before the one at `complete`, and its
+        buffer holds `room_bytes`.
         """
         if not 0 <= complete <= position <= self.position or room_bytes < 1:
             return

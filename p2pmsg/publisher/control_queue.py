@@ -167,12 +167,8 @@ class ControlQueue:
     def next(self, *, data_waits: bool, may_answer: bool = True) -> bytes | None:
         """Return what to send next, or None; then call `leave` or `put_back`.
 
-        Answers and notices take turns.
-
-        Args:
-            data_waits: whether messages wait for room, which notices must not overtake.
-            may_answer: whether it may be an answer.
-
+        Answers and notices take turns; notices must not overtake messages that wait for room
+        (`data_waits`). Without `may_answer` it is no answer.
         """
         notices = () if data_waits else self.notices
         if may_answer and self._answers and (self._answers_turn or not notices):
@@ -238,16 +234,8 @@ def send_some(
 ) -> None:
     """Send control frames that there is room for; it never waits.
 
-    What has had no room for `stall_ms`, whoever it is for, is shed, so that one subscriber who
-    never reads keeps no other from joining.
-
-    Args:
-        queue: what waits.
-        sender: where to.
-        guard: how long full queues may hold control frames up.
-        data_waits: as for `ControlQueue.next`.
-        now_ns: monotonic time.
-
+    What has had no room for as long as `guard` allows is shed, for any subscriber, so that one that
+    never reads keeps no other from joining. `data_waits` is as for `ControlQueue.next`.
     """
     refused, writes = 0, _WRITES_AT_ONCE
     queue.release(now_ns=now_ns)

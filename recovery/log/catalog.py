@@ -102,10 +102,6 @@ class Catalog:
         """Return the streams in the order in which they came."""
         return list(self._of)
 
-    def has(self, key: Key) -> bool:
-        """Whether a stream is in any segment."""
-        return key in self._of
-
     def of_stream(self, key: Key) -> list[SegmentIndex]:
         """Return the segments that a stream is in."""
         return self._of.get(key, [])

@@ -256,7 +256,7 @@ def _take_up_names(state: LogState, catalog: Catalog, last: SegmentIndex) -> Non
             continue
         following, topic = catalog.next(key) or 0, key[1]
         if key[0] == state.session:
-            if state.floor and not catalog.has(key) and topic not in state.tails:
+            if state.floor and not catalog.of_stream(key) and topic not in state.tails:
                 state.tails[topic] = state.floor
                 state.skips[topic] = [(0, state.floor)]
             following = max(following, state.tails.get(topic, 0))

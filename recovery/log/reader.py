@@ -318,17 +318,11 @@ class LogReader:
                     yield Kept(placed.start, stop, frame, placed.timestamp_ns_max)
 
     def _walk(self, segment: SegmentIndex, at: int, stream: int | None) -> Iterator[Placed]:
+        # The file is looked up each time: it may be closed while the caller thinks.
+        read: Read = lambda count, offset: self._file(segment).read(count, offset)  # noqa: E731
+        walk = Walk(read, at, segment.size, stream)
         try:
-            self._file(segment)
-            # The file is looked up each time: it may be closed while the caller thinks.
-            read: Read = lambda count, offset: self._file(segment).read(count, offset)  # noqa: E731
-            walk = Walk(read, at, segment.size, stream)
-        except OSError as error:
-            if lacks_means(error):
-                raise
-            self._note_missing(segment, error)
-            return
-        try:
+            self._file(segment)  # notes one that is missing, even where nothing is to be read
             yield from walk
         except OSError as error:
             if lacks_means(error):

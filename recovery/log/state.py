@@ -141,11 +141,25 @@ class Reservations:
         stream.mark = self._file.state.mark(stream.topic) if is_ours else _UNLIMITED
 
     def reserve(self, stream: StreamIndex, stop: int) -> None:
-        """Move a stream's mark behind `stop`."""
-        amount = self._amount(stream)
-        self._file.state.marks[stream.topic] = stop + amount
+        """Move a stream's mark beyond `stop`."""
+        self._reserve_all([(stream, stop)])
+
+    def renew(self, segment: SegmentIndex) -> None:
+        """Reserve ahead for streams that have used up half, so that `append` need not."""
+        self._syncs += 1
+        half = self._reserve // 2
+        low = [(s, s.stop) for s in segment.streams.values() if s.mark - s.stop < half]
+        if low:
+            self._reserve_all(low)
+
+    def _reserve_all(self, wanted: list[tuple[StreamIndex, int]]) -> None:
+        amounts = [self._amount(stream) for stream, _ in wanted]
+        for (stream, stop), amount in zip(wanted, amounts, strict=True):
+            self._file.state.marks[stream.topic] = stop + amount
         self._file.write()
-        self._note(stream, amount)
+        for (stream, _), amount in zip(wanted, amounts, strict=True):
+            self._given[stream.topic] = (self._syncs, amount)
+            self.set(stream)
 
     def _amount(self, stream: StreamIndex) -> int:
         """Return how many sequences a stream gets now: renewing costs two fsyncs."""
@@ -153,24 +167,6 @@ class Reservations:
         if self._syncs - last < _SOON:
             return min(2 * amount, _RESERVE_MAX * self._reserve)
         return self._reserve
-
-    def _note(self, stream: StreamIndex, amount: int) -> None:
-        """Tell a stream what it got, which is on the disk."""
-        self._given[stream.topic] = (self._syncs, amount)
-        self.set(stream)
-
-    def renew(self, segment: SegmentIndex) -> None:
-        """Reserve ahead for streams that have used up half, so that `append` need not."""
-        self._syncs += 1
-        half = self._reserve // 2
-        low = [s for s in segment.streams.values() if s.mark - s.stop < half]
-        if low:
-            amounts = [self._amount(stream) for stream in low]
-            for stream, amount in zip(low, amounts, strict=True):
-                self._file.state.marks[stream.topic] = stream.stop + amount
-            self._file.write()
-            for stream, amount in zip(low, amounts, strict=True):
-                self._note(stream, amount)
 
 
 def encode_state(state: LogState) -> bytes:

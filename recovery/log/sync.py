@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from recovery.log.index import SegmentIndex
@@ -61,35 +62,23 @@ class PageCache:
         return found
 
 
+@dataclass(slots=True)
 class PendingSync:
-    """A sync that has begun.
+    """A sync that has begun."""
 
-    Attributes:
-        byte_count: how much it brings to the disk.
-        names: of which files.
-        names_changed: whether it brings the directory there, too.
-        unneeded: what need not be kept in memory then.
-        missing: those of `names` that were not there, after `wait`: retention may have deleted
-            them.
-        error: what went wrong, after `wait`.
-
-    """
-
-    def __init__(
-        self,
-        store: LogStore,
-        byte_count: int,
-        names: list[str],
-        names_changed: bool,
-        unneeded: list[Stretch],
-    ) -> None:
-        self._store = store
-        self.names = names
-        self.names_changed = names_changed
-        self.byte_count = byte_count
-        self.unneeded = unneeded
-        self.missing: list[str] = []
-        self.error: OSError | None = None
+    store: LogStore
+    byte_count: int
+    """How much it brings to the disk."""
+    names: list[str]
+    """Of which files."""
+    names_changed: bool
+    """Whether it brings the directory there, too."""
+    unneeded: list[Stretch]
+    """What need not be kept in memory then."""
+    missing: list[str] = field(default_factory=list)
+    """Those of `names` that were not there, after `wait`: retention may have deleted them."""
+    error: OSError | None = None
+    """What went wrong, after `wait`."""
 
     def wait(self) -> None:
         """Wait for the disk. It never raises: `LogWriter.end_sync` does."""
@@ -97,7 +86,7 @@ class PendingSync:
             for name in self.names:
                 self._sync(name)
             if self.names_changed:
-                self._store.sync_directory()
+                self.store.sync_directory()
             for stretch in self.unneeded:
                 self._uncache(stretch)
         except OSError as error:
@@ -105,7 +94,7 @@ class PendingSync:
 
     def _uncache(self, stretch: Stretch) -> None:
         try:
-            file = self._store.open(stretch.name)
+            file = self.store.open(stretch.name)
         except OSError:
             return  # deleted by retention, or another time
         try:
@@ -117,7 +106,7 @@ class PendingSync:
 
     def _sync(self, name: str) -> None:
         try:
-            self._store.sync_file(name)
+            self.store.sync_file(name)
         except FileNotFoundError:
             if name == self.names[-1]:
                 raise  # which retention never deletes

@@ -62,15 +62,10 @@ class TailSlot:
         self.bytes_max = (len(memory) - PAGE) // 2
 
     def begin(self, session: int, topic: bytes, first: int, base_ns: int, origin: int) -> None:
-        """Begin to gather messages of a stream.
+        """Begin to gather messages of a stream, whose topic has at most 1024 bytes.
 
-        Args:
-            session: of the stream.
-            topic: of the stream, at most 1024 bytes.
-            first: the sequence of the first message.
-            base_ns: the time of messages that are given none, in ns since the epoch.
-            origin: where in `memory` the first value goes, at least 1.
-
+        `first` is the sequence of the first message, `base_ns` the time of messages that are given
+        none, in ns since the epoch, and `origin` where in `memory` the first value goes, from 1 on.
         """
         header = self.header
         header[_END] = header[_COLUMNS] = 0
@@ -144,10 +139,7 @@ class Tail:
     def note_end(self, segment: int, size: int) -> None:
         """Note how far the newest segment was written, so that one that is cut is noticed.
 
-        Args:
-            segment: the number of its first record.
-            size: in bytes.
-
+        `segment` is the number of its first record, and `size` in bytes.
         """
         header = self._header
         if header[_SEGMENT_AT] != segment:

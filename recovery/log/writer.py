@@ -206,16 +206,9 @@ class LogWriter:
     ) -> None:
         """Write a frame; it may be sent when this returns, or with `fsync="always"` after a sync.
 
-        An error, or an interrupt, leaves the log as it was, and the call may be repeated.
-
-        Args:
-            session: of the stream.
-            topic: of the stream.
-            start: the sequence of the first message, not below `next(session, topic)`.
-            count: how many messages.
-            frame: its bytes.
-            timestamp_ns_max: the newest of its timestamps.
-            now_ns: wall-clock time in ns since the epoch.
+        An error, or an interrupt, leaves the log as it was, and the call may be repeated. `start`
+        is the sequence of the first message, not below `next(session, topic)`; `timestamp_ns_max`
+        is the newest of their timestamps, and `now_ns` wall-clock time, in ns since the epoch.
 
         Raises:
             ValueError: the sequences go back, or the frame is empty or above 4 GiB.
@@ -286,9 +279,8 @@ class LogWriter:
     def begin_tail(self, slot_bytes: int = 0) -> Tail:
         """Note from now on, where a killed process leaves it, how far was written.
 
-        Args:
-            slot_bytes: how many bytes of messages of one stream are gathered there at most, of
-                values and of columns each. Default 0: none.
+        `slot_bytes` of a stream's messages are gathered there at most, of values and of columns
+        each. Default 0: none.
 
         Raises:
             LogWriteError: the disk is full, or the directory is gone.
@@ -460,13 +452,9 @@ class LogWriter:
     def close(self, now_ns: int, *, keeps_tail: bool = False) -> None:
         """Force everything to the disk and close, so that opening it again reads no segment.
 
-        Where messages are left in the tail, which no crash of the system survives, it is not
-        said to be closed: after one their sequences are skipped.
-
-        Args:
-            now_ns: wall-clock time in ns since the epoch.
-            keeps_tail: whether messages are left there that were not appended; `accepted` returns
-                them when the log is opened again.
+        `keeps_tail` says that messages are left in the tail that were not appended: `accepted`
+        returns them when the log is opened again. No crash of the system leaves them, so the log is
+        not said to be closed: after one their sequences are skipped.
 
         Raises:
             LogWriteError: not everything could be written; it is closed all the same.
