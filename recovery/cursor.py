@@ -5,8 +5,8 @@
     header: magic, version, length, CRC │ snapshot (JSON) │ record │ record │ …
 
 A record has positions only. What must never be forgotten (which sessions were joined, and where) is
-in the snapshot, which is written beside the former file, forced to the disk and renamed, so that it
-is there whole or not at all. So a torn or lost record costs duplicates and never a message.
+in the snapshot, which is replaced as a whole. So a torn or lost record costs duplicates and never a
+message.
 """
 
 import json
@@ -25,10 +25,10 @@ VERSION: Final = 1
 _HEADER: Final = struct.Struct("!8sHHII")  # magic, version, zero, bytes of the snapshot, CRC
 _RECORD: Final = struct.Struct("!IIQ")  # CRC of what follows, bytes of the entries, durable
 _POSITION: Final = struct.Struct("!BIQ")  # 0, number of the stream, next sequence
-_NAMED: Final = struct.Struct("!BQQH")  # 1, session, next sequence, bytes of the topic behind it
+_NAMED: Final = struct.Struct("!BQQH")  # 1, session, next sequence, bytes of the topic after it
 _SEQUENCE_MAX: Final = 2**63
 JOURNAL_BYTES_MAX: Final = 8 * 2**20
-"""Bytes of records after which the file is written anew: 290,000 commits, read in half a second."""
+"""Bytes of records until the file is written again: 290,000 commits, read in half a second."""
 _SCOPE_MAX: Final = 4096
 _PLACES_MAX: Final = 4096
 
@@ -52,7 +52,7 @@ class CursorConfig:
     """
 
     path: str | Path
-    """The file. It and its folder are made where they are missing; a `.lock` file stays beside it,
+    """The file. It and its folder are made where they are missing; a `.lock` file stays next to it,
     and a `.new` file may."""
 
     _: KW_ONLY
@@ -123,7 +123,7 @@ class Cursor:
         return sum(len(known.streams) for known in self.sessions.values())
 
     def numbers(self) -> dict[tuple[int, str], int]:
-        """Return by which number the records behind a snapshot name each of its streams."""
+        """Return by which number the records after a snapshot name each of its streams."""
         names = ((s, topic) for s, known in self.sessions.items() for topic in known.streams)
         return {name: number for number, name in enumerate(names)}
 
@@ -136,7 +136,7 @@ class Decoded:
         cursor: the position.
         numbers: how records name the streams.
         snapshot_bytes: length of the snapshot with its header.
-        good_bytes: how much of the file is whole; what is behind is the rest of a torn record.
+        good_bytes: how much of the file is whole; what is after is the rest of a torn record.
 
     """
 
@@ -295,7 +295,7 @@ class CursorStore(Protocol):
         """Force its name to the disk."""
 
     def append(self, data: bytes) -> None:
-        """Write behind its end."""
+        """Append to it."""
 
     def sync(self) -> None:
         """Force what was appended to the disk."""
@@ -475,7 +475,7 @@ class CursorFile:
         self._suspect, self.unsynced = False, True
 
     def _replace(self) -> None:
-        """Write the whole anew. It is on the disk on return, and the former one until then."""
+        """Write the whole again. It is on the disk on return, and the former one until then."""
         self._suspect = True
         data = encode_snapshot(self.cursor)
         self._store.replace(data)

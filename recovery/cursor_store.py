@@ -10,7 +10,7 @@ from recovery.durable import lock_file, make_folder, replace_file, sync_path, un
 
 
 class CursorFileStore:
-    """A real file, locked by `flock` on a file beside it.
+    """A real file, locked by `flock` on a file next to it.
 
     The lock is on another file, because renaming puts a new one in the place of the first. Files
     are objects, not descriptors, for Ctrl-C may come between any two steps: what it leaves behind
@@ -58,7 +58,7 @@ class CursorFileStore:
         sync_path(os.path.dirname(self._path))
 
     def append(self, data: bytes) -> None:
-        """Write behind the file's end, where the last one who wrote or read has stopped."""
+        """Append to the file, whose end is where it was read or written last."""
         assert self._file is not None
         if self._file.write(data) != len(data):
             raise OSError("it could be written in part only")
@@ -124,7 +124,7 @@ class MemoryCursorStore:
             self.durable, self._renamed = self._renamed, None
 
     def append(self, data: bytes) -> None:
-        """Write behind the file's end."""
+        """Append to the file."""
         before = self.data or b""
         self.data = before + data[: len(data) // 2]
         self._step("append")

@@ -19,7 +19,7 @@ class Delivery(Generic[T]):
     skip: int
     count: int
     late: bool = False
-    """It was reported as skipped before, and those behind it were handed on."""
+    """It was reported as skipped before, and those after it were handed on."""
 
 
 class LossReason(enum.StrEnum):
@@ -231,14 +231,14 @@ class LostRecord(Generic[T]):
         return found
 
     def pop_late(self, expected: int) -> Delivery[T] | None:
-        """Take out what came late, once its loss was told: when all before `expected` was."""
+        """Take out what came late, once its loss was reported: when all before `expected` was."""
         late = self._late
         if late and late[0].sequence + late[0].count <= expected:
             return late.popleft()
         return None
 
     def rewind(self, expected: int) -> None:
-        """Forget what is behind `expected`; what came late and was not handed on stays lost."""
+        """Forget what is after `expected`; what came late and was not handed on stays lost."""
         while self._late:
             late = self._late.popleft()
             self.add(Loss(late.sequence, late.sequence + late.count, LossReason.SKIPPED))

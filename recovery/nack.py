@@ -77,7 +77,7 @@ class NackScheduler:
 
     A gap is one range, however long; nothing here costs more for ten million missing messages than
     for one. Receiver and publisher go through a stream from the front, so progress in the first
-    gap also keeps those behind it alive: they are only waiting for their turn.
+    gap also keeps those after it alive: they are only waiting for their turn.
 
     Args:
         config: waits and bounds.
@@ -346,7 +346,7 @@ class NackScheduler:
         where more are due, `next_deadline_ns()` stays in the past and the next call gives more.
 
         Answers for which there is no room are worse than none: what begins `window` sequences
-        behind the first gap waits for that to move. While it is `crowded` all but the first gap
+        after the first gap waits for that to move. While it is `crowded` all but the first gap
         wait, and each gap that becomes the first is asked for at once.
         """
         self._crowded = crowded
@@ -413,7 +413,7 @@ class NackScheduler:
         Those that end beyond `known` are looked at again soon: it may be that they are none.
         """
         losses: list[Loss] = []
-        # The front first: as long as it goes on, those behind it only wait for their turn.
+        # The front first: as long as it goes on, those after it only wait for their turn.
         expired: list[Gap] = []
         while (gap := self._expiry.pop_due(now_ns)) is not None:
             expired.append(gap)

@@ -39,7 +39,7 @@ class RangeSet:
             return 0
         starts, stops = self._starts, self._stops
         low = bisect_left(stops, start)  # the first range that reaches or touches start
-        high = bisect_right(starts, stop)  # the first range that lies wholly behind stop
+        high = bisect_right(starts, stop)  # the first range that lies wholly after stop
         if low == high:
             starts.insert(low, start)
             stops.insert(low, stop)

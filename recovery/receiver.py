@@ -76,7 +76,7 @@ class StreamReceiver(Generic[T]):
         reordered: messages that were missing and then arrived on their own.
         overflowed: frames, or parts of them, dropped because a bound was met.
         heads_refused: times that a higher head was ignored because `gaps_max` was met.
-        retracted: messages taken back by `retract`: frames had told of them, and they were false.
+        retracted: messages taken back by `retract`: frames had announced them, and they were false.
         ages_forgotten: repair ages that were dropped because nobody drained them.
 
     """

@@ -32,8 +32,8 @@ class HeldFrame(NamedTuple, Generic[T]):
 class ReorderBuffer(Generic[T]):
     """Frames of one stream, sorted by sequence, until it is their turn.
 
-    Frames may overlap partially; they are kept as they are, and whoever pops them skips what he
-    has. A frame wholly inside what is held is a duplicate.
+    Frames may overlap partially; they are kept as they are, and the caller skips what it has. A
+    frame wholly inside what is held is a duplicate.
 
     Args:
         bytes_max: bound on the sum of the sizes, in bytes; at least 0 (0 holds nothing that has

@@ -138,7 +138,7 @@ class ReplayBuffer:
         self._age_ns = None if config.age_ms_max is None else ms_to_ns(config.age_ms_max)
         self._streams: dict[str, _Stream] = {}
         self._order: deque[_Stream] = deque()  # one entry a kept frame
-        self._appended_ns: deque[int] = deque()  # beside _order, only where age matters
+        self._appended_ns: deque[int] = deque()  # as _order, only where age matters
         self.bytes_held = 0
         self.frames_evicted = 0
         self.messages_evicted = 0
@@ -322,7 +322,7 @@ class ReplayBuffer:
         start, stop, frame, _, _ = rows[first]
         size, half = len(frame), len(rows) // 2
         # From here to the first call at the end no other: an interrupt comes before it all or
-        # behind it. What it may keep from happening then is but the frame's being freed at leisure.
+        # after it. What it may keep from happening then is but the frame's being freed at leisure.
         rows[first] = _GONE
         first += 1
         if first >= _COMPACT_AT and first >= half:

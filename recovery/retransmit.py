@@ -211,7 +211,7 @@ class RetransmitScheduler:
         self._park_if_throttled(requester, state, now_ns)
 
     def drop_range(self, requester: bytes, stream: str, start: int, stop: int) -> None:
-        """Forget `[start, stop)`: it is not kept, and the requester has been told so."""
+        """Forget `[start, stop)`: it is not kept, and the requester was informed."""
         state = self._requesters.get(requester)
         if state is None:
             return

@@ -63,9 +63,9 @@ def pack_headers(headers: Any) -> msgspec.Raw | None:
 
 
 class Batch:
-    """Messages packed one behind the other, ready to become a frame.
+    """Messages packed one after the other, ready to become a frame.
 
-    A message is in when `end` and `next` say so: they are set one behind the other with no call in
+    A message is in when `end` and `next` say so: they are set one after the other with no call in
     between, so an interrupt (Ctrl-C) leaves at most something that `repair` can cut off.
 
     Attributes:
@@ -74,7 +74,7 @@ class Batch:
         first: the first message's sequence.
         next: the sequence after the last one's.
         limit: when `buffer` has so many bytes the batch is full, or it is to be looked whether it
-            has lingered. What the columns beside the values will take at most has been taken off.
+            has lingered. What the columns will take at most has been taken off.
         beyond: how many more bytes there are until it is full.
         opened_ns: when, by the monotonic clock; the linger counts from here.
 
@@ -147,11 +147,11 @@ class Batch:
         return now_ns - self.opened_ns >= self.count * gather_ns
 
     def goes_on(self, oldest_ns: int) -> bool:
-        """Whether a batch at its `limit` has room, and was opened behind `oldest_ns`.
+        """Whether a batch at its `limit` has room, and was opened after `oldest_ns`.
 
-        The thread that looks after batches may have to wait for the interpreter, and be it for
-        seconds. So who fills a batch looks after it, too: when it has as much as the one before
-        had, and each time that it has twice as much.
+        The thread that seals batches may wait for the interpreter, even for seconds. So the thread
+        that fills a batch checks it, too: when it has as much as the one before had, and each time
+        that it has twice as much.
         """
         full, size = self.full_bytes, self.end
         if size >= full or self.opened_ns <= oldest_ns:
@@ -218,7 +218,7 @@ class Batch:
         return self._make_frame()
 
     def _make_frame(self) -> tuple[bytearray, int]:
-        """Put the columns behind the values, and the header before them."""
+        """Put the columns after the values, and the header before them."""
         buffer, count = self.buffer, self.next - self.first
         latest = self.base_timestamp_ns
         if self._timestamps is not None:

@@ -7,7 +7,7 @@
 
 The thread in `publish` never sends them, so it never waits for them. What has no room stays here.
 
-A probe and the subscription to its echo come over two connections. Where the data path tells of
+A probe and the subscription to its echo come over two connections. Where the data path reports
 subscriptions, an answer waits for its own: sent before, it would reach nobody, and be asked for
 again. Where somebody takes everybody's echoes, as subscribers of former releases do, N that join
 cost N² frames: then so many of them leave in a second, and no more.
@@ -57,7 +57,7 @@ class ControlQueue:
         dropped: answers that were dropped, for want of room or because they were too old.
         sent: how many control frames were sent.
         rationed: how often answers had to wait because they go to more than who asked.
-        awaits_subscriptions: whether `note_subscription` is told of those on the data path.
+        awaits_subscriptions: whether `note_subscription` is called for those on the data path.
         connections: how many the data path has.
 
     """
@@ -118,7 +118,7 @@ class ControlQueue:
         return True
 
     def note_subscription(self, note: bytes, *, now_ns: int) -> None:
-        """Take what a data path tells: 1 or 0, and a prefix that is wanted from now on or not.
+        """Take what a data path reports: 1 or 0, and a prefix that is wanted from now on or not.
 
         Of a prefix that several want only the first and the last tell.
         """

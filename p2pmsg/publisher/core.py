@@ -307,7 +307,7 @@ class PublisherCore:
         return sequence
 
     def note_beat(self, topic: str, *, now_ns: int) -> None:
-        """Put off the next heartbeat of a stream, behind `publish_alone`."""
+        """Put off the next heartbeat of a stream, after `publish_alone`."""
         self.heartbeats.put_off(self.streams[topic], now_ns)
 
     def hold(self, topic: str) -> None:

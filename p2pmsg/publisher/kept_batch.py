@@ -29,7 +29,7 @@ class KeptBatch(Batch):
     `memory` the places that they will have there.
 
     Args:
-        slot: a free slot; whoever took it gives it back.
+        slot: a free slot; the caller gives it back.
         session: of the stream.
         topic: of the stream, as it goes over the wire.
         prefix, sequence, timestamp_ns, now_ns, frame_bytes, buffer, pace: as for `Batch`.
@@ -109,7 +109,7 @@ class KeptBatch(Batch):
         super().repair()
         if self._is_in_buffer and self.header[_END] >= self.end:
             # A value beyond the slot was refused; those before it are all in the slot, and so will
-            # be those behind it.
+            # be those after it.
             del self.buffer[self._begin :]
             self._is_in_buffer = False
         if self.header[_END] > self.end:

@@ -204,7 +204,7 @@ class RequestHandler:
                 self.multicast.dismiss(subscriber)
 
     def forget_completions(self) -> None:
-        """Wait for every subscriber to say anew that it has everything."""
+        """Wait for every subscriber to say again that it has everything."""
         for known in self.subscribers.values():
             known.complete = False
 
@@ -326,7 +326,7 @@ class RequestHandler:
 
 
 def matches(topic: str, patterns: list[str]) -> bool:
-    """Whether `topic` is one of `patterns`, each a topic or a prefix with a `*` behind it."""
+    """Whether `topic` is one of `patterns`, each a topic or a prefix with a `*` after it."""
     return any(
         topic.startswith(pattern[:-1]) if pattern.endswith("*") else topic == pattern
         for pattern in patterns

@@ -27,7 +27,7 @@ PYTHON_MEMORY = FrameMemory(bytes, None)
 
 
 class PublisherStream:
-    """What a publisher knows of one of its streams, beside the replay buffer."""
+    """What a publisher knows of one of its streams, besides what the replay buffer keeps."""
 
     __slots__ = (
         "beat_ns",

@@ -75,7 +75,7 @@ class Catalog:
         self._of: dict[Key, list[SegmentIndex]] = {}
 
     def add(self, segment: SegmentIndex) -> None:
-        """Take a segment in, behind the others."""
+        """Take a segment in, after the others."""
         self.segments = [*self.segments, segment]
         for key, stream in segment.streams.items():
             if stream.frames:
@@ -107,7 +107,7 @@ class Catalog:
         return self._of.get(key, [])
 
     def from_sequence(self, key: Key, sequence: int) -> list[SegmentIndex]:
-        """Return the segments that may have `sequence` or what is behind it."""
+        """Return the segments that may have `sequence` or what is after it."""
         segments = self._of.get(key, [])
         return segments[bisect_right(segments, sequence, key=lambda s: s.streams[key].stop) :]
 

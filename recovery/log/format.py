@@ -123,9 +123,9 @@ class Walk:
         stream: the only stream whose records are given and checked; None: all are.
 
     Attributes:
-        end_valid: behind the last good record, once the walk is over.
-        is_torn: whether a record at `end_valid` reaches behind `end`: its writer died, or writes.
-        damage: (offset, end, what) of what is not good before `end_valid`, and of what is behind it
+        end_valid: after the last good record, once the walk is over.
+        is_torn: whether a record at `end_valid` reaches beyond `end`: its writer died, or writes.
+        damage: (offset, end, what) of what is not good before `end_valid`, and of what is after it
             unless it is torn.
 
     """
@@ -187,7 +187,7 @@ class Walk:
         self._at = base + at
 
     def _resynchronise(self, at: int) -> int | None:
-        """Return where the next good record begins behind `at`, or None."""
+        """Return where the next good record begins after `at`, or None."""
         at += 1
         while self._end - at >= HEAD_BYTES:
             data = self._read(min(CHUNK_BYTES, self._end - at), at)

@@ -136,7 +136,7 @@ class SegmentIndex:
 
     @property
     def stop_record(self) -> int:
-        """The number of the record behind its last one."""
+        """The number of the record after its last one."""
         return self.first_record + self.records
 
     @property

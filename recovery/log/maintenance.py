@@ -42,7 +42,7 @@ def verify(
     try:
         end = read_end(files)  # before anything else: a writer goes on
     except ValueError:
-        end = None  # it is told below
+        end = None  # it is reported below
     names, numbers = list_log(files)
     state, state_path = None, files.path(state_file.NAME)
     try:
@@ -60,7 +60,7 @@ def verify(
     following: dict[Key, int] = {}
     segment: SegmentIndex | None = None
     for index, number in enumerate(numbers):
-        behind = numbers[index + 1] if index + 1 < len(numbers) else None
+        after = numbers[index + 1] if index + 1 < len(numbers) else None
         segment = SegmentIndex(number)
         try:
             result = scan(files, segment, INDEX_BYTES)
@@ -69,13 +69,13 @@ def verify(
         except OSError as error:
             yield Finding(files.path(segment.name), 0, f"{error.strerror or error}")
             continue
-        is_growing = behind is None and not is_closed
+        is_growing = after is None and not is_closed
         is_begun = is_growing and result.file_bytes < SEGMENT_HEADER.size
         if not is_begun:
             yield from result.findings
         if result.is_torn and segment.size and not is_growing:
             yield Finding(files.path(segment.name), segment.size, "the last record is not whole")
-        yield from _check_order(files, result, behind, following)
+        yield from _check_order(files, result, after, following)
         yield from _check_index(files, segment, bool(result.findings), is_growing)
         records = segment.stop_record if not result.findings else -1
     yield from _check_end(files, segment, end)
@@ -103,13 +103,13 @@ def _check_end(
 
 
 def _check_order(
-    files: LogStore, result: Scan, behind: int | None, following: dict[Key, int]
+    files: LogStore, result: Scan, after: int | None, following: dict[Key, int]
 ) -> Iterator[Finding]:
     """Check that a segment goes on where the one before it ended, and ends before the next."""
     segment = result.segment
     path, last = files.path(segment.name), segment.stop_record - 1
-    if behind is not None and not result.findings and last + 1 != behind:
-        what = f"it ends with record {last}, and the next segment begins with {behind}"
+    if after is not None and not result.findings and last + 1 != after:
+        what = f"it ends with record {last}, and the next segment begins with {after}"
         yield Finding(path, segment.size, what)
     for key, stream in segment.streams.items():
         if stream.frames:

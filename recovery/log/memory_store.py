@@ -216,7 +216,7 @@ class MemoryStore:
     def replace(
         self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool
     ) -> None:
-        """Write a file anew."""
+        """Replace a file as a whole."""
         self.check("replace")
         self._maps.pop(name, None)
         content = self._new_content()

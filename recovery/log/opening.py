@@ -43,7 +43,7 @@ class OpenReport:
         copied: whether the directory is a copy of the one that was written, so that a new session
             has begun.
         skipped: (session, topic, start, stop) that no message has because of that: what may have
-            been behind the last one, and what is gone between others.
+            been after the last one, and what is gone between others.
         findings: what is damaged; it is not served.
 
     """
@@ -220,7 +220,7 @@ def _has_names(store: LogStore, segment: SegmentIndex) -> bool:
 
 
 def _mend(store: LogStore, result: Scan, found: _Found, *, is_last: bool) -> None:
-    """Cut off what is behind the last good record."""
+    """Cut off what is after the last good record."""
     segment = result.segment
     if not segment.size:
         if not result.is_torn:

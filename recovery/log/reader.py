@@ -116,7 +116,7 @@ class LogReader:
         try:
             found = list(read_slots(self._store))
         except ValueError:
-            return []  # it changes while it is read, or is damaged, which `verify` tells
+            return []  # it changes while it is read, or is damaged, which `verify` reports
         stops = {key: self._catalog.next(key) or 0 for key in self._catalog.all_streams()}
         return [one for one in found if one.first >= stops.get((one.session, one.topic), 0)]
 
@@ -124,7 +124,7 @@ class LogReader:
         """Return frames that overlap `[start, stop)`, in order, of `bytes_max` bytes in all.
 
         The first is given even where it alone is larger. What is not kept any more, or damaged, is
-        left out: a frame may begin behind `start`.
+        left out: a frame may begin after `start`.
         """
         total = 0
         result: list[Kept] = []
@@ -254,7 +254,7 @@ class LogReader:
         known = {key for key, stream in segment.streams.items() if stream.frames}
         result = scan(self._store, segment, INDEX_BYTES)
         for finding in result.findings:
-            # The writer may be about to write what is behind the last good record.
+            # The writer may be about to write what is after the last good record.
             if not is_last or finding.offset < segment.size:
                 self._note_corrupt(finding)
         if segment in self._catalog.segments:

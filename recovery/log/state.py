@@ -1,4 +1,4 @@
-"""The state file: what a log must remember beside its segments. It is small and written whole.
+"""The state file: what a log must remember besides its segments. It is small and written whole.
 
 JSON, after a line with its version and checksum::
 
@@ -115,7 +115,7 @@ class StateFile:
             self._store.remove(NAME)
             self._store.sync_directory()
         except OSError:
-            pass  # whoever cannot delete cannot write either
+            pass  # a writer that cannot delete cannot write either
 
 
 class Reservations:

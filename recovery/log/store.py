@@ -94,7 +94,7 @@ class LogStore(Protocol):
     def replace(
         self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool
     ) -> None:
-        """Write a file anew: after a crash it is the old one or the new one, if `durable`.
+        """Replace a file: after a crash it is the old one or the new one, if `durable`.
 
         A callable is given the identity that the file will have, and returns its content.
         """
@@ -452,7 +452,7 @@ class FileStore:
     def replace(
         self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool
     ) -> None:
-        """Write a file anew, by renaming."""
+        """Replace a file, by renaming."""
         self._check_owner()
         # That its content cannot be forced there is not final: nobody relies on the new file.
         replace_file(

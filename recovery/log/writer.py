@@ -38,7 +38,7 @@ class LogWriter:
         gathered_max: how many sequences of a stream may be given out before they are appended, at
             most. Default 0.
         goes_on: whether messages are to be appended. Without, a copy of another directory stays one
-            for whoever opens it next. Default True.
+            for the next one that opens it. Default True.
 
     Attributes:
         session: the session of the log's own streams.
@@ -237,7 +237,7 @@ class LogWriter:
         if not stream.frames or at - entries.offsets[-1] >= self._config.index_bytes:
             entries.add(at, start, stream.timestamp_ns_max)
         # From here on no call: an interrupt comes before it all, and the next write cuts off what
-        # was written, or behind it. It is what StreamIndex.note does.
+        # was written, or after it. It is what StreamIndex.note does.
         if not stream.frames:
             stream.start, stream.appended_ns_first = start, now_ns
         stream.stop = stop
@@ -524,7 +524,7 @@ class LogWriter:
             return old  # a frame larger than a segment has one of its own
         segment = SegmentIndex(first)
         file: LogFile | None = None
-        self._segment_bytes = -1  # should this fail, nothing is written behind the index any more
+        self._segment_bytes = -1  # should this fail, nothing is written after the index any more
         try:
             self._write_index()
             file = self._store.open(segment.name, create=True)
@@ -540,7 +540,7 @@ class LogWriter:
                 raise
             what = f"the log {self._store.path(segment.name)} cannot be written"
             raise LogWriteError(what, error) from error
-        # No call, so that an interrupt comes before it all or behind it: it does what Catalog.add
+        # No call, so that an interrupt comes before it all or after it: it does what Catalog.add
         # does.
         self._catalog.segments = [*self._catalog.segments, segment]
         self._file, file, self._segment = file, self._file, segment
@@ -561,7 +561,7 @@ class LogWriter:
         self._dirty.append(segment)
 
     def _name(self, segment: SegmentIndex, key: Key, start: int, now_ns: int) -> StreamIndex:
-        """Write which stream the next number means, unless an interrupt came behind that."""
+        """Write which stream the next number means, unless an interrupt came after that."""
         session, topic = key
         stream = segment.streams.get(key)
         if stream is not None:
@@ -583,7 +583,7 @@ class LogWriter:
             self._ends.begin(key, segment.first_record, start)
         stream.start = stream.stop = start
         self._write(segment, (head, payload), at)
-        # No call, so that an interrupt comes before it all or behind it; it is what
+        # No call, so that an interrupt comes before it all or after it; it is what
         # SegmentIndex.add_stream does.
         segment.next_number = number + 1
         segment.by_number[number] = segment.streams[key] = stream
