@@ -57,12 +57,26 @@ class Log:
         )
         return start
 
+    def append_each(self, count, *arguments, **options):
+        for _ in range(count):
+            self.append(*arguments, **options)
+
     def close(self):
         self.writer.close(self.now_ns)
 
     def kill(self):
         """The process dies; the next writer is another one."""
         self.store.kill()
+
+    def reopen(self):
+        """The process dies; return what the next writer finds."""
+        self.kill()
+        return self.open()
+
+    def crash(self, rng=None):
+        """The system dies; return what the next writer finds."""
+        self.store.crash(rng)
+        return self.open()
 
     def reader(self):
         return LogReader("log", store=self.store)

@@ -168,8 +168,7 @@ def test_an_empty_frame_and_one_larger_than_a_segment_are_kept():
 
     assert read_all(log.reader()) == log.written
     assert len(segments(log.store)) == 4
-    log.kill()
-    assert log.open().bytes_cut == 0
+    assert log.reopen().bytes_cut == 0
     assert read_all(log.reader()) == log.written
 
 
@@ -204,8 +203,7 @@ def test_a_clock_that_goes_back_begins_and_deletes_no_segment():
     for seconds in (0, -3600, -7200, 5, -100):
         log.now_ns = T0 + seconds * S
         log.writer.expire(log.now_ns)
-        for _ in range(60):
-            log.append()
+        log.append_each(60)
     count = len(segments(log.store))
     log.now_ns = T0 - 10**6 * S
     log.writer.expire(log.now_ns)
@@ -226,8 +224,7 @@ def test_a_reader_sees_what_is_appended_while_it_reads(log):
 
     other.refresh()
     assert read_all(other) == log.written
-    for _ in range(100):
-        log.append("a")
+    log.append_each(100, "a")
     assert read_all(own) == log.written
     other.refresh()
     assert read_all(other) == log.written
@@ -249,8 +246,7 @@ def test_a_reader_goes_on_although_its_files_were_closed_meanwhile(log):
 
 def test_a_frame_is_read_although_its_file_was_closed_since_the_last_one():
     log = Log()
-    for _ in range(8):
-        log.append("a", size=700_000)  # a reader reads ahead by a megabyte
+    log.append_each(8, "a", size=700_000)  # a reader reads ahead by a megabyte
     reader = log.writer.reader()
     records = reader.records()
     found = [tuple(next(records))]

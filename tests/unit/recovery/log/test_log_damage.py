@@ -67,8 +67,7 @@ def check_opening(log, name, *, is_torn=False):
     assert log.written[-1] in serves(log, log.writer.reader())
     assert log.written[-1] in serves(log, log.reader())
     log.close()
-    log.kill()
-    assert log.open().clean
+    assert log.reopen().clean
     assert len(serves(log, log.writer.reader())) == len(found) + 1
     return report
 
@@ -218,8 +217,7 @@ def test_a_state_that_is_damaged_may_be_deleted():
 
 def test_damage_in_the_middle_of_the_last_segment_costs_that_frame_only():
     log = Log()
-    for _ in range(100):
-        log.append("a")
+    log.append_each(100, "a")
     log.kill()
     (name,) = segments(log.store)
     data = log.store.read(name)
@@ -304,8 +302,7 @@ def test_verify_finds_nothing_where_the_last_segment_ends_meanwhile():
 
 def test_verify_finds_nothing_where_retention_deletes_meanwhile():
     log = Log(Racing(), segment_bytes=4096, retention_bytes=0)
-    for _ in range(30):
-        log.append("a", size=1000)
+    log.append_each(30, "a", size=1000)
     log.store.meanwhile = lambda: log.writer.expire(log.now_ns)
 
     assert list(verify("log", store=log.store)) == []

@@ -44,8 +44,7 @@ def test_segments_and_the_state_come_from_the_reserve(tmp_path):
         for _ in range(60):
             log.append(size=100)
             log.writer.sync()
-    for _ in range(60):
-        log.append(size=100)
+    log.append_each(60, size=100)
     log.close()
     reader = LogReader(tmp_path)
     assert [kept[0] for kept in read_stream(reader)] == list(range(120))
@@ -61,11 +60,9 @@ def test_without_a_reserve_the_former_segment_goes_on(tmp_path):
         path.unlink()
         file.close()
     with no_descriptor_left():
-        for _ in range(100):
-            log.append(size=100)
+        log.append_each(100, size=100)
     assert os.listdir(tmp_path).count("0" * 20 + ".log") <= 1
-    for _ in range(100):
-        log.append(size=100)
+    log.append_each(100, size=100)
     log.close()
     log.open()
     log.append()

@@ -44,8 +44,7 @@ STEPS = [
 def full_log(retention_bytes=2**40):
     log = Log(segment_bytes=4096, retention_bytes=retention_bytes, segment_age_s=50, reserve=50)
     log.append("rare")
-    for _ in range(60):
-        log.append("a")
+    log.append_each(60, "a")
     return log
 
 
@@ -83,18 +82,15 @@ def test_a_failing_disk(step, operation, ending, error):
     log.store.failing = {}
 
     if ending == "killed":
-        log.kill()
-        log.open()
+        log.reopen()
         check(log)
     elif ending == "closed":
         log.close()
-        log.kill()
-        log.open()
+        log.reopen()
         check(log)
     elif ending == "crashed":
         taken = dict(log.next)
-        log.store.crash()
-        log.open()
+        log.crash()
         for (session, topic), following in taken.items():
             if session == SESSION:
                 assert log.writer.next(session, topic) >= following
@@ -104,8 +100,7 @@ def test_a_failing_disk(step, operation, ending, error):
     for name in STEPS:
         steps(log)[name]()
     check(log)
-    log.kill()
-    assert log.open().findings == ()
+    assert log.reopen().findings == ()
     check(log)
     log.close()
     assert list(verify("log", store=log.store)) == []
@@ -186,8 +181,7 @@ def test_a_sync_that_failed_is_done_again_by_the_next_one():
         log.writer.sync()
     log.store.failing = {}
     log.writer.sync()
-    log.store.crash()
-    log.open()
+    log.crash()
 
     assert read_all(log.reader()) == log.written
 
@@ -201,8 +195,7 @@ def test_a_new_segment_that_failed_is_whole_when_the_log_is_closed():
     log.close()
 
     assert list(verify("log", store=log.store)) == []
-    log.kill()
-    assert log.open().segments_scanned == 0
+    assert log.reopen().segments_scanned == 0
     check(log)
 
 
@@ -213,10 +206,8 @@ def test_a_failed_mark_is_not_relied_upon():
     with pytest.raises(LogWriteError):
         log.append("a", 5)
     log.store.failing = {}
-    for _ in range(4):
-        log.append("a", 1, size=2000)  # a new segment takes the mark from the state
-    log.store.crash()
-    log.open()
+    log.append_each(4, "a", 1, size=2000)  # a new segment takes the mark from the state
+    log.crash()
 
     assert log.writer.next(SESSION, "a") >= 13
 
@@ -224,16 +215,14 @@ def test_a_failed_mark_is_not_relied_upon():
 def test_a_failed_tail_is_not_forgotten():
     log = Log(segment_bytes=4096, retention_bytes=5000)
     log.append("rare", 7)
-    for _ in range(120):
-        log.append("a")
+    log.append_each(120, "a")
     log.store.failing = {"replace": FULL}
     with pytest.raises(LogWriteError):
         log.writer.expire(log.now_ns)
     log.store.failing = {}
     log.writer.expire(log.now_ns)
     assert log.writer.earliest(SESSION, "rare") is None
-    log.kill()
-    log.open()
+    log.reopen()
 
     assert log.writer.next(SESSION, "rare") == 7
 
@@ -250,8 +239,7 @@ def test_an_interrupt_leaves_the_log_as_it_was(monkeypatch):
         log.store.failing = {}
         log.append("a")
         check(log)
-    log.store.crash()
-    log.open()
+    log.crash()
     assert log.writer.next(SESSION, "a") >= log.next[SESSION, "a"]
 
 

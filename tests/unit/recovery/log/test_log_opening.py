@@ -61,8 +61,7 @@ def test_a_closed_log_is_opened_without_reading_a_segment(count):
         log.append("b", session=OTHER)
     for _ in range(3):
         log.close()
-        log.kill()
-        report = log.open()
+        report = log.reopen()
         assert (report.clean, report.segments_scanned, report.bytes_cut) == (True, 0, 0)
         assert report.findings == report.skipped == ()
         assert log.writer.next(SESSION, "a") == log.next[SESSION, "a"]
@@ -72,10 +71,8 @@ def test_a_closed_log_is_opened_without_reading_a_segment(count):
 
 def test_after_a_kill_the_last_segment_is_read_and_nothing_is_skipped():
     log = Log(segment_bytes=4096)
-    for _ in range(300):
-        log.append("a", 2)
-    log.kill()
-    report = log.open()
+    log.append_each(300, "a", 2)
+    report = log.reopen()
 
     assert (report.clean, report.os_crash, report.skipped) == (False, False, ())
     assert (report.segments_scanned, report.bytes_cut, report.findings) == (1, 0, ())
@@ -305,13 +302,11 @@ def test_a_crash_between_a_new_segment_and_the_index_of_the_old_one(how, closed)
 def test_an_index_without_its_segment_still_knows_where_streams_go_on():
     log = Log(segment_bytes=4096)
     log.append("rare", 5)
-    for _ in range(200):
-        log.append("a")
+    log.append_each(200, "a")
     log.close()
     first = segments(log.store)[0]
     log.store.remove(first)
-    log.kill()
-    log.open()
+    log.reopen()
 
     assert log.writer.next(SESSION, "rare") == 5
     assert log.writer.next(SESSION, "a") == 200

@@ -84,8 +84,7 @@ def test_messages_go_to_the_disk_though_no_mark_can_be_reserved():
     log.store.failing.clear()
     log.append("a", 2)
     log.writer.sync()
-    log.store.crash()
-    log.open()
+    log.crash()
     assert read_all(log.reader()) == log.written
     assert log.writer.next(SESSION, "a") >= 12
 
@@ -98,16 +97,14 @@ def test_marks_that_cannot_be_reserved_do_not_grow_by_each_try():
         log.writer.sync()
     log.store.failing.clear()
     log.writer.sync()
-    log.store.crash()
-    log.open()
+    log.crash()
     assert log.writer.next(SESSION, "a") == 18
 
 
 @pytest.mark.parametrize("is_away", [True, False], ids=["one is away", "none can be opened"])
 def test_segments_that_cannot_be_reached_for_a_moment_are_synced_later(is_away):
     log = Log(segment_bytes=4096)
-    for _ in range(60):
-        log.append(size=100)
+    log.append_each(60, size=100)
     first, last = segments(log.store)[0], segments(log.store)[-1]
     assert first != last
     files = log.store._files
@@ -190,8 +187,7 @@ def test_retention_that_cannot_delete_says_so_and_does_it_later(name, caplog):
 
 def test_an_index_that_could_not_be_deleted_is_deleted_later(monkeypatch):
     log = Log(segment_bytes=4096, retention_bytes=5000)
-    for _ in range(400):
-        log.append()
+    log.append_each(400)
     first = index_name(0)
     assert first in log.store.names()
     remove = log.store.remove

@@ -72,8 +72,7 @@ def test_a_frame_is_found_without_a_scan_by_sequence_and_by_time(log, at):
 def test_opening_reads_no_segment_after_a_close_and_the_last_one_after_a_kill():
     store = CountingStore()
     log = Log(store, segment_bytes=2**20)
-    for _ in range(COUNT // 4):
-        log.append(size=SIZE)
+    log.append_each(COUNT // 4, size=SIZE)
     log.close()
     log.kill()
     assert max(store.read_meanwhile(log.open).values()) < 100  # headers

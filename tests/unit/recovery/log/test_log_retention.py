@@ -148,8 +148,7 @@ def test_where_a_stream_goes_on_is_on_the_disk_before_its_synced_part_is_deleted
     log.writer.expire(log.now_ns)
     assert log.writer.earliest(SESSION, "a") > 0
     log.store.sync_directory()
-    log.store.crash()
-    log.open()
+    log.crash()
 
     assert log.writer.next(SESSION, "a") >= 40
 
@@ -166,8 +165,7 @@ def test_a_segment_that_has_but_a_streams_name_does_not_say_where_it_goes_on():
     log.open(retention_bytes=0)
     assert segments(log.store) == [name]
     assert log.writer.next(SESSION, "a") == following
-    log.kill()
-    log.open()
+    log.reopen()
 
     assert log.writer.next(SESSION, "a") == following
 

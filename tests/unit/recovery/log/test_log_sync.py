@@ -17,11 +17,6 @@ from tests.unit.recovery.log.logs import (
 )
 
 
-def crash(log, rng=None):
-    log.store.crash(rng)
-    return log.open()
-
-
 def test_what_was_synced_survives_a_crash_of_the_system():
     log = Log()
     log.append("a", 3)
@@ -32,45 +27,41 @@ def test_what_was_synced_survives_a_crash_of_the_system():
     synced = list(log.written)
     log.append("a")
 
-    report = crash(log)
+    report = log.crash()
     assert (report.clean, report.os_crash) == (False, True)
     assert read_all(log.reader()) == synced
 
 
 def test_a_sync_takes_what_was_there_when_it_began():
     log = Log(segment_bytes=4096)
-    for _ in range(30):
-        log.append("a")
+    log.append_each(30, "a")
     pending = log.writer.begin_sync()
     began_bytes = log.writer.unsynced_bytes
     assert pending.byte_count == began_bytes > 0
-    for _ in range(100):
-        log.append("a")  # segments are begun meanwhile
+    log.append_each(100, "a")  # segments are begun meanwhile
     grown_bytes = log.writer.unsynced_bytes
     pending.wait()
-    for _ in range(30):
-        log.append("a")
+    log.append_each(30, "a")
     log.writer.end_sync(pending)
 
     assert log.writer.unsynced_bytes > grown_bytes - began_bytes > 0
     count = len(log.written)
     log.writer.sync()
-    crash(log)
+    log.crash()
     assert read_all(log.reader()) == log.written
     assert count == 160
 
 
 def test_a_sync_passes_over_what_retention_deleted():
     log = Log(segment_bytes=4096, retention_bytes=5000)
-    for _ in range(200):
-        log.append("a")
+    log.append_each(200, "a")
     pending = log.writer.begin_sync()
     log.writer.expire(log.now_ns)
     pending.wait()
     log.writer.end_sync(pending)
     log.writer.sync()
 
-    crash(log)
+    log.crash()
     kept = read_all(log.reader())
     assert kept == log.written[-len(kept) :] != []
 
@@ -89,7 +80,7 @@ def test_no_sequence_is_used_twice_and_the_skipped_range_is_exact():
     log.writer.sync()
     log.append("a", 4)  # handed out, perhaps sent, and gone
 
-    report = crash(log)
+    report = log.crash()
     assert report.skipped == ((SESSION, "a", 5, 100),)
     assert log.writer.next(SESSION, "a") == 100
     assert log.writer.skips(SESSION, "a") == log.reader().skips(SESSION, "a") == [(5, 100)]
@@ -105,7 +96,7 @@ def test_no_sequence_is_used_twice_and_the_skipped_range_is_exact():
 def test_a_stream_of_which_nothing_is_left_begins_above_all_it_may_have_had():
     log = Log(reserve=10)
     log.append("a", 9)  # no mark of its own was needed
-    report = crash(log)
+    report = log.crash()
 
     assert report.skipped == ()
     assert log.writer.next(SESSION, "a") == 10
@@ -117,7 +108,7 @@ def test_several_crashes_skip_several_ranges():
     for _ in range(3):
         log.append("a", 2)
         log.writer.sync()
-        crash(log)
+        log.crash()
         log.next[SESSION, "a"] = log.writer.next(SESSION, "a")
     log.append("a")
 
@@ -146,7 +137,7 @@ def test_synced_always_nothing_is_skipped():
     log.writer.sync()
     log.append("a", 5)  # not sent before the next sync
 
-    report = crash(log)
+    report = log.crash()
     assert (report.os_crash, report.skipped) == (True, ())
     assert log.writer.next(SESSION, "a") == 100
 
@@ -154,11 +145,10 @@ def test_synced_always_nothing_is_skipped():
 def test_what_a_killed_process_left_is_on_the_disk_before_it_is_served():
     log = Log(fsync="always")
     log.append("a", 5)
-    log.kill()
-    log.open()
+    log.reopen()
     assert read_all(log.reader()) == log.written  # and subscribers may have it now
 
-    crash(log)
+    log.crash()
     assert log.writer.next(SESSION, "a") == 5
     assert read_all(log.reader()) == log.written
 
@@ -170,7 +160,7 @@ def test_marks_hold_when_another_way_to_sync_is_chosen(before):
     log.kill()
     log.open(fsync="always")
     log.append("a", 20)
-    report = crash(log)
+    report = log.crash()
 
     assert log.writer.next(SESSION, "a") >= 40
     assert report.os_crash
@@ -185,7 +175,7 @@ def test_a_crash_leaves_any_part_of_what_was_not_synced():
             log.now_ns += S
             if rng.random() < 0.05:
                 log.writer.sync()
-        crash(log, rng)
+        log.crash(rng)
         kept = read_all(log.reader())
         assert kept == log.written[: len(kept)], seed
         assert log.writer.next(SESSION, "a") >= len(log.written), seed
@@ -236,7 +226,7 @@ def test_a_hole_that_a_crash_leaves_is_skipped_for_what_it_is():
         spoil(log, name, spoilt)
     log.writer.sync()
 
-    report = crash(log)
+    report = log.crash()
     assert report.skipped == ((SESSION, "a", 2, 5), (SESSION, "a", 9, 100), (SESSION, "b", 6, 100))
     assert log.writer.skips(SESSION, "a") == log.reader().skips(SESSION, "a") == [(2, 5), (9, 100)]
     assert log.writer.skips(SESSION, "b") == [(6, 100)]
@@ -246,7 +236,7 @@ def test_a_hole_that_a_crash_leaves_is_skipped_for_what_it_is():
     log.close()
     log.open()
     assert log.writer.skips(SESSION, "a") == [(2, 5), (9, 100)]
-    again = crash(log)
+    again = log.crash()
     assert [skip for skip in again.skipped if skip[2] < 100] == []
 
 
@@ -261,7 +251,7 @@ def test_the_end_of_a_segment_that_a_crash_takes_is_a_hole():
     log.store.write(first, data[: boundaries(data)[-3]])  # its last two frames
     kept = [record[2:4] for record in log.written]
 
-    report = crash(log)
+    report = log.crash()
     lost = (kept[1][0], kept[2][1])
     assert (SESSION, "a", *lost) in report.skipped
     assert log.writer.skips(SESSION, "a")[0] == lost
@@ -273,6 +263,5 @@ def test_a_hole_without_a_crash_is_none_of_the_system():
     log.append("a")
     log.append("a", skip=3)
     log.writer.sync()
-    log.kill()
-    assert log.open().skipped == ()
+    assert log.reopen().skipped == ()
     assert log.writer.skips(SESSION, "a") == []

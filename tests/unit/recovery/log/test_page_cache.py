@@ -70,8 +70,7 @@ def test_a_writer_gives_back_only_what_is_on_the_disk(on_disk, tmp_path):
     store = FileStore(tmp_path) if on_disk else MemoryStore()  # this one looks what is given back
     log = Log(store, cache_bytes=0, segment_bytes=9 * MB)
     for _ in range(5):
-        for _ in range(2):
-            log.append("a", size=2 * MB)
+        log.append_each(2, "a", size=2 * MB)
         log.writer.sync()
     assert read_all(log.reader()) == log.written
     log.close()
@@ -79,8 +78,7 @@ def test_a_writer_gives_back_only_what_is_on_the_disk(on_disk, tmp_path):
 
 def test_what_is_given_back_is_in_memory_no_more(tmp_path):
     log = Log(FileStore(tmp_path), cache_bytes=4 * MB)
-    for _ in range(6):
-        log.append("a", size=2 * MB)
+    log.append_each(6, "a", size=2 * MB)
     log.writer.sync()
     with open(tmp_path / "00000000000000000000.log", "rb") as file:
         try:
