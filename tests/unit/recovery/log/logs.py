@@ -1,6 +1,7 @@
 """Logs in memory for tests: frames that can be told from one another, and what was written."""
 
 from collections import defaultdict
+from contextlib import contextmanager
 
 from recovery.log import LogConfig, LogReader, LogWriter, MemoryStore
 from recovery.log.format import HEAD_BYTES, SEGMENT_HEADER, Walk
@@ -67,6 +68,13 @@ class Log:
     def kill(self):
         """The process dies; the next writer is another one."""
         self.store.kill()
+
+    @contextmanager
+    def failing(self, errors):
+        """Let the disk fail meanwhile."""
+        self.store.failing = errors
+        yield
+        self.store.failing = {}
 
     def reopen(self):
         """The process dies; return what the next writer finds."""

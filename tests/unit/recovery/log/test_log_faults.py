@@ -129,10 +129,8 @@ def test_what_fails_is_told_each_time(operation):
 def test_a_new_segment_that_fails_is_begun_again_by_the_next_frame():
     log = full_log()
     names = segments(log.store)
-    log.store.failing = {"write": FULL, "remove": FULL}
-    with pytest.raises(LogWriteError):
+    with log.failing({"write": FULL, "remove": FULL}), pytest.raises(LogWriteError):
         log.append("a", size=3900)
-    log.store.failing = {}
     log.append("a", size=1)  # there would be room for it in the old one
     log.append("a", size=1)
 
@@ -144,10 +142,8 @@ def test_a_new_segment_that_fails_is_begun_again_by_the_next_frame():
 
 def test_half_a_frame_that_could_not_be_removed_is_before_the_next_write():
     log = full_log()
-    log.store.failing = {"write": BROKEN, "truncate": BROKEN}
-    with pytest.raises(LogWriteError):
+    with log.failing({"write": BROKEN, "truncate": BROKEN}), pytest.raises(LogWriteError):
         log.append("a", size=1000)
-    log.store.failing = {}
     log.append("a", size=10)
     log.kill()
 
@@ -158,10 +154,9 @@ def test_half_a_frame_that_could_not_be_removed_is_before_the_next_write():
 def test_after_a_failed_sync_nothing_of_it_is_said_to_be_on_the_disk():
     log = full_log()
     failed_bytes = log.writer.unsynced_bytes
-    log.store.failing = {"sync": BROKEN}
-    with pytest.raises(LogWriteError, match="cannot be forced to the disk"):
+    told = pytest.raises(LogWriteError, match="cannot be forced to the disk")
+    with log.failing({"sync": BROKEN}), told:
         log.writer.sync()
-    log.store.failing = {}
     log.append("a")
     assert log.writer.unsynced_bytes > failed_bytes
     log.writer.sync()
@@ -176,10 +171,8 @@ def test_after_a_failed_sync_nothing_of_it_is_said_to_be_on_the_disk():
 def test_a_sync_that_failed_is_done_again_by_the_next_one():
     log = Log()
     log.append("a")
-    log.store.failing = {"sync": BROKEN}
-    with pytest.raises(LogWriteError):
+    with log.failing({"sync": BROKEN}), pytest.raises(LogWriteError):
         log.writer.sync()
-    log.store.failing = {}
     log.writer.sync()
     log.crash()
 
@@ -188,10 +181,8 @@ def test_a_sync_that_failed_is_done_again_by_the_next_one():
 
 def test_a_new_segment_that_failed_is_whole_when_the_log_is_closed():
     log = full_log()
-    log.store.failing = {"write": FULL, "remove": FULL}
-    with pytest.raises(LogWriteError):
+    with log.failing({"write": FULL, "remove": FULL}), pytest.raises(LogWriteError):
         log.append("a", size=3900)
-    log.store.failing = {}
     log.close()
 
     assert list(verify("log", store=log.store)) == []
@@ -202,10 +193,8 @@ def test_a_new_segment_that_failed_is_whole_when_the_log_is_closed():
 def test_a_failed_mark_is_not_relied_upon():
     log = Log(segment_bytes=4096, reserve=10)
     log.append("a", 9)
-    log.store.failing = {"replace": FULL}
-    with pytest.raises(LogWriteError):
+    with log.failing({"replace": FULL}), pytest.raises(LogWriteError):
         log.append("a", 5)
-    log.store.failing = {}
     log.append_each(4, "a", 1, size=2000)  # a new segment takes the mark from the state
     log.crash()
 
@@ -216,10 +205,8 @@ def test_a_failed_tail_is_not_forgotten():
     log = Log(segment_bytes=4096, retention_bytes=5000)
     log.append("rare", 7)
     log.append_each(120, "a")
-    log.store.failing = {"replace": FULL}
-    with pytest.raises(LogWriteError):
+    with log.failing({"replace": FULL}), pytest.raises(LogWriteError):
         log.writer.expire(log.now_ns)
-    log.store.failing = {}
     log.writer.expire(log.now_ns)
     assert log.writer.earliest(SESSION, "rare") is None
     log.reopen()
