@@ -1,4 +1,4 @@
-"""Jobs on their way into the queue: packed one behind the other, while they follow one another."""
+"""Jobs on their way into the queue: packed into one buffer while they follow one another."""
 
 import time
 from typing import Final
@@ -9,41 +9,26 @@ from p2pmsg.queue.rules import JobRun, JobStore
 from p2pmsg.wire import encoder
 
 _DUMMY: Final = 1
-"""Bytes ahead of the first value in the buffer: what keeps its memory when it is emptied."""
+"""Bytes before the first value in the buffer, which keep its memory when it is emptied."""
 
 
 class PushBatch:
     """A buffer of jobs that have nothing but a value.
 
-    A job is in by one append to `ends`; `repair` cuts off what an interrupt left behind it.
+    A job is in by one append to `ends`; `repair` cuts off what an interrupt left after it.
 
-    The pusher's thread hands out what was gathered for `linger_ms`, but may have to wait for the
-    interpreter, and be it for seconds. So `push` does it, too, behind as many jobs as came within
-    that time before.
+    The pusher's thread hands the batch out after `linger_ms`, but may have to wait for the
+    interpreter, even for seconds. So `push` does it, too, after as many jobs as came within that
+    time before.
 
     Attributes:
         buffer: their values, packed.
         ends: where each ends.
-        next: the next sequence. stop: where `push` has to come by and see whether there is room.
+        next: the next sequence. stop: the first that `push` may not add without looking for space.
         bytes_max: how many bytes are gathered.
         linger_ms: for how long.
 
     """
-
-    __slots__ = (
-        "_config",
-        "_first",
-        "_linger_ns",
-        "_opened_ns",
-        "_pace",
-        "_store",
-        "buffer",
-        "bytes_max",
-        "ends",
-        "linger_ms",
-        "next",
-        "stop",
-    )
 
     def __init__(self, store: JobStore, config: PusherConfig, sequence: int) -> None:
         self._store = store
@@ -59,7 +44,7 @@ class PushBatch:
         self.bytes_max = config.frame_bytes
 
     def open(self) -> None:
-        """Let `push` gather what comes while it lingers, up to a frame's worth and to the room."""
+        """Let `push` gather jobs, as many as a frame, the queue's limits and the linger allow."""
         config, store = self._config, self._store
         room = config.in_flight_max - store.in_flight
         if store.bytes + self.bytes_max > config.in_flight_bytes_max:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import transports
@@ -76,7 +77,7 @@ class Puller(ClosesAtOnce):
         self._cores: list[PullerCore] = []
         self._flushed_ns = 0
         self._ack_linger_ns = round(self._config.ack_linger_ms * _MS)
-        # Answers are told together, and still soon enough that the next jobs come in time.
+        # Answers are sent together, and still soon enough that the next jobs come in time.
         self._flush_at = max(1, min(self._config.prefetch // 2, 1024))
         try:
             self._connect(places)
@@ -89,7 +90,10 @@ class Puller(ClosesAtOnce):
             "pusher", places, now_ns=_monotonic_ns(), usual="ROUTER"
         )
         self._turns = 0
-        self._driver = Driver("p2pmsg-puller", self._turn, [client.fd for client in self._clients])
+        self._driver = Driver(
+            "p2pmsg-puller", partial(self._lock.run, self._background),
+            [client.fd for client in self._clients],
+        )  # fmt: skip
         close_in_children(self)
         self._driver.start()
         close_at_exit(self, Puller.close)
@@ -123,8 +127,8 @@ class Puller(ClosesAtOnce):
         return self
 
     def __next__(self) -> Job:
-        # The way of a job that is there already is written out: see Publisher.publish. One with a
-        # key, or a history, goes the long way, which looks at the lease.
+        # The fast path, for a job that is there already, is written out: see Publisher.publish. One
+        # with a key, or a history, takes `receive`, which looks at the lease.
         lock = self._lock
         me = lock.mark
         if not me._is_owned():
@@ -138,7 +142,7 @@ class Puller(ClosesAtOnce):
                     job = ready[0]
                     core.open[job.delivery] = job
                     job._begun_ns = core.now_ns
-                    ready.popleft()  # the only call: Ctrl-C comes behind it
+                    ready.popleft()  # the only call: Ctrl-C comes after it
                     lock.owner = None
                     return job
             except BaseException:
@@ -224,9 +228,7 @@ class Puller(ClosesAtOnce):
             job = self._next_ready(now_ns)
             if job is None:
                 # Nothing is there: before waiting, say what is done, so that there is credit.
-                for core in self._cores:
-                    core.flush(now_ns=now_ns)
-                self._work(now_ns)
+                self._report(now_ns)
                 job = self._next_ready(now_ns)
             if job is not None:
                 taken.append(job)
@@ -239,7 +241,7 @@ class Puller(ClosesAtOnce):
             raise
 
     def _next_ready(self, now_ns: int) -> Job | None:
-        """Begin the next job that is there, of one core after the other."""
+        """Begin the next job that is there; the pushers take turns."""
         cores = self._cores
         for _ in cores:
             self._turns += 1
@@ -262,13 +264,16 @@ class Puller(ClosesAtOnce):
         if self._unusable is None:
             self._flushed_ns = now_ns
             try:
-                for core in self._cores:
-                    core.flush(now_ns=now_ns)
-                self._work(now_ns)
+                self._report(now_ns)
             except BaseException:
                 for core in self._cores:
                     core.resume()
                 raise
+
+    def _report(self, now_ns: int) -> None:
+        for core in self._cores:
+            core.flush(now_ns=now_ns)
+        self._work(now_ns)
 
     def _work(self, now_ns: int) -> bool:
         """Send what there is to send, take what came; False where there may be more at once."""
@@ -288,11 +293,8 @@ class Puller(ClosesAtOnce):
                 done = False
         return done
 
-    def _turn(self) -> float:
-        """Take the background thread's turn; returns how long it may sleep, in ms."""
-        return self._lock.run(self._background)
-
     def _background(self) -> float:
+        """Take the background thread's turn; return how long it may sleep, in ms."""
         if self._unusable is not None:
             raise transports.ClosedError("puller")
         now_ns = _monotonic_ns()
@@ -317,10 +319,7 @@ class Puller(ClosesAtOnce):
         return max(0.0, (due_ns - now_ns) / _MS)
 
     def _is_unsettled(self) -> bool:
-        now_ns = _monotonic_ns()
-        for core in self._cores:
-            core.flush(now_ns=now_ns)
-        self._work(now_ns)
+        self._report(_monotonic_ns())
         return any(core.unsettled for core in self._cores)
 
     def _close_all(self) -> None:

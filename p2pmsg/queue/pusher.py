@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import transports
@@ -150,9 +151,8 @@ class Pusher(ClosesItself):
         self._gathering = False
         self._idle_rounds = 0
         self._pushed_ns = 0
-        self._driver = Driver(
-            "p2pmsg-pusher", self._turn, [self._server.fd, self._server.break_fd]
-        )
+        turn = partial(self._lock.run, self._work)
+        self._driver = Driver("p2pmsg-pusher", turn, [self._server.fd, self._server.break_fd])
 
     # --------------------------------------------------------------------------------- public
 
@@ -265,7 +265,8 @@ class Pusher(ClosesItself):
     def dead_letters(self) -> DeadLetters:
         """Return the dead letters as they are now; what it returns can retry and purge them."""
         dead = self._lock.run(self._store.dead.list)
-        return DeadLetters([letter_of(each) for each in dead], self._act_on_dead)
+        act = partial(self._lock.run_whole, self._act_on_dead)
+        return DeadLetters([letter_of(each) for each in dead], act)
 
     def close(self, timeout: float | None = None) -> None:
         """Wait until every job is done, and close.
@@ -318,9 +319,9 @@ class Pusher(ClosesItself):
         return sequence
 
     def _accept(self, job: QueuedJob) -> int | None:
-        """Accept a job, and bring it to the disk where it has to be; None where there is no room.
+        """Accept a job, and sync it with `fsync="always"`; None while the queue is full.
 
-        Called with signal handlers deferred, so that no job is left that nobody brings there.
+        Called with signal handlers deferred, so that no accepted job is left unsynced.
         """
         accepted = self._lock.run(self._try_push, job)
         if accepted is None:
@@ -331,10 +332,10 @@ class Pusher(ClosesItself):
         return sequence
 
     def _try_push(self, job: QueuedJob) -> tuple[int, int] | None:
-        """Accept a job, under the lock; None where there is no room.
+        """Accept a job, under the lock; None while the queue is full.
 
-        Returns its sequence, and up to where the log has to be on the disk before `push` may return
-        with `fsync="always"`.
+        Returns its sequence, and up to where the log has to be synced before `push` may return with
+        `fsync="always"`.
         """
         self._check_usable()
         now_ns = time.monotonic_ns()
@@ -392,11 +393,8 @@ class Pusher(ClosesItself):
     def _in_flight(self) -> int:
         return self._store.in_flight + len(self._io.unsynced)
 
-    def _turn(self) -> float:
-        """Take the background thread's turn; returns how long it may sleep, in ms."""
-        return self._lock.run(self._work)
-
     def _work(self) -> float:
+        """Take the background thread's turn; return how long it may sleep, in ms."""
         if self._unusable is not None:
             raise transports.ClosedError(self.endpoint)
         now_ns = time.monotonic_ns()
@@ -413,7 +411,7 @@ class Pusher(ClosesItself):
         return self._io.wait_ms(now_ns=now_ns)
 
     def _wait(self, seconds: float) -> None:
-        """Wait for news in the caller's thread."""
+        """Wait in the caller's thread until something may have changed."""
         wait_ms = self._lock.run(self._io.wait_ms, now_ns=time.monotonic_ns())
         self._driver.wait(min(wait_ms, seconds * 1000))
 
@@ -437,9 +435,6 @@ class Pusher(ClosesItself):
         return self._in_flight == 0
 
     def _act_on_dead(self, action: str, sequences: list[int] | None) -> int:
-        return self._lock.run_whole(self._act, action, sequences)
-
-    def _act(self, action: str, sequences: list[int] | None) -> int:
         self._check_usable()
         now_ns = time.monotonic_ns()
         count = self._store.act_on_dead(action, sequences, now_ns=now_ns)

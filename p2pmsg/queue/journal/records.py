@@ -1,10 +1,10 @@
-"""What a queue writes down, and what it knows again from that.
+"""The records of a queue's log, and the state that they give when they are read again.
 
 A record is one msgpack array that begins with its type. Replaying them in order gives the queue's
-state. Compaction copies what is still of use from the oldest segment behind the newest, so a record
-may come again later, or after one that refers to it; each is therefore written so that it can be
-applied twice, and late: a push does not undo what is known of its job, and the older of two
-failures, or of two deliveries, is ignored.
+state. Compaction appends what is still of use in the oldest segment to the newest, so a record may
+come again later, or after one that refers to it. So each can be applied twice, and late: a push
+does not undo what is known of its job, and the older of two failures, or of two deliveries, is
+ignored.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,8 @@ def change_record(change: Change, process: Process | None = None) -> bytes:
     if isinstance(change, Failed):
         return _encode((FAILED, *_fate(change.job)))
     if isinstance(change, Died):
-        return dead_record(change.dead)
+        dead = change.dead  # complete in itself
+        return _encode((DEAD, push_record(dead.job), dead.why, dead.at_ns, *_fate(dead.job)))
     if isinstance(change, Dropped):
         return _encode((DROPPED, change.sequence))
     if isinstance(change, Retried):
@@ -64,21 +65,8 @@ def given_record(
     return _encode((GIVEN, worker, delivery, sequences, *process))
 
 
-def dead_record(dead: DeadJob) -> bytes:
-    """Return the record of a dead letter, complete in itself."""
-    return _encode((DEAD, push_record(dead.job), dead.why, dead.at_ns, *_fate(dead.job)))
-
-
 def head_record(session: int, next_sequence: int, boot: str, is_synced: bool) -> bytes:
-    """Return the record with which a segment begins.
-
-    Args:
-        session: the queue's id.
-        next_sequence: the first sequence that was never used.
-        boot: tells one start of the operating system from another.
-        is_synced: whether each record is on the disk before anybody learns of it.
-
-    """
+    """Return the record with which a segment begins; the fields are those of `JournalState`."""
     return _encode((HEAD, session, next_sequence, boot, is_synced))
 
 
@@ -111,12 +99,12 @@ class JournalState:
     Attributes:
         session: the queue's id; None while no record was applied.
         boot: under which start of the operating system the last run was.
-        is_synced: whether its records were on the disk before anybody learned of them.
-        is_closed: whether it was not cut short.
-        has_crashed: whether the operating system was, so that the last records may be missing;
+        is_synced: whether each record was on the disk before anything was said of it.
+        is_closed: whether the last run ended by `close`.
+        has_crashed: whether the operating system crashed, so that the last records may be missing;
             `Reservations` finds out.
         is_short: whether records are missing that an earlier run had written.
-        is_copy: whether it was restored from a copy, so that nobody knows what came after that.
+        is_copy: whether it was restored from a copy, so that what came after that is not known.
         missing: how many sequences an earlier run used, or may have used, of which nothing is left.
         next_sequence: the first sequence that was never used.
         mark: no sequence at or beyond it was used, whatever is missing.
@@ -172,7 +160,7 @@ class JournalState:
         self.deliveries = max(self.deliveries, delivery)
 
     def _closed(self) -> None:
-        """Nothing came behind it."""
+        """Do nothing: `apply` notes that it was the last record."""
 
     def _push(self, sequence: int, pushed_ns: int, key: str | None, *rest: Any) -> None:
         if sequence in self.open or sequence in self.dead:

@@ -115,20 +115,15 @@ class QueueConfig:
 
     def __post_init__(self) -> None:
         above("ack_timeout_ms", self.ack_timeout_ms, 0)
-        at_least("grace_ms", self.grace_ms, 0)
-        at_least("deliveries_max", self.deliveries_max, 1)
-        at_most("deliveries_max", self.deliveries_max, 1_000_000)
-        at_least("retry_delay_ms", self.retry_delay_ms, 0)
-        at_least("retry_ceiling_ms", self.retry_ceiling_ms, self.retry_delay_ms)
-        at_least("recall_ms", self.recall_ms, 0)
-        for name in ("parcel_jobs_max", "parcel_bytes", "prefetch_max", "workers_max",
-                     "unproven_max"):  # fmt: skip
-            at_least(name, getattr(self, name), 1)
-        for name in ("extend_max_ms", "reject_delay_max_ms", "history_characters_max"):
+        for name in ("grace_ms", "retry_delay_ms", "recall_ms", "extend_max_ms",
+                     "reject_delay_max_ms", "history_characters_max", "dedup_window_ms",
+                     "dead_letters_bytes_max"):  # fmt: skip
             at_least(name, getattr(self, name), 0)
+        for name in ("deliveries_max", "parcel_jobs_max", "parcel_bytes", "prefetch_max",
+                     "workers_max", "unproven_max", "dedup_ids_max", "dead_letters_max",
+                     "history_max"):  # fmt: skip
+            at_least(name, getattr(self, name), 1)
+        at_most("deliveries_max", self.deliveries_max, 1_000_000)
+        at_least("retry_ceiling_ms", self.retry_ceiling_ms, self.retry_delay_ms)
         if self.hold_ms is not None:
             at_least("hold_ms", self.hold_ms, 0)
-        at_least("dedup_window_ms", self.dedup_window_ms, 0)
-        for name in ("dedup_ids_max", "dead_letters_max", "history_max"):
-            at_least(name, getattr(self, name), 1)
-        at_least("dead_letters_bytes_max", self.dead_letters_bytes_max, 0)
