@@ -110,7 +110,7 @@ class LogBox:
                 if action == "purge":
                     journal.append(change_record(Dropped(sequence)))
                     continue
-                dead.job.blamed, dead.job.due_ns, dead.job.quarantined = 0, 0, False
+                dead.job.failures, dead.job.due_ns, dead.job.quarantined = 0, 0, False
                 journal.append(change_record(Retried(dead.job)))
             return count
         finally:

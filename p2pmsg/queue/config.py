@@ -14,8 +14,8 @@ class PusherConfig:
     """How a pusher works. `ConfigError` for a value out of its limits."""
 
     in_flight_max: int = 1000
-    """How many jobs may be accepted and not yet done, waiting or in a worker's hands; `push` waits
-    at it. 1000: seconds of work for most, and what one is ready to see done again after a crash.
+    """How many jobs may be accepted and not yet done, waiting or with a worker; `push` waits at
+    it. 1000: seconds of work for most, and what one is ready to see done again after a crash.
     Raise it, and `prefetch`, where jobs take microseconds."""
 
     in_flight_bytes_max: int = 256 * 2**20
@@ -82,7 +82,7 @@ class PullerConfig:
     largest job that is sensible."""
 
     pusher_timeout_ms: float = 5000.0
-    """A pusher that was silent for so long is connected to anew."""
+    """A pusher that was silent for so long is connected to again."""
 
     ack_linger_ms: float = 1.0
     """How long acknowledgements wait for others while jobs follow one another closely."""

@@ -12,12 +12,12 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A job that nobody could do.
+    """A job that no worker could do.
 
     Attributes:
         sequence: its number in the queue.
         value, key, priority, message_id, headers: as they were pushed.
-        why: `deliveries_max`, or `discarded` where a worker said that nobody can do it.
+        why: `deliveries_max`, or `discarded` where a worker said that none can do it.
         history: the latest failures: when (ns since the epoch), at which worker, why.
         delivery_count: how often it was delivered.
         pushed_ns, first_delivered_ns, last_delivered_ns, dead_ns: when, in ns since the epoch.

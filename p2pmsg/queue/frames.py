@@ -1,7 +1,7 @@
 """Frames of the work queue, over the wire format of `p2pmsg.wire`.
 
 A puller's frames carry its id where the header has the session, so that it is known again after its
-connection was made anew; a pusher's carry the queue's session.
+connection was made again; a pusher's carry the queue's session.
 
 ===============  ============  ====================================================================
 kind             from          what it says
@@ -45,7 +45,7 @@ class Process(NamedTuple):
     """Names the set of processes among which `pid` means something; empty: unknown."""
     pid: int = 0
     started: int = 0
-    """When it began, in ticks of its system, so that a pid used again is told apart."""
+    """When it began, in ticks of its system, to tell it from a later one with the same pid."""
 
 
 class Hello(msgspec.Struct, array_like=True):
@@ -127,7 +127,7 @@ class Admin(msgspec.Struct, array_like=True):
 
 
 class Answer(msgspec.Struct, array_like=True):
-    """Pusher to whoever asked."""
+    """Pusher to the one that asked."""
 
     request: Id
     count: int

@@ -1,6 +1,5 @@
-"""A job in a worker's hands."""
+"""A job that a worker has."""
 
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 import msgspec
@@ -65,7 +64,7 @@ class Job(msgspec.Struct, gc=False):
 
     @property
     def key(self) -> str | None:
-        """What it belongs to; of one key, one job at a time is in any worker's hands."""
+        """What it belongs to; of one key, one job at a time is with any worker."""
         return self._detail.key if self._detail is not None else None
 
     @property
@@ -135,7 +134,7 @@ class Job(msgspec.Struct, gc=False):
         return self._origin.core.reject(self, reason, delay)
 
     def discard(self, reason: str = "") -> bool:
-        """Say that nobody can do it: it becomes a dead letter; False as with `ack`."""
+        """Say that no worker can do it: it becomes a dead letter; False as with `ack`."""
         return self._origin.core.discard(self, reason)
 
     def extend(self, seconds: float) -> bool:
@@ -156,12 +155,7 @@ class Job(msgspec.Struct, gc=False):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if self._state == HELD:
             if kind is None:
                 self._origin.core.ack(self)

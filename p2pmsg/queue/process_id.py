@@ -1,7 +1,7 @@
 """Who a process is, so that others on the same machine can see that it ended.
 
-A broken connection says little: the worker may be alive behind it, at work on a job that must not
-be given to another yet. That its process ended says everything.
+A broken connection says little: the worker may be alive, at work on a job that must not be given to
+another yet. That its process ended says everything.
 """
 
 import os

@@ -6,7 +6,7 @@
        ▲  a hello without token every beat                                │  reports, signs of life
        └── WHO: the pusher does not know this connection; the lease ended ┘
 
-What the pusher confirms extends the *lease*: until it ends, nobody else gets what this worker has.
+What the pusher confirms extends the *lease*: until it ends, no other worker gets what this one has.
 """
 
 from collections import deque
@@ -119,7 +119,7 @@ class PullerCore:
         return self._refuse(job, REJECTED, reason, delay_ms)
 
     def discard(self, job: Job, reason: str) -> bool:
-        """Note that nobody can do a job."""
+        """Note that no worker can do a job."""
         return self._refuse(job, DISCARDED, reason, -1.0)
 
     def extend(self, job: Job, seconds: float) -> bool:

@@ -188,8 +188,8 @@ class Pusher(ClosesItself):
 
         Args:
             value: any msgpack value: bytes, str, int (64 bits), float, bool, None, list, dict.
-            key: what it belongs to. Of one key, one job at a time is in any worker's hands, in the
-                order of pushing; a later one waits until it is done or a dead letter. Default None:
+            key: what it belongs to. Of one key, one job at a time is with any worker, in the order
+                of pushing; a later one waits until it is done or a dead letter. Default None:
                 it waits for nothing.
             priority: 0 to 9; higher ones go first among what is not yet handed out. Within a key
                 the order of pushing rules. Default 0.

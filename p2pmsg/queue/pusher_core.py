@@ -327,7 +327,7 @@ class PusherCore:
             self._due.clear()
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Do what is due, and hand out what comes of it."""
+        """Do what is due, and hand out what is ready then."""
         self._check_processes(now_ns)
         for worker, has_lost in self.queue.handle_timer(now_ns=now_ns):
             connection = self._by_worker.get(worker.id)

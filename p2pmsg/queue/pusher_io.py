@@ -21,9 +21,9 @@ _BYTES_AT_ONCE: Final = 2**20
 _FAILING_S: Final = 0.01
 """Between two tries to write to a log that cannot be written."""
 _QUIET_NS: Final = 250 * _MS
-"""A worker that has jobs says every 100 ms that it lives. After so long it is looked for."""
+"""Workers that have jobs are probed so often, in case a connection broke unnoticed."""
 _SOON_NS: Final = 2 * _MS
-"""When it is looked for anew after a connection broke."""
+"""When workers are probed again after a connection broke."""
 _WARN_PERIOD_NS: Final = 60_000 * _MS
 _WARNINGS_A_PERIOD: Final = 20
 """Warnings a minute: any program that connects can cause one."""
@@ -138,7 +138,7 @@ class PusherIO:
         return max(0.0, (due_ns - now_ns) / _MS)
 
     def record(self) -> bool:
-        """Write down what became of jobs, before anybody is told; False where that fails."""
+        """Write what became of jobs to the log, before frames say so; False where that fails."""
         journal = self.journal
         if journal is None:
             return True
@@ -195,17 +195,17 @@ class PusherIO:
         return sent
 
     def _look_for_workers(self, now_ns: int) -> None:
-        """Say something to workers that may be gone: a connection that is no more then tells.
+        """Send a frame to workers that may be gone, which a broken connection refuses.
 
-        News of a break come before the socket itself knows of it, so look again, soon and then
-        more rarely.
+        The monitor reports a break before the socket itself knows of it, so probe again, soon and
+        then less often.
         """
         self._look_due_ns = now_ns + self._pause_ns
         self._pause_ns = min(2 * self._pause_ns, _QUIET_NS)
         self.core.probe()
 
     def _say_warnings(self, now_ns: int) -> None:
-        """Tell of workers that ask for more than they get; not more often than one can read."""
+        """Log warnings about workers that ask for more than they get, 20 a minute at most."""
         warnings, core = self.core.queue.warnings, self.core
         if now_ns >= self._warn_period_ns:
             if self._warnings_left_out:

@@ -107,5 +107,5 @@ class PullerStats:
     """Pushers that took this worker on."""
     frames_invalid: dict[str, int] = field(default_factory=dict)
     unanswered: dict[str, str] = field(default_factory=dict)
-    """What is at endpoints from which no pusher has ever answered, for people. It is looked after
-    5 s, then each minute."""
+    """What is at endpoints from which no pusher has ever answered, for people; updated after 5 s,
+    then each minute."""

@@ -178,10 +178,10 @@ class Requester(ClosesAtOnce):
         return Answers(answers.values, answers.errors, missing)
 
     def unanswered(self) -> dict[str, str]:
-        """Return who is found at endpoints that have never answered a request, in words.
+        """Return what is found at endpoints that have never answered a request, by endpoint.
 
-        By endpoint. One looks when a quarter of a request's time has passed; when all of it has, it
-        is logged as a warning, once, and stands in the `TimeoutError`.
+        It looks when a quarter of a request's time has passed; when all of it has, that is logged
+        as a warning, once, and stands in the `TimeoutError`.
         """
         return self._unanswered.by_endpoint()
 
@@ -262,7 +262,7 @@ class Requester(ClosesAtOnce):
         return found
 
     def _say_who_is_there(self, asked: list[int]) -> str:
-        """Log who is at endpoints that have never answered; return that as the end of a text."""
+        """Log what is at endpoints that have never answered; return that as the end of a text."""
         now_ns, places = time.monotonic_ns(), []
         for at in asked:
             found = "" if self._has_answered[at] else self._unanswered.found[at]

@@ -190,7 +190,7 @@ class FileJournal:
         self._check_usable()
         try:
             fd = os.dup(self._fd)
-        except OSError:  # no descriptor is left: it is done now, while nobody can close this one
+        except OSError:  # no descriptor is left: do it now, while this one cannot be closed
             pending = PendingSync(self._fd, self.written)
             pending.wait()
             return pending

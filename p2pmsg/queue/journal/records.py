@@ -88,7 +88,7 @@ def seen_record(message_id: str, sequence: int, pushed_ns: int) -> bytes:
 def _fate(job: QueuedJob) -> tuple[Any, ...]:
     history = [tuple(failure) for failure in job.history]
     return (
-        job.sequence, job.deliveries, job.blamed, job.first_ns, job.last_ns, job.due_ns,
+        job.sequence, job.deliveries, job.failures, job.first_ns, job.last_ns, job.due_ns,
         job.quarantined, history,
     )  # fmt: skip
 
@@ -236,10 +236,10 @@ class JournalState:
 
 
 def _set_fate(
-    job: QueuedJob, deliveries: int, blamed: int, first_ns: int, last_ns: int, due_ns: int,
+    job: QueuedJob, deliveries: int, failures: int, first_ns: int, last_ns: int, due_ns: int,
     quarantined: bool, history: list[list[Any]],
 ) -> None:  # fmt: skip
-    job.deliveries, job.blamed = deliveries, blamed
+    job.deliveries, job.failures = deliveries, failures
     job.first_ns, job.last_ns, job.due_ns = first_ns, last_ns, due_ns
     job.quarantined = quarantined
     job.history = [Failure(*failure) for failure in history]

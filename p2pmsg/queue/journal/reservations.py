@@ -44,7 +44,7 @@ class Reservations:
         return sequence < self.sequence and delivery < self.delivery
 
     def is_low(self, sequence: int, delivery: int) -> bool:
-        """Whether it is time to reserve more, so that nobody has to wait for it."""
+        """Whether it is time to reserve more, before an append has to wait for it."""
         left = min(self.sequence - sequence, self.delivery - delivery)
         return left < self._reserve // 2
 

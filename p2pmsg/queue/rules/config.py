@@ -56,7 +56,7 @@ class QueueConfig:
     """The longest such wait."""
 
     recall_ms: float = 2.0
-    """How old a worker's oldest job must be before those behind it are asked back for an idle
+    """How old a worker's oldest job must be before later ones are asked back for an idle
     worker. 2 ms: at full rate a worker runs dry for a moment now and then, and is fed at once."""
 
     parcel_jobs_max: int = 1024

@@ -260,7 +260,7 @@ class JobQueue:
             self._settled(worker)
 
     def discard(self, worker: Worker, delivery: int, reason: str, *, now_ns: int) -> None:
-        """Note that a worker says nobody can do a job; it becomes a dead letter at once.
+        """Note that a worker says no worker can do a job; it becomes a dead letter at once.
 
         One that says so of every job, while others do theirs, is stopped as one that rejects all.
         """
@@ -484,7 +484,7 @@ class JobQueue:
         held_s = (now_ns - worker.progress_ns) / 1e9
         reason = f"held for {held_s:.6g} s without an answer"
         jobs = self._settle_all(worker, taken)
-        for job in jobs:  # they are not to blame
+        for job in jobs:  # they did not fail
             self.store.put_back_held(job, worker.name, reason, now_ns=now_ns)
         self.held_back += len(jobs)
         self.breaker.untried()

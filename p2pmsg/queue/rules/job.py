@@ -19,7 +19,7 @@ class Failure(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class QueuedJob:
-    """A job that is looked after on its own."""
+    """A job that is kept on its own, not in a run."""
 
     sequence: int
     payload: bytes
@@ -38,18 +38,18 @@ class QueuedJob:
     """Not before this time (ns since the epoch); 0: at once."""
 
     deliveries: int = 0
-    """How often it was in a worker's hand, as far as one can know."""
+    """How often it was delivered and may have been begun."""
 
-    blamed: int = 0
-    """How many of these failed by its own doing: those count against `deliveries_max`."""
+    failures: int = 0
+    """How many of these count as its failures, against `deliveries_max`."""
 
     first_ns: int = 0
     last_ns: int = 0
     """When it was delivered first and last, in ns since the epoch; 0: not yet."""
 
     quarantined: bool = False
-    """It was among several jobs in the hand of a worker that was lost, so it is delivered alone
-    from now on: if that worker is lost too, it is clear by whom."""
+    """It was among several jobs of a worker that was lost, so it is delivered alone from now on: if
+    that worker is lost too, this job did it."""
 
     history: list[Failure] = field(default_factory=list)
 
@@ -65,7 +65,7 @@ class QueuedJob:
 
 
 class JobRun:
-    """Jobs with consecutive sequences that have nothing but a value, packed one behind the other.
+    """Jobs with consecutive sequences that have nothing but a value, packed one after the other.
 
     So that what makes a queue fast costs nothing a job: they are accepted, handed out and
     acknowledged by the run, and become `QueuedJob`s only where one of them fails.

@@ -456,13 +456,13 @@ class JobStore:
         `delay_ns` None: by the configured back-off.
         """
         self.failed += 1
-        job.blamed += 1
+        job.failures += 1
         self._note(job, worker, reason, now_ns)
-        if job.blamed >= self._config.deliveries_max:
+        if job.failures >= self._config.deliveries_max:
             self._die(job, "deliveries_max", now_ns)
             return
         if delay_ns is None:
-            exponent = min(job.blamed - 1, 40)
+            exponent = min(job.failures - 1, 40)
             delay_ms = self._config.retry_delay_ms * 2**exponent
             delay_ns = ms_to_ns(min(delay_ms, self._config.retry_ceiling_ms))
         job.due_ns = now_ns + delay_ns + self._wall_offset_ns if delay_ns else 0
@@ -471,7 +471,7 @@ class JobStore:
 
     def discard(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
         """Make a job a dead letter, as a worker asked for."""
-        job.blamed += 1
+        job.failures += 1
         self._note(job, worker, reason, now_ns)
         self._die(job, "discarded", now_ns)
 
@@ -491,7 +491,7 @@ class JobStore:
         if dead is None:
             return False
         job = dead.job
-        job.blamed, job.due_ns, job.quarantined = 0, 0, False
+        job.failures, job.due_ns, job.quarantined = 0, 0, False
         self.in_flight += 1
         self.bytes += job.size
         self.retried += 1

@@ -102,7 +102,7 @@ class Worker:
         id: who it is; a worker that connects again keeps it.
         name: for people.
         prefetch: how many jobs it may have in flight.
-        hand: what it has.
+        assigned: what it has.
         heard_ns: when it was last heard.
         cut_ns: since when its connection is broken; None while it stands.
         reserved: it gets nothing more until it has nothing, for a quarantined job.
@@ -116,13 +116,13 @@ class Worker:
         held_back: how many jobs it held for too long.
         rank: the lower, the sooner it gets a job: among equals those that have done one come first,
             and those that held jobs for too long, and did none since, last.
-        progress_ns: when it settled a job last, or got the first one into an empty hand.
+        progress_ns: when it settled a job last, or got one while it had none.
         extended_ns: until when it asked to be left alone.
         recalled_ns: when it was asked to give all back that it has not begun, since it settles
             nothing; None where it was not.
         is_overdue: whether its jobs without keys were taken back since then.
         paused_ns: until when it gets nothing more, since it held jobs for too long.
-        warned: of what it was warned about in the log.
+        warned: the kinds of warnings about it that were logged.
 
     """
 

@@ -51,7 +51,7 @@ def reopened(folder, boot):
 
 def failed(sequence, deliveries, reason="no"):
     return job(
-        sequence, deliveries=deliveries, blamed=deliveries, history=[Failure(5, "w", reason)]
+        sequence, deliveries=deliveries, failures=deliveries, history=[Failure(5, "w", reason)]
     )
 
 

@@ -175,7 +175,7 @@ def test_jobs_lost_together_are_delivered_alone():
     assert all_taken(machine) == [b"00"]
     machine.lose(3, "gone", now_ns=0)
     (dead,) = machine.store.dead.list()
-    assert (dead.job.sequence, dead.job.blamed, dead.job.deliveries) == (0, 2, 3)
+    assert (dead.job.sequence, dead.job.failures, dead.job.deliveries) == (0, 2, 3)
     worker = machine.join(4, "w", 16, now_ns=0)
     assert all_taken(machine) == [b"01"]
     machine.ack(worker, 5, 6, now_ns=0)
