@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import transports
 from p2pmsg.config import at_least, of_kind
@@ -27,6 +27,9 @@ from p2pmsg.sync.unanswered import Unanswered
 _MS: Final = 1_000_000
 _ROUNDS_MAX: Final = 16
 _FRAMES_PER_ROUND: Final = 64
+_COUNTERS: Final = (
+    "received", "acked", "rejected", "discarded", "refused", "given_back", "dropped",
+)  # fmt: skip
 _get_ident = threading.get_ident
 _monotonic_ns = time.monotonic_ns
 
@@ -335,19 +338,9 @@ class Puller(ClosesAtOnce):
         invalid = Counter({"parts": sum(client.malformed for client in self._clients)})
         for core in cores:
             invalid.update(core.invalid)
-
-        def total(name: str) -> Any:
-            return sum(getattr(core, name) for core in cores)
-
         ready = sum(len(core.ready) for core in cores)
         return PullerStats(
-            received=total("received"),
-            acked=total("acked"),
-            rejected=total("rejected"),
-            discarded=total("discarded"),
-            refused=total("refused"),
-            given_back=total("given_back"),
-            dropped=total("dropped"),
+            **{name: sum(getattr(core, name) for core in cores) for name in _COUNTERS},
             in_hand=ready + sum(len(core.open) for core in cores),
             ready=ready,
             pushers=sum(core.joined for core in cores),

@@ -21,7 +21,6 @@ from p2pmsg.config import at_least, check, whole
 from p2pmsg.errors import LogFailedError, LogInUseError
 from p2pmsg.queue.frames import Process
 from p2pmsg.queue.journal import records as records
-from p2pmsg.queue.journal.position import Position, PositionFile
 from p2pmsg.queue.journal.reading import (
     apply_segment,
     packed,
@@ -31,7 +30,7 @@ from p2pmsg.queue.journal.reading import (
     segments,
 )
 from p2pmsg.queue.journal.records import JournalState
-from p2pmsg.queue.journal.reservations import Reservations
+from p2pmsg.queue.journal.reservations import Position, PositionFile, Reservations
 from p2pmsg.sync.lock import PublishLock
 from recovery.durable import lock_file, make_folder, sync_path, unlock_file
 

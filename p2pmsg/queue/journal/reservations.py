@@ -1,16 +1,48 @@
-"""Sequences and delivery numbers that are reserved on the disk before any of them is used.
+"""No sequence and no delivery number is used twice, even where the log lost its end.
 
-A crash of the operating system loses the log's tail, and workers on other machines know numbers
-that were in it. If the next run gave them to other jobs, a worker could claim, and acknowledge, a
-job that it never had. So the next run begins beyond the marks.
+Workers on other machines know numbers whose records are lost. If the next run gave them to other
+jobs, a worker could claim, and acknowledge, a job that it never had.
+
+- After a crash of the operating system: numbers are reserved on the disk before any of them is
+  used, up to a mark, and the next run begins beyond it (`Reservations`).
+- Where the newest segment was cut or deleted, or the directory restored from a copy: a file next to
+  the segments says how far the log was written (`PositionFile`).
+
+That file is written after each record (24 bytes into the page cache), so it outlives the process,
+and says three things:
+
+- where the log ended: anything less on the disk means that records are gone;
+- the next sequence and delivery number: the next run begins there at least;
+- which files these are: its own inode, and inode and change time of `queue.lock`, which is made
+  once and never written. Its own change time is that of its last write. Files out of a copy have
+  others, so a log that was restored is recognised. A snapshot of a whole disk that is put back is
+  not: delete this file after that.
 """
 
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
 from typing import Final
 
 from p2pmsg.queue.journal.records import JournalState
+from recovery.durable import replace_file, sync_path
 
 RESERVE: Final = 1_000_000
 """How many numbers are reserved at a time: at 50,000 jobs a second, one more fsync in 10 s."""
+NAME: Final = "queue.position"
+_MAGIC: Final = b"p2q1"
+_HEAD: Final = struct.Struct("!4sI?")
+"""Magic, CRC-32 of the identity, whether times tell anything here."""
+_IDENTITY: Final = struct.Struct("!QQQ")
+"""Inode of this file; inode and change time of the lock file."""
+_ENDS: Final = struct.Struct("!QQQ")
+"""Where the log ends, the next sequence, the next delivery number."""
+_ENDS_AT: Final = _HEAD.size + _IDENTITY.size
+_SIZE_BITS: Final = 40
+"""Of `Position.end`; the segment's number has the others. 1 TiB: `segment_bytes` and a record."""
 
 
 class Reservations:
@@ -58,3 +90,122 @@ class Reservations:
     def set(self, marks: tuple[int, int]) -> None:
         """Note that these are on the disk."""
         self.sequence, self.delivery = marks
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What the file says.
+
+    Attributes:
+        segment, size: the segment that was written last, and how long it was, in bytes.
+        sequence, delivery: the next numbers.
+
+    """
+
+    segment: int
+    size: int
+    sequence: int
+    delivery: int
+
+    @property
+    def end(self) -> int:
+        """Segment and size as one number: what is written later has a larger one."""
+        return self.segment << _SIZE_BITS | self.size
+
+
+class PositionFile:
+    """The file, open for writing.
+
+    Args:
+        folder: of the log.
+        lock_fd: the log's lock file, open for writing.
+
+    Attributes:
+        found: what `read` found; None where there was none, or it was damaged, or it
+            is that of another directory.
+
+    """
+
+    def __init__(self, folder: Path, lock_fd: int) -> None:
+        self._folder = folder
+        self._lock_fd = lock_fd
+        self._file: FileIO | None = None
+        self._fd = -1
+        self.found: Position | None = None
+
+    def read(self) -> None:
+        """Find out what an earlier run left; raises `OSError`."""
+        try:
+            fd = os.open(self._folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            data = os.pread(fd, _ENDS_AT + _ENDS.size, 0)
+            identity = self._identity(fd)
+            known = {_head(identity, False), _head(identity, _is_as_written(fd))}
+        finally:
+            os.close(fd)
+        is_ours = data[: _HEAD.size] in known and data[_HEAD.size : _ENDS_AT] == identity
+        if is_ours and len(data) == _ENDS_AT + _ENDS.size:
+            end, sequence, delivery = _ENDS.unpack_from(data, _ENDS_AT)
+            size = end & (1 << _SIZE_BITS) - 1
+            self.found = Position(end >> _SIZE_BITS, size, sequence, delivery)
+
+    def begin(self, position: Position) -> None:
+        """Replace the file; it is on the disk on return. Raises `OSError`."""
+        ends = _ENDS.pack(position.end, position.sequence, position.delivery)
+
+        def content(fd: int) -> bytes:
+            identity = self._identity(fd)
+            os.pwrite(fd, ends, 0)  # to see whether times tell anything here
+            return _head(identity, _is_as_written(fd)) + identity + ends
+
+        os.fsync(self._lock_fd)
+        file = replace_file(self._folder / NAME, content, mode=0o644)
+        try:
+            fd = file.fileno()
+            os.pwrite(fd, ends, _ENDS_AT)  # the rename has changed one of its times
+            os.fsync(fd)
+            sync_path(self._folder)
+        except BaseException:
+            file.close()
+            raise
+        self.close()
+        self._file, self._fd = file, fd
+
+    def note(self, segment: int, size: int, sequence: int, delivery: int) -> None:
+        """Note where the log ends now.
+
+        What cannot be written is left out: the file then says less than there is, which is how it
+        is where a process dies between the two.
+        """
+        try:
+            ends = _ENDS.pack(segment << _SIZE_BITS | size, sequence, delivery)
+            os.pwrite(self._fd, ends, _ENDS_AT)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Close the file; it may be called again."""
+        if self._file is not None:
+            self._file.close()
+            self._file, self._fd = None, -1
+
+    def _identity(self, fd: int) -> bytes:
+        """Return what a copy of these files does not have."""
+        lock = os.fstat(self._lock_fd)
+        return _IDENTITY.pack(os.fstat(fd).st_ino, lock.st_ino, lock.st_ctime_ns)
+
+
+def _head(identity: bytes, has_times: bool) -> bytes:
+    return _HEAD.pack(_MAGIC, zlib.crc32(identity), has_times)
+
+
+def _is_as_written(fd: int) -> bool:
+    """Whether nothing has happened to a file since it was written last.
+
+    Programs that copy set the time of the last write to what the original has, and the time of the
+    last change is then another one.
+    """
+    status = os.fstat(fd)
+    return status.st_mtime_ns == status.st_ctime_ns
