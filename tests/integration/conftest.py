@@ -31,6 +31,16 @@ def make_publisher(opened):
 
 
 @pytest.fixture
+def make_relay(opened):
+    def make(upstreams, endpoint=LOOPBACK, **options):
+        made = p2pmsg.Relay(upstreams, endpoint, **options)
+        opened.callback(made.close, timeout=0.0)
+        return made
+
+    return make
+
+
+@pytest.fixture
 def make_subscriber(opened):
     """Make a subscriber; with `joins`, wait until these publishers have one that is new."""
 

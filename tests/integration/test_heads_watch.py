@@ -1,7 +1,7 @@
-"""Following the heads of many publishers."""
+"""Following the heads of many publishers, and of all sessions that a relay serves."""
 
+import os
 import threading
-import time
 
 import pytest
 
@@ -10,17 +10,10 @@ import transports
 from p2pmsg import HeadsWatch, wire
 from p2pmsg.control import Welcome
 from p2pmsg.multicast import datagram
-from tests.integration.peers import short_of_descriptors
+from tests.integration.peers import eventually, short_of_descriptors
 from tests.integration.test_udp_multicast import GROUP, free_port
 from tests.places import lasting_place
 from transports import UdpSender
-
-
-def wait_until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def next_of(watch, endpoint, topic="t"):
@@ -39,7 +32,7 @@ def test_heads_of_many_publishers_are_followed_in_one_thread():
                 for peer in peers:
                     peer.publish_many("t", [b"x"] * 5)
                     peer.publish("other", b"x")
-                wait_until(
+                eventually(
                     lambda r=round_: all(next_of(watch, p.endpoint) == 5 * r for p in peers)
                 )
             assert all(watch.is_reachable(peer.endpoint) for peer in peers)
@@ -55,19 +48,19 @@ def test_heartbeats_tell_of_news_between_two_questions():
     with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
         publisher.publish("t", 1)
         with HeadsWatch([publisher.endpoint], topics=["t"], refresh=30.0) as watch:
-            wait_until(lambda: next_of(watch, publisher.endpoint) == 1)
+            eventually(lambda: next_of(watch, publisher.endpoint) == 1)
             for count in range(2, 6):
                 publisher.publish("t", 1)
-                wait_until(lambda n=count: next_of(watch, publisher.endpoint) == n, 2.0)
+                eventually(lambda n=count: next_of(watch, publisher.endpoint) == n, 2.0)
 
 
 def test_a_message_that_ends_a_silence_is_told_of_soon():
     with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
         driver = publisher._driver
         publisher.publish("t", 1)
-        wait_until(lambda: driver._wait_ms() > 300)  # heartbeats are that rare by now
+        eventually(lambda: driver._wait_ms() > 300)  # heartbeats are that rare by now
         publisher.publish("t", 2)
-        wait_until(lambda: publisher.stats().heartbeats_sent > 0)
+        eventually(lambda: publisher.stats().heartbeats_sent > 0)
         assert driver._wait_ms() <= 20
 
 
@@ -75,7 +68,7 @@ def test_all_topics_where_none_is_named():
     with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
         with HeadsWatch([publisher.endpoint]) as watch:
             publisher.publish("new", 1)
-            wait_until(lambda: next_of(watch, publisher.endpoint, "new") == 1)
+            eventually(lambda: next_of(watch, publisher.endpoint, "new") == 1)
 
 
 def test_a_publisher_that_goes_and_one_that_comes_in_its_place():
@@ -83,12 +76,12 @@ def test_a_publisher_that_goes_and_one_that_comes_in_its_place():
     with p2pmsg.Publisher(endpoint, name="first") as first:
         first.publish("t", 1)
         watch = HeadsWatch([endpoint], topics=["t"])
-        wait_until(lambda: next_of(watch, endpoint) == 1)
+        eventually(lambda: next_of(watch, endpoint) == 1)
     with watch:
-        wait_until(lambda: not watch.is_reachable(endpoint))
+        eventually(lambda: not watch.is_reachable(endpoint))
         assert watch.heads()[endpoint].publisher == "first"
         with p2pmsg.Publisher(endpoint, name="second") as second:
-            wait_until(lambda: watch.heads()[endpoint].publisher == "second")
+            eventually(lambda: watch.heads()[endpoint].publisher == "second")
             assert watch.heads()[endpoint].session == second.session
             assert watch.is_reachable(endpoint)
 
@@ -127,7 +120,7 @@ def test_where_a_time_begins():
         publisher.publish("u", 1, timestamp_ns=5)
         publisher.flush()
         with p2pmsg.RangeReader(publisher.endpoint) as reader:
-            wait_until(lambda: len(reader.heads().streams) == 2)
+            eventually(lambda: len(reader.heads().streams) == 2)
             for wanted, first in ((0, 0), (1, 1), (41_000, 41), (41_001, 42), (10**9, 100)):
                 streams = reader.heads(time_ns=wanted).streams
                 assert streams["t"].first_at == first
@@ -142,7 +135,7 @@ def test_fetches_of_several_topics_under_way_on_one_reader():
             publisher.publish_many(topic, [f"{topic}{at}" for at in range(20_000)])
         publisher.flush()
         with p2pmsg.RangeReader(publisher.endpoint) as reader:
-            wait_until(lambda: reader.heads().streams.get("c", p2pmsg.StreamHead(0, 0)).next)
+            eventually(lambda: reader.heads().streams.get("c", p2pmsg.StreamHead(0, 0)).next)
             fetches = {topic: reader.fetch(topic, 0, 20_000) for topic in "abc"}
             for topic in "cab":
                 values = [value for batch in fetches[topic] for value in batch.values]
@@ -156,7 +149,7 @@ def test_a_multicast_publisher_is_asked_and_its_heartbeats_are_heard():
         with HeadsWatch([place], topics=["t"], refresh=30.0) as watch:
             assert watch.wait_until_asked(10)
             publisher.publish("t", 2)
-            wait_until(lambda: next_of(watch, place) == 2)
+            eventually(lambda: next_of(watch, place) == 2)
             assert watch.is_reachable(place)
 
 
@@ -166,7 +159,7 @@ def test_what_strangers_announce_to_a_group_does_not_end_the_watch(opened_group)
     with p2pmsg.Publisher(endpoint) as publisher:
         publisher.publish("t", 1)
         with HeadsWatch([endpoint]) as watch:
-            wait_until(lambda: next_of(watch, endpoint) == 1)
+            eventually(lambda: next_of(watch, endpoint) == 1)
             places = ["udp://239.1.2.3:5", "memory://x", "mold://239.1.2.3:5", "?", "tcp://[::1]:9"]
             for count, place in enumerate(places, 2):
                 for session in (publisher.session, 77):
@@ -174,7 +167,7 @@ def test_what_strangers_announce_to_a_group_does_not_end_the_watch(opened_group)
                     frame = wire.control_frame(wire.Kind.WELCOME, session, body)
                     stranger.send(datagram.seal(frame))
                 publisher.publish("t", 1)
-                wait_until(lambda n=count: next_of(watch, endpoint) == n)
+                eventually(lambda n=count: next_of(watch, endpoint) == n)
 
 
 @pytest.fixture
@@ -194,5 +187,100 @@ def test_the_watch_goes_on_when_descriptors_were_short(monkeypatch):
     with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
         publisher.publish("t", 1)
         with HeadsWatch([publisher.endpoint]) as watch:
-            wait_until(lambda: next_of(watch, publisher.endpoint) == 1, 20)
+            eventually(lambda: next_of(watch, publisher.endpoint) == 1, 20)
             assert len(tries) > 6
+
+
+@pytest.fixture
+def follow(opened):
+    return lambda *places, **options: opened.enter_context(
+        HeadsWatch([place.endpoint for place in places], **options)
+    )
+
+
+def nexts(watch, place, topic="t"):
+    """The next sequence by publisher."""
+    found = watch.sessions()[place.endpoint] or ()
+    streams = [(heads.publisher, heads.streams.get(topic)) for heads in found]
+    return {name: -1 if stream is None else stream.next for name, stream in streams}
+
+
+@pytest.mark.parametrize("topics", [None, ["t"]])
+def test_every_session_of_a_relay_is_followed(make_publisher, make_relay, follow, topics):
+    publishers = [make_publisher(name=f"p{at}") for at in range(3)]
+    relay = make_relay([each.endpoint for each in publishers])
+    for count, publisher in enumerate(publishers, 1):
+        publisher.publish_many("t", [b"x"] * count)
+    watch = follow(relay, topics=topics)
+    eventually(lambda: nexts(watch, relay) == {"p0": 1, "p1": 2, "p2": 3})
+    assert watch.wait_until_asked(10)
+    assert watch.is_relay(relay.endpoint)
+    assert watch.heads() == {relay.endpoint: None}  # which one is not said
+
+    publishers[1].publish_many("t", [b"x"] * 40)
+    eventually(lambda: nexts(watch, relay) == {"p0": 1, "p1": 42, "p2": 3})
+    publishers[0].close()  # the relay keeps what it had
+    publishers[2].publish_many("t", [b"x"] * 50)
+    eventually(lambda: nexts(watch, relay) == {"p0": 1, "p1": 42, "p2": 53})
+
+
+def test_a_session_that_comes_later_is_taken_up(make_publisher, make_relay, follow):
+    endpoint = lasting_place()
+    first = make_publisher(endpoint, name="first")
+    first.publish_many("t", [b"x"] * 10)
+    relay = make_relay(endpoint)
+    watch = follow(relay, topics=["t"])
+    eventually(lambda: nexts(watch, relay) == {"first": 10})
+    assert watch.heads()[relay.endpoint].session == first.session
+    first.close()
+    second = eventually(lambda: again_at(make_publisher, endpoint))
+    second.publish_many("t", [b"x"] * 5)
+    eventually(lambda: nexts(watch, relay) == {"first": 10, "second": 5})
+
+
+def again_at(make_publisher, endpoint):
+    try:
+        return make_publisher(endpoint, name="second")
+    except p2pmsg.BindError:
+        return None
+
+
+def test_a_relay_without_a_session_is_there_all_the_same(make_relay, make_publisher, follow):
+    relay = make_relay("tcp://127.0.0.1:1")
+    watch = follow(relay)
+    assert watch.wait_until_asked(10)
+    assert watch.sessions() == {relay.endpoint: ()}
+    assert watch.heads() == {relay.endpoint: None}
+    eventually(lambda: watch.is_reachable(relay.endpoint))
+
+
+def test_a_relay_begun_anew_has_what_it_has_now(make_publisher, make_relay, follow):
+    gone, publisher = make_publisher(name="gone"), make_publisher(name="feed")
+    for each in (gone, publisher):
+        each.publish_many("t", [b"x"] * 10)
+    relay = make_relay([gone.endpoint, publisher.endpoint], lasting_place())
+    watch = follow(relay, topics=["t"])
+    eventually(lambda: nexts(watch, relay) == {"gone": 10, "feed": 10})
+    gone.close()
+    relay.close(timeout=0.0)
+    make_relay(publisher.endpoint, relay.endpoint)
+    eventually(lambda: nexts(watch, relay) == {"feed": 10})
+
+
+def test_a_watch_in_a_forked_child_is_closed(make_publisher, follow):
+    publisher = make_publisher()
+    watch = follow(publisher)
+    assert watch.wait_until_asked(10)
+    child = os.fork()
+    if not child:
+        try:
+            watch.heads()
+        except p2pmsg.ClosedError:
+            os._exit(7)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    # The end of the child has not touched the sockets of the parent.
+    publisher.publish("t", 1)
+    eventually(lambda: nexts(watch, publisher) == {publisher.name: 1})

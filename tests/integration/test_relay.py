@@ -26,16 +26,6 @@ SMALL = PublisherConfig(frame_bytes=4096)
 CHILDREN = "relay_children"
 
 
-@pytest.fixture
-def make_relay(opened):
-    def make(upstreams, endpoint=LOOPBACK, **options):
-        made = Relay(upstreams, endpoint, **options)
-        opened.callback(made.close, timeout=0.0)
-        return made
-
-    return make
-
-
 def kill(child):
     child.signal(signal.SIGKILL)
     child.wait()

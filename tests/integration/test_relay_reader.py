@@ -5,20 +5,10 @@ import time
 import pytest
 
 import p2pmsg
-from p2pmsg import LogConfig, RangeReader, Relay
+from p2pmsg import LogConfig, RangeReader
 from recovery import Loss, LossReason
 from tests.integration.inside import core_of, held
 from tests.integration.peers import LOOPBACK, eventually, take
-
-
-@pytest.fixture
-def make_relay(opened):
-    def make(upstreams, endpoint=LOOPBACK, **options):
-        made = Relay(upstreams, endpoint, **options)
-        opened.callback(made.close, timeout=0.0)
-        return made
-
-    return make
 
 
 @pytest.fixture
