@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 import p2pmsg
-from p2pmsg.publisher import batch, core, kept_batch, open_batches
+from p2pmsg.publisher import batch, core, kept_batch
 from p2pmsg.queue import batching, pusher
 from p2pmsg.sync import acknowledge, lock, publisher, sending
 from tests.integration.peers import LOOPBACK, TOPIC, check_ledger, take
@@ -17,8 +17,7 @@ STRIKES = 60
 FILES = {
     module.__file__
     for module in (
-        acknowledge, batch, lock, batching, kept_batch, open_batches, sending, publisher, core,
-        pusher,
+        acknowledge, batch, lock, batching, kept_batch, sending, publisher, core, pusher,
     )
 }  # fmt: skip
 
