@@ -3,8 +3,8 @@
 It is the Spark part of `p2pmsg demo`. Each message's value is one JSON line. Standard output has
 JSON lines only: `ready`, `progress` now and then, and `result` at the end.
 
-How many messages were read is a count in the same aggregation as the bars, so that it comes out of
-Spark's exactly-once state: a message that was read twice, or not at all, would show.
+The same aggregation counts the messages, so that the count is part of Spark's exactly-once state: a
+message that was read twice, or not at all, would show.
 """
 
 import argparse
@@ -31,6 +31,7 @@ EXIT_MISSING: Final = 3
 _VOLUME_PLACES: Final = 8
 """Spark adds the same doubles in another order than a loop; sums agree to so many places."""
 _POLL_SECONDS: Final = 0.02
+_PRICES: Final = ("symbol", "window_start_ns", "open", "high", "low", "close")
 _FIELDS: Final = "symbol string, timestamp_ns long, price double, size double"
 
 
@@ -45,16 +46,7 @@ class Result:
         """Take the whole state: complete mode gives all of it with every batch."""
         collected = batch.collect()
         bars = sorted(
-            [
-                row["symbol"],
-                row["window_start_ns"],
-                row["open"],
-                row["high"],
-                row["low"],
-                row["close"],
-                round(row["volume"], _VOLUME_PLACES),
-                row["trades"],
-            ]
+            [*(row[name] for name in _PRICES), round(row["volume"], _VOLUME_PLACES), row["trades"]]
             for row in collected
             if row["trades"]
         )
@@ -73,14 +65,14 @@ def aggregate(messages: "DataFrame") -> "DataFrame":
     )
     # The feed's times are in nanoseconds; Spark's timestamps and windows are coarser.
     window = rows["timestamp_ns"] - sql.pmod(rows["timestamp_ns"], sql.lit(1_000_000_000))
-    place = sql.struct("timestamp_ns", "offset")
+    order = sql.when(sql.col("price").isNotNull(), sql.struct("timestamp_ns", "offset"))
     return rows.groupBy("topic", "symbol", window.alias("window_start_ns")).agg(
         sql.count("*").alias("rows"),
         sql.count("price").alias("trades"),
-        sql.min_by("price", sql.when(sql.col("price").isNotNull(), place)).alias("open"),
+        sql.min_by("price", order).alias("open"),
         sql.max("price").alias("high"),
         sql.min("price").alias("low"),
-        sql.max_by("price", sql.when(sql.col("price").isNotNull(), place)).alias("close"),
+        sql.max_by("price", order).alias("close"),
         sql.sum("size").alias("volume"),
     )
 
@@ -170,7 +162,10 @@ def follow(
     seconds = time.monotonic() - begun
     rows, bars = result.rows, result.bars
     if arguments.picture and bars:
-        _draw(bars, arguments.picture)
+        try:
+            write_picture(bars, arguments.picture)
+        except (spark_bridge.MissingDependencyError, OSError, ValueError) as error:
+            _say(f"no picture: {error}")
     # Last: after the result the parent waits for nothing more, and may end this process.
     _emit(event="result", rows=rows, seconds=round(seconds, 3), bars=bars)
     return 0 if rows >= arguments.expected_rows else EXIT_TIMEOUT
@@ -219,13 +214,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--starting-offsets", choices=starts, default="latest", help="the start")
     parser.add_argument("--picture", help="draw the bars into this file (.png or .svg)")
     return parser.parse_args(arguments)
-
-
-def _draw(bars: list[list[Any]], path: str) -> None:
-    try:
-        write_picture(bars, path)
-    except (spark_bridge.MissingDependencyError, OSError, ValueError) as error:
-        _say(f"no picture: {error}")
 
 
 def _emit(**fields: Any) -> None:

@@ -26,13 +26,7 @@ Found = Sequence[tuple[str, p2pmsg.Heads]]
 
 
 class Checks:
-    """The checks of one query in one process.
-
-    Args:
-        options: of the query.
-        selection: the same options' streams.
-
-    """
+    """The checks of one query in one process."""
 
     def __init__(self, options: SourceOptions, selection: Selection) -> None:
         self._options = options
@@ -165,11 +159,7 @@ def unknown_publisher(
 ) -> OptionError | None:
     """Return an error for the first named publisher that is not there.
 
-    Args:
-        options: of the query.
-        found: what there is.
-        empty: endpoints that have answered and have no session yet (relays).
-
+    At relays without a session yet (`empty`) it may still come.
     """
     empty = set(empty)
     for option, topic, who in _named(options):
@@ -187,29 +177,21 @@ def unknown_publisher(
 
 
 def beyond_head(option: str, options: SourceOptions, found: Found) -> OptionError | None:
-    """Return an error for the first offset that is beyond the head of its stream.
-
-    Args:
-        option: `startingOffsets` or `endingOffsets`.
-        options: of the query.
-        found: what there is.
-
-    """
+    """Return an error for the first offset of `option` that is beyond the head of its stream."""
     wanted, time_ns = options.startingOffsets, options.startingTimestamp
     if option == "endingOffsets":
         wanted, time_ns = options.endingOffsets, options.endingTimestamp
     if not isinstance(wanted, dict) or time_ns is not None:  # a time goes before
         return None
-    for endpoint, heads in found:
-        for topic in Selection.of(options).topics_of(endpoint, heads):
-            offset, stream = offset_for(wanted, topic, endpoint, heads), heads.streams.get(topic)
-            head = 0 if stream is None else stream.next
-            if offset is not None and offset > head:
-                return OptionError(
-                    option,
-                    f"has {offset} for topic {topic!r} of {_who(endpoint, heads)}, whose head is "
-                    f"{head}: the offset that its next message will have",
-                )
+    for topic, endpoint, heads in _streams(options, found):
+        offset, stream = offset_for(wanted, topic, endpoint, heads), heads.streams.get(topic)
+        head = 0 if stream is None else stream.next
+        if offset is not None and offset > head:
+            return OptionError(
+                option,
+                f"has {offset} for topic {topic!r} of {_who(endpoint, heads)}, whose head is "
+                f"{head}: the offset that its next message will have",
+            )
     return None
 
 
@@ -219,16 +201,22 @@ def end_before_start(options: SourceOptions, found: Found) -> OptionError | None
     times = (options.startingTimestamp, options.endingTimestamp)
     if not (isinstance(first, dict) and isinstance(last, dict)) or times != (None, None):
         return None
-    for endpoint, heads in found:
-        for topic in Selection.of(options).topics_of(endpoint, heads):
-            start, stop = (offset_for(each, topic, endpoint, heads) for each in (first, last))
-            if start is not None and stop is not None and 0 <= stop < start:
-                return OptionError(
-                    "endingOffsets",
-                    f"has {stop} for topic {topic!r} of {_who(endpoint, heads)}, before its start: "
-                    f"startingOffsets has {start}",
-                )
+    for topic, endpoint, heads in _streams(options, found):
+        start, stop = (offset_for(each, topic, endpoint, heads) for each in (first, last))
+        if start is not None and stop is not None and 0 <= stop < start:
+            return OptionError(
+                "endingOffsets",
+                f"has {stop} for topic {topic!r} of {_who(endpoint, heads)}, before its start: "
+                f"startingOffsets has {start}",
+            )
     return None
+
+
+def _streams(options: SourceOptions, found: Found) -> Iterator[tuple[str, str, p2pmsg.Heads]]:
+    selection = Selection.of(options)
+    for endpoint, heads in found:
+        for topic in selection.topics_of(endpoint, heads):
+            yield topic, endpoint, heads
 
 
 def empty_times(options: SourceOptions, found: Found) -> str | None:

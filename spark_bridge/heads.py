@@ -34,13 +34,7 @@ _log: Final = logging.getLogger("spark_bridge")
 
 
 class PeersWatch:
-    """The heads of several peers, with their former sessions; follows the file of peers.
-
-    Args:
-        options: the peers, and how old their heads may be.
-        selection: which topics are of interest.
-
-    """
+    """The heads of several peers, with their former sessions; follows the file of peers."""
 
     def __init__(self, options: SourceOptions, selection: Selection) -> None:
         self._file = options.peers_file

@@ -69,14 +69,7 @@ class Range:
 def to_json(
     positions: Positions, pin: str | None = None, *, start: Positions | None = None
 ) -> dict[str, Any]:
-    """Return what Spark keeps.
-
-    Args:
-        positions: the next sequence of each stream.
-        pin: of a first position.
-        start: where the batch begins that ends here; of the first batch.
-
-    """
+    """Return what Spark keeps: the first position has a `pin`, the first batch's end a `start`."""
     offset: dict[str, Any] = {"peers": _peers(positions)}
     if pin is not None:
         offset["pin"] = pin

@@ -1,6 +1,5 @@
 """Registration, and the settings of a Spark session that matter here."""
 
-import importlib.util
 import os
 import shutil
 import sys
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_bridge.errors import MissingDependencyError
-from spark_bridge.versions import require_pyspark
+from spark_bridge.versions import require_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,12 +27,11 @@ LOCAL_SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "1",
 }
 """For `local` masters only: a cluster's work is meant to be spread."""
-_ADVICE: Final = "pip install 'p2pmsg[spark]'"
 
 
 def require_spark() -> None:
     """Raise `MissingDependencyError`, naming what is missing, unless Spark can start here."""
-    _require_packages()
+    require_packages()
     home = os.environ.get("JAVA_HOME")
     if home and os.access(Path(home, "bin", "java"), os.X_OK):
         return
@@ -60,7 +58,7 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
     options: dict[str, str] = dict(getattr(builder, "_options", {}))
     remote = options.get("spark.remote") or os.environ.get("SPARK_REMOTE")
     if remote is not None and not remote.startswith("local"):
-        _require_packages()
+        require_packages()
         return builder  # the server has its settings, and they cannot be set from here
     require_spark()
     from pyspark import SparkConf
@@ -89,13 +87,7 @@ def register(spark: "SparkSession") -> None:
         MissingDependencyError: PySpark 4.2 or newer, or PyArrow, is missing.
 
     """
-    _require_packages()
+    require_packages()
     from spark_bridge.source import P2pmsgSource
 
     spark.dataSource.register(P2pmsgSource)
-
-
-def _require_packages() -> None:
-    require_pyspark()
-    if importlib.util.find_spec("pyarrow") is None:
-        raise MissingDependencyError("PyArrow", _ADVICE)

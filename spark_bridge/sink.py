@@ -31,7 +31,13 @@ from spark_bridge.options import SinkOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COLUMNS: Final = ("value", "key", "topic", "timestamp", "headers")
+_COLUMN_TYPES: Final = {
+    "key": (types.StringType, "string"),
+    "topic": (types.StringType, "string"),
+    "timestamp": (types.TimestampType, "timestamp"),
+    "headers": (types.MapType, "a map"),
+}
+_COLUMNS: Final = ("value", *_COLUMN_TYPES)
 _BIND_PAUSE_SECONDS: Final = 0.02
 
 
@@ -97,13 +103,9 @@ def check_columns(schema: types.StructType, options: SinkOptions) -> None:
         raise OptionError("schema", "has no column 'value'")
     if "topic" not in names and options.topic is None:
         raise OptionError("topic", "is required, or a column 'topic'")
-    for name in ("key", "topic"):
-        if name in names and not isinstance(schema[name].dataType, types.StringType):
-            raise OptionError("schema", f"must have {name!r} as string")
-    if "timestamp" in names and not isinstance(schema["timestamp"].dataType, types.TimestampType):
-        raise OptionError("schema", "must have 'timestamp' as timestamp")
-    if "headers" in names and not isinstance(schema["headers"].dataType, types.MapType):
-        raise OptionError("schema", "must have 'headers' as a map")
+    for name, (kind, word) in _COLUMN_TYPES.items():
+        if name in names and not isinstance(schema[name].dataType, kind):
+            raise OptionError("schema", f"must have {name!r} as {word}")
 
 
 def publish_partition(

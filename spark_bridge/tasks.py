@@ -106,11 +106,7 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of `ranges`, each once.
 
-    Args:
-        ranges: of peers and of logs.
-        options: of the source.
-        layout: of the record batches.
-        by: `query` (default) or `batch`: what reads, for the texts of failures.
+    Failures name what reads: `by`, a `query` or a `batch`.
 
     Raises:
         DataLossError: a range is gone, and `failOnDataLoss` is true.

@@ -1,4 +1,4 @@
-"""Which PySpark is new enough. It is told by the names that are needed, not by its number alone."""
+"""Which packages are needed. PySpark is checked by the names that are used, not by its version."""
 
 import importlib.util
 from importlib.metadata import PackageNotFoundError, version
@@ -7,21 +7,24 @@ from typing import Final
 from spark_bridge.errors import MissingDependencyError
 
 PYSPARK: Final = "PySpark 4.2 or newer"
-"""A stream's reader is given its start only since then (`pyspark.sql.streaming.datasource`); in 4.1
-it would have to guess after a restart where peers stood that are away or have begun anew."""
+"""Older ones do not give a stream's reader its start (`pyspark.sql.streaming.datasource`): after a
+restart it would have to guess the positions of peers that are away or have restarted."""
+_ADVICE: Final = "pip install 'p2pmsg[spark]'"
 NEEDED_MODULE: Final = "pyspark.sql.streaming.datasource"
 
 
-def require_pyspark() -> None:
-    """Raise `MissingDependencyError` where PySpark is missing, or too old for the source."""
+def require_packages() -> None:
+    """Raise `MissingDependencyError` where PySpark or PyArrow is missing, or PySpark is too old."""
     if importlib.util.find_spec("pyspark") is None:
-        raise MissingDependencyError("PySpark", "pip install 'p2pmsg[spark]'")
+        raise MissingDependencyError("PySpark", _ADVICE)
     try:
         found = importlib.util.find_spec(NEEDED_MODULE)
     except (ImportError, ValueError):  # a package above it is missing, or it has no spec
         found = None
     if found is None:
         raise too_old(f"no module {NEEDED_MODULE!r}")
+    if importlib.util.find_spec("pyarrow") is None:
+        raise MissingDependencyError("PyArrow", _ADVICE)
 
 
 def too_old(missing: object) -> MissingDependencyError:
@@ -34,6 +37,6 @@ def too_old(missing: object) -> MissingDependencyError:
     try:
         installed = version("pyspark")
     except PackageNotFoundError:
-        return MissingDependencyError("PySpark", f"{missing}; pip install 'p2pmsg[spark]'")
+        return MissingDependencyError("PySpark", f"{missing}; {_ADVICE}")
     advice = f"PySpark {installed} is installed ({missing}); pip install 'pyspark>=4.2'"
     return MissingDependencyError(PYSPARK, advice)

@@ -19,7 +19,7 @@ from types import FrameType
 
 from p2pmsg import ctrl_c
 from p2pmsg.cli import bench, capacity, demo, jobs, listen, log, pubsub, relay, request, statsd
-from p2pmsg.cli.command import MissingExtraError, Parser, UsageError, add_commands
+from p2pmsg.cli.command import Parser, UsageError, add_commands
 from p2pmsg.cli.text import one_line
 from p2pmsg.demo.feed import FeedError
 from p2pmsg.demo.processes import DemoError
@@ -72,7 +72,7 @@ def _main(argv: Sequence[str] | None) -> int:
         except BrokenPipeError:
             _let_go_of_output()
             status = _PIPE_CLOSED
-        except (ConfigError, MissingExtraError, UsageError) as error:
+        except (ConfigError, UsageError) as error:
             status = _fail(prog, error, _WRONG)
         except (P2PError, DemoError, FeedError, OSError) as error:  # TimeoutError is an OSError
             status = _fail(prog, error, _FAILED)

@@ -25,10 +25,6 @@ class UsageError(P2PError):
     """Arguments that are right one by one do not go together."""
 
 
-class MissingExtraError(P2PError):
-    """A package that this command needs is not installed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Option:
     """An option, or a positional argument, as `ArgumentParser.add_argument` takes it."""

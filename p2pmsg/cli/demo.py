@@ -8,9 +8,10 @@ import sys
 from importlib.util import find_spec
 
 from p2pmsg.cli.arguments import count, input_file, output_file, seconds
-from p2pmsg.cli.command import MissingExtraError, OneOf, UsageError, command, flag, note, option
+from p2pmsg.cli.command import OneOf, UsageError, command, flag, note, option
 from p2pmsg.demo.bars import write_csv
 from p2pmsg.demo.plan import FEED_SECONDS, MESSAGES_PER_S_MAX, TRANSPORTS, Source
+from p2pmsg.errors import MissingExtraError
 from p2pmsg.publisher.log import import_log
 
 _TRADES = 200_000
@@ -42,17 +43,17 @@ def _transport(arguments: argparse.Namespace) -> str:
     """Return the transport of the feed; report where a package for the default one is missing."""
     chosen: str | None = arguments.transport
     if find_spec("crc32c") is None:
-        advice = "needs the package crc32c: pip install 'p2pmsg[udp]'"
         if chosen == "udp":
-            raise MissingExtraError(f"--transport udp {advice}")
+            raise MissingExtraError("--transport", "crc32c", "udp", "udp")
         if chosen is None:
+            advice = "needs the package crc32c: pip install 'p2pmsg[udp]'"
             note("demo", f"over tcp; udp multicast {advice}")
             return "tcp"
     return chosen or ("udp" if arguments.log is None else "tcp")
 
 
 def _require_picture() -> None:
-    """Raise `MissingExtraError` where Spark, or what draws its bars, is missing."""
+    """Raise `UsageError` where Spark, or what draws its bars, is missing."""
     missing = [name for name in ("matplotlib", "pyspark", "pyarrow") if find_spec(name) is None]
     if missing:
         lacks = f"the package {missing[0]}: pip install 'p2pmsg[plot,spark]'"
@@ -60,7 +61,7 @@ def _require_picture() -> None:
         lacks = "Java 17 or newer"
     else:
         return
-    raise MissingExtraError(
+    raise UsageError(
         f"--output draws Spark's bars too, which needs {lacks}; --no-spark writes the CSV alone"
     )
 

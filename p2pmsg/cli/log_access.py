@@ -2,18 +2,18 @@
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from p2pmsg.cli.arguments import TOPICS, directory, position, session
-from p2pmsg.cli.command import MissingExtraError, note, option
+from p2pmsg.cli.command import note, option
 from p2pmsg.cli.text import session_text
 from p2pmsg.errors import P2PError
 from p2pmsg.message import MessageBatch
 from p2pmsg.publisher.kept_batch import count_of
+from p2pmsg.publisher.log import import_log
 from p2pmsg.start import Start
 from p2pmsg.wire import Frame, FrameError, decode_columns
 
@@ -26,7 +26,6 @@ _LOOK_S = 0.1
 """A publisher that runs makes a frame of what it has gathered within less, by default."""
 Key = tuple[int, str]
 Report = Callable[[str], object]
-
 
 DIRECTORY = option("directory", "the directory of the log", "DIR", directory)
 PART = (
@@ -45,20 +44,10 @@ class LogAccessError(P2PError):
     """The log refuses, or does not have what was asked for."""
 
 
-def log_package() -> ModuleType:
-    """Return `recovery.log`, which needs a package that comes with the extra `log`."""
-    try:
-        import recovery.log
-    except ImportError as error:
-        reason = f"needs the package {error.name}: pip install 'p2pmsg[log]'"
-        raise MissingExtraError(reason) from error
-    return recovery.log
-
-
 @contextmanager
-def translated() -> Iterator[ModuleType]:
+def translated() -> Iterator[Any]:
     """Give `recovery.log`, and raise its errors as `LogAccessError`."""
-    package = log_package()
+    package = import_log()
     try:
         yield package
     except package.LogError as error:
@@ -72,16 +61,6 @@ def open_log(directory: str) -> "Iterator[LogReader]":
         yield reader
 
 
-@dataclass(slots=True)
-class Part:
-    """A range of one stream."""
-
-    session: int
-    topic: str
-    start: int
-    stop: int
-
-
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Messages of one frame, and when the frame was appended; 0 where that is not known."""
@@ -90,7 +69,7 @@ class Piece:
     appended_ns: int
 
 
-def choose(reader: "LogReader", arguments: argparse.Namespace) -> list[Part]:
+def choose(reader: "LogReader", arguments: argparse.Namespace) -> dict[Key, range]:
     """Return the range of each stream that the arguments mean."""
     streams = [
         stream
@@ -102,7 +81,7 @@ def choose(reader: "LogReader", arguments: argparse.Namespace) -> list[Part]:
     for wanted in arguments.topics:
         if not any(matches(stream.topic, [wanted]) for stream in streams):
             raise LogAccessError(f"there is no stream {wanted!r} in the log")
-    parts = []
+    parts = {}
     for stream in streams:
         if matches(stream.topic, arguments.topics):
             key = (stream.session, stream.topic)
@@ -110,7 +89,7 @@ def choose(reader: "LogReader", arguments: argparse.Namespace) -> list[Part]:
             stop = _resolve(reader, key, arguments.stop, stream.next, stream.next)
             start, stop = max(start, stream.earliest), min(stop, stream.next)
             if start < stop:
-                parts.append(Part(*key, start, stop))
+                parts[key] = range(start, stop)
     return parts
 
 
@@ -151,9 +130,9 @@ class Reading:
 
     """
 
-    def __init__(self, reader: "LogReader", parts: Sequence[Part], report: Report) -> None:
+    def __init__(self, reader: "LogReader", parts: Mapping[Key, range], report: Report) -> None:
         self._reader = reader
-        self._parts = {(part.session, part.topic): part for part in parts}
+        self._parts = parts
         self._next = {key: part.start for key, part in self._parts.items()}
         self._report = report
         self.missing = self.damaged = 0
@@ -166,7 +145,7 @@ class Reading:
     @property
     def total(self) -> int:
         """How many messages there are to read, with those that are missing."""
-        return sum(part.stop - part.start for part in self._parts.values())
+        return sum(map(len, self._parts.values()))
 
     @property
     def streams(self) -> int:

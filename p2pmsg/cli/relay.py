@@ -6,8 +6,7 @@ import time
 from typing import Any
 
 from p2pmsg.cli import arguments as kinds
-from p2pmsg.cli.command import MissingExtraError, UsageError, command, note, option
-from p2pmsg.errors import ConfigError
+from p2pmsg.cli.command import UsageError, command, note, option
 from p2pmsg.publisher.log import import_log
 from p2pmsg.relay.stats import RelayStats
 from p2pmsg.sync.relay import Relay
@@ -80,10 +79,7 @@ def _log_config(arguments: argparse.Namespace) -> Any:
         if options:
             raise UsageError("--retention, --retention-age and --fsync go with --log")
         return None
-    try:
-        log = import_log()
-    except ConfigError as error:
-        raise MissingExtraError(str(error)) from error
+    log = import_log()
     try:
         return log.LogConfig(arguments.log, **options)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""The far side of a child process: runs a module, which talks in JSON lines.
+"""What runs in a child process: a module that communicates by JSON lines.
 
-It emits events on standard output and gets commands on standard input. When the parent ends,
-however it does, standard input ends, and so does the child.
+It emits events on standard output and gets commands on standard input. When the parent ends, in
+whatever way, standard input ends, and so does the child.
 """
 
 import json
@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 ORPHANED = 70
-"""Exit status of a child whose parent has gone."""
+"""Exit status of a child whose parent has ended."""
 
 _commands: "queue.SimpleQueue[dict[str, Any]]" = queue.SimpleQueue()
 
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Tell the parent something."""
+    """Send an event to the parent."""
     line = json.dumps({"event": event, **fields}, separators=(",", ":"))
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -42,7 +42,7 @@ def next_command(timeout: float | None = None) -> dict[str, Any] | None:
 
 
 def _listen() -> None:
-    # Not sys.stdin: Python's end would wait for the lock that a reading thread holds.
+    # Not sys.stdin: at exit Python would wait for the lock that a reading thread holds.
     rest = b""
     while data := os.read(0, 65536):
         *lines, rest = (rest + data).split(b"\n")

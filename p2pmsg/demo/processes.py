@@ -1,7 +1,7 @@
-"""The near side of child processes: starts them, hears them, and ends them all.
+"""The parent's side of child processes: starts them, reads their events, and ends them all.
 
-Each child is a process group of its own, so that Ctrl-C reaches the parent only, and so that what a
-child starts (Spark starts Java) ends with it.
+Each child is a process group of its own, so that Ctrl-C reaches only the parent, and what a child
+starts (Spark starts Java) ends with it.
 """
 
 import json
@@ -27,7 +27,7 @@ _KILL_AFTER_S = 1.0
 
 
 class DemoError(Exception):
-    """The demo or the bench cannot go on; says why."""
+    """The demo or the bench cannot continue; says why."""
 
 
 class Child:
@@ -48,7 +48,7 @@ class Child:
         )
         self._lines = b""
         self._errors = b""
-        # As the parent found the package: from the current directory, or installed.
+        # Find the package as the parent did: in the current directory, or installed.
         safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
         self._process = subprocess.Popen(
             [sys.executable, *safe, "-c", _LAUNCH, module, *arguments],
@@ -90,11 +90,11 @@ class Child:
                 if isinstance(event, dict) and "event" in event:
                     events.append(event)
             except ValueError:
-                pass  # chatter of a library
+                pass  # printed by a library
         return events, not is_open
 
     def read_errors(self) -> bool:
-        """Take in what came on standard error; True when it has ended."""
+        """Read what came on standard error; True when it has ended."""
         while (data := _read(self.stderr)) is not None:
             if not data:
                 return True
@@ -146,7 +146,7 @@ class Children:
 
     def start(self, name: str, module: str, *arguments: str) -> Child:
         """Start a child."""
-        with _signals_held():  # or Ctrl-C could come when the child runs and nobody knows of it
+        with _signals_deferred():  # or Ctrl-C could come before the child is listed
             child = Child(name, module, arguments)
             self._children.append(child)
             self._running.append(child)
@@ -155,7 +155,7 @@ class Children:
         return child
 
     def poll(self, timeout: float = _POLL_S) -> list[tuple[Child, Event]]:
-        """Return what the children tell; `{"event": "ended", "status": n}` is the last of each."""
+        """Return the children's events; `{"event": "ended", "status": n}` is the last of each."""
         found: list[tuple[Child, Event]] = []
         for key, _ in self._selector.select(min(timeout, _POLL_S)):
             found += self._read(key.data, key.fileobj)
@@ -164,7 +164,7 @@ class Children:
                 for stream in (child.stdout, child.stderr):
                     if stream in self._selector.get_map():
                         found += self._read(child, stream)
-                    if stream in self._selector.get_map():  # something that it started holds it
+                    if stream in self._selector.get_map():  # a grandchild has it open
                         self._selector.unregister(stream)
                 self._running.remove(child)
                 found.append((child, {"event": "ended", "status": child.status}))
@@ -197,7 +197,7 @@ class Children:
             for child in self._running:
                 child.wait(max(0.0, deadline - time.monotonic()))
         finally:
-            with _signals_held():
+            with _signals_deferred():
                 for child in self._children:
                     child.kill(signal.SIGKILL)
                     child.wait(_KILL_AFTER_S)
@@ -206,8 +206,8 @@ class Children:
 
 
 @contextmanager
-def _signals_held() -> Iterator[None]:
-    """Let signals wait until the end of the block."""
+def _signals_deferred() -> Iterator[None]:
+    """Defer signals until the end of the block."""
     came: list[int] = []
     held = {}
     if threading.current_thread() is threading.main_thread():
@@ -224,7 +224,7 @@ def _signals_held() -> Iterator[None]:
 
 
 def _read(stream: Any) -> bytes | None:
-    """Return what is there, empty at the end; None where nothing is there yet."""
+    """Return what can be read now, empty at the end; None where nothing has come."""
     try:
         return os.read(stream.fileno(), _CHUNK_BYTES)
     except BlockingIOError:

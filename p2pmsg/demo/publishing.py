@@ -14,7 +14,7 @@ from p2pmsg.sync.publisher import Publisher
 from recovery import ReplayConfig
 
 STALL_MS = 100.0
-"""How long the slow subscriber may hold up the feed in all; then it has to repair."""
+"""How long the slow subscriber may hold up the feed in all; after that it needs repairs."""
 _JOIN_TIMEOUT_S = 30.0
 _PACE_EVERY = 64
 _PROGRESS_S = 0.2
@@ -36,17 +36,16 @@ def main() -> None:
         emit("published", published=publisher.stats().published, counts=counts)
         next_command()
         publisher.close(timeout=2.0)
-        stats = publisher.stats()
-        emit("closed", shed=stats.frames_shed, repaired=stats.messages_repaired)
+        emit("closed")
 
 
-def play(publisher: Publisher, plan: Plan, tell: Callable[[int], object]) -> None:
-    """Publish the feed within `plan.seconds`, at an even pace; go on behind what the log has."""
+def play(publisher: Publisher, plan: Plan, report: Callable[[int], object]) -> None:
+    """Publish the feed within `plan.seconds`, at an even pace; continue after what the log has."""
     publish = publisher.publish
     logged = {topic: stop for topic, (_, stop) in publisher.stats().streams.items()}
     s_per_message = plan.seconds / max(1, plan.total)
-    told_s = time.monotonic()
-    start_s = told_s - sum(logged.values()) * s_per_message
+    reported_s = time.monotonic()
+    start_s = reported_s - sum(logged.values()) * s_per_message
     for index, event in enumerate(plan.source.events()):
         topic = TOPICS[event.kind]
         if logged.get(topic, 0):
@@ -54,9 +53,9 @@ def play(publisher: Publisher, plan: Plan, tell: Callable[[int], object]) -> Non
             continue
         if index % _PACE_EVERY == 0:
             now_s = time.monotonic()
-            if now_s - told_s >= _PROGRESS_S:
-                told_s = now_s
-                tell(index)
+            if now_s - reported_s >= _PROGRESS_S:
+                reported_s = now_s
+                report(index)
             ahead_s = start_s + index * s_per_message - now_s
             if ahead_s > 0:
                 time.sleep(ahead_s)

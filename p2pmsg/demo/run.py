@@ -62,7 +62,6 @@ class State(msgspec.Struct, kw_only=True):
     spark_behind: int | None = None
     bars: list[Bar] = []
     bars_equal: bool = False
-    frames_shed: int = 0
     errors: list[str] = []
 
     @property
@@ -260,7 +259,6 @@ class _Demo:
                 self._counts = event["counts"]
             case "closed":
                 self._closed = True
-                self._state.frames_shed = event["shed"]
 
     def _on_subscriber(self, name: str, event: Event) -> None:
         if "tally" in event:

@@ -18,7 +18,7 @@ from p2pmsg.sync.subscriber import Subscriber
 from p2pmsg.testing.kernel_loss import lose_datagrams
 
 _SLOW_COUNT, _SLOW_PAUSE_S = 64, 0.02
-"""The slow one takes so many messages and then rests: 3,200 a second at most."""
+"""The slow one reads so many messages and then pauses: at most 3,200 a second."""
 _SLOW_RECEIVE_BYTES = 256 * 1024
 _TIMEOUT_S = 0.1
 _PROGRESS_S = 0.2
@@ -30,7 +30,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: `fast` or `slow`.
-        endpoint: of the publisher, or of the proxy before it.
+        endpoint: of the publisher, or of the proxy in front of it.
         counts: how many messages each topic will have.
         slow_seconds: how long it reads slowly, from its first message on.
         makes_bars: whether it computes the bars of what it gets.
@@ -51,7 +51,6 @@ class Tally(msgspec.Struct, kw_only=True):
 
     Attributes:
         published, delivered, outstanding, lost, repaired: as `stats()` has them.
-        dropped: messages that came twice over the wire and were dropped, as `stats()` has them.
         seen: messages that this process counted.
         duplicates, missing: messages that it got twice, or not at all, by their sequences.
         kernel_drops: datagrams that the kernel dropped.
@@ -64,7 +63,6 @@ class Tally(msgspec.Struct, kw_only=True):
     outstanding: int = 0
     lost: int = 0
     repaired: int = 0
-    dropped: int = 0
     seen: int = 0
     duplicates: int = 0
     missing: int = 0
@@ -73,7 +71,7 @@ class Tally(msgspec.Struct, kw_only=True):
 
 
 class SequenceCheck:
-    """Counts what comes twice, and what does not come, by the sequences alone."""
+    """Counts messages that come twice or not at all, by the sequences alone."""
 
     def __init__(self) -> None:
         self.next: Counter[tuple[int, str]] = Counter()
@@ -91,14 +89,13 @@ class SequenceCheck:
 
 
 def make_tally(stats: SubscriberStats, check: SequenceCheck) -> Tally:
-    """Put the library's figures beside the process's own."""
+    """Return the library's figures together with the process's own."""
     return Tally(
         published=stats.published,
         delivered=stats.delivered,
         outstanding=stats.outstanding,
         lost=stats.lost,
         repaired=sum(stats.repaired.values()),
-        dropped=stats.duplicates,
         seen=check.seen,
         duplicates=check.duplicates,
         missing=check.missing,
@@ -108,7 +105,7 @@ def make_tally(stats: SubscriberStats, check: SequenceCheck) -> Tally:
 
 
 def main() -> None:
-    """Receive all, then tell the ledger and the bars."""
+    """Receive all, then report the ledger and the bars."""
     role = msgspec.json.decode(sys.argv[1], type=Role)
     receive_bytes = _SLOW_RECEIVE_BYTES if role.slow_seconds else None
     check = SequenceCheck()
@@ -124,10 +121,10 @@ def main() -> None:
             lose_datagrams(subscriber, role.loss)
         emit("ready")
 
-        def tell() -> None:
+        def report() -> None:
             emit("progress", tally=msgspec.to_builtins(make_tally(subscriber.stats(), check)))
 
-        events = receive_all(subscriber, role, check, lost, tell)
+        events = receive_all(subscriber, role, check, lost, report)
         bars: list[Bar] = []
         if role.makes_bars:
             bars = compute_bars(events)
@@ -147,13 +144,13 @@ def receive_all(
     role: Role,
     check: SequenceCheck,
     lost: list[LossReport],
-    tell: Callable[[], object],
+    report: Callable[[], object],
 ) -> Iterator[FeedEvent]:
     """Yield the feed's events until every message was delivered or reported lost."""
     total = sum(role.counts.values())
     slow_until_s = None
-    told_s = time.monotonic()
-    while check.seen + sum(report.count for report in lost) < total:
+    reported_s = time.monotonic()
+    while check.seen + sum(loss.count for loss in lost) < total:
         is_slow = bool(role.slow_seconds) and (
             slow_until_s is None or time.monotonic() < slow_until_s
         )
@@ -170,9 +167,9 @@ def receive_all(
                 yield FeedEvent(kind, message.key or "", message.timestamp_ns, message.value)  # type: ignore[arg-type]
             if is_slow:
                 time.sleep(_SLOW_PAUSE_S)
-        if time.monotonic() - told_s >= _PROGRESS_S:
-            told_s = time.monotonic()
-            tell()
+        if time.monotonic() - reported_s >= _PROGRESS_S:
+            reported_s = time.monotonic()
+            report()
 
 
 if __name__ == "__main__":

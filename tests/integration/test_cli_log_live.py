@@ -278,7 +278,10 @@ def test_a_missing_package_is_named_with_its_extra(segmented, tmp_path, endpoint
     for name, *more in commands:
         ended = run("log", name, segmented.path, *more, env=env)
         assert ended.returncode == 2
-        expected = f"p2pmsg log {name}: needs the package crc32c: pip install 'p2pmsg[log]'\n"
+        expected = (
+            f"p2pmsg log {name}: log needs the package crc32c, which is not installed: "
+            "pip install 'p2pmsg[log]'\n"
+        )
         assert (ended.stdout, ended.stderr.decode()) == (b"", expected)
 
     ended = run("capacity", "--rate", "1", "--size", "1", "--disk", "1GB", env=env)

@@ -239,7 +239,7 @@ def test_without_the_extra_it_is_said_in_one_line(monkeypatch, capsys, tmp_path)
         more = needed.get(name, [])
         assert main(["log", name, str(tmp_path), *more]) == 2
         printed = capsys.readouterr()
-        assert printed.err.startswith(f"p2pmsg log {name}: needs the package ")
+        assert printed.err.startswith(f"p2pmsg log {name}: log needs the package ")
         assert printed.err.endswith(": pip install 'p2pmsg[log]'\n")
         assert (printed.out, printed.err.count("\n")) == ("", 1)
 
