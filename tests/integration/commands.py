@@ -9,12 +9,12 @@ import sys
 import uuid
 from pathlib import Path
 
-from tests.integration.peers import eventually
-
-__all__ = ["DEADLINE_S", "P2PMSG", "Command", "command", "eventually", "run", "without_waiting"]
+from tests.integration.peers import eventually as eventually
 
 P2PMSG = [sys.executable, "-m", "p2pmsg"]
 DEADLINE_S = 30.0
+ENDINGS = {"Ctrl-C": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 143)}
+"""Signals that end a command, and the exit status after each."""
 _MARK = "P2PMSG_TEST_MARK"
 
 

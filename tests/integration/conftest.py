@@ -10,6 +10,7 @@ import pytest
 import p2pmsg
 from p2pmsg.testing.proxy import TcpProxy
 from tests.integration import inside
+from tests.integration.commands import command
 from tests.integration.peers import LOOPBACK, eventually, start_child
 
 
@@ -18,6 +19,19 @@ def opened():
     """Keep what a test opens; all of it is closed when the test ends, last one first."""
     with contextlib.ExitStack() as stack:
         yield stack
+
+
+@pytest.fixture
+def endpoint(tmp_path):
+    return f"ipc://{tmp_path}/feed"
+
+
+@pytest.fixture
+def start(tmp_path, opened):
+    """Start a command of `p2pmsg`; it is killed in the end."""
+    return lambda *arguments, **options: opened.enter_context(
+        command(tmp_path, *arguments, **options)
+    )
 
 
 @pytest.fixture

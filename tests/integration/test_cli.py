@@ -9,21 +9,16 @@ from pathlib import Path
 import pytest
 
 import p2pmsg
-from tests.integration.commands import P2PMSG, command, eventually, run, without_waiting
+from tests.integration.commands import (
+    ENDINGS,
+    P2PMSG,
+    command,
+    eventually,
+    run,
+    without_waiting,
+)
 
 LOOPBACK = "tcp://127.0.0.1:0"
-
-
-@pytest.fixture
-def endpoint(tmp_path):
-    return f"ipc://{tmp_path}/feed"
-
-
-@pytest.fixture
-def start(tmp_path, opened):
-    return lambda *arguments, **options: opened.enter_context(
-        command(tmp_path, *arguments, **options)
-    )
 
 
 def receive_from(opened, subscriber_endpoint, **options):
@@ -240,9 +235,6 @@ def test_a_full_disk_is_told_in_one_line(start, make_publisher):
         assert sub.wait() == 1
 
     assert sub.errors().startswith("p2pmsg sub: [Errno 28]")
-
-
-ENDINGS = {"Ctrl-C": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 143)}
 
 
 def assert_ended(ended, how):

@@ -3,32 +3,18 @@
 import json
 import os
 import pty
-import signal
 
 import pytest
 
 import p2pmsg
-from tests.integration.commands import P2PMSG, command, eventually, run, without_waiting
+from tests.integration.commands import ENDINGS, P2PMSG, eventually, run, without_waiting
 
 pytest.importorskip("recovery.log")
 
 from tests.integration.logs import LogFiles
 
-ENDINGS = {"Ctrl-C": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 143)}
 T0 = 1_723_204_800 * 10**9
 S = 10**9
-
-
-@pytest.fixture
-def endpoint(tmp_path):
-    return f"ipc://{tmp_path}/feed"
-
-
-@pytest.fixture
-def start(tmp_path, opened):
-    return lambda *arguments, **options: opened.enter_context(
-        command(tmp_path, *arguments, **options)
-    )
 
 
 @pytest.fixture

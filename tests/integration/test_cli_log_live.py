@@ -12,7 +12,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg.cli import main
-from tests.integration.commands import P2PMSG, command, eventually, run, without_waiting
+from tests.integration.commands import P2PMSG, eventually, run, without_waiting
 
 pytest.importorskip("recovery.log")
 
@@ -20,18 +20,6 @@ from tests.integration.logs import LogFiles
 
 T0 = 1_723_204_800 * 10**9
 S = 10**9
-
-
-@pytest.fixture
-def endpoint(tmp_path):
-    return f"ipc://{tmp_path}/feed"
-
-
-@pytest.fixture
-def start(tmp_path, opened):
-    return lambda *arguments, **options: opened.enter_context(
-        command(tmp_path, *arguments, **options)
-    )
 
 
 @pytest.fixture

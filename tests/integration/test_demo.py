@@ -260,20 +260,15 @@ def test_ctrl_c_ends_spark_too(tmp_path):
         eventually(lambda: not demo.processes(), 60)
 
 
-@pytest.mark.spark
-@needs_spark
-def test_when_the_demo_is_killed_no_process_stays(tmp_path):
-    with command(tmp_path, "demo", "--trades", "20000") as demo:
-        eventually(lambda: len(demo.processes()) >= 6)
-
-        demo.process.kill()
-
-        eventually(lambda: not demo.processes(), 60)
+WITH_SPARK = pytest.param((), 6, marks=[pytest.mark.spark, needs_spark], id="with Spark")
 
 
-def test_when_the_demo_is_killed_no_process_stays_without_spark(tmp_path):
-    with command(tmp_path, "demo", "--no-spark", "--trades", "20000") as demo:
-        eventually(lambda: len(demo.processes()) == 4)
+@pytest.mark.parametrize(
+    ("options", "count"), [pytest.param(("--no-spark",), 4, id="without Spark"), WITH_SPARK]
+)
+def test_when_the_demo_is_killed_no_process_stays(options, count, tmp_path):
+    with command(tmp_path, "demo", *options, "--trades", "20000") as demo:
+        eventually(lambda: len(demo.processes()) >= count)
 
         demo.process.kill()
 

@@ -16,35 +16,32 @@ from tests.integration.test_udp_multicast import free_port
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_quickstart(tmp_path):
+def run_example(name, *arguments):
+    """Run an example; return its standard output and its standard error."""
     ended = subprocess.run(
-        [sys.executable, EXAMPLES / "quickstart.py", f"ipc://{tmp_path}/feed"],
-        capture_output=True,
-        timeout=30,
-        text=True,
+        [sys.executable, EXAMPLES / name, *arguments], capture_output=True, timeout=60, text=True
     )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout, ended.stderr
 
-    assert ended.returncode == 0, ended.stderr
+
+def test_quickstart(tmp_path):
+    shown, _ = run_example("quickstart.py", f"ipc://{tmp_path}/feed")
+
     # Two processes print at once, so a line of one may stand within a line of the other.
-    assert ended.stdout.count("published ") == 5
-    assert ended.stdout.count("received  ") == 5
-    assert "delivered 5 of 5, lost 0" in ended.stdout
+    assert shown.count("published ") == 5
+    assert shown.count("received  ") == 5
+    assert "delivered 5 of 5, lost 0" in shown
 
 
 def test_durable_consumer():
-    ended = subprocess.run(
-        [sys.executable, EXAMPLES / "durable_consumer.py"],
-        capture_output=True,
-        timeout=60,
-        text=True,
-    )
+    shown, errors = run_example("durable_consumer.py")
 
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    found = re.fullmatch(r"killed (\d+) times; published (\d+), in the table (\d+)\n", ended.stdout)
+    found = re.fullmatch(r"killed (\d+) times; published (\d+), in the table (\d+)\n", shown)
     kills, published, rows = map(int, found.groups())
     assert kills >= 3
     assert rows == published > 0
-    assert "Traceback" not in ended.stderr
+    assert "Traceback" not in errors
 
 
 def test_durable_consumer_alone_goes_on_where_it_was(tmp_path, make_publisher):
@@ -78,29 +75,18 @@ def test_quickstart_is_short():
 
 
 def test_relay():
-    ended = subprocess.run(
-        [sys.executable, EXAMPLES / "relay.py"], capture_output=True, timeout=60, text=True
-    )
+    shown, errors = run_example("relay.py")
 
-    assert ended.returncode == 0, ended.stdout + ended.stderr
     found = re.match(
-        r"the relay has (\d+), who was there got (\d+), who came late (\d+)\nlost 0;", ended.stdout
+        r"the relay has (\d+), who was there got (\d+), who came late (\d+)\nlost 0;", shown
     )
     received, early, late = map(int, found.groups())
     assert 1000 < received == late <= early
-    assert ended.stderr == ""
-
-
-def run_example(name, place):
-    ended = subprocess.run(
-        [sys.executable, EXAMPLES / name, place], capture_output=True, timeout=60, text=True
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    assert errors == ""
 
 
 def test_task_queue(tmp_path):
-    shown = run_example("task_queue.py", f"ipc://{tmp_path}/queue")
+    shown, _ = run_example("task_queue.py", f"ipc://{tmp_path}/queue")
 
     assert shown.count("killed a worker") == 6
     assert "600 of 600 done" in shown
@@ -108,13 +94,13 @@ def test_task_queue(tmp_path):
 
 
 def test_ordered_orders(tmp_path):
-    shown = run_example("ordered_orders.py", f"ipc://{tmp_path}/queue")
+    shown, _ = run_example("ordered_orders.py", f"ipc://{tmp_path}/queue")
 
     assert "100 of 100 orders were paid, packed and shipped in this order" in shown
 
 
 def test_scatter_gather(tmp_path):
-    shown = run_example("scatter_gather.py", str(tmp_path))
+    shown, _ = run_example("scatter_gather.py", str(tmp_path))
 
     assert "2 of 3 answered in time, the best ask is 61680.5" in shown
     assert f"no answer from ipc://{tmp_path}/exchange-2" in shown
@@ -122,19 +108,10 @@ def test_scatter_gather(tmp_path):
 
 
 def test_market_feed():
-    ended = subprocess.run(
-        [
-            sys.executable,
-            EXAMPLES / "market_feed.py",
-            f"udp://239.255.1.1:{free_port()}?interface=127.0.0.1",
-        ],
-        capture_output=True,
-        timeout=60,
-        text=True,
-    )
+    group = f"udp://239.255.1.1:{free_port()}?interface=127.0.0.1"
+    shown, _ = run_example("market_feed.py", group)
 
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("20000 of 20000 delivered, 0 lost") == 2
+    assert shown.count("20000 of 20000 delivered, 0 lost") == 2
 
 
 def test_the_worker_of_the_readme_goes_on_after_a_job_that_fails(tmp_path):

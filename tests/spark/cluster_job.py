@@ -4,7 +4,7 @@ import json
 import os
 import sys
 
-import spark_bridge
+from tests.spark.streams import small_session
 
 
 def tell_where(batches):
@@ -19,11 +19,7 @@ def main(master, endpoints, root, folder):
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = spark_bridge.configure(SparkSession.builder.master(master).appName("cluster"))
-    for key, value in {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+    settings = {
         "spark.log.level": "OFF",
         "spark.sql.shuffle.partitions": "2",
         "spark.executorEnv.PYTHONPATH": root,
@@ -34,10 +30,8 @@ def main(master, endpoints, root, folder):
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
         "spark.locality.wait": "0",
-    }.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark_bridge.register(spark)
+    }
+    spark = small_session(SparkSession.builder.master(master).appName("cluster"), **settings)
     options = {"peers": endpoints, "subscribe": "t", "startingOffsets": "earliest"}
     found = {}
 
@@ -53,16 +47,8 @@ def main(master, endpoints, root, folder):
     writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", folder)
     writer.trigger(availableNow=True).start().awaitTermination()
     batch = spark.read.format("p2pmsg").options(**options, minPartitions="4").load()
-    print(
-        json.dumps(
-            {
-                "executors": found,
-                "rows": len(keep.rows),
-                "distinct": len(set(keep.rows)),
-                "batch": batch.count(),
-            }
-        )
-    )
+    counts = {"rows": len(keep.rows), "distinct": len(set(keep.rows)), "batch": batch.count()}
+    print(json.dumps({"executors": found, **counts}))
     spark.stop()
 
 

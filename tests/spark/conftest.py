@@ -8,6 +8,7 @@ import pytest
 
 import p2pmsg
 import spark_bridge
+from tests.spark.streams import small_session
 
 ROOT = Path(__file__).parents[2]
 NOT_OURS = (
@@ -41,23 +42,16 @@ def spark(tmp_path_factory):
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "ERROR",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    builder = spark_bridge.configure(SparkSession.builder).master("local[2]").appName("tests")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    builder = SparkSession.builder.master("local[2]").appName("tests")
+    session = small_session(builder, **settings)
     session.sparkContext.setLogLevel("OFF")
-    spark_bridge.register(session)
     yield session
     session.stop()
 

@@ -6,30 +6,14 @@ import time
 
 from pyspark.sql import SparkSession
 
-import spark_bridge
+from tests.spark.streams import small_session
 
 
 def main(endpoint, folder):
-    builder = SparkSession.builder.remote("local[2]")
-    for key, value in {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }.items():
-        builder = builder.config(key, value)
-    spark = spark_bridge.configure(builder).getOrCreate()
-    spark_bridge.register(spark)
-    reader = spark.read.format("p2pmsg").option("peers", endpoint).option("subscribe", "t")
-    count = reader.load().count()
-    frame = (
-        spark.readStream.format("p2pmsg")
-        .option("peers", endpoint)
-        .option("subscribe", "t")
-        .option("startingOffsets", "earliest")
-        .schema("n long")
-        .load()
-    )
+    spark = small_session(SparkSession.builder.remote("local[2]"))
+    options = {"peers": endpoint, "subscribe": "t", "startingOffsets": "earliest"}
+    count = spark.read.format("p2pmsg").options(**options).load().count()
+    frame = spark.readStream.format("p2pmsg").options(**options).schema("n long").load()
     query = frame.writeStream.format("memory").queryName("rows")
     query = query.option("checkpointLocation", folder).trigger(availableNow=True).start()
     while query.isActive:

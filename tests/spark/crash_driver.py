@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-import spark_bridge
+from tests.spark.streams import small_session
 
 
 def start_query(spark, endpoint, checkpoint, folder):
@@ -30,17 +30,8 @@ def main(endpoint, checkpoint, folder):
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = spark_bridge.configure(SparkSession.builder).master("local[2,100]")
-    for key, value in {
-        "spark.ui.enabled": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.log.level": "OFF",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark_bridge.register(spark)
+    builder = SparkSession.builder.master("local[2,100]")
+    spark = small_session(builder, **{"spark.log.level": "OFF"})
     start_query(spark, endpoint, checkpoint, folder).awaitTermination()
 
 

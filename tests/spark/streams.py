@@ -3,15 +3,41 @@
 import time
 
 import p2pmsg
+import spark_bridge
+from tests.integration.peers import eventually
+
+
+def small_session(builder, **settings):
+    """Return a session that starts quickly and stays on this machine, with the format."""
+    small = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    builder = spark_bridge.configure(builder)
+    for key, value in (small | settings).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark_bridge.register(spark)
+    return spark
+
+
+def wait_until(condition, query, seconds=300.0):
+    """Wait until `condition` is true, while the query runs."""
+
+    def look():
+        assert query.isActive, f"the query ended: {query.exception()}"
+        time.sleep(0.02)
+        return condition()
+
+    eventually(look, seconds)
 
 
 def read_stream(spark, peers, topics="t", **options):
-    reader = spark.readStream.format("p2pmsg").option("subscribe", topics)
     if peers is not None:
-        reader = reader.option("peers", ",".join(peers))
-    for name, value in options.items():
-        reader = reader.option(name, value)
-    return reader.load()
+        options["peers"] = ",".join(peers)
+    return spark.readStream.format("p2pmsg").options(subscribe=topics, **options).load()
 
 
 class Collector:
@@ -35,12 +61,7 @@ class Collector:
         ]
 
     def wait(self, count, query, seconds=300.0):
-        deadline = time.monotonic() + seconds
-        while len(self.rows) < count:
-            if not query.isActive:
-                raise AssertionError(f"the query ended: {query.exception()}")
-            assert time.monotonic() < deadline, f"{len(self.rows)} of {count} rows"
-            time.sleep(0.02)
+        wait_until(lambda: len(self.rows) >= count, query, seconds)
 
 
 def start(frame, checkpoint, sink, **trigger):
@@ -59,10 +80,7 @@ def collect_now(frame, checkpoint, sink=None):
 def sealed(publisher, topic, count):
     """Wait until `count` messages of `topic` can be fetched."""
     publisher.flush()
-    deadline = time.monotonic() + 60
-    while publisher.stats().streams.get(topic, (0, 0))[1] < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    eventually(lambda: publisher.stats().streams.get(topic, (0, 0))[1] >= count, 60)
 
 
 def small_buffer(name="feed", bytes_max=64 * 1024):
@@ -70,11 +88,12 @@ def small_buffer(name="feed", bytes_max=64 * 1024):
 
 
 def publish_again_at(endpoint, name):
-    """A publisher where one has just been closed: ZeroMQ lets go of a port a little later."""
-    deadline = time.monotonic() + 60
-    while True:
+    """A publisher where one has just been closed: ZeroMQ frees a port a little later."""
+
+    def publish():
         try:
             return p2pmsg.Publisher(endpoint, name=name)
         except p2pmsg.BindError:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+            return None
+
+    return eventually(publish, 60)

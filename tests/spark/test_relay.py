@@ -9,7 +9,7 @@ import time
 import pytest
 
 import p2pmsg
-from tests.integration.peers import start_child
+from tests.integration.peers import eventually, start_child
 from tests.places import lasting_place
 from tests.spark.streams import Collector, collect_now, read_stream, start
 
@@ -23,10 +23,7 @@ def relay(publisher):
 
 
 def has(relay, following):
-    deadline = time.monotonic() + 120
-    while [head[1] for head in relay.stats().streams.values()] != [following]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: [head[1] for head in relay.stats().streams.values()] == [following], 120)
 
 
 def test_a_batch_from_a_relay(spark, publisher, relay):
@@ -80,10 +77,7 @@ class Lives:
         """Publish `count` messages; die when the relay has them."""
         child = self._make_child("publish", self.endpoint, "-", count)
         _, session = child.line().split()
-        deadline = time.monotonic() + 120
-        while relay.stats().streams.get((int(session), "t")) != (0, count):
-            assert time.monotonic() < deadline, relay.stats().streams
-            time.sleep(0.01)
+        eventually(lambda: relay.stats().streams.get((int(session), "t")) == (0, count), 120)
         child.signal(signal.SIGKILL)
         child.wait()
         self.counts[int(session)] = count

@@ -281,10 +281,7 @@ def test_no_process_and_no_connection_is_left_after_a_query(spark, publisher, tm
     assert planners_of(spark) - before
     query.stop()
 
-    deadline = time.monotonic() + 60
-    while planners_of(spark) - before:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(lambda: not planners_of(spark) - before, 60)
 
 
 def reader_of(publisher, **options):

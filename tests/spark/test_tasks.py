@@ -111,24 +111,13 @@ def test_connections_cut_again_and_again_cost_nothing(publisher):
     count = 300_000
     publisher.publish_many("t", [b"%d" % at for at in range(count)])
     sealed(publisher, "t", count)
-    done = threading.Event()
     with TcpProxy(publisher.recovery_endpoint) as proxy:
-
-        def cut():
-            while not done.wait(0.05):
-                proxy.cut()
-
-        thread = threading.Thread(target=cut)
-        thread.start()
-        try:
-            for _ in range(20):
-                rows = read([range_of(publisher, "t", 0, count, at=proxy.endpoint)])
-                assert [(row[2], int(row[3])) for row in rows] == [(at, at) for at in range(count)]
-                if proxy.cuts > 2:
-                    break
-        finally:
-            done.set()
-            thread.join()
+        proxy.cut_every(0.05)
+        for _ in range(20):
+            rows = read([range_of(publisher, "t", 0, count, at=proxy.endpoint)])
+            assert [(row[2], int(row[3])) for row in rows] == [(at, at) for at in range(count)]
+            if proxy.cuts > 2:
+                break
         assert proxy.cuts > 2
 
 

@@ -2,7 +2,6 @@
 
 import datetime
 import decimal
-import time
 
 import msgspec
 import pytest
@@ -18,6 +17,7 @@ from spark_bridge.errors import OptionError, ValueMismatchError  # noqa: E402
 from spark_bridge.options import parse_options  # noqa: E402
 from spark_bridge.schema import BatchBuilder, Gathered, RawLayout  # noqa: E402
 from spark_bridge.typed import TypedLayout, layout_of  # noqa: E402
+from tests.spark.streams import sealed  # noqa: E402
 
 SIMPLE = {"symbol": types.StringType(), "price": types.DoubleType(), "size": types.LongType()}
 
@@ -227,11 +227,8 @@ def test_which_layout_an_option_means():
 
 def fetch(publisher, values, **how):
     publisher.publish_many("t", values)
-    publisher.flush()
-    deadline = time.monotonic() + 60
+    sealed(publisher, "t", len(values))
     with p2pmsg.RangeReader(publisher.endpoint) as reader:
-        while reader.heads().streams["t"].next < len(values):
-            assert time.monotonic() < deadline
         return list(reader.fetch("t", 0, len(values), **how))
 
 

@@ -2,7 +2,6 @@ import contextlib
 import math
 import re
 import signal
-import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -229,19 +228,6 @@ def test_the_handler_of_sigterm_is_put_back():
         main(["sub", "ipc:///tmp/nobody-publishes-here", "--timeout", "0"])
 
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_without_the_extra_it_is_said_in_one_line(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(sys.modules, "recovery.log", None)
-
-    needed = {"replay": [PORT_0], "truncate": ["--keep", "1"]}
-    for name in GROUPS["log"]:
-        more = needed.get(name, [])
-        assert main(["log", name, str(tmp_path), *more]) == 2
-        printed = capsys.readouterr()
-        assert printed.err.startswith(f"p2pmsg log {name}: log needs the package ")
-        assert printed.err.endswith(": pip install 'p2pmsg[log]'\n")
-        assert (printed.out, printed.err.count("\n")) == ("", 1)
 
 
 BYTES = {

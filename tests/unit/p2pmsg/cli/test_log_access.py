@@ -1,6 +1,6 @@
 """Choosing and reading a part of a log, over a log in memory that may have holes."""
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,45 +14,13 @@ from p2pmsg.wire import stream_prefix
 S = 10**9
 
 
-@dataclass
-class Kept:
-    session: int
-    topic: str
-    start: int
-    stop: int
-    frame: bytes
-    timestamp_ns_max: int
-    appended_ns: int
-
-
-@dataclass
-class Summary:
-    session: int
-    topic: str
-    earliest: int
-    next: int
-    timestamp_ns_min: int
-    timestamp_ns_max: int
-    frames: int
-    bytes: int
-    appended_ns_first: int
-    appended_ns_last: int
-
-
-@dataclass
-class Finding:
-    path: str
-    offset: int
-    what: str
-
-
 class MemoryLog:
     """What the commands use of a log; frames can be taken out of it, or be spoilt."""
 
     def __init__(self) -> None:
-        self.kept: list[Kept] = []
+        self.kept: list[Any] = []
         self.skipped: list[tuple[int, int]] = []
-        self.corrupt: dict[int, Finding] = {}
+        self.corrupt: dict[int, Any] = {}
 
     def append(
         self, topic: str, start: int, times: list[int], *, session: int = 1, appended_ns: int = 0
@@ -64,37 +32,36 @@ class MemoryLog:
             batch.end, batch.next = len(batch.buffer), batch.next + 1
         stop = start + len(times)
         data = bytes(batch.seal()[0])
-        self.kept.append(Kept(session, topic, start, stop, data, max(times), appended_ns))
+        self.kept.append(
+            SimpleNamespace(
+                session=session, topic=topic, start=start, stop=stop, frame=data,
+                timestamp_ns_max=max(times), appended_ns=appended_ns,
+            )
+        )  # fmt: skip
 
-    def of(self, session: int, topic: str) -> list[Kept]:
+    def of(self, session: int, topic: str) -> list[Any]:
         return [kept for kept in self.kept if (kept.session, kept.topic) == (session, topic)]
 
-    def streams(self) -> list[Summary]:
+    def streams(self) -> list[Any]:
         found = []
         for session, topic in dict.fromkeys((kept.session, kept.topic) for kept in self.kept):
             of = self.of(session, topic)
             times = [kept.timestamp_ns_max for kept in of]
             found.append(
-                Summary(
-                    session,
-                    topic,
-                    of[0].start,
-                    of[-1].stop,
-                    min(times),
-                    max(times),
-                    len(of),
-                    sum(len(kept.frame) for kept in of),
-                    of[0].appended_ns,
-                    of[-1].appended_ns,
+                SimpleNamespace(
+                    session=session, topic=topic, earliest=of[0].start, next=of[-1].stop,
+                    timestamp_ns_min=min(times), timestamp_ns_max=max(times), frames=len(of),
+                    bytes=sum(len(kept.frame) for kept in of),
+                    appended_ns_first=of[0].appended_ns, appended_ns_last=of[-1].appended_ns,
                 )
-            )
+            )  # fmt: skip
         return found
 
-    def frames(self, session: int, topic: str, start: int, stop: int, bytes_max: int) -> list[Kept]:
+    def frames(self, session: int, topic: str, start: int, stop: int, bytes_max: int) -> list[Any]:
         found = [k for k in self.of(session, topic) if k.stop > start and k.start < stop]
         return found[:2]
 
-    def first_at_or_after(self, session: int, topic: str, timestamp_ns: int) -> Kept | None:
+    def first_at_or_after(self, session: int, topic: str, timestamp_ns: int) -> Any:
         found = [k for k in self.of(session, topic) if k.timestamp_ns_max >= timestamp_ns]
         return found[0] if found else None
 
@@ -105,12 +72,9 @@ class MemoryLog:
         return self.skipped
 
 
-class Arguments:
-    def __init__(self, *topics: str, start=None, stop=None, session=None) -> None:
-        self.topics = list(topics)
-        self.start = start and position(start)
-        self.stop = stop and position(stop)
-        self.session = session
+def arguments_of(*topics, start=None, stop=None, session=None):
+    bounds = {"start": start and position(start), "stop": stop and position(stop)}
+    return SimpleNamespace(topics=list(topics), session=session, **bounds)
 
 
 @pytest.fixture
@@ -130,7 +94,7 @@ def ranges(parts):
 
 def read(log, *topics, with_times=False, **rest):
     told = []
-    reading = Reading(log, choose(log, Arguments(*topics, **rest)), told.append)
+    reading = Reading(log, choose(log, arguments_of(*topics, **rest)), told.append)
     found = [
         (message.topic, message.sequence)
         for piece in reading.pieces(with_times=with_times)
@@ -142,14 +106,14 @@ def read(log, *topics, with_times=False, **rest):
 
 
 def test_without_arguments_all_is_chosen(log):
-    assert ranges(choose(log, Arguments())) == {
+    assert ranges(choose(log, arguments_of())) == {
         (1, "a"): (10, 16), (1, "b"): (0, 1), (2, "b"): (1, 2),
     }  # fmt: skip
 
 
 def test_topics_prefixes_and_sessions_choose_streams(log):
-    assert set(ranges(choose(log, Arguments("a")))) == {(1, "a")}
-    assert set(ranges(choose(log, Arguments("b*", session=2)))) == {(2, "b")}
+    assert set(ranges(choose(log, arguments_of("a")))) == {(1, "a")}
+    assert set(ranges(choose(log, arguments_of("b*", session=2)))) == {(2, "b")}
     assert matches("trades.btc", ["quotes", "trades.*"])
     assert not matches("trades", ["trades.*"])
 
@@ -157,10 +121,10 @@ def test_topics_prefixes_and_sessions_choose_streams(log):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (Arguments("c"), "no stream 'c'"),
-        (Arguments("a", "c*"), "no stream 'c\\*'"),
-        (Arguments(session=255), "no session 00000000000000ff"),
-        (Arguments("a", session=2), "no stream 'a'"),
+        (arguments_of("c"), "no stream 'c'"),
+        (arguments_of("a", "c*"), "no stream 'c\\*'"),
+        (arguments_of(session=255), "no session 00000000000000ff"),
+        (arguments_of("a", session=2), "no stream 'a'"),
     ],
 )
 def test_what_is_not_there_is_told(log, arguments, says):
@@ -182,7 +146,7 @@ PLACES = {
 
 @pytest.mark.parametrize(("start", "stop", "expected"), PLACES.values(), ids=PLACES)
 def test_a_range_is_named_by_sequences_or_times(log, start, stop, expected):
-    assert ranges(choose(log, Arguments("a", start=start, stop=stop))) == {(1, "a"): expected}
+    assert ranges(choose(log, arguments_of("a", start=start, stop=stop))) == {(1, "a"): expected}
 
 
 NOTHING = {
@@ -196,7 +160,7 @@ NOTHING = {
 
 @pytest.mark.parametrize(("start", "stop"), NOTHING.values(), ids=NOTHING)
 def test_a_range_may_be_empty(log, start, stop):
-    assert choose(log, Arguments("a", start=start, stop=stop)) == {}
+    assert choose(log, arguments_of("a", start=start, stop=stop)) == {}
     assert read(log, "a", start=start, stop=stop) == ([], [], 0)
 
 
@@ -218,7 +182,7 @@ def test_frames_are_cut_at_both_ends(log, with_times):
 
 
 def test_replaying_knows_when_a_frame_was_appended(log):
-    reading = Reading(log, choose(log, Arguments("a")), print)
+    reading = Reading(log, choose(log, arguments_of("a")), print)
 
     assert [p.appended_ns for p in reading.pieces(with_times=True)] == [1 * S, 3 * S, 4 * S]
 
@@ -246,7 +210,7 @@ def test_what_a_crash_skipped_is_told_and_not_missing(log, with_times):
 
 
 def test_a_missing_end_is_told(log):
-    reading = Reading(log, choose(log, Arguments("a")), lambda text: told.append(text))
+    reading = Reading(log, choose(log, arguments_of("a")), lambda text: told.append(text))
     told: list[str] = []
     del log.kept[3]
 
@@ -265,7 +229,8 @@ def test_a_frame_that_is_malformed_is_told_and_missing(log):
 
 
 def test_what_is_damaged_is_told(log):
-    log.corrupt[0] = Finding("5.log", 77, "the frame's checksum is wrong")
+    wrong = "the frame's checksum is wrong"
+    log.corrupt[0] = SimpleNamespace(path="5.log", offset=77, what=wrong)
 
     found, told, missing = read(log, "b*")
 
