@@ -10,33 +10,6 @@ from tests.integration.commands import command, eventually, run
 
 pytest.importorskip("recovery.log")
 
-SOMEWHERE = ["--from", "tcp://127.0.0.1:1", "--listen", "tcp://127.0.0.1:0"]
-
-WRONG = {
-    "nothing": ([], "the following arguments are required: --from, --listen"),
-    "no place to listen": (SOMEWHERE[:2], "required: --listen"),
-    "an upstream that is none": (["--from", "x", *SOMEWHERE[2:]], "--from: missing scheme"),
-    "a wildcard upstream": (["--from", "tcp://*:1", *SOMEWHERE[2:]], "--from"),
-    "a topic": ([*SOMEWHERE, "--topics", ""], "--topics"),
-    "fsync without a log": ([*SOMEWHERE, "--fsync", "always"], "go with --log"),
-    "an unknown fsync": ([*SOMEWHERE, "--log", "x", "--fsync", "often"], "--fsync"),
-    "a size": ([*SOMEWHERE, "--retention", "3x"], "a number of bytes such as"),
-    "a datagram endpoint": (
-        [*SOMEWHERE[:2], "--listen", "udp://239.0.0.1:5000"], "for a relay",
-    ),
-    "a word too many": ([*SOMEWHERE, "more"], "unknown arguments: more"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("arguments", "text"), WRONG.values(), ids=WRONG)
-def test_wrong_arguments_are_one_line_and_status_2(arguments, text):
-    ended = run("relay", *arguments)
-    assert ended.returncode == 2
-    assert ended.stdout == b""
-    (line,) = ended.stderr.decode().splitlines()
-    assert line.startswith("p2pmsg relay: ")
-    assert text in line
-
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_relays_until_it_is_told_to_end(tmp_path, make_publisher, number, status):

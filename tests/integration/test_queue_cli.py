@@ -124,29 +124,6 @@ def test_requests(place):
     assert run("request", place, "square", "--timeout", "0.3").returncode == 1
 
 
-WRONG = {
-    "push without endpoint": (["push"], "ENDPOINT"),
-    "push to a wildcard of pull": (["pull", "tcp://*:5557"], "wildcard"),
-    "priority": (["push", "ipc://x", "--priority", "10"], "at most 9"),
-    "prefetch": (["pull", "ipc://x", "--prefetch", "0"], "at least 1"),
-    "command": (["pull", "ipc://x", "--", "/no/such"], "no command '/no/such'"),
-    "where": (["dead-letters", "ls"], "required: WHERE\n"),
-    "action": (["dead-letters", "frobnicate", "x"], "invalid choice"),
-    "no sequences": (["dead-letters", "retry", "x"], "needs sequences, or --all"),
-    "both": (["dead-letters", "purge", "x", "1", "--all"], "needs sequences, or --all"),
-    "value": (["request", "ipc://x", "t", "{", "--json"], "not JSON"),
-}
-
-
-@pytest.mark.parametrize(("arguments", "text"), WRONG.values(), ids=WRONG)
-def test_wrong_arguments_are_one_line(arguments, text):
-    ended = run(*arguments)
-
-    assert ended.returncode == 2
-    assert text in ended.stderr.decode()
-    assert ended.stderr.count(b"\n") == 1
-
-
 def test_a_directory_without_a_log(tmp_path):
     for where in (tmp_path / "none", tmp_path):
         ended = run("dead-letters", "ls", str(where))

@@ -55,6 +55,16 @@ def test_an_example_starts_and_stops_a_session_of_its_own(name, says):
 
 
 @pytest.mark.spark
+@pytest.mark.long
+def test_the_collectors_stream_in_spark():
+    pytest.importorskip("statsd", reason="the example's client is not here")
+    windows = run("statsd_metrics.py", "4").partition("median_max")[2]
+
+    assert "machine.load" in windows
+    assert "machine.network.lo.received_bytes" in windows
+
+
+@pytest.mark.spark
 def test_bars_with_a_watermark_and_their_picture(play, tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "bars.png"

@@ -13,6 +13,7 @@ from p2pmsg.start import Start
 TCP, PORT_0 = "tcp://127.0.0.1:5556", "tcp://127.0.0.1:0"
 CAPACITY = ["capacity", "--rate", "5", "--size", "1"]
 HERE = "."
+SOMEWHERE = ["--from", "tcp://127.0.0.1:1", "--listen", "tcp://127.0.0.1:0"]
 
 WRONG = {
     "no command": ([], "name a command"),
@@ -125,7 +126,29 @@ WRONG = {
     "capacity: window of months": ([*CAPACITY, "--window", "2months"], "'2months'"),
     "capacity: per-frame 0": ([*CAPACITY, "--disk", "1", "--per-frame", "0"], "at least 1"),
     "capacity: positional": ([*CAPACITY, "--disk", "1", "more"], "more"),
-}
+    "push without endpoint": (["push"], "ENDPOINT"),
+    "push to a wildcard of pull": (["pull", "tcp://*:5557"], "wildcard"),
+    "priority": (["push", "ipc://x", "--priority", "10"], "at most 9"),
+    "prefetch": (["pull", "ipc://x", "--prefetch", "0"], "at least 1"),
+    "command": (["pull", "ipc://x", "--", "/no/such"], "no command '/no/such'"),
+    "where": (["dead-letters", "ls"], "required: WHERE\n"),
+    "action": (["dead-letters", "frobnicate", "x"], "invalid choice"),
+    "no sequences": (["dead-letters", "retry", "x"], "needs sequences, or --all"),
+    "both": (["dead-letters", "purge", "x", "1", "--all"], "needs sequences, or --all"),
+    "value": (["request", "ipc://x", "t", "{", "--json"], "not JSON"),
+    "relay: nothing": (["relay"], "the following arguments are required: --from, --listen"),
+    "relay: no place to listen": (["relay", *SOMEWHERE[:2]], "required: --listen"),
+    "relay: no upstream": (["relay", "--from", "x", *SOMEWHERE[2:]], "--from: missing scheme"),
+    "relay: a wildcard upstream": (["relay", "--from", "tcp://*:1", *SOMEWHERE[2:]], "--from"),
+    "relay: a topic": (["relay", *SOMEWHERE, "--topics", ""], "--topics"),
+    "relay: fsync without a log": (["relay", *SOMEWHERE, "--fsync", "always"], "go with --log"),
+    "relay: an unknown fsync": (["relay", *SOMEWHERE, "--log", "x", "--fsync", "often"], "--fsync"),
+    "relay: a size": (["relay", *SOMEWHERE, "--retention", "3x"], "a number of bytes such as"),
+    "relay: a datagram endpoint": (
+        ["relay", *SOMEWHERE[:2], "--listen", "udp://239.0.0.1:5000"], "for a relay",
+    ),
+    "relay: a word too many": (["relay", *SOMEWHERE, "more"], "unknown arguments: more"),
+}  # fmt: skip
 GROUPS = {
     "": ("demo", "pub", "sub", "listen", "relay", "push", "pull", "request", "dead-letters",
          "statsd", "log", "capacity", "bench"),
