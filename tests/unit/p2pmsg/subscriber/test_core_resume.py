@@ -22,8 +22,8 @@ class Lives:
         """Return a new life; with `heads` it has joined and noted that."""
         self.store.kill()
         places = [f"tcp://h:{port}" for port in range(1, lines + 1)]
-        self.desk = ResumePoints(CursorFile(self.store, CONFIG), places, list(topics))
-        talk = Talk(start=start, topics=topics, lines=lines, cursor=self.desk)
+        self.points = ResumePoints(CursorFile(self.store, CONFIG), places, list(topics))
+        talk = Talk(start=start, topics=topics, lines=lines, cursor=self.points)
         if heads:
             talk.join(*heads, session=session)
             talk.core.record_newcomers()
@@ -31,7 +31,7 @@ class Lives:
 
     def commit(self, talk, topic, following):
         (stream,) = (stream for stream in talk.core.streams if stream.topic == topic)
-        return self.desk.commit([(stream, following)], durable=True)
+        return self.points.commit([(stream, following)], durable=True)
 
 
 @pytest.fixture
@@ -119,18 +119,18 @@ def test_nothing_is_noted_before_it_is_certain_and_joining_waits_for_the_note(li
     talk = lives.begin()
     talk.hear(welcome())
     probe = talk.probe().probe
-    assert lives.desk.newcomers == []
+    assert lives.points.newcomers == []
     talk.hear(data(4))  # early: it is not known yet whether it is wanted
     talk.hear(echo(probe, head(4)))
-    (peer,) = lives.desk.newcomers
+    (peer,) = lives.points.newcomers
     assert peer.session == SESSION
     talk.pass_ms(20_000)
     assert talk.asked(Kind.JOINED) == []  # so the publisher does not count it
 
     talk.core.record_newcomers()
-    assert lives.desk.newcomers == []
-    assert lives.desk.file.cursor.sessions[SESSION].streams == {"t": 4}
-    assert lives.desk.file.cursor.places == ("tcp://h:1",)
+    assert lives.points.newcomers == []
+    assert lives.points.file.cursor.sessions[SESSION].streams == {"t": 4}
+    assert lives.points.file.cursor.places == ("tcp://h:1",)
     talk.pass_ms(20)
     assert [kind for kind, *_ in talk.asked(Kind.JOINED)] == ["JOINED"]
 
@@ -142,7 +142,7 @@ def test_a_note_that_fails_is_made_again(lives):
     for _ in range(2):
         with pytest.raises(OSError, match="no room"):
             talk.core.record_newcomers()
-        assert len(lives.desk.newcomers) == 1
+        assert len(lives.points.newcomers) == 1
     lives.store.failing.clear()
     talk.core.record_newcomers()
     assert starts(lives.begin(head(9))) == {"t": 4}
@@ -165,8 +165,8 @@ def test_who_ended_before_it_was_joined_is_noted_too(lives):
     talk.hear(data(0, session=NEXT))
     talk.hear(welcome(NEXT + 1))
     talk.core.record_newcomers()
-    assert NEXT in lives.desk.file.cursor.sessions
-    assert lives.desk.committed(talk.core.peers[NEXT].streams["t"]) is None  # 0
+    assert NEXT in lives.points.file.cursor.sessions
+    assert lives.points.committed(talk.core.peers[NEXT].streams["t"]) is None  # 0
 
 
 def test_a_session_that_comes_back_goes_on(lives):
@@ -177,7 +177,7 @@ def test_a_session_that_comes_back_goes_on(lives):
     lives.commit(talk, "t", 5)
     talk.hear(welcome())
     talk.hear(echo(talk.probe().probe, head(9)))
-    assert lives.desk.newcomers == []
+    assert lives.points.newcomers == []
     assert starts(talk) == {"t": 3}
     talk.pass_ms(1)
     assert talk.asked(Kind.NACK)[0][1].ranges == [(5, 9)]
@@ -185,8 +185,8 @@ def test_a_session_that_comes_back_goes_on(lives):
 
 def test_what_was_forgotten_comes_again_rather_than_not_at_all(lives):
     lives.commit(lives.begin(head(3)), "t", 8)
-    del lives.desk.file.cursor.sessions[SESSION]
-    lives.desk.file.join(NEXT, ("*",), {}, [])
+    del lives.points.file.cursor.sessions[SESSION]
+    lives.points.file.join(NEXT, ("*",), {}, [])
     talk = lives.begin()
     talk.hear(welcome())
     assert (talk.probe().start, talk.core.lines[0].contacted) == ("sequence", True)
@@ -197,8 +197,8 @@ def test_nothing_is_recorded_of_a_session_whose_joining_was_cut_short(lives):
     talk.hear(welcome())
     (peer,) = talk.core.peers.values()
     for _ in range(2):
-        lives.desk.note(peer)
-    assert lives.desk.newcomers == [peer]
+        lives.points.note(peer)
+    assert lives.points.newcomers == [peer]
     talk.core.record_newcomers()
-    assert lives.desk.newcomers == [peer]
-    assert SESSION not in lives.desk.file.cursor.sessions
+    assert lives.points.newcomers == [peer]
+    assert SESSION not in lives.points.file.cursor.sessions

@@ -4,10 +4,10 @@ from p2pmsg import control
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.heads import CACHED_HEADS_MIN
-from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.wire import Kind
-from recovery import CursorConfig, CursorFile, MemoryCursorStore, Rewound
+from recovery import Rewound
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
+from tests.unit.p2pmsg.subscriber.test_core_resume import Lives
 from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
 
 
@@ -234,48 +234,34 @@ def test_a_topic_that_the_new_life_began_anew_is_known_for_it():
     assert talk.read() == [("t", 0, 10, "rewound")]
 
 
-def cursor(store):
-    return ResumePoints(CursorFile(store, CursorConfig("c")), ["memory://p"], [])
-
-
-def received_with_cursor(store, count):
-    """Return a cursor's desk, the talk, and the stream, of which `count` messages have come."""
-    desk = cursor(store)
-    talk = Talk(start="earliest", cursor=desk).join(head(0))
-    talk.core.record_newcomers()
-    talk.hear(data(0, count))
-    (stream,) = talk.core.streams
-    return desk, talk, stream
-
-
 def test_a_cursor_beyond_the_head_is_set_back_and_the_new_messages_come():
-    store = MemoryCursorStore("c")
-    desk, talk, stream = received_with_cursor(store, 10)
+    lives = Lives()
+    talk = lives.begin(head(0), start="earliest")
+    talk.hear(data(0, 10))
     talk.read()
-    desk.commit([(stream, 10)], durable=True)
-    store.kill()
+    lives.commit(talk, "t", 10)
 
-    desk = cursor(store)
-    talk = Talk(start="earliest", cursor=desk)
+    talk = lives.begin(start="earliest")
     reconnected(talk, began(4, 6, start=0))
     talk.core.record_newcomers()
     assert talk.read() == [("t", 4, 10, "rewound")]
     talk.hear(data(4, 2))
     assert talk.read() == [("t", 4, 2)]
-    (stream,) = talk.core.streams
-    desk.commit([(stream, 6)], durable=True)
-    store.kill()
-    assert cursor(store).known(SESSION) == {"t": 6}
+    lives.commit(talk, "t", 6)
+    lives.begin()
+    assert lives.points.known(SESSION) == {"t": 6}
 
 
 def test_the_commits_of_a_stream_that_has_ended_do_not_pass_the_new_messages():
-    store = MemoryCursorStore("c")
-    desk, talk, stream = received_with_cursor(store, 10)
+    lives = Lives()
+    talk = lives.begin(head(0), start="earliest")
+    talk.hear(data(0, 10))
+    (stream,) = talk.core.streams
     reconnected(talk, began(4, 4))
     talk.core.record_newcomers()
-    desk.commit([(stream, 10)], durable=True)
-    store.kill()
-    assert cursor(store).known(SESSION).get("t", 0) <= 4
+    lives.points.commit([(stream, 10)], durable=True)
+    lives.begin()
+    assert lives.points.known(SESSION).get("t", 0) <= 4
 
 
 def test_being_rewound_counts_no_loss():
