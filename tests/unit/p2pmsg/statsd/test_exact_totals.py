@@ -232,7 +232,11 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("check", "value"), REFUSED, ids=repr)
+def name_of(one):
+    return getattr(one, "__name__", repr(one))
+
+
+@pytest.mark.parametrize(("check", "value"), REFUSED, ids=name_of)
 def test_a_name_tags_or_a_value_that_cannot_be_sent_is_refused(check, value):
     with pytest.raises(p2pmsg.MessageError, match=f"{check.__name__.removeprefix('check_')} must"):
         check(value)
