@@ -4,7 +4,6 @@ import math
 from numbers import Integral, Real
 from random import Random
 
-NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
 
@@ -38,7 +37,7 @@ def at_most(field: str, value: float, limit: float) -> None:
 
 def ms_to_ns(value_ms: float) -> int:
     """Milliseconds as whole nanoseconds, rounded to the nearest."""
-    return round(value_ms * NS_PER_MS)
+    return round(value_ms * 1_000_000)
 
 
 def backed_off_ns(

@@ -70,9 +70,7 @@ class FlowWindow:
             return
         known = self._receivers.get(receiver)
         if known is None:
-            if receiver not in self._admitted:
-                return
-            if len(self._receivers) >= RECEIVERS_MAX:
+            if receiver not in self._admitted or len(self._receivers) >= RECEIVERS_MAX:
                 return
             self._receivers[receiver] = _Receiver(position, complete, room_bytes)
         else:
