@@ -561,8 +561,7 @@ def _config_of(
     job_timeout: float | None,
 ) -> PusherConfig:
     """Return `config` with the keywords that were given."""
-    if config is None:
-        config = PusherConfig()
+    config = config if config is not None else PusherConfig()
     of_kind("config", config, PusherConfig)
     queue: dict[str, Any] = {}
     changes: dict[str, Any] = {}
@@ -578,6 +577,4 @@ def _config_of(
         changes["job_timeout_ms"] = job_timeout * 1000
     if in_flight_max is not None:
         changes["in_flight_max"] = in_flight_max
-    if queue:
-        changes["queue"] = replace(config.queue, **queue)
-    return replace(config, **changes) if changes else config
+    return replace(config, queue=replace(config.queue, **queue), **changes)

@@ -2,8 +2,7 @@
 
 from p2pmsg.queue.rules.config import PRIORITY_MAX, BreakerConfig, QueueConfig
 from p2pmsg.queue.rules.dispatch import JobQueue
-from p2pmsg.queue.rules.in_flight import DeliveryBatch
-from p2pmsg.queue.rules.job import Failure, JobRun, QueuedJob
+from p2pmsg.queue.rules.in_flight import DeliveryBatch, Failure, JobRun, QueuedJob
 from p2pmsg.queue.rules.store import (
     Change,
     DeadJob,

@@ -19,8 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from p2pmsg.queue.rules.config import QueueConfig
-from p2pmsg.queue.rules.in_flight import DeliveryBatch, bits_of, runs_of
-from p2pmsg.queue.rules.job import JobRun, QueuedJob
+from p2pmsg.queue.rules.in_flight import DeliveryBatch, JobRun, QueuedJob, bits_of, runs_of
 from p2pmsg.queue.rules.store import Given, JobStore
 from p2pmsg.queue.rules.worker import Breaker, BreakerState, Worker
 from recovery._checks import ms_to_ns

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from p2pmsg.queue.rules.config import PRIORITY_MAX, QueueConfig
-from p2pmsg.queue.rules.job import Failure, JobRun, QueuedJob
+from p2pmsg.queue.rules.in_flight import Failure, JobRun, QueuedJob
 from recovery._checks import ms_to_ns
 
 Taken = JobRun | list[QueuedJob]
