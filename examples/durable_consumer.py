@@ -29,8 +29,8 @@ TABLE = """create table if not exists trades (
 def consume(endpoint: str, folder: Path) -> None:
     """Put every message into a table, once.
 
-    First the work, then the commit: whoever dies in between gets those messages again, and knows
-    them by their sequences. The other way round they would be missing.
+    First the work, then the commit: a consumer that dies in between gets those messages again, and
+    knows them by their sequences. In the other order they would be missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     table = sqlite3.connect(folder / "trades.db")

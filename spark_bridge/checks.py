@@ -146,7 +146,7 @@ class Checks:
             "peers",
             f"has {listed(there)}, and the checkpoint is of {listed(gone)}: "
             "none of these is there, nor a session of theirs. Name the checkpoint's peers, too, or "
-            "take another checkpointLocation; failOnDataLoss=false leaves them behind",
+            "take another checkpointLocation; failOnDataLoss=false goes on without them",
         )
         if self._options.failOnDataLoss:
             raise refusal

@@ -30,8 +30,8 @@ class Lag:
     right where a batch is read to its end and once: persist it for several actions."""
 
     away: tuple[str, ...] = ()
-    """Endpoints of peers that gave no answer: how far the query is behind them is not known, but
-    for streams that they told of before."""
+    """Endpoints of peers that gave no answer: how far the query is behind them is known only for
+    streams that they reported before."""
 
     @property
     def minOffsetsBehindLatest(self) -> int:
@@ -116,7 +116,7 @@ def _offset(text: Any) -> dict[str, Any] | None:
 
 
 def _behind(end: Positions, latest: Positions) -> dict[tuple[str, int, str], int]:
-    """Return by how much each stream's end is behind; one not begun yet is behind by all of it."""
+    """Return by how much each stream's end is behind; one that was not read yet, by all of it."""
     return {
         (endpoint, session, topic): max(
             0, following - end.get(endpoint, {}).get(session, {}).get(topic, 0)

@@ -1,4 +1,4 @@
-"""A listener of Spark's that keeps an eye on how far each query is behind."""
+"""A listener for Spark that keeps how far each query is behind."""
 
 import json
 import logging

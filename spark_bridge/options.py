@@ -100,7 +100,7 @@ class SourceOptions:
     """How long a task goes on without any progress, in ms. 10 s outlast a reconnection."""
 
     fetchRetries: int = 3
-    """How often a fetch that ran into that time is begun anew, over new connections. 3, as
+    """How often a fetch that timed out is tried again, over new connections. 3, as
     Kafka's source has it."""
 
     headRefreshMs: int = 50

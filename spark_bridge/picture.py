@@ -11,7 +11,7 @@ from spark_bridge.errors import MissingDependencyError
 
 _SYMBOLS_MAX: Final = 6
 _BARS_MAX: Final = 240
-"""More candles than this cannot be told apart: the last ones are drawn."""
+"""With more candles they cannot be distinguished: the last ones are drawn."""
 _UP, _DOWN = "#2a9d6f", "#d1495b"
 
 Bar = Sequence[Any]
