@@ -31,8 +31,7 @@ AREAS = {
     "spark": ("spark/*",),
     "cli": ("unit/p2pmsg/cli/*", "*/test_*cli*.py"),
     "demo": ("unit/p2pmsg/demo/*", "*/test_*demo*.py", "*/test_*examples.py"),
-    "testing": ("simulation/test_simulator.py", "integration/test_proxy.py",
-                "integration/test_pair.py"),
+    "testing": ("simulation/test_simulator.py", "integration/test_proxy.py"),
     "structure": ("unit/test_*.py",),
 }  # fmt: skip
 """Patterns of paths below `tests/`. A file may be in several; one in no other is the spine's."""

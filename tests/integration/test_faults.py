@@ -1,20 +1,29 @@
-"""Lost frames and broken connections, on real sockets: nothing is lost, and the ledger balances."""
+"""Lost frames, broken connections, killed and frozen processes, slow readers: all is balanced."""
 
+import json
+import signal
 import threading
+import time
 
 import pytest
 
-from tests.integration.inside import cut_recovery
+import p2pmsg
+from p2pmsg import PublisherConfig
+from tests.integration.inside import cut_recovery, unheard_requests, without_nacks
 from tests.integration.peers import (
+    LOOPBACK,
     TOPIC,
     Collector,
     check_exact,
     check_ledger,
     check_silence,
     eventually,
+    ranges,
     small_frames,
+    take,
     take_all,
 )
+from tests.places import lasting_place
 
 
 def publish_paced(publisher, start, stop, pause=lambda n: None):
@@ -231,3 +240,357 @@ def test_nothing_comes_twice_behind_repairs(make_publisher, make_subscriber, mak
     publisher.flush()
     check_exact(take_all(subscriber, 5_000))
     check_silence(subscriber, 0.2)
+
+
+def test_a_killed_subscriber_harms_nobody(make_publisher, make_subscriber, make_child):
+    publisher = make_publisher()
+    other = Collector(make_subscriber(publisher.endpoint, start=0, joins=publisher))
+    children = [make_child("subscribe", publisher.endpoint, 10**9) for _ in range(2)]
+    publisher.wait_for_subscribers(3, timeout=20)
+    n = 0
+    while n < 100_000:
+        publisher.publish(TOPIC, n)
+        n += 1
+        if n == 20_000:
+            eventually(lambda: children[0].lines.qsize() > 2)
+            children[0].signal(signal.SIGKILL)
+        if n == 50_000:
+            children[1].signal(signal.SIGKILL)
+    check_exact(other.wait_for(n))
+    check_ledger(other.subscriber, delivered=n, outstanding=0, lost=0)
+    assert children[0].wait() == -signal.SIGKILL
+
+
+def test_a_frozen_subscriber_process_holds_nobody_up_for_long(
+    make_publisher, make_subscriber, make_child
+):
+    publisher = make_publisher(stall_ms=200, replay_bytes=2**20)
+    other = Collector(make_subscriber(publisher.endpoint, joins=publisher))
+    child = make_child("subscribe", publisher.endpoint, 200_000)
+    publisher.wait_for_subscribers(2, timeout=20)
+    value, n = bytes(100), 0
+    child.signal(signal.SIGSTOP)
+    while n < 200_000:
+        publisher.publish(TOPIC, value)
+        n += 1
+    publisher.flush()
+    stats = publisher.stats()
+    assert 1 <= stats.stalls <= 50  # probes included, and not once a message
+    other.wait_for(n)
+    check_ledger(other.subscriber, delivered=n, lost=0)
+    child.signal(signal.SIGCONT)
+    publisher.publish(TOPIC, value)
+    line = eventually(lambda: next((x for x in iter(child.line, "") if x[0] == "{"), None))
+    ledger = json.loads(line)
+    child.tell("end")
+    assert ledger["balanced"]
+    assert ledger["published"] == ledger["delivered"] + ledger["lost"] + ledger["outstanding"]
+    assert ledger["delivered"] + ledger["lost"] == 200_001
+    assert {reason for _, _, reason in ledger["losses"]} <= {"evicted"}
+    assert child.wait() == 0
+
+
+def test_a_publisher_killed_and_restarted_at_its_port(make_subscriber, make_child):
+    child = make_child("publish", lasting_place(), 10_000)
+    endpoint, session = child.line().split()
+    reports = []
+    subscriber = make_subscriber(endpoint, on_gap=reports.append)
+    assert child.line() == "published"
+    check_exact(take(subscriber, 10_000))
+    child.signal(signal.SIGKILL)
+    child.wait()
+    again = make_child("publish", endpoint, 5_000)
+    assert again.line().split() != [endpoint, session]
+    messages = take(subscriber, 5_000)
+    check_exact(messages)
+    assert messages[0].session != int(session)
+    assert reports == []
+    assert len(check_ledger(subscriber, delivered=15_000, outstanding=0, lost=0).streams) == 2
+
+
+def test_what_a_killed_publisher_still_owed_is_reported(make_subscriber, make_child, make_proxy):
+    child = make_child("publish", lasting_place(), 50_000)
+    endpoint, session = child.line().split()
+
+    class Target:
+        def __init__(self, endpoint):
+            self.endpoint = endpoint
+
+    # Nothing but heartbeats and handshakes gets through at the end, and no repair comes.
+    proxy = make_proxy(Target(endpoint), frame_loss=0.0, drop=lambda prefix: b"\0p2\1\1" in prefix)
+    reports = []
+    subscriber = make_subscriber(proxy.endpoint, on_gap=reports.append)
+    with without_nacks(subscriber):
+        proxy.frame_loss = 0.5
+        assert child.line() == "published"
+        eventually(lambda: [s.head for s in check_ledger(subscriber).streams] == [50_000])
+        child.signal(signal.SIGKILL)
+        child.wait()
+        assert check_ledger(subscriber).outstanding > 0
+    proxy.frame_loss = 0.0
+    again = make_child("publish", endpoint, 5_000)
+    again.line()
+    collector = Collector(subscriber)
+    eventually(lambda: sum(m.session != int(session) for m in list(collector.messages)) == 5_000)
+    old = [message for message in collector.messages if message.session == int(session)]
+    new = collector.messages[len(old) :]
+    check_exact(new)
+    lost = {n for report in reports for n in range(report.start, report.stop)}
+    assert lost
+    assert {report.reason.value for report in reports} == {"publisher_gone"}
+    assert {report.session for report in reports} == {int(session)}
+    check_exact(old, sorted(set(range(50_000)) - lost))
+    stats = check_ledger(subscriber, lost=len(lost), outstanding=0)
+    assert ranges(stats.losses) == ranges(reports)
+
+
+def test_a_publisher_killed_at_full_speed_again_and_again(make_subscriber, make_child):
+    endpoint = lasting_place()
+    sessions = []
+    subscriber = None
+    for _ in range(4):
+        child = make_child("publish_without_end", endpoint)
+        endpoint, session = child.line().split()
+        sessions.append(int(session))
+        if subscriber is None:
+            subscriber = make_subscriber(endpoint)
+            collector = Collector(subscriber)
+        eventually(lambda: sum(m.session == sessions[-1] for m in list(collector.messages)) > 2_000)  # noqa: B023
+        check_ledger(subscriber)
+        child.signal(signal.SIGKILL)
+        child.wait()
+    stats = check_ledger(subscriber)
+    for ledger in stats.streams:
+        own = [message for message in collector.messages if message.session == ledger.session]
+        lost = {
+            n
+            for loss in stats.losses
+            if loss.session == ledger.session
+            for n in range(loss.start, loss.stop)
+        }
+        assert own[0].sequence == 0
+        check_exact(own, [n for n in range(own[-1].sequence + 1) if n not in lost])
+    assert [ledger.session for ledger in stats.streams] == sessions
+
+
+COUNT = 60_000
+PADDING = {"padding": bytes(500)}
+
+
+def publish(publisher, start, stop):
+    for n in range(start, stop):
+        publisher.publish(TOPIC, n, headers=PADDING)
+
+
+def slow_and_quick(make_publisher, make_subscriber, **options):
+    publisher = make_publisher(replay_bytes=2**20, **options)
+    slow = make_subscriber(
+        publisher.endpoint, joins=publisher, receive_bytes=2**17, on_gap=lambda report: None
+    )
+    quick = Collector(make_subscriber(publisher.endpoint, joins=publisher))
+    return publisher, slow, quick
+
+
+def check_slow(publisher, slow, count):
+    """Let the slow one read: what the buffer does not hold any more is lost, the rest comes."""
+    publisher.flush()
+    earliest = publisher.stats().streams[TOPIC][0]
+    # What waits in its socket yet would be taken, and not shed, as soon as somebody reads.
+    eventually(lambda: check_ledger(slow, delivered=0).published == count)
+    messages = take_all(slow, count)
+    stats = check_ledger(slow, published=count, outstanding=0)
+    assert {loss.reason.value for loss in stats.losses} == {"evicted"}
+    lost = {n for loss in stats.losses for n in range(loss.start, loss.stop)}
+    assert max(lost) == earliest - 1
+    check_exact(messages, sorted(set(range(count)) - lost))
+    return stats
+
+
+def test_block_waits_stall_ms_once_and_then_goes_on(make_publisher, make_subscriber):
+    publisher, slow, quick = slow_and_quick(make_publisher, make_subscriber, stall_ms=300)
+    publish(publisher, 0, COUNT)
+    stats = publisher.stats()
+    assert stats.stalls >= 1
+    assert stats.stalls <= 50  # probes included, and not once a message
+    check_exact(quick.wait_for(COUNT))
+    check_ledger(quick.subscriber, delivered=COUNT, lost=0)
+    check_slow(publisher, slow, COUNT)
+    publish(publisher, COUNT, COUNT + 100)
+    publisher.flush()
+    check_exact(take_all(slow, COUNT + 100), range(COUNT, COUNT + 100))
+
+
+def test_a_slow_reader_within_the_buffer_loses_nothing(make_publisher, make_subscriber):
+    publisher = make_publisher(replay_bytes=2**26, stall_ms=50)
+    slow = make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16, on_gap="raise")
+    publish(publisher, 0, COUNT)
+    publisher.flush()
+    check_exact(take_all(slow, COUNT))
+    stats = check_ledger(slow, delivered=COUNT, outstanding=0, lost=0)
+    assert stats.repaired["buffer"] > 0
+
+
+def test_a_reader_slower_than_the_publisher_sets_the_pace(make_publisher, make_subscriber):
+    publisher = make_publisher(stall_ms=20_000, replay_bytes=2**17)
+    slow = make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16, on_gap="raise")
+    collector = Collector(slow)
+    publish(publisher, 0, COUNT)
+    check_exact(collector.wait_for(COUNT))
+    assert check_ledger(slow, lost=0).nacks_sent == 0
+
+
+def test_drop_never_waits(make_publisher, make_subscriber):
+    publisher, slow, quick = slow_and_quick(make_publisher, make_subscriber, on_full="drop")
+    publish(publisher, 0, COUNT)
+    publisher.flush()
+    stats = publisher.stats()
+    assert (stats.stalls, stats.stalled_ms) == (0, 0)
+    quick.wait_for(1)
+    earliest = stats.streams[TOPIC][0]
+    eventually(
+        lambda: (
+            check_ledger(quick.subscriber).published == COUNT
+            and not quick.subscriber.stats().outstanding
+        )
+    )
+    messages = take_all(slow, COUNT)
+    for subscriber, received in ((slow, messages), (quick.subscriber, quick.messages)):
+        ledger = check_ledger(subscriber, published=COUNT, outstanding=0)
+        lost = {n for loss in ledger.losses for n in range(loss.start, loss.stop)}
+        assert not lost or max(lost) < earliest
+        check_exact(received, sorted(set(range(COUNT)) - lost))
+
+
+def test_raise_refuses_and_the_refused_may_be_tried_again(make_publisher, make_subscriber):
+    publisher, slow, quick = slow_and_quick(make_publisher, make_subscriber, on_full="raise")
+    refused, n = 0, 0
+    while not refused:
+        try:
+            assert publisher.publish(TOPIC, n, headers=PADDING) == n
+            n += 1
+        except p2pmsg.QueueFullError as error:
+            assert "slow" in str(error)
+            refused += 1
+        assert n < 10**6
+    with pytest.raises(p2pmsg.QueueFullError) as many:
+        publisher.publish_many(TOPIC, [n] * 10)
+    assert "0 of 10 values were accepted" in many.value.__notes__[0]
+    assert publisher.stats().published == n
+    collector = Collector(slow)
+    while n < COUNT:
+        try:
+            assert publisher.publish(TOPIC, n, headers=PADDING) == n
+            n += 1
+        except p2pmsg.QueueFullError:
+            refused += 1
+            time.sleep(0.001)
+    for reader in (collector, quick):
+        check_exact(reader.wait_for(n))
+        check_ledger(reader.subscriber, delivered=n, lost=0)
+    assert publisher.stats().frames_shed == 0
+
+
+def test_publish_many_against_a_full_queue_with_raise(make_publisher, make_subscriber):
+    publisher, slow, _ = slow_and_quick(make_publisher, make_subscriber, on_full="raise")
+    values = [bytes(500)] * 100_000
+    with pytest.raises(p2pmsg.QueueFullError) as full:
+        while True:
+            publisher.publish_many(TOPIC, values)
+    accepted = int(full.value.__notes__[0].split()[0])
+    head = publisher.stats().streams[TOPIC][1]
+    assert head % len(values) == accepted
+    messages = take_all(slow, head)
+    assert [message.sequence for message in messages] == list(range(head))
+
+
+def test_a_slow_callback_of_one_topic_keeps_the_others_in_order(make_publisher, make_subscriber):
+    publisher = make_publisher(stall_ms=50)
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**17)
+    for n in range(30_000):
+        publisher.publish(f"topic {n % 3}", n // 3)
+    publisher.flush()
+    messages = []
+    while len(messages) < 30_000:
+        messages += subscriber.receive_many(500, timeout=10)
+        if len(messages) < 3_000:
+            time.sleep(0.02)
+    for topic in range(3):
+        check_exact([message for message in messages if message.topic == f"topic {topic}"])
+    assert ranges(check_ledger(subscriber, delivered=30_000).losses) == []
+
+
+MIB = 2**20
+FRAME_BYTES = 64 * 1024
+
+
+def test_memory_is_bounded_with_a_subscriber_that_never_reads(make_child):
+    """The publisher keeps 4 MiB for replay and a queue of 4 MiB; the subscriber 1 MiB."""
+    publisher = make_child("grow", LOOPBACK, 4 * MIB, 150 * 10**6, FRAME_BYTES)
+    endpoint = publisher.line()
+    subscriber = make_child("hold", endpoint, MIB)
+    assert subscriber.line() == "joining"
+    grown, replayed = map(int, publisher.line(60).split())
+    subscriber.tell("end")
+    held_rss, held_bytes = map(int, subscriber.line().split())
+    publisher.tell("end")
+    print(f"publisher +{grown / MIB:.1f} MiB, subscriber +{held_rss / MIB:.1f} MiB")
+    assert replayed <= 4 * MIB
+    assert held_bytes <= MIB + 64 * 1024 + 1024
+    assert grown < 40 * MIB
+    assert held_rss < 30 * MIB
+    assert publisher.wait() == 0
+    assert subscriber.wait() == 0
+
+
+def test_memory_is_bounded_with_a_frozen_subscriber(make_child):
+    import signal
+
+    publisher = make_child("grow", LOOPBACK, 4 * MIB, 150 * 10**6)
+    subscriber = make_child("hold", publisher.line(), MIB)
+    subscriber.line()
+    subscriber.signal(signal.SIGSTOP)
+    # Whether it had joined is the publisher's luck; another one makes sure that it goes on.
+    make_child("hold", endpoint_of(publisher, subscriber), MIB)
+    grown, replayed = map(int, publisher.line(60).split())
+    assert replayed <= 4 * MIB
+    assert grown < 40 * MIB
+
+
+def endpoint_of(publisher, subscriber):
+    return subscriber.process.args[-2]
+
+
+@pytest.mark.parametrize("receive_bytes", [2**16, 2**20])
+def test_a_subscriber_that_waits_for_a_repair_holds_no_more_than_it_may(
+    make_publisher, make_subscriber, make_proxy, receive_bytes
+):
+    publisher = make_publisher(stall_ms=20, config=PublisherConfig(frame_bytes=FRAME_BYTES))
+    lost = []
+
+    def drop(prefix):
+        is_first = prefix.startswith(TOPIC.encode() + b"\0p2\1\1") and not lost
+        lost.extend([prefix] * is_first)
+        return is_first
+
+    proxy = make_proxy(publisher, drop=drop)
+    subscriber = make_subscriber(proxy.endpoint, joins=publisher, receive_bytes=receive_bytes)
+    held = 0
+    with unheard_requests(publisher):  # no repair comes, so that everything must wait
+        for n in range(20_000):
+            publisher.publish(TOPIC, bytes(500))
+            if n % 100 == 0:
+                stats = subscriber.stats()
+                assert stats.balanced
+                held = max(held, stats.bytes_held)
+    assert lost
+    assert held <= receive_bytes + 64 * 1024 + 1024
+    for n in range(20_000):
+        assert subscriber.receive(20).sequence == n
+    assert subscriber.stats().lost == 0
+
+
+def test_an_idle_pair_costs_next_to_nothing(make_child):
+    child = make_child("idle", 2)
+    shares = list(map(float, child.line(30).split()))
+    print("percent of one core, nobody receives and receiving:", shares)
+    assert max(shares) < 3.0

@@ -1,6 +1,7 @@
-"""Hostile peers at a publisher: counted and dropped, and everybody else goes on exactly."""
+"""Hostile peers of publishers and subscribers are counted and dropped; all others go on exactly."""
 
 import contextlib
+import resource
 import socket
 import time
 
@@ -9,9 +10,18 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import p2pmsg
 from p2pmsg import PublisherConfig, control, wire
 from p2pmsg.wire import Kind, control_frame
-from tests.integration.hostile import frame, malformed, noise, throw_bytes
+from tests.integration.hostile import (
+    HostilePublisher,
+    data_body,
+    frame,
+    malformed,
+    noise,
+    throw_bytes,
+    unreadable_bodies,
+)
 from tests.integration.inside import answers_waiting
 from tests.integration.peers import (
     TOPIC,
@@ -20,6 +30,7 @@ from tests.integration.peers import (
     check_ledger,
     eventually,
     small_frames,
+    take,
 )
 
 
@@ -252,3 +263,240 @@ def test_anything_to_the_recovery_endpoint(good_pair, stranger, frames):
         dealer.send(valid)
     check_goes_on(publisher, collector, 20)
     dealer.close()
+
+
+PREFIX = b"hostile"
+
+
+@pytest.fixture
+def hostile(opened):
+    def make(**options):
+        made = HostilePublisher(**options)
+        opened.callback(made.close)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def joined(hostile, make_publisher, make_subscriber):
+    """A subscriber of a good publisher and a hostile one, which it believes it has joined."""
+
+    def make(**options):
+        publisher, bad = make_publisher(name="good"), hostile()
+        subscriber = make_subscriber([publisher.endpoint, bad.endpoint], joins=publisher, **options)
+        assert bad.joined.wait(10)
+        return publisher, bad, subscriber
+
+    return make
+
+
+def check_good_one_goes_on(publisher, collector, count=2_000):
+    before = publisher.stats().published
+    for n in range(count):
+        publisher.publish(TOPIC, before + n)
+
+    def own():
+        return [m.value for m in list(collector.messages) if m.session == publisher.session]
+
+    eventually(lambda: len(own()) >= before + count)
+    assert own() == list(range(before + count))
+    check_ledger(collector.subscriber)
+
+
+def test_malformed_frames_are_counted_by_reason(joined):
+    publisher, bad, subscriber = joined()
+    collector = Collector(subscriber)
+    frames = malformed(PREFIX, bad.session)
+    # Only what begins with a topic or a welcome gets through the filter: all topics are taken.
+    bad.send(*frames)
+    eventually(lambda: sum(subscriber.stats().frames_invalid.values()) > 30)
+    reasons = set(subscriber.stats().frames_invalid)
+    assert {"magic", "version", "kind", "compression", "length", "session", "count"} <= reasons
+    check_good_one_goes_on(publisher, collector)
+
+
+def test_unreadable_messages_are_reported_lost_and_the_next_arrive(joined):
+    publisher, bad, subscriber = joined()
+    collector = Collector(subscriber)
+    frames = unreadable_bodies(PREFIX, bad.session, 1)
+    good = [frame(PREFIX, 1, bad.session, n, 1, data_body([n])) for n in (0, len(frames) + 1)]
+    bad.send(good[0], *frames, good[1])
+    eventually(lambda: len(collector.messages) == 2)
+    assert [message.value for message in collector.messages] == [0, len(frames) + 1]
+    stats = check_ledger(subscriber, delivered=2, lost=len(frames), outstanding=0)
+    assert sum(loss.count for loss in stats.losses) == len(frames)
+    assert {loss.reason.value for loss in stats.losses} == {"malformed"}
+    assert stats.frames_invalid["body"] + stats.frames_invalid["columns"] == len(frames)
+    check_good_one_goes_on(publisher, collector)
+
+
+def test_lies_about_counts_cost_no_memory(joined):
+    publisher, bad, subscriber = joined(on_gap=lambda report: None)
+    collector = Collector(subscriber)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    huge = b"\x94\xdd\xff\xff\xff\xff" + b"\xc0" * 1000
+    for number in range(50):
+        bad.send(frame(PREFIX, 1, bad.session, number * (2**32 - 1), 2**32 - 1, huge))
+    eventually(lambda: subscriber.stats().frames_invalid.get("count") == 50)
+    check_ledger(subscriber, lost=0, outstanding=0)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
+    check_good_one_goes_on(publisher, collector)
+
+
+def test_gaps_beyond_belief_are_ranges_and_cost_nothing(joined):
+    publisher, bad, subscriber = joined(repair_timeout=0.5, on_gap=lambda report: None)
+    collector = Collector(subscriber)
+    bad.send(frame(PREFIX, 1, bad.session, 0, 1, data_body([0])))
+    bad.send(frame(PREFIX, Kind.HEARTBEAT, bad.session, 2**62, 0, b"\x91\x00"))
+    bad.send(*(frame(PREFIX, 1, bad.session, 10**15 * n, 1, data_body([n])) for n in range(1, 999)))
+    bad.send(frame(b"other", Kind.HEARTBEAT, bad.session, 2**63 - 1, 0, b"\x91\x05"))
+    check_good_one_goes_on(publisher, collector)
+    eventually(lambda: check_ledger(subscriber).outstanding == 0)
+    assert check_ledger(subscriber).lost > 2**62
+    check_good_one_goes_on(publisher, collector)
+
+
+def test_more_gaps_than_are_remembered(joined):
+    publisher, bad, subscriber = joined(repair_timeout=0.5, on_gap=lambda report: None)
+    collector = Collector(subscriber)
+    for start in range(0, 20_000, 1_000):
+        frames = range(start, start + 1_000)
+        bad.send(*(frame(PREFIX, 1, bad.session, 2 * n, 1, data_body([n])) for n in frames))
+        check_ledger(subscriber)
+    check_good_one_goes_on(publisher, collector)
+    eventually(lambda: check_ledger(subscriber).outstanding == 0)
+
+
+def test_forged_sessions_and_welcomes(joined):
+    publisher, bad, subscriber = joined()
+    collector = Collector(subscriber)
+    rng = noise()
+    for _ in range(300):
+        session = rng.getrandbits(64)
+        welcome = control.Welcome("forged", bad.recovery, rng.choice([-1.0, 0.0, 1e308]))
+        bad.send(control_frame(Kind.WELCOME, session, welcome))
+        bad.send(frame(PREFIX, 1, session, 0, 1, data_body([0])))
+        bad.send(frame(PREFIX, 1, rng.getrandbits(64), 0, 1, data_body([0])))
+    for recovery in ("", "tcp://", "tcp://*:1", "http://a", "tcp://nobody.invalid:1", "x" * 1024):
+        welcome = control.Welcome("forged", recovery, 1.0)
+        bad.send(control_frame(Kind.WELCOME, rng.getrandbits(64), welcome))
+    for stall_ms in (float("nan"), float("inf"), float("-inf")):
+        welcome = control.Welcome("forged", bad.recovery, stall_ms)
+        bad.send(control_frame(Kind.WELCOME, rng.getrandbits(64), welcome))
+    check_good_one_goes_on(publisher, collector)
+
+
+def test_more_topics_than_are_taken(hostile, make_publisher, make_subscriber):
+    publisher, bad = make_publisher(), hostile()
+    config = p2pmsg.SubscriberConfig(streams_max=100)
+    subscriber = make_subscriber([publisher.endpoint, bad.endpoint], joins=publisher, config=config)
+    assert bad.joined.wait(10)
+    collector = Collector(subscriber)
+    publisher.publish(TOPIC, 0)
+    eventually(lambda: collector.messages)
+    bad.send(*(frame(b"t%d" % n, 1, bad.session, 0, 1, data_body([n])) for n in range(500)))
+    eventually(lambda: subscriber.stats().frames_invalid.get("streams_max", 0) > 300)
+    assert len(subscriber.stats().streams) <= 100
+    check_good_one_goes_on(publisher, collector)
+
+
+def test_garbage_over_the_recovery_channel(joined):
+    publisher, bad, subscriber = joined(repair_timeout=1.0, on_gap=lambda report: None)
+    collector = Collector(subscriber)
+    bad.send(frame(PREFIX, 1, bad.session, 0, 1, data_body([0])))
+    bad.send(frame(PREFIX, 1, bad.session, 10, 1, data_body([10])))
+    eventually(lambda: Kind.NACK in bad.asked)
+    refused = [
+        control_frame(Kind.REFUSED, bad.session, control.Refused(topic, ranges, reason))
+        for topic, ranges, reason in (
+            ("hostile", [(5, 5)], "evicted"),
+            ("hostile", [(7, 3)], "evicted"),
+            ("nobody", [(0, 3)], "evicted"),
+            ("hostile", [(0, 2**63 - 1)], "because"),
+            ("hostile", [], "evicted"),
+        )
+    ]
+    bad.reply(*malformed(PREFIX, bad.session, 10**6), *refused)
+    bad.reply(frame(PREFIX, 1, bad.session, 2**62, 1, data_body([1])))  # nobody asked for it
+    bad.reply(frame(PREFIX, 1, bad.session, 1, 9, data_body([*range(1, 10)])))
+    eventually(lambda: sum(m.session == bad.session for m in list(collector.messages)) >= 11)
+    own = [m.value for m in collector.messages if m.session == bad.session]
+    assert own == list(range(11))
+    check_good_one_goes_on(publisher, collector)
+
+
+def test_a_frame_above_the_limit_ends_the_connection_only(hostile, make_publisher, make_subscriber):
+    publisher, bad = make_publisher(), hostile()
+    config = p2pmsg.SubscriberConfig(frame_bytes_max=100_000, publisher_timeout_ms=500)
+    subscriber = make_subscriber([publisher.endpoint, bad.endpoint], joins=publisher, config=config)
+    assert bad.joined.wait(10)
+    collector = Collector(subscriber)
+    bad.send(frame(PREFIX, 1, bad.session, 0, 1, data_body([bytes(200_000)])))
+    check_good_one_goes_on(publisher, collector)
+    bad.joined.clear()
+    assert bad.joined.wait(10), "it does not come back"
+    bad.send(frame(PREFIX, 1, bad.session, 0, 1, data_body(["small"])))
+    eventually(lambda: any(m.value == "small" for m in list(collector.messages)))
+
+
+def test_multipart_messages(joined):
+    publisher, bad, subscriber = joined()
+    collector = Collector(subscriber)
+    good = frame(PREFIX, 1, bad.session, 0, 1, data_body([0]))
+    bad.send_parts = [good, good]
+    bad.data_send = bad.data.send
+
+    def send_parts(data):
+        bad.data_send(data, zmq.SNDMORE)
+        bad.data_send(b"another part")
+
+    bad.data.send = send_parts
+    bad.send(good, good)
+    del bad.data.send
+    eventually(lambda: any(m.session == bad.session for m in list(collector.messages)))
+    check_good_one_goes_on(publisher, collector)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=200),
+            st.binary(max_size=100).map(lambda body: frame(PREFIX, 1, 7, 0, 1, b"\x94\x91" + body)),
+            st.builds(
+                frame,
+                st.sampled_from([b"", b"hostile", b"trades"]),
+                st.sampled_from([0, 1, 2, 3, 16, 18, 21, 23]),
+                st.sampled_from([7, 8]),
+                st.integers(0, 2**63),
+                st.sampled_from([0, 1, 2, 2**32 - 1]),
+                st.one_of(st.binary(max_size=60), st.just(data_body([1]))),
+            ),
+        ),
+        max_size=20,
+    )
+)
+def test_anything_from_a_publisher(shared, frames):
+    publisher, bad, collector = shared
+    bad.send(*frames)
+    if hasattr(bad, "requester"):
+        bad.reply(*frames)
+    check_good_one_goes_on(publisher, collector, 20)
+
+
+@pytest.fixture
+def shared(joined):
+    publisher, bad, subscriber = joined(repair_timeout=0.2, on_gap=lambda report: None)
+    return publisher, bad, Collector(subscriber)
+
+
+def test_a_good_message_behind_all_that(joined):
+    publisher, bad, subscriber = joined()
+    bad.send(*malformed(b"trades", bad.session ^ 3))
+    publisher.publish(TOPIC, "good")
+    assert take(subscriber, 1)[0].value == "good"

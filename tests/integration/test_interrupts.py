@@ -1,19 +1,23 @@
-"""Ctrl-C behind each call that a peer makes for its caller, one by one."""
+"""Ctrl-C, signal handlers that use the peer they interrupt, and signals in large frames."""
 
+import collections
 import signal
+import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import p2pmsg
 import p2pmsg.queue.rules
-from p2pmsg.queue import driver, job, puller, puller_core
+from p2pmsg.publisher import batch, core, kept_batch
+from p2pmsg.queue import batching, driver, job, puller, puller_core, pusher
 from p2pmsg.subscriber import ready
-from p2pmsg.sync import lock, receiving, subscriber
-from tests.integration.peers import TOPIC, work_until
+from p2pmsg.sync import acknowledge, lock, publisher, receiving, sending, subscriber
+from tests.integration.peers import LOOPBACK, TOPIC, check_ledger, take, work_until
 from transports import busy_wait, zmq_pubsub
 
 SUBSCRIBER = (busy_wait, ready, receiving, subscriber, zmq_pubsub)
@@ -143,3 +147,296 @@ def test_ctrl_c_behind_any_call_of_a_pusher_forgets_no_job(make_pusher, make_pul
     assert len(done) == len(set(done)) <= len(accepted) + strikes
     assert pusher.stats().balanced
     assert strikes > 30
+
+
+PUBLISHES = """
+import os, signal, subprocess, sys, threading, p2pmsg
+which, load = signal.Signals[sys.argv[1]], sys.argv[2]
+raised = KeyboardInterrupt if which == signal.SIGINT else SystemExit
+unraisable, came = [], 0
+sys.unraisablehook = lambda it: unraisable.append(it.exc_type)
+def strike(number, frame):
+    raise raised
+if sys.argv[3] == "own":
+    signal.signal(which, strike)
+publisher = p2pmsg.Publisher("tcp://127.0.0.1:0", replay_bytes=2**20)
+READ = '''
+import sys, p2pmsg
+with p2pmsg.Subscriber(sys.argv[1], topics=["t"]) as subscriber:
+    while True:
+        subscriber.receive_many(1000, timeout=30)
+'''
+reader = subprocess.Popen(
+    [sys.executable, "-c", READ, publisher.endpoint], stderr=subprocess.DEVNULL
+)
+publisher.wait_for_subscribers(1, timeout=30)
+if load == "busy":
+    def spin():
+        while True:
+            pass
+    threading.Thread(target=spin, daemon=True).start()
+STRIKE = '''
+import os, random, sys, time
+for _ in range(int(sys.argv[3])):
+    time.sleep(random.uniform(0.02, 0.05))
+    os.kill(int(sys.argv[1]), int(sys.argv[2]))
+'''
+value = bytes(65536)
+striker = subprocess.Popen(
+    [sys.executable, "-c", STRIKE, str(os.getpid()), str(int(which)), sys.argv[4]]
+)
+def has_ended():  # what strikes in `Popen.poll` would leave its lock taken
+    try:
+        return os.waitpid(striker.pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
+is_over = False
+while not is_over:
+    try:  # for what strikes where the other one has just caught
+        while not is_over:
+            try:
+                is_over = has_ended()
+                for _ in range(20):
+                    publisher.publish("t", value)
+            except raised:
+                came += 1
+    except raised:
+        came += 1
+signal.signal(which, signal.SIG_IGN)
+reader.kill()
+print(came, len(unraisable), flush=True)
+os._exit(0)
+"""
+
+
+CASES = {  # each signal, each handler and each load once, then the rest
+    ("SIGINT", "usual", "alone"): (),
+    ("SIGINT", "own", "busy"): (),
+    ("SIGTERM", "own", "alone"): (),
+    ("SIGALRM", "own", "busy"): (),
+    ("SIGINT", "usual", "busy"): pytest.mark.long,
+    ("SIGINT", "own", "alone"): pytest.mark.long,
+    ("SIGTERM", "own", "busy"): pytest.mark.long,
+    ("SIGALRM", "own", "alone"): pytest.mark.long,
+}
+
+
+@pytest.mark.rounds(20, 400)
+@pytest.mark.parametrize(
+    ("name", "handler", "load"),
+    [pytest.param(*case, marks=marks) for case, marks in CASES.items()],
+)
+def test_nothing_is_lost_where_a_frame_is_freed(name, handler, load, rounds):
+    command = [sys.executable, "-c", PUBLISHES, name, load, handler, str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr  # else SystemExit has ended it there
+    came, unraisable = map(int, done.stdout.split())
+    assert unraisable == 0, done.stderr
+    assert came > rounds // 2
+
+
+STRIKES = 60
+FILES = {
+    module.__file__
+    for module in (
+        acknowledge, batch, lock, batching, kept_batch, sending, publisher, core, pusher,
+    )
+}  # fmt: skip
+
+
+class Handler:
+    """Runs `act` as a signal handler behind the n-th call of a C function in `FILES`."""
+
+    def __init__(self, act, number=signal.SIGUSR1):
+        self.act = act
+        self.number = number
+        self.left = 0
+        self.results, self.refused = [], 0
+
+    def __enter__(self):
+        self.before = signal.signal(self.number, self._handle)
+        return self
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+        signal.signal(self.number, self.before)
+
+    def strike_in(self, number, work):
+        """Do the work; return its result."""
+        self.left = number
+        sys.setprofile(self._profile)
+        try:
+            return work()
+        finally:
+            sys.setprofile(None)
+
+    def _profile(self, frame, event, _):
+        if event == "c_return" and frame.f_code.co_filename in FILES:
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                signal.raise_signal(self.number)
+
+    def _handle(self, *_):
+        try:
+            self.results.append(self.act())
+        except p2pmsg.ReentrantCallError:
+            self.refused += 1
+
+
+class LineHandler(Handler):
+    """The same before the n-th line in `FILES`."""
+
+    def strike_in(self, number, work):
+        self.left = number
+        sys.settrace(self._trace)
+        try:
+            return work()
+        finally:
+            sys.settrace(None)
+
+    def _trace(self, frame, event, _):
+        if frame.f_code.co_filename not in FILES:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                signal.raise_signal(self.number)
+        return self._trace
+
+
+@pytest.mark.parametrize("own", ["publish", "publish_many", "mixed"])
+@pytest.mark.parametrize("handler", ["publish", "publish_many"])
+def test_what_a_handler_publishes_is_accepted_or_refused_and_nothing_else_suffers(
+    make_publisher, make_subscriber, own, handler
+):
+    sender = make_publisher()
+    subscriber = make_subscriber(sender.endpoint, joins=sender)
+
+    def from_handler():
+        if handler == "publish":
+            return sender.publish(TOPIC, "handler"), 1
+        return sender.publish_many(TOPIC, ["handler"] * 3)[0], 3
+
+    expected = {}
+
+    def note(start, count, value):
+        for sequence in range(start, start + count):
+            assert expected.setdefault(sequence, value) == value
+
+    values = ["own"] * 700
+    with Handler(from_handler) as struck:
+        for number in range(1, STRIKES):
+            if own == "publish" or (own == "mixed" and number % 2):
+                for _ in range(3):  # alone, then gathered
+                    sequence = struck.strike_in(number, lambda: sender.publish(TOPIC, "own"))
+                    note(sequence, 1, "own")
+            else:
+                first, _ = struck.strike_in(number, lambda: sender.publish_many(TOPIC, values))
+                note(first, 700, "own")
+    for start, count in struck.results:
+        note(start, count, "handler")
+    sender.flush()
+    messages = take(subscriber, len(expected))
+    assert {m.sequence: m.value for m in messages} == expected
+    assert struck.refused
+    check_ledger(subscriber, delivered=len(expected))
+
+
+def test_a_handler_may_always_ask_for_the_counters(make_publisher):
+    sender = make_publisher()
+    with Handler(lambda: sender.stats().published) as struck:
+        for number in range(1, STRIKES):
+            struck.strike_in(number, lambda: sender.publish(TOPIC, b"v"))
+    assert not struck.refused
+    assert len(struck.results) > 10
+    assert struck.results == sorted(struck.results)
+
+
+@pytest.mark.parametrize("acknowledge", [None, "written", "synced"])
+@pytest.mark.parametrize("own", ["publish", "publish_many"])
+def test_a_handler_that_closes_never_waits_for_what_it_struck_in(
+    tmp_path, opened, own, acknowledge
+):
+    """It closes, or is refused at once: the thread that it waits for needs no lock of its frame."""
+    ends = collections.Counter()
+    values = ["own"] * 700
+    at = 0
+    while at < 400:
+        at += 1 if at < 60 else at // 10
+        log = None if acknowledge is None else p2pmsg.LogConfig(
+            tmp_path / str(at), acknowledge=acknowledge
+        )  # fmt: skip
+        sender = p2pmsg.Publisher(LOOPBACK, log=log)
+        opened.callback(sender.close, 0.0)
+
+        def work(sender=sender):
+            for _ in range(3):
+                if own == "publish":
+                    sender.publish(TOPIC, "own")
+                else:
+                    sender.publish_many(TOPIC, values)
+
+        driver = sender._driver
+        with LineHandler(partial(sender.close, timeout=30.0)) as struck:
+            try:
+                struck.strike_in(at, work)
+            except (p2pmsg.ClosedError, p2pmsg.LogFailedError):  # without a last fsync
+                assert struck.results
+        ends["closed"] += len(struck.results)
+        ends["refused"] += struck.refused
+        if struck.results:
+            assert not driver.thread.is_alive()  # else it was given up after 5 s
+        sender.close(timeout=0.0)
+    assert ends["closed"]
+    assert ends["refused"]
+
+
+@pytest.mark.parametrize("what", ["flush", "close"])
+def test_a_handler_that_flushes_or_closes_does_so_or_is_refused(
+    make_publisher, make_subscriber, what
+):
+    closed = 0
+    for number in range(1, 20):
+        sender = make_publisher()
+        subscriber = make_subscriber(sender.endpoint, joins=sender)
+        accepted = []
+
+        def work(sender=sender, accepted=accepted):
+            for value in range(5):
+                accepted.append(sender.publish(TOPIC, value))
+
+        # Where the message was about to be sent, nobody gets it, and the close waits for that.
+        ends = sender.flush if what == "flush" else partial(sender.close, timeout=0.5)
+        with Handler(ends) as struck:
+            try:
+                struck.strike_in(number, work)
+            except p2pmsg.ClosedError:
+                assert what == "close"
+                closed += 1
+        sender.close()
+        assert [m.sequence for m in take(subscriber, len(accepted))] == accepted
+        subscriber.close()
+    assert what == "flush" or closed or struck.refused
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGWINCH])
+def test_what_a_handler_pushes_is_accepted_or_refused(make_pusher, make_puller, number):
+    sender = make_pusher()
+    with Handler(lambda: sender.push("handler"), number) as struck:
+        accepted = [
+            struck.strike_in(number, lambda: sender.push("own")) for number in range(1, STRIKES)
+        ]
+    accepted += struck.results
+    puller = make_puller(sender.endpoint)
+    done = []
+    while len(done) < len(accepted):
+        job = puller.receive(10)
+        done.append(job.sequence)
+        job.ack()
+    assert sorted(done) == sorted(accepted)
+    if number == signal.SIGWINCH:
+        assert struck.refused
+    else:  # it is held back from most of the call, and runs behind
+        assert len(struck.results) > struck.refused

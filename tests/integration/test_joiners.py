@@ -1,5 +1,7 @@
-"""Many subscribers of all topics that join one publisher at the same time, over real sockets."""
+"""Many subscribers that join one publisher at once, and clients that connect and say nothing."""
 
+import contextlib
+import socket
 import subprocess
 import sys
 import threading
@@ -9,12 +11,22 @@ import pytest
 import zmq
 
 import p2pmsg
+import transports
 from p2pmsg import control, wire
 from p2pmsg.publisher import control_queue
 from p2pmsg.wire import Kind
 from tests.integration.inside import joined_ids
 from tests.integration.joiners import Joiner, can_open, join_all, turn_until
-from tests.integration.peers import LOOPBACK, ROOT
+from tests.integration.peers import (
+    DEADLINE_S,
+    LOOPBACK,
+    ROOT,
+    eventually,
+    short_of_descriptors,
+    start_child,
+    take,
+)
+from transports import reply_memory
 
 JOIN_S = 30.0
 """How long they may take: a fallen-over publisher never answered."""
@@ -183,3 +195,318 @@ def test_subscribers_of_a_former_release_cannot_livelock_a_publisher(small_ratio
             one.data.close(linger=0)
             one.requests.close(linger=0)
         context.term()
+
+
+FILES = 200
+
+
+def address(endpoint):
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    return host, int(port)
+
+
+@contextlib.contextmanager
+def strangers(endpoint, count):
+    """Open idle connections; the system takes up those that the process does not."""
+    opened = []
+    try:
+        for _ in range(count):
+            one = socket.create_connection(address(endpoint), timeout=5)
+            opened.append(one)
+        yield opened
+    finally:
+        for one in opened:
+            one.close()
+
+
+@contextlib.contextmanager
+def child(tmp_path):
+    made = start_child(tmp_path, FILES, module="crowded_publisher")
+    try:
+        yield made, *made.line().split()
+    finally:
+        made.finish()
+
+
+def test_idle_connections_take_no_descriptor_that_the_log_needs(tmp_path):
+    """1,109 of them, where 1,024 files may be open, disabled a publisher for good."""
+    with child(tmp_path) as (publisher, endpoint, recovery):
+        with strangers(endpoint, FILES), strangers(recovery, FILES):
+            for round_ in range(1, 6):
+                publisher.tell("200")  # 200 KB: three segments, and an fsync for each message
+                following, failed, *counts = publisher.line().split()
+                assert (following, failed) == (str(200 * round_), "None"), counts
+            connections, refused = map(int, counts)
+            assert refused > FILES
+            assert connections < FILES
+        with p2pmsg.Subscriber(endpoint, start="earliest") as subscriber:
+            messages = take(subscriber, 1000)
+        assert [message.sequence for message in messages] == list(range(1000))
+
+
+class Flood:
+    """A raw subscriber with as many prefixes as it likes."""
+
+    def __init__(self, endpoint, count, size):
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.XSUB)
+        self.socket.set(zmq.SNDHWM, 0)
+        self.socket.set(zmq.LINGER, 0)
+        self.socket.set(zmq.RECONNECT_IVL, -1)
+        self.socket.connect(endpoint)
+        for number in range(count):
+            self.socket.send(b"\1" + (b"%08d" % number)[::-1].ljust(size, b"."))
+
+    def close(self):
+        self.socket.close()
+        self.context.term()
+
+
+@contextlib.contextmanager
+def flood(endpoint, count, size):
+    one = Flood(endpoint, count, size)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("limits", "count", "size"),
+    [
+        ({"subscriptions_max": 1000}, 5000, 8),
+        ({"subscription_bytes_max": 10_000}, 5000, 100),
+    ],
+)
+def test_a_connection_with_too_many_subscriptions_is_ended(limits, count, size):
+    sender = transports.ZmqSender(LOOPBACK, context=transports.context(), **limits)
+    try:
+        other = transports.ZmqReceiver(sender.endpoint, context=transports.context())
+        other.subscribe(b"t")
+        other.connect()
+        with flood(sender.endpoint, count, size):
+            notes = []
+
+            def ended():
+                notes.extend(sender.receive_subscriptions())
+                return sender.connections.oversubscribed
+
+            eventually(ended)
+        eventually(lambda: sender.receive_subscriptions() or len(sender.connections) == 1)
+        assert sender.connections.oversubscribed == 1
+        assert len(notes) < count
+        assert sender.send(b"to the other one")
+        assert other.receive_wait(5000) == b"to the other one"
+        other.close()
+    finally:
+        sender.close()
+
+
+def test_connections_that_are_too_many_all_together_cost_the_one_with_most():
+    sender = transports.ZmqSender(
+        LOOPBACK, context=transports.context(), subscriptions_max=100, subscription_bytes_max=10**6
+    )
+    try:
+        with contextlib.ExitStack() as opened:
+            for _ in range(12):  # each within its bound; eight times that is theirs together
+                opened.enter_context(flood(sender.endpoint, 0, 8))
+            raw = [opened.enter_context(flood(sender.endpoint, 0, 8)) for _ in range(12)]
+            for at, one in enumerate(raw):
+                for number in range(90):
+                    one.socket.send(b"\1%d-%d" % (at, number))
+
+            def ended():
+                sender.receive_subscriptions()
+                return sender.connections.oversubscribed
+
+            eventually(ended)
+    finally:
+        sender.close()
+
+
+def test_giving_up_what_nobody_has_makes_no_room_for_more():
+    """300,000 prefixes passed the bound of 65,536 and took 850 MB, one "give up" behind each."""
+    sender = transports.ZmqSender(LOOPBACK, context=transports.context(), subscriptions_max=500)
+    try:
+        with socket.create_connection(address(sender.endpoint), timeout=5) as one:
+            one.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48))
+            one.sendall(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\3SUB")
+            answer = b""
+            while b"READY" not in answer:  # libzmq resets who sends messages before
+                answer += one.recv(4096)
+            with contextlib.suppress(ConnectionError):  # it is ended on the way
+                for number in range(1000):
+                    for note in (b"\1%d" % number, b"\0nobody has %d" % number):
+                        one.sendall(bytes((0, len(note))) + note)
+            eventually(
+                lambda: [sender.receive_subscriptions(), sender.connections.oversubscribed][1]
+            )
+    finally:
+        sender.close()
+
+
+def test_prefixes_that_others_took_up_first_count_too():
+    """Whoever subscribed to what a helper had, which then went, was counted with nothing."""
+    sender = transports.ZmqSender(LOOPBACK, context=transports.context(), subscriptions_max=4000)
+    try:
+        with flood(sender.endpoint, 0, 8) as keeper:
+            for round_ in range(10):
+                names = [b"\1%d-%d" % (round_, number) for number in range(1500)]
+                with flood(sender.endpoint, 0, 8) as helper:
+                    for name in names:
+                        helper.socket.send(name)
+                    taken = []
+                    eventually(
+                        lambda n=names, t=taken: t.extend(sender.receive_subscriptions())
+                        or len([note for note in t if note[:1] == b"\1"]) >= len(n)
+                        or sender.connections.oversubscribed
+                    )
+                    for name in names:
+                        keeper.socket.send(name)
+                    settle(sender)
+                settle(sender)
+            assert sender.connections.oversubscribed
+    finally:
+        sender.close()
+
+
+def settle(sender):
+    """Let what is on its way come in."""
+    quiet_s = time.monotonic() + 0.1
+    while time.monotonic() < quiet_s:
+        if sender.receive_subscriptions():
+            quiet_s = time.monotonic() + 0.1
+
+
+def test_who_gives_up_what_others_share_is_not_counted_with_it_for_ever():
+    sender = transports.ZmqSender(LOOPBACK, context=transports.context(), subscriptions_max=100)
+    try:
+        with flood(sender.endpoint, 0, 8) as one, flood(sender.endpoint, 0, 8) as other:
+            for number in range(500):
+                prefix = b"%d" % number
+                for first, then in ((one, other), (other, one)):
+                    first.socket.send(b"\1" + prefix)
+                    eventually(lambda p=prefix: b"\1" + p in sender.receive_subscriptions())
+                    then.socket.send(b"\1" + prefix)
+                    first.socket.send(b"\0" + prefix)
+                    then.socket.send(b"\0" + prefix)
+                    eventually(lambda p=prefix: b"\0" + p in sender.receive_subscriptions())
+            assert not sender.connections.oversubscribed
+    finally:
+        sender.close()
+
+
+def test_a_publisher_outlives_one_with_very_many_subscriptions():
+    with p2pmsg.Publisher(LOOPBACK) as publisher:
+        with p2pmsg.Subscriber(publisher.endpoint) as subscriber:
+            publisher.wait_for_subscribers(1, DEADLINE_S)
+            with flood(publisher.endpoint, 100_000, 40):
+                published = 0
+                deadline = time.monotonic() + DEADLINE_S
+                while not publisher.stats().connections_oversubscribed:
+                    publisher.publish("t", published)
+                    published += 1
+                    assert time.monotonic() < deadline, publisher.stats()
+                    time.sleep(0.001)
+            messages = take(subscriber, published)
+            assert [message.value for message in messages] == list(range(published))
+
+
+def test_a_real_subscriber_of_many_topics_is_within_the_bounds():
+    """With nearly as many bytes of topics as one may name."""
+    topics = [f"{number}" for number in range(8_000)]
+    with p2pmsg.Publisher(LOOPBACK) as publisher:
+        with p2pmsg.Subscriber(publisher.endpoint, topics=topics) as subscriber:
+            publisher.wait_for_subscribers(1, DEADLINE_S)
+            publisher.publish(topics[-1], 1)
+            assert subscriber.receive(DEADLINE_S).topic == topics[-1]
+            stats = publisher.stats()
+            assert stats.connections_oversubscribed == stats.connections_refused == 0
+            assert stats.connections == 2
+
+
+def test_connections_are_counted_as_they_come_and_go():
+    with p2pmsg.Publisher(LOOPBACK) as publisher:
+        with strangers(publisher.endpoint, 20):
+            eventually(lambda: publisher.stats().connections == 20)
+        eventually(lambda: publisher.stats().connections == 0)
+        assert publisher.stats().connections_refused == 0
+
+
+def test_a_relay_counts_too():
+    with p2pmsg.Publisher(LOOPBACK) as publisher:
+        with p2pmsg.Relay(publisher.endpoint, LOOPBACK) as relay:
+            with strangers(relay.endpoint, 5):
+                eventually(lambda: relay.stats().connections == 5)
+
+
+def test_a_probe_prefix_is_given_up_again():
+    """So that the prefixes of a connection do not add up over its life."""
+    prefix = wire.control_prefix(wire.Kind.ECHO, 7)
+    sender = transports.ZmqSender(LOOPBACK, context=transports.context(), subscriptions_max=3)
+    try:
+        receiver = transports.ZmqReceiver(sender.endpoint, context=transports.context())
+        receiver.connect()
+        for _ in range(20):
+            receiver.subscribe(prefix)
+            eventually(sender.receive_subscriptions)
+            receiver.unsubscribe(prefix)
+            eventually(sender.receive_subscriptions)
+        assert sender.connections.oversubscribed == 0
+        receiver.close()
+    finally:
+        sender.close()
+
+
+def test_who_asks_and_never_reads_fills_no_memory():
+    """A hundred of them kept 64 frames each: 3 GB, of frames of 500 KB."""
+    context = zmq.Context()
+    server = transports.ZmqRecoveryServer(
+        LOOPBACK, context=transports.context(), queue_frames=64
+    )
+    peers = []
+    try:
+        for _ in range(3):
+            peer = context.socket(zmq.DEALER)
+            peer.set(zmq.RCVHWM, 1)
+            peer.set(zmq.RCVBUF, 100_000)
+            peer.set(zmq.LINGER, 0)
+            peer.connect(server.endpoint)
+            peer.send(b"a request")
+            peers.append(peer)
+        who = [eventually(server.receive)[0] for _ in peers]
+        sent = dict.fromkeys(who, 0)
+        for _ in range(100):
+            for requester in who:
+                size = 500_000
+                sent[requester] += server.reply(requester, b"%d" % sent[requester] + bytes(size))
+            time.sleep(0.001)
+        limit = reply_memory.REQUESTER_BYTES_MAX
+        assert server.memory.bytes_held <= len(peers) * limit
+        assert max(sent.values()) < 60
+        for peer in peers:
+            peer.RCVTIMEO = 5000
+            got = [peer.recv()]
+            while len(got) not in sent.values():
+                got.append(peer.recv())
+            assert [int(data.rstrip(b"\0")) for data in got] == list(range(len(got)))
+        eventually(lambda: all(server.memory.has_room(one, limit) for one in who))
+        assert server.memory.bytes_held == 0
+    finally:
+        for peer in peers:
+            peer.close()
+        context.term()
+        server.close()
+
+
+def test_a_subscriber_joins_though_no_descriptor_was_left_for_a_moment(monkeypatch):
+    """It never asked again where repairs come from, and so never joined."""
+    tries = []
+    make = short_of_descriptors(transports.ZmqRecoveryClient, tries, 3)
+    monkeypatch.setattr(transports, "ZmqRecoveryClient", make)
+    with p2pmsg.Publisher(LOOPBACK) as publisher:
+        with p2pmsg.Subscriber(publisher.endpoint) as subscriber:
+            publisher.wait_for_subscribers(1, 5)
+            publisher.publish("t", 1)
+            assert subscriber.receive(DEADLINE_S).value == 1
+    assert len(tries) > 3

@@ -1,5 +1,8 @@
-"""The end of a MoldUDP64 session, as users see it, and a session of the same name after it."""
+"""MoldUDP64 feeds: request servers that are away or dead, late lines, and the end of a session."""
 
+import collections
+import contextlib
+import socket
 import subprocess
 import sys
 import threading
@@ -8,15 +11,18 @@ import time
 import pytest
 
 import p2pmsg
+from p2pmsg.testing.kernel_loss import lose_datagrams
 from tests.integration.mold import (
     Group,
     itch_messages,
     make_feed,
     place,
+    playing,
     publish_in_packets,
     reader_of,
 )
 from tests.integration.peers import check_ledger, eventually, ranges, take
+from tests.integration.test_udp_multicast import free_port
 
 __all__ = ["make_feed", "place"]
 
@@ -177,3 +183,170 @@ def test_after_a_restart_a_cursor_finds_the_second_life_of_a_name(
         assert read(100) == [b"c%d" % number for number in range(100)]
     finally:
         second.close(0.0)
+
+
+@pytest.fixture
+def silent_server(opened):
+    """Make a request server that never answers: a bound socket."""
+
+    def make():
+        made = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        made.bind(("127.0.0.1", 0))
+        made.settimeout(0.05)
+        return made
+
+    return make
+
+
+def test_a_request_server_that_is_not_found_is_no_end_of_the_feed(
+    make_feed, make_subscriber, place, caplog
+):
+    messages = itch_messages()
+    feed = make_feed()
+    where = reader_of(place + "&request=no-such-host.invalid:17001", feed)
+    subscriber = make_subscriber(where, start="earliest")
+    lose_datagrams(subscriber, 0.05)
+    with playing(feed, messages):
+        got = take(subscriber, len(messages))
+    assert [message.value for message in got] == messages
+    stats = check_ledger(subscriber, lost=0)
+    assert sum(stats.repaired.values()) > 0
+    warnings = eventually(
+        lambda: [r for r in caplog.records if "no-such-host.invalid" in r.getMessage()]
+    )
+    assert len(warnings) == 1
+
+
+def test_where_no_server_is_found_the_feed_goes_on_and_losses_are_reported(
+    make_subscriber, place, opened
+):
+    where = place + "&request=no-such-host.invalid:17001"
+    subscriber = make_subscriber(where, start="earliest", repair_timeout=0.3)
+    group = Group(opened, place)
+    group.send(1, b"1", b"2")
+    group.send(4, b"4")
+    assert [message.value for message in take(subscriber, 3)] == [b"1", b"2", b"4"]
+    assert ranges(subscriber.stats().losses) == [(3, 4, "timeout")]
+
+
+def test_of_two_servers_one_dead_one_is_hardly_asked(
+    make_feed, make_subscriber, place, silent_server, caplog
+):
+    """It gets the first requests, and copies; no repair waits for it."""
+    feed = make_feed()
+    dead = silent_server()
+    where = reader_of(f"{place}&request=127.0.0.1:{dead.getsockname()[1]}", feed)
+    subscriber = make_subscriber(where, start="earliest")
+    lose_datagrams(subscriber, 0.2)
+    values = [b"%05d" % number for number in range(3000)]
+
+    def play():
+        for value in values:
+            feed.publish(value)
+            time.sleep(0.0002)
+
+    playing = threading.Thread(target=play)
+    playing.start()
+    assert [message.value for message in take(subscriber, len(values))] == values
+    playing.join()
+    to_dead = 0
+    with contextlib.suppress(TimeoutError):
+        while dead.recv(100):
+            to_dead += 1
+    assert to_dead < feed.stats().requests / 5
+    eventually(lambda: "does not answer" in caplog.text)
+
+
+def test_without_a_request_server_a_loss_is_reported_soon(make_subscriber, place, opened):
+    """And not after `repair_timeout`, which is a minute here."""
+    subscriber = make_subscriber(place, start="earliest", repair_timeout=60)
+    group = Group(opened, place)
+    for start in range(1, 1000, 10):
+        group.send(start, *[b"%d" % number for number in range(start, start + 9)])
+    group.heartbeat(1001)
+    got = take(subscriber, 900, timeout=20)
+    assert [message.sequence for message in got] == [n for n in range(1, 1001) if n % 10]
+    eventually(lambda: not subscriber.stats().outstanding, 20)
+    check_ledger(subscriber, lost=100)
+
+
+def test_without_a_request_server_a_slow_reader_loses_nothing_that_line_b_brings(
+    make_subscriber, place, opened
+):
+    """What line B brought is in its socket while the application looks at what line A did."""
+    other = place.replace("239.255.9.", "239.255.10.")
+    subscriber = make_subscriber([place, other], start="earliest")
+    groups = [Group(opened, place), Group(opened, other)]
+    lost = {number for number in range(2, 2000) if number % 7 == 3}
+    for number in range(1, 2001):
+        if number not in lost:
+            groups[0].send(number, b"%d" % number)
+        groups[1].send(number, b"%d" % number)
+    got = []
+    while len(got) < 2000:
+        got.append(subscriber.receive(10))
+        if len(got) % 100 == 0:
+            time.sleep(0.03)  # it works on them
+    assert [message.value for message in got] == [b"%d" % number for number in range(1, 2001)]
+    check_ledger(subscriber, lost=0)
+
+
+def test_what_a_late_second_line_brings_is_not_asked_for(
+    make_subscriber, place, opened, silent_server
+):
+    server = silent_server()
+    request = f"&request=127.0.0.1:{server.getsockname()[1]}"
+    other = place.replace("239.255.9.", "239.255.11.")
+    subscriber = make_subscriber([place + request, other + request], start="earliest")
+    first, second = Group(opened, place), Group(opened, other)
+    total, lost = 2000, 0
+    late = collections.deque()
+
+    def play():
+        nonlocal lost
+        for number in range(1, total + 1):
+            if number % 5 == 3:
+                lost += 1
+            else:
+                first.send(number, b"%d" % number)
+            late.append((time.monotonic() + 0.01, number))
+            time.sleep(0.0005)
+            while late and late[0][0] <= time.monotonic():
+                _, behind = late.popleft()
+                second.send(behind, b"%d" % behind)
+        for _, behind in late:
+            second.send(behind, b"%d" % behind)
+
+    playing = threading.Thread(target=play)
+    playing.start()
+    got = take(subscriber, total)
+    playing.join()
+    assert [message.value for message in got] == [b"%d" % n for n in range(1, total + 1)]
+    requests = 0
+    with contextlib.suppress(TimeoutError):
+        while server.recv(100):
+            requests += 1
+    assert requests < lost / 10, (requests, lost, subscriber.stats().lines)
+
+
+def test_servers_of_either_line_serve_both(make_feed, make_subscriber, place, opened):
+    feed = make_feed()
+    silent = place.replace("239.255.9.", "239.255.12.")
+    subscriber = make_subscriber([silent, reader_of(place, feed)], start="earliest")
+    beat = Group(opened, silent)
+    feed.publish_many([b"%d" % number for number in range(500)])
+    beat.heartbeat(501)
+    assert len(take(subscriber, 500)) == 500
+
+
+def test_an_ipv6_server_and_an_ipv4_server_serve_one_feed(make_feed, make_subscriber, place):
+    feed = make_feed()
+    where = reader_of(f"{place}&request=[::1]:{free_port()}", feed)
+    feed.publish_many([b"%d" % number for number in range(500)])
+    subscriber = make_subscriber(where, start="earliest")
+    assert len(take(subscriber, 500)) == 500
+
+
+def test_a_feed_closes_while_a_name_is_looked_up(place):
+    subscriber = p2pmsg.Subscriber(place + "&request=no-such-host.invalid:17001")
+    subscriber.close()

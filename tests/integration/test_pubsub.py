@@ -1,6 +1,9 @@
-"""Messages from publishers to subscribers over real sockets."""
+"""Messages from publishers to subscribers over real sockets, and where a subscriber starts."""
 
+import sys
+import threading
 import time
+from datetime import UTC, datetime
 
 import pytest
 
@@ -8,11 +11,15 @@ import p2pmsg
 from tests.integration.peers import (
     LOOPBACK,
     TOPIC,
+    Collector,
     check_exact,
     check_ledger,
     check_silence,
     eventually,
+    ranges,
+    small_frames,
     take,
+    take_all,
     take_to,
 )
 from tests.places import lasting_place
@@ -292,3 +299,313 @@ def test_a_subscriber_waits_for_a_publisher_that_comes_later(make_publisher, mak
         publisher.wait_for_subscribers(1, timeout=10)
         publisher.publish(TOPIC, 0)
         check_exact(take(subscriber, 1))
+
+
+SECOND_NS = 10**9
+BASE_NS = 1_700_000_000 * SECOND_NS
+
+
+class Pump:
+    """Publishes at speed in a thread, until it is stopped."""
+
+    def __init__(self, publisher, **columns):
+        self.publisher = publisher
+        self.columns = columns
+        self.published = 0
+        self._ends = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self):
+        while not self._ends.is_set():
+            for _ in range(20):
+                assert self.publisher.publish(TOPIC, self.published) == self.published
+                self.published += 1
+            time.sleep(0.0002)
+
+    def stop(self):
+        self._ends.set()
+        self.thread.join()
+        return self.published
+
+
+@pytest.fixture
+def pumping(make_publisher, opened):
+    def start(**options):
+        publisher = make_publisher(**options)
+        pump = Pump(publisher)
+        opened.callback(pump.stop)
+        eventually(lambda: pump.published > 2000)
+        return publisher, pump
+
+    return start
+
+
+@pytest.mark.parametrize("start", ["earliest", 0])
+def test_all_from_the_beginning_on_while_more_comes(pumping, make_subscriber, start):
+    publisher, pump = pumping()
+    subscriber = make_subscriber(publisher.endpoint, start=start)
+    messages = take(subscriber, 10_000)
+    messages = take_to(subscriber, pump.stop() - 1, messages)
+    check_exact(messages)
+    check_ledger(subscriber, delivered=pump.published, outstanding=0, lost=0)
+
+
+def test_latest_begins_somewhere_and_then_has_no_hole(pumping, make_subscriber):
+    publisher, pump = pumping()
+    before = pump.published
+    subscriber = make_subscriber(publisher.endpoint)
+    messages = take(subscriber, 5_000)
+    messages = take_to(subscriber, pump.stop() - 1, messages)
+    assert messages[0].sequence >= before - 1000  # an open batch at most
+    check_exact(messages, range(messages[0].sequence, pump.published))
+    (ledger,) = check_ledger(subscriber, outstanding=0, lost=0).streams
+    assert ledger.start == messages[0].sequence
+
+
+def test_latest_after_wait_for_subscribers_misses_nothing(pumping, make_subscriber):
+    publisher, pump = pumping()
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    joined_at = pump.published
+    messages = take_to(subscriber, pump.stop() - 1)
+    assert messages[0].sequence <= joined_at
+    check_exact(messages, range(messages[0].sequence, pump.published))
+
+
+def test_a_sequence_that_is_kept(pumping, make_subscriber):
+    publisher, pump = pumping()
+    subscriber = make_subscriber(publisher.endpoint, start=1234)
+    messages = take(subscriber, 5_000)
+    messages = take_to(subscriber, pump.stop() - 1, messages)
+    check_exact(messages, range(1234, pump.published))
+
+
+def test_a_sequence_that_is_to_come(pumping, make_subscriber):
+    publisher, pump = pumping()
+    start = pump.published + 3_000
+    subscriber = make_subscriber(publisher.endpoint, start=start)
+    messages = [subscriber.receive(10)]
+    messages = take_to(subscriber, pump.stop() - 1, messages)
+    check_exact(messages, range(start, pump.published))
+    check_ledger(subscriber, published=pump.published - start, outstanding=0, lost=0)
+
+
+def test_below_what_is_kept_the_evicted_range_is_reported_exactly(pumping, make_subscriber):
+    publisher, pump = pumping(replay_bytes=20_000, config=small_frames())
+    eventually(lambda: publisher.stats().streams[TOPIC][0] > 1000)
+    count = pump.stop()
+    publisher.flush()
+    earliest = publisher.stats().streams[TOPIC][0]
+    reports = []
+    subscriber = make_subscriber(publisher.endpoint, start=100, on_gap=reports.append)
+    messages = take_all(subscriber, count)
+    check_exact(messages, range(earliest, count))
+    assert ranges(reports) == [(100, earliest, "evicted")]
+    stats = check_ledger(subscriber, published=count - 100, lost=earliest - 100)
+    assert ranges(stats.losses) == ranges(reports)
+    assert (reports[0].topic, reports[0].session) == (TOPIC, publisher.session)
+
+
+def test_below_what_is_kept_while_more_is_published_and_evicted(pumping, make_subscriber):
+    publisher, pump = pumping(replay_bytes=100_000)
+    eventually(lambda: publisher.stats().streams[TOPIC][0] > 1000)
+    reports = []
+    subscriber = make_subscriber(publisher.endpoint, start=0, on_gap=reports.append)
+    messages = take(subscriber, 10_000)
+    messages = take_to(subscriber, pump.stop() - 1, messages)
+    lost = {n for report in reports for n in range(report.start, report.stop)}
+    assert reports[0].start == 0
+    assert {report.reason for report in reports} == {p2pmsg.LossReason.EVICTED}
+    check_exact(messages, sorted(set(range(pump.published)) - lost))
+    check_ledger(subscriber, delivered=len(messages), lost=len(lost), outstanding=0)
+
+
+def test_earliest_begins_with_what_is_kept_and_calls_nothing_lost(pumping, make_subscriber):
+    publisher, pump = pumping(replay_bytes=20_000, config=small_frames())
+    eventually(lambda: publisher.stats().streams[TOPIC][0] > 1000)
+    count = pump.stop()
+    publisher.flush()
+    earliest = publisher.stats().streams[TOPIC][0]
+    subscriber = make_subscriber(publisher.endpoint, start="earliest", on_gap="raise")
+    check_exact(take(subscriber, count - earliest), range(earliest, count))
+    check_ledger(subscriber, lost=0, outstanding=0)
+
+
+@pytest.mark.parametrize(
+    ("second", "first"),
+    [(-5, 0), (0, 0), (0.000001, 1), (0.5, 500_000), (1, 1_000_000), (1.999999, 1_999_999)],
+)
+def test_a_time(make_publisher, make_subscriber, second, first):
+    publisher = make_publisher(replay_bytes=2**28)
+    count = 2_000_000
+    times = range(BASE_NS, BASE_NS + count * 1000, 1000)  # one a microsecond
+    publisher.publish_many(TOPIC, [0] * count, timestamps_ns=times)
+    start = datetime.fromtimestamp(BASE_NS // SECOND_NS + second, UTC)
+    subscriber = make_subscriber(publisher.endpoint, start=start)
+    assert subscriber.receive(10).sequence == first
+
+
+def test_a_time_behind_all_is_latest(make_publisher, make_subscriber):
+    publisher = make_publisher()
+    publisher.publish(TOPIC, 0)
+    subscriber = make_subscriber(
+        publisher.endpoint, start=datetime.fromtimestamp(2**32, UTC), joins=publisher
+    )
+    publisher.publish(TOPIC, 1)
+    assert subscriber.receive(10).value == 1
+
+
+def test_a_time_while_more_comes(pumping, make_subscriber):
+    publisher, pump = pumping()
+    at = pump.published
+    moment = datetime.now(UTC)
+    eventually(lambda: pump.published > at + 2000)
+    subscriber = make_subscriber(publisher.endpoint, start=moment)
+    messages = take_to(subscriber, pump.stop() - 1)
+    assert messages[0].sequence <= at + 1000
+    assert messages[0].timestamp_ns >= moment.timestamp() * 1e9 - 1e6
+    check_exact(messages, range(messages[0].sequence, pump.published))
+
+
+def test_several_topics_each_start_in_their_own_place(make_publisher, make_subscriber):
+    publisher = make_publisher()
+    for topic in range(20):
+        publisher.publish_many(f"topic {topic}", range(10 * topic + 1))
+    subscriber = make_subscriber(publisher.endpoint, start=50, joins=publisher)
+    for topic in range(20):
+        publisher.publish_many(f"topic {topic}", range(10 * topic + 1, 300))
+    messages = take(subscriber, 20 * 250)
+    for topic in range(20):
+        own = [message for message in messages if message.topic == f"topic {topic}"]
+        check_exact(own, range(50, 300))
+
+
+SIZES = [4_000, 5_000, 40_000, 65_536, 300_000]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_they_are_repaired_as_they_were(make_publisher, make_subscriber, make_proxy, size):
+    publisher = make_publisher()
+    proxy = make_proxy(publisher, frame_loss=0.2, seed=size, loss_after_frames=5)
+    collector = Collector(make_subscriber(proxy.endpoint, joins=publisher))
+    values = [bytes([number]) * size for number in range(200)]
+    for number, value in enumerate(values):
+        publisher.publish(TOPIC, value, key=str(number), headers={"n": number})
+    messages = collector.wait_for(200)
+    assert [message.value for message in messages] == values
+    assert [(m.key, m.headers) for m in messages] == [(str(n), {"n": n}) for n in range(200)]
+    assert publisher.stats().repaired["buffer"] > 0
+    check_ledger(collector.subscriber, delivered=200, outstanding=0, lost=0)
+
+
+def test_they_are_kept_without_a_copy_and_let_go(make_publisher, make_subscriber):
+    publisher = make_publisher(replay_bytes=1_000_000)
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    value = bytes(100_000)
+    before = sys.getrefcount(value)
+    publisher.publish(TOPIC, value)
+    assert sys.getrefcount(value) == before + 1
+    late = make_subscriber(publisher.endpoint, start="earliest")
+    for each in (subscriber, late):
+        assert take(each, 1)[0].value == value
+    for _ in range(11):
+        publisher.publish(TOPIC, bytes(100_000))
+    assert sys.getrefcount(value) == before
+    assert [message.sequence for message in take(subscriber, 11)] == list(range(1, 12))
+
+
+def test_what_is_large_when_it_is_packed_is_kept_as_it_was_packed(make_publisher, make_subscriber):
+    publisher = make_publisher()
+    value = {"rows": list(range(20_000))}
+    publisher.publish(TOPIC, value)
+    value["rows"].clear()  # the caller's to change
+    (message,) = take(make_subscriber(publisher.endpoint, start="earliest"), 1)
+    assert message.value == {"rows": list(range(20_000))}
+
+
+COUNT = 500
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ipc", "inproc"])
+def test_a_subscriber_gets_each_topic_that_it_asked_for(
+    make_publisher, make_subscriber, tmp_path, scheme
+):
+    where = {"tcp": "tcp://127.0.0.1:0", "ipc": f"ipc://{tmp_path}/p", "inproc": "inproc://many"}
+    publisher = make_publisher(where[scheme])
+    topics = [f"topic {n}" for n in range(COUNT)]
+    subscriber = make_subscriber(publisher.endpoint, topics=topics, joins=publisher)
+    for topic in topics:
+        publisher.publish(topic, topic)
+    publisher.publish("another", None)
+    assert {subscriber.receive(10).value for _ in topics} == set(topics)
+    check_silence(subscriber)
+    check_ledger(subscriber, delivered=COUNT, outstanding=0, lost=0)
+    assert subscriber.stats().repaired["buffer"] == 0
+
+
+def test_each_topic_is_asked_for_again_behind_a_cut(make_publisher, make_subscriber, make_proxy):
+    publisher = make_publisher()
+    proxy = make_proxy(publisher)
+    topics = [f"topic {n}" for n in range(COUNT)]
+    subscriber = make_subscriber(proxy.endpoint, topics=topics, joins=publisher)
+    before = proxy.connections
+    proxy.cut()
+    eventually(lambda: proxy.connections > before)
+    for turn in range(3):
+        for topic in topics:
+            publisher.publish(topic, turn)
+        taken = [subscriber.receive(10) for _ in topics]
+        assert sorted(message.topic for message in taken) == sorted(topics)
+        assert {message.value for message in taken} == {turn}
+    check_ledger(subscriber, delivered=3 * COUNT, outstanding=0, lost=0)
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+def test_the_shortest_queue_has_room_for_what_joining_takes(
+    make_publisher, make_subscriber, frames
+):
+    publisher = make_publisher()
+    subscriber = make_subscriber(
+        publisher.endpoint,
+        topics=["a", "b", "c"],
+        joins=publisher,
+        config=p2pmsg.SubscriberConfig(queue_frames=frames),
+    )
+    for value in range(50):
+        publisher.publish("b", value)
+        assert subscriber.receive(10).value == value
+    check_ledger(subscriber, delivered=50, outstanding=0, lost=0)
+
+
+def test_a_late_joiner_of_thousands_of_streams_gets_all_of_each(make_publisher, make_subscriber):
+    publisher = make_publisher()
+    topics = [f"topic {n}" for n in range(5000)]
+    for topic in topics:
+        for value in range(3):
+            publisher.publish(topic, value)
+    publisher.flush()
+    subscriber = make_subscriber(publisher.endpoint, start="earliest", joins=publisher)
+    taken = {topic: [] for topic in topics}
+    for _ in range(3 * len(topics)):
+        message = subscriber.receive(30)
+        taken[message.topic].append(message.value)
+    assert all(values == [0, 1, 2] for values in taken.values())
+    stats = check_ledger(subscriber, delivered=3 * len(topics), outstanding=0, lost=0)
+    assert stats.nacks_sent < 5 * len(topics)  # one for each frame, and few in vain
+
+
+def test_heads_that_would_not_fit_in_a_frame_come_in_pages(make_publisher, make_subscriber):
+    publisher = make_publisher()
+    topics = [f"{n:240}" for n in range(18_000)]  # more than 4 MiB of names
+    for topic in topics:
+        publisher.publish(topic, 0)
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    publisher.publish(topics[-1], 1)
+    assert subscriber.receive(30).value == 1
+    assert len(subscriber.stats().streams) == len(topics)
+
+    with p2pmsg.RangeReader(publisher.endpoint) as reader:
+        assert len(reader.heads(timeout=30).streams) == len(topics)
+    with p2pmsg.HeadsWatch([publisher.endpoint]) as watch:
+        eventually(lambda: watch.heads()[publisher.endpoint])
+        assert len(watch.heads()[publisher.endpoint].streams) == len(topics)

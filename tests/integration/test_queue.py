@@ -1,17 +1,26 @@
-"""Pusher and puller over real sockets."""
+"""Pusher and puller over real sockets: kills, workers that hang or lie, and a disk that fails."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
+import zmq
 
 import p2pmsg
-from p2pmsg.queue.frames import Hello
+from p2pmsg.queue.frames import Hello, Report
+from p2pmsg.queue.journal.file import LogSettings
+from p2pmsg.queue.journal.reading import read_log, segments
+from p2pmsg.testing.proxy import TcpProxy
 from p2pmsg.wire import Kind, control_frame
 from tests.integration.commands import eventually
 from tests.integration.inside import line_of
+from tests.integration.peers import LOOPBACK, work_until
 
-LOOPBACK = "tcp://127.0.0.1:0"
 FAST = p2pmsg.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay_ms=1, ack_timeout_ms=1000))
 
 
@@ -328,3 +337,281 @@ def test_jobs_lost_at_close_are_said(make_pusher, caplog):
     pusher.close(timeout=0.05)
 
     assert "1 jobs were not done at close" in caplog.text
+
+
+ROUNDS = 8
+
+
+def kill_rounds(folder, fsync, threads, rounds, seed, timeout):
+    command = ["-m", "tests.integration.queue_push_kills", folder, fsync, threads, rounds, seed]
+    ended = subprocess.run(
+        [sys.executable, *map(str, command)], capture_output=True, timeout=timeout, text=True
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("fsync", "threads"), [("interval", 1), ("always", 8), ("never", 4)])
+def test_a_killed_pusher_loses_nothing_that_push_returned_for(tmp_path, fsync, threads):
+    found = kill_rounds(tmp_path / "log", fsync, threads, ROUNDS, 7, 60)
+
+    assert found["returned"] > 10 * ROUNDS
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fsync", ["interval", "always", "never"])
+@pytest.mark.parametrize("threads", [1, 16])
+def test_a_killed_pusher_loses_nothing_over_many_rounds(tmp_path, fsync, threads):
+    found = kill_rounds(tmp_path / "log", fsync, threads, 60, 11, 280)
+
+    assert found["returned"] > 600
+
+
+class Disk:
+    """Counts syncs and the threads in `push`, and may fail."""
+
+    def __init__(self, monkeypatch):
+        self.syncs = 0
+        self.fails = False
+        self._sync = os.fdatasync
+        monkeypatch.setattr(os, "fdatasync", self.sync)
+
+    def sync(self, fd):
+        self.syncs += 1
+        if self.fails:
+            raise OSError(5, "Input/output error")
+        self._sync(fd)
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    return Disk(monkeypatch)
+
+
+def test_threads_that_push_at_once_share_an_fsync(tmp_path, opened, disk):
+    log = LogSettings(directory=tmp_path, fsync="always")
+    pusher = p2pmsg.Pusher(LOOPBACK, log=log, in_flight_max=10_000)
+    opened.callback(pusher.close)
+    before, returned = disk.syncs, []
+
+    def push(thread):
+        for number in range(50):
+            sequence = pusher.push([thread, number])
+            assert sequence in read_log(tmp_path).open
+            returned.append(sequence)
+
+    threads = [threading.Thread(target=push, args=(n,)) for n in range(16)]
+    for each in (*threads, *threads):
+        each.join() if each.ident else each.start()
+
+    assert sorted(returned) == list(range(800))
+    assert disk.syncs - before < 400
+    assert pusher.stats().pushed == pusher.stats().in_flight == 800
+
+
+def test_what_waits_for_the_disk_is_handed_out_when_it_is_there(tmp_path, make_puller, opened):
+    pusher = p2pmsg.Pusher(LOOPBACK, log=LogSettings(directory=tmp_path, fsync="always"))
+    opened.callback(pusher.close)
+    puller = make_puller(pusher.endpoint, prefetch=64)
+    for number in range(30):
+        if number % 2:
+            pusher.push(number, key=f"k{number % 3}")
+        else:
+            sequence = pusher.push(number, message_id=f"m{number}")
+            assert pusher.push(number, message_id=f"m{number}") == sequence
+    for _ in range(pusher.stats().pushed):
+        puller.receive(timeout=10).ack()
+    pusher.drain(timeout=10)
+    assert pusher.stats().balanced
+    assert (pusher.stats().done, pusher.stats().duplicates) == (30, 15)
+
+
+@pytest.mark.parametrize("fsync", ["interval", "always"])
+def test_a_disk_that_cannot_sync_stops_the_pusher_and_says_so(
+    tmp_path, make_puller, disk, caplog, fsync
+):
+    log = LogSettings(directory=tmp_path, fsync=fsync, fsync_interval_ms=1)
+    pusher = p2pmsg.Pusher(LOOPBACK, log=log)
+    accepted = [pusher.push(number) for number in range(3)]
+    disk.fails = True
+    with pytest.raises(p2pmsg.LogFailedError, match="could not be forced to the disk"):
+        for _ in range(1000):
+            accepted += [pusher.push("more", timeout=5)]
+    disk.fails = False
+    with pytest.raises(p2pmsg.LogFailedError):
+        pusher.push("more")
+    with pytest.raises(p2pmsg.LogFailedError):
+        pusher.drain(timeout=5)
+    puller = make_puller(pusher.endpoint)
+    with pytest.raises(TimeoutError):
+        puller.receive(timeout=0.3)
+    with pytest.raises(p2pmsg.LogFailedError):
+        pusher.close()
+    eventually(lambda: "until the pusher is started again" in caplog.text)
+    assert read_log(tmp_path).open.keys() >= set(accepted)
+
+
+def test_a_shorter_log_is_said_and_counted(tmp_path, make_pusher, caplog):
+    with make_pusher(log=tmp_path) as pusher:
+        for number in range(10):
+            pusher.push(number)
+        session = pusher.session
+    path = segments(tmp_path)[-1]
+    os.truncate(path, path.stat().st_size // 2)
+
+    with make_pusher(log=tmp_path) as pusher:
+        stats = pusher.stats()
+        assert stats.log_missing == 10 - stats.restored > 0
+        assert (pusher.session, pusher.push("next")) == (session, 10)
+        assert "Those that were not done are lost" in caplog.text
+
+
+@pytest.mark.rounds(40, 1000)
+@pytest.mark.timeout(900)
+def test_no_job_is_forgotten_and_keys_keep_their_order_through_kills(tmp_path, rounds):
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.integration.queue_rounds", tmp_path, str(rounds), "7"],
+        capture_output=True, timeout=850, text=True,
+    )  # fmt: skip
+
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert found["done"] + found["dead"] >= found["pushed"] > rounds
+
+
+CHILD = """
+import sys, time, p2pmsg
+with p2pmsg.Puller(sys.argv[1]) as puller:
+    for job in puller:
+        print(job.value, flush=True)
+        time.sleep(60)
+"""
+
+
+@pytest.fixture
+def make_worker(opened):
+    def make(endpoint):
+        process = subprocess.Popen(
+            [sys.executable, "-c", CHILD, endpoint], stdout=subprocess.PIPE, text=True
+        )
+        opened.callback(process.stdout.close)
+        opened.callback(process.wait, 10)
+        opened.callback(process.kill)
+        return process
+
+    return make
+
+
+def test_a_killed_worker_gives_its_job_back_at_once(make_pusher, make_puller, make_worker):
+    pusher = make_pusher()  # with the ack_timeout of 30 s
+    worker = make_worker(pusher.endpoint)
+    pusher.push("keyed", key="k")
+    worker.stdout.readline()
+    puller = make_puller(pusher.endpoint)
+    worker.kill()
+
+    job = puller.receive(timeout=10)
+    assert (job.value, job.delivery_count) == ("keyed", 2)
+    assert job.last_reason == "process ended"
+    job.ack()
+
+
+def test_a_silent_worker_gives_its_job_back_after_ack_timeout(
+    make_pusher, make_puller, make_worker
+):
+    pusher = make_pusher(ack_timeout=0.5)
+    worker = make_worker(pusher.endpoint)
+    pusher.push("job", key="k")
+    worker.stdout.readline()
+    os.kill(worker.pid, signal.SIGSTOP)
+    puller = make_puller(pusher.endpoint)
+
+    job = puller.receive(timeout=10)
+    assert job.last_reason == "silent for ack_timeout"
+    job.ack()
+
+
+def test_a_busy_worker_keeps_its_job_beyond_ack_timeout(make_pusher, make_puller):
+    pusher = make_pusher(ack_timeout=0.3)
+    puller = make_puller(pusher.endpoint)
+    pusher.push(1)
+    with puller.receive(timeout=5) as job:
+        time.sleep(1.0)
+    pusher.drain(timeout=5)
+
+    assert job.state == "acked"
+    assert pusher.stats().delivered == 1
+
+
+def test_cut_connections_lose_nothing(make_pusher, opened):
+    pusher = make_pusher(in_flight_max=100)
+    proxy = opened.enter_context(TcpProxy(pusher.endpoint))
+    done, stop = [], threading.Event()
+
+    def work():
+        with p2pmsg.Puller(proxy.endpoint) as puller:
+            work_until(stop, puller, lambda job: done.append(job.value))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    proxy.cut_every(0.15)
+    for number in range(1500):
+        pusher.push(number, key=f"k{number % 7}" if number % 2 else None, timeout=20)
+        time.sleep(0.0005)
+    proxy.stop_cutting()
+    pusher.drain(timeout=60)
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+    assert set(done) == set(range(1500))
+    assert proxy.cuts > 3
+    for key in range(7):
+        firsts = list(dict.fromkeys(n for n in done if n % 2 and n % 7 == key))
+        assert firsts == sorted(firsts)
+
+
+def test_garbage_and_lies_change_nothing(make_pusher, make_puller):
+    pusher = make_pusher()
+    puller = make_puller(pusher.endpoint)
+    pusher.push(1)
+    job = puller.receive(timeout=5)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.setsockopt(zmq.LINGER, 1000)
+        stranger.connect(pusher.endpoint)
+        claim = Report([(0, 2**62), (job.delivery, job.delivery + 1)])
+        stranger.send(control_frame(Kind.QUEUE_REPORT, 1, claim, sequence=1))
+        stranger.send(control_frame(Kind.QUEUE_REPORT, line_of(puller).id, claim, sequence=9))
+        stranger.send(control_frame(Kind.QUEUE_HELLO, 1, [1, 2]))
+        for size in range(200):
+            stranger.send(os.urandom(size))
+        stranger.send_multipart([b"a", b"b"])
+        eventually(lambda: sum(pusher.stats().frames_invalid.values()) >= 202)
+
+    assert pusher.stats().in_flight == 1
+    job.ack()
+    pusher.drain(timeout=5)
+
+
+def test_a_worker_that_rejects_everything_is_stopped(make_pusher, make_puller, caplog):
+    config = p2pmsg.PusherConfig(
+        queue=p2pmsg.QueueConfig(
+            retry_delay_ms=0, deliveries_max=1000,
+            breaker=p2pmsg.BreakerConfig(failures_max=10, pause_ms=200),
+        )
+    )  # fmt: skip
+    pusher = make_pusher(config=config)
+    puller = make_puller(pusher.endpoint, prefetch=1)
+    pusher.push(1)
+    for _ in range(10):
+        job = puller.receive(timeout=5)
+        rejected = time.monotonic()
+        job.reject("no")
+
+    puller.receive(timeout=10).ack()
+    assert time.monotonic() - rejected > 0.15
+    assert pusher.stats().breaker_trips == 1
+    assert "10 jobs in a row failed" in caplog.text
+    eventually(lambda: pusher.stats().breaker == "closed")

@@ -1,4 +1,4 @@
-"""Relays over real sockets: they serve on what their publishers have left behind."""
+"""Relays over real sockets: they serve what publishers that are gone have sent."""
 
 import errno
 import logging
@@ -13,7 +13,16 @@ import pytest
 import zmq
 
 import p2pmsg
-from p2pmsg import LogConfig, PublisherConfig, Relay, wire
+from p2pmsg import (
+    LogConfig,
+    MoldPublisher,
+    NackConfig,
+    PublisherConfig,
+    RangeReader,
+    Relay,
+    SubscriberConfig,
+    wire,
+)
 from tests.integration.inside import core_of
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.test_udp_multicast import free_port
@@ -460,3 +469,72 @@ def test_large_frames_are_kept_in_zeromqs_memory_by_publishers_and_relays(
     large = [one.frame for one in (*kept[1:], *relayed) if len(one.frame) >= SHARED_BYTES]
     assert len(large) >= 3
     assert all(isinstance(frame.obj, zmq.Frame) for frame in large)
+
+
+pytest.importorskip("recovery.log")
+
+PATIENT = SubscriberConfig(nack=NackConfig(deadline_ms=60_000, attempts_max=1000))
+"""On a busy machine the next one is killed before the one that was killed has caught up."""
+
+
+@pytest.mark.rounds(4, 60)
+def test_nothing_is_missing_whoever_is_killed(tmp_path, make_child, make_subscriber, rounds):
+    rng = random.Random(7)
+    at, place = lasting_place(), lasting_place()
+
+    def publisher():
+        child = make_child(
+            "publish_logged", at, str(tmp_path / "feed"), "interval", module="logged_children"
+        )
+        child.line()
+        return child
+
+    def relay():
+        child = make_child("relay", at, place, str(tmp_path / "relay"), module="relay_children")
+        child.line()
+        return child
+
+    children = {publisher: publisher(), relay: relay()}
+    subscriber = make_subscriber(place, start=0, config=PATIENT)
+    expected = 0
+    for _ in range(rounds):
+        for _ in range(rng.randrange(200, 2000)):
+            assert subscriber.receive(30).sequence == expected
+            expected += 1
+        who = rng.choice([publisher, relay])
+        children[who].signal(signal.SIGKILL)
+        children[who].wait()
+        children[who] = who()
+    for _ in range(2000):
+        assert subscriber.receive(30).sequence == expected
+        expected += 1
+    stats = subscriber.stats()
+    assert (stats.lost, stats.balanced) == (0, True)
+
+
+pytest.importorskip("recovery.log")
+
+FEED = "mold://239.192.77.5:{}?interface=127.0.0.1&request=127.0.0.1:{}"
+COUNT = 500
+
+
+def test_a_mold_feed_is_logged_and_served_on_after_it_has_ended(tmp_path, make_subscriber):
+    feed = FEED.format(free_port(), free_port())
+    values = [b"%d" % number for number in range(COUNT)]
+    with Relay([feed], "tcp://127.0.0.1:0", log=LogConfig(tmp_path)) as relay:
+        with MoldPublisher(feed, session="FEED") as publisher:
+            first = make_subscriber(relay.endpoint, start="earliest")
+            for value in values:
+                publisher.publish(value)
+            messages = [first.receive(20) for _ in values]
+        assert [message.value for message in messages] == values
+        assert [message.sequence for message in messages] == list(range(1, COUNT + 1))
+        assert first.stats().lost == 0
+
+    with Relay([feed], "tcp://127.0.0.1:0", log=LogConfig(tmp_path)) as again:
+        with RangeReader(again.endpoint) as reader:
+            (topic, head), *others = reader.heads(20).streams.items()
+            assert (head.earliest, head.next, others) == (1, COUNT + 1, [])
+            batches = reader.fetch(topic, 1, COUNT + 1)
+            assert [message.value for batch in batches for message in batch] == values
+        assert isinstance(again.stats(), p2pmsg.RelayStats)

@@ -1,6 +1,10 @@
-"""Publishers and subscribers over UDP on real sockets, with datagrams dropped by the kernel."""
+"""UDP multicast on real sockets: dropped datagrams, bursts, reordering, receivers that stop."""
 
+import contextlib
+import json
+import logging
 import random
+import signal
 import socket
 import threading
 import time
@@ -13,6 +17,7 @@ from p2pmsg.testing.kernel_loss import lose_datagrams
 from recovery import GroupRepairConfig
 from tests.integration.inside import lose_on_line
 from tests.integration.peers import check_exact, check_ledger, eventually, take, take_all
+from tests.integration.udp_faults import FaultyWay
 
 GROUP = "udp://239.255.8.{}:{}?interface=127.0.0.1"
 _group = iter(range(1, 255))
@@ -373,3 +378,218 @@ def test_exact_ranges_are_read_of_a_multicast_publisher_too(make_publisher, endp
         assert reader.heads(timeout=5).streams["t"].next == 1000
         batches = list(reader.fetch("t", 100, 900, timeout=5))
     assert [value for batch in batches for value in batch.values] == list(range(100, 900))
+
+
+RATE_S = 2000
+LAST = -1
+"""The value after which a child ends."""
+TINY_BYTES = 64 * 1024
+"""What it asks for as its kernel's buffer: some 60 datagrams, which 2 s overrun for certain."""
+
+
+class Feed:
+    """A publisher, and a child that reads it and is stopped and let go on."""
+
+    def __init__(self, make_publisher, make_child, *, repair_timeout=10.0, **options):
+        endpoint = GROUP.format(next(_group), free_port())
+        self.publisher = make_publisher(endpoint, stall_ms=200, **options)
+        self.child = make_child(
+            "read_to", endpoint, TINY_BYTES, repair_timeout, LAST, module="udp_children"
+        )
+        self.count = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._publish)
+
+    def begin(self):
+        assert self.child.line() == "there"
+        self.publisher.wait_for_subscribers(1, timeout=20)
+        self._thread.start()
+        assert self.child.line() == "reads"
+
+    def end(self):
+        self._ended.set()
+        self._thread.join()
+        self.publisher.publish("t", b"%08d" % LAST)
+        return json.loads(self.child.line())
+
+    def _publish(self):
+        start_s = time.monotonic()
+        while not self._ended.is_set():
+            self.publisher.publish("t", b"%08d" % self.count + bytes(100))
+            self.count += 1
+            ahead_s = start_s + self.count / RATE_S - time.monotonic()
+            if ahead_s > 0:
+                time.sleep(ahead_s)
+
+
+def check_whole(told, count):
+    """Check that each message was delivered once, in order, or reported lost, and which."""
+    position = 0
+    for start, stop, *_ in told["story"]:
+        assert start == position
+        position = stop
+    assert position == count + 1
+    losses = []
+    for start, stop, reason in (entry for entry in told["story"] if len(entry) == 3):
+        if losses and losses[-1][1:] == [start, reason]:
+            losses[-1][1] = stop
+        else:
+            losses.append([start, stop, reason])
+    assert losses == told["losses"]
+    assert sum(stop - start for start, stop, _ in losses) == told["lost"]
+    assert told["delivered"] + told["lost"] == told["published"] == count + 1
+    assert told["balanced"]
+    return losses
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("stopped_s", [2.0, pytest.param(5.0, marks=pytest.mark.long)])
+def test_who_stops_for_seconds_misses_nothing_that_is_kept(
+    make_publisher, make_child, tmp_path, stopped_s
+):
+    pytest.importorskip("recovery.log")
+    log = p2pmsg.LogConfig(tmp_path)
+    feeds = {
+        "the buffer reaches far enough": Feed(make_publisher, make_child),
+        "the log does": Feed(make_publisher, make_child, replay_bytes=100_000, log=log),
+        "it waits for repairs for less": Feed(
+            make_publisher, make_child, repair_timeout=0.4 * stopped_s
+        ),
+        "neither does": Feed(make_publisher, make_child, replay_bytes=100_000),
+    }
+    for feed in feeds.values():
+        feed.begin()
+    time.sleep(0.3)
+    before = {what: feed.count for what, feed in feeds.items()}
+    for feed in feeds.values():
+        feed.child.signal(signal.SIGSTOP)
+    time.sleep(stopped_s)
+    for what, feed in feeds.items():
+        feed.child.signal(signal.SIGCONT)
+        assert feed.count - before[what] > 1000, what
+    time.sleep(0.3)
+
+    for what, feed in feeds.items():
+        told = feed.end()
+        losses = check_whole(told, feed.count)
+        assert told["repaired"] > 0, what
+        assert told["kernel_drops"][0] > 0, what
+        if what != "neither does":
+            assert losses == [], what
+            continue
+        assert {reason for _, _, reason in losses} == {"evicted"}
+        # What is lost is from where it stopped on, and no more than came meanwhile.
+        assert min(start for start, _, _ in losses) > before[what] - RATE_S
+        assert 0 < told["lost"] < feed.count - before[what] + RATE_S
+
+
+COUNT = 10_000
+FAULTS = {
+    "bursts": {"burst": 0.005},
+    "duplication": {"duplication": 0.3},
+    "reordering": {"reordering": 0.2},
+    "all of them": {"burst": 0.003, "duplication": 0.2, "reordering": 0.2},
+}
+
+
+def publish(publisher):
+    """Publish numbers, in frames of one and of many."""
+    for start in range(0, COUNT, 100):
+        for number in range(start, start + 20):
+            publisher.publish("trades", number)
+        publisher.publish_many("trades", list(range(start + 20, start + 100)))
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+def test_whatever_the_network_does_all_come_once_and_in_order(
+    make_publisher, make_subscriber, opened, endpoint, faults
+):
+    publisher = make_publisher(endpoint)
+    target = GROUP.format(next(_group), free_port())
+    way = FaultyWay(endpoint, target, **faults)
+    opened.callback(way.close)
+    subscriber = make_subscriber(target, joins=publisher)
+    publishing = threading.Thread(target=publish, args=(publisher,))
+    publishing.start()
+    check_exact(take(subscriber, COUNT))
+    publishing.join()
+    stats = check_ledger(subscriber, lost=0, delivered=COUNT, outstanding=0)
+    assert way.lost > 0 or "burst" not in faults
+    assert way.overtaken > 0 or "reordering" not in faults
+    if "burst" in faults:
+        assert sum(stats.repaired.values()) > 0
+    if "duplication" in faults:
+        assert way.doubled > 0
+        assert stats.duplicates > 0
+
+
+def test_a_wait_for_late_datagrams_spares_questions(
+    make_publisher, make_subscriber, opened, endpoint
+):
+    publisher = make_publisher(endpoint)
+    target = GROUP.format(next(_group), free_port())
+    way = FaultyWay(endpoint, target, reordering=0.2)
+    opened.callback(way.close)
+    patient = p2pmsg.MulticastSubscriberConfig(reorder_ms=200)
+    config = p2pmsg.SubscriberConfig(multicast=patient)
+    subscriber = make_subscriber(target, joins=publisher, config=config)
+    publishing = threading.Thread(target=publish, args=(publisher,))
+    publishing.start()
+    check_exact(take(subscriber, COUNT))
+    publishing.join()
+    assert way.overtaken > 0
+    assert publisher.stats().multicast.nacks < way.overtaken / 20
+
+
+def test_a_publisher_keeps_to_its_rate(make_publisher, make_subscriber, endpoint):
+    rate, burst, total = 1_000_000, 50_000, 500_000
+    multicast = p2pmsg.MulticastPublisherConfig(rate_limit_bytes_s=rate, burst_bytes=burst)
+    publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))
+    subscriber = make_subscriber(endpoint, joins=publisher)
+    began = time.monotonic()
+    publisher.publish_many("t", [bytes(1000)] * (total // 1000))
+    take(subscriber, total // 1000)
+    # No sooner than that: a slow machine takes longer, and never less.
+    assert time.monotonic() - began >= (total - 2 * burst) / rate
+    assert subscriber.stats().lost == 0
+
+
+def test_a_buffer_that_the_kernel_does_not_grant_is_warned_of(make_subscriber, endpoint, caplog):
+    with caplog.at_level(logging.WARNING, logger="p2pmsg"):
+        huge = p2pmsg.MulticastSubscriberConfig(buffer_bytes=2**31 - 1)
+        subscriber = make_subscriber(endpoint, config=p2pmsg.SubscriberConfig(multicast=huge))
+    (record,) = caplog.records
+    granted = subscriber.stats().lines[0].buffer_bytes
+    assert 0 < granted < 2**31 - 1
+    assert f"a receive buffer of {granted} bytes where {2**31 - 1} were asked" in record.message
+    assert "net.core.rmem_max" in record.message
+
+
+def test_two_lines_may_be_any_two_endpoints(make_publisher, make_subscriber, make_proxy):
+    """One of them straight, the other one 20 ms longer: the first wins, and the lag shows it."""
+    publisher = make_publisher()
+    way = make_proxy(publisher, delay_ms=20)
+    subscriber = make_subscriber([publisher.endpoint, way.endpoint], joins=publisher)
+    sequence = -1
+    while not subscriber.stats().lines[1].second:  # its connection may be the later one
+        sequence = publisher.publish("trades", sequence + 1)
+        assert subscriber.receive(5).value == sequence
+        time.sleep(0.03)
+    before = subscriber.stats().lines
+    for number in range(100):
+        publisher.publish("trades", number)
+        time.sleep(0.001)
+    take(subscriber, 100)
+
+    def both_have_all():
+        with contextlib.suppress(TimeoutError):
+            subscriber.receive(0.01)
+        return subscriber.stats().lines[1].second >= before[1].second + 90
+
+    eventually(both_have_all)
+    straight, longer = subscriber.stats().lines
+    assert straight.first >= before[0].first + 90
+    assert straight.first + longer.first == sequence + 101
+    assert longer.lag_ms > straight.lag_ms
+    check_ledger(subscriber, lost=0)
