@@ -20,7 +20,7 @@ AREAS = {
     "relay": ("unit/p2pmsg/relay/*", "*/test_*relay*.py"),
     "multicast": (
         "unit/p2pmsg/multicast/*", "unit/transports/test_udp.py", "integration/test_udp_*.py",
-        "simulation/test_multicast.py", "simulation/test_crowd.py",
+        "simulation/test_multicast.py",
     ),
     "mold": ("unit/p2pmsg/mold/*", "*/test_*mold*.py"),
     "queue": ("unit/p2pmsg/queue/*", "*/test_*queue*.py",

@@ -1,20 +1,27 @@
-"""A queue, its workers and the network between them, simulated: a failing run is named by its seed.
+"""A queue, its workers, disk and network, simulated: a failing run is named by its seed.
 
 The same cores as over sockets: `PusherCore` with `JobQueue`, `PullerCore`, the journal's records.
 Connections are ordered and lose what is under way when they are cut, as TCP does.
 """
 
 import heapq
+import itertools
 import random
+from collections import defaultdict
 from dataclasses import dataclass
 
-from p2pmsg.queue.journal.records import JournalState, change_record, push_record
+from p2pmsg.queue.journal.records import (
+    JournalState,
+    change_record,
+    closed_record,
+    head_record,
+    marks_record,
+    push_record,
+)
+from p2pmsg.queue.journal.reservations import Reservations
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rules import BreakerConfig, Given, JobQueue, JobRun, QueueConfig, QueuedJob
-from tests.simulation.queue_disk import Disk
-from tests.simulation.queue_history import History
-from tests.simulation.queue_hostile import HostileNode
-from tests.simulation.queue_nodes import WorkerNode
+from tests.simulation.queue_nodes import HostileNode, WorkerNode
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000 * 10**9
@@ -301,3 +308,160 @@ class Pusher:
 
 def _value(sequence):
     return b"\xce" + sequence.to_bytes(4, "big")
+
+
+SESSION = 77
+RESERVE = 7
+"""Few, so that they are used up all the time."""
+
+
+class Disk:
+    """A journal in memory, and how much of it is on the disk; with `is_synced`, always all."""
+
+    def __init__(self, rng, *, is_synced):
+        self.records = []
+        self.boots = 0
+        self._rng = rng
+        self._is_synced = is_synced
+        self._synced = 0
+        self._pushes = {}
+        self._is_short = False
+        self._next_sequence = self._next_delivery = 0
+
+    def open(self):
+        """Begin another run; return what the records say."""
+        state = JournalState()
+        for record in self.records:
+            state.apply(record)
+        self._reserved = Reservations(state, f"boot {self.boots}", RESERVE)
+        if self._is_short:  # the file beside the segments says where the log ended
+            state.is_short, self._is_short = True, False
+            state.next_sequence = max(state.next_sequence, self._next_sequence)
+            state.deliveries = max(state.deliveries, self._next_delivery)
+        state.session = SESSION
+        self._next_sequence, self._next_delivery = state.next_sequence, state.deliveries
+        self._write(
+            head_record(SESSION, state.next_sequence, f"boot {self.boots}", self._is_synced)
+        )
+        self._write(marks_record(self._reserved.sequence, self._reserved.delivery))
+        self._renew()
+        return state
+
+    def append(self, record, pushed=None):
+        """Write a record; `pushed`: the sequence, where it is a push."""
+        self._allow()
+        self._write(record)
+        if pushed is not None:
+            self._next_sequence = pushed + 1
+            self._pushes[len(self.records)] = pushed
+
+    def allow_deliveries(self, stop):
+        self._next_delivery = stop
+        self._allow()
+
+    def sync(self):
+        self._synced = len(self.records)
+
+    def close(self):
+        self._write(closed_record())
+
+    def crash(self):
+        """Lose what was not synced, or the end of it; return the sequences pushed in it."""
+        self.boots += 1
+        return self._cut(self._rng.randint(self._synced, len(self.records)))
+
+    def shorten(self):
+        """Lose the end although it was written; return the sequences pushed in it."""
+        self._is_short = True
+        return self._cut(self._rng.randint(max(0, len(self.records) - 20), len(self.records)))
+
+    def _cut(self, kept):
+        del self.records[kept:]
+        lost = [sequence for at, sequence in self._pushes.items() if at > kept]
+        self._pushes = {at: sequence for at, sequence in self._pushes.items() if at <= kept}
+        self.sync()
+        return lost
+
+    def _allow(self):
+        if not self._reserved.allow(self._next_sequence, self._next_delivery):
+            self._renew()
+
+    def _renew(self):
+        marks = self._reserved.beyond(self._next_sequence, self._next_delivery)
+        self._write(marks_record(*marks))
+        self.sync()
+        self._reserved.set(marks)
+
+    def _write(self, record):
+        self.records.append(record)
+        if self._is_synced:
+            self.sync()
+
+
+class History:
+    """Pushes, and for each job each time that a worker had it in flight."""
+
+    def __init__(self):
+        self.keys = {}
+        self.holds = []  # [sequence, worker, begin, end or None, how, delivery]
+        self._open = {}
+        self.acked = set()
+        self._lost = set()
+        self._rewound = []
+        self.hostile_count = 0
+
+    def pushed(self, sequence, key):
+        assert sequence not in self.keys
+        self.keys[sequence] = key
+
+    def lost(self, sequence):
+        """Note that a system crash took a push along; its worker may do it all the same."""
+        self._lost.add(sequence)
+
+    def rewound(self, delivery):
+        """Note that what was delivered before this number may be done again, in order."""
+        self._rewound.append(delivery)
+
+    def hostile(self, job):
+        """Note that a worker has a job that means not to do it."""
+        assert job.value == job.sequence
+        self.hostile_count += 1
+
+    def began(self, worker, job, now):
+        assert job.value == job.sequence
+        assert job.key == self.keys[job.sequence]
+        hold = [job.sequence, worker, now, None, None, job.delivery]
+        assert (worker, job.delivery) not in self._open
+        self._open[worker, job.delivery] = hold
+        self.holds.append(hold)
+
+    def ended(self, worker, job, how, done, now):
+        hold = self._open.pop((worker, job.delivery), None)
+        if hold is not None:
+            hold[3], hold[4] = now, how
+            if how == "ack" and done:
+                self.acked.add(job.sequence)
+
+    def gone(self, worker, job, now):
+        self.ended(worker, job, "gone", False, now)
+
+    def died(self, worker, job, now):
+        self.ended(worker, job, "died", False, now)
+
+    def check(self, dead):
+        """Raise where a job is forgotten, or where jobs of one key overlap or overtake."""
+        forgotten = self.keys.keys() - self.acked - dead - self._lost
+        assert not forgotten, f"forgotten: {sorted(forgotten)}"
+        by_key = defaultdict(list)
+        for hold in self.holds:
+            if self.keys[hold[0]] is not None:
+                by_key[self.keys[hold[0]]].append(hold)
+        for key, holds in by_key.items():
+            holds.sort(key=lambda hold: (hold[2], hold[0]))
+            for start, stop in itertools.pairwise((0, *self._rewound, float("inf"))):
+                sequences = [hold[0] for hold in holds if start <= hold[5] < stop]
+                assert sequences == sorted(sequences), f"{key} out of order: {holds}"
+            for before, after in itertools.pairwise(holds):
+                end = before[3]
+                assert end is not None, f"{key}: {before} was never ended"
+                assert end <= after[2], f"{key} with two workers: {before} and {after}"

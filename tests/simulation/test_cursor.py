@@ -10,7 +10,6 @@ from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.testing import InvariantError
 from tests.simulation.profiles import EVERYTHING, TIGHT, Profile, build, run
 
-SEEDS = pytest.mark.rounds(10, 200)
 JOINERS = ("earliest", "latest", 5, "time")
 DIES = {"cursor": True, "subscriber_crashes_per_s": 8, "restart_ms": 40, "loss": 0.05}
 
@@ -54,7 +53,7 @@ def check_nothing_is_missing(simulation, seed):
             assert (cursor.delivered, cursor.lost) == (simulation.published, {}), seed
 
 
-@SEEDS
+@pytest.mark.rounds(10, 200)
 @pytest.mark.parametrize("profile", ALONE.values(), ids=ALONE)
 def test_a_subscriber_that_dies_misses_nothing(profile, rounds):
     crashes = repeated = 0
@@ -69,7 +68,7 @@ def test_a_subscriber_that_dies_misses_nothing(profile, rounds):
     assert repeated > rounds  # so the checks have had something to look at
 
 
-@SEEDS
+@pytest.mark.rounds(10, 200)
 @pytest.mark.parametrize("profile", WITHOUT_LOG.values(), ids=WITHOUT_LOG)
 def test_what_is_missing_is_told(profile, rounds):
     for seed in range(rounds):
@@ -77,7 +76,7 @@ def test_what_is_missing_is_told(profile, rounds):
         run(simulation, profile)
 
 
-@SEEDS
+@pytest.mark.rounds(10, 200)
 @pytest.mark.parametrize("profile", WITH_LOG.values(), ids=WITH_LOG)
 def test_with_a_log_both_sides_may_die(profile, rounds):
     pytest.importorskip("recovery.log")

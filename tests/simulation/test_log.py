@@ -9,7 +9,6 @@ from tests.simulation.profiles import EVERYTHING, TIGHT, Profile, build, run
 
 pytest.importorskip("recovery.log")
 
-SEEDS = pytest.mark.rounds(20, 500)
 CRASHES = {"log": True, "publisher_crashes_per_s": 5, "restart_ms": 50, "loss": 0.05}
 JOINERS = ("earliest", "latest", 5, "time")
 
@@ -34,7 +33,7 @@ SYSTEM = {
 }
 
 
-@SEEDS
+@pytest.mark.rounds(20, 500)
 @pytest.mark.parametrize("profile", PROCESS.values(), ids=PROCESS)
 def test_nothing_is_lost_with_a_process(profile, rounds):
     for seed in range(rounds):
@@ -45,7 +44,7 @@ def test_nothing_is_lost_with_a_process(profile, rounds):
         assert not simulation.lost, (seed, simulation.lost)
 
 
-@SEEDS
+@pytest.mark.rounds(20, 500)
 @pytest.mark.parametrize("profile", SYSTEM.values(), ids=SYSTEM)
 def test_the_promise_holds_when_a_crash_takes_messages(profile, rounds):
     for seed in range(rounds):

@@ -1,18 +1,20 @@
-"""The promise, over datagrams to a group. A failing run is named by its seed."""
+"""The promise over datagrams to a group, and RFC 5401's back-off of many that lost the same."""
 
 from dataclasses import replace
+from statistics import mean
 
 import pytest
 
+from recovery import FeedbackConfig
+from tests.simulation.crowd import lose_one
 from tests.simulation.profiles import MULTICAST, build, run
 
-SEEDS = pytest.mark.rounds(20, 500)
 RUN_MS = 120
 QUIET_EVERY = 12
 """That a network comes to rest takes longer to see than all the rest."""
 
 
-@SEEDS
+@pytest.mark.rounds(20, 500)
 @pytest.mark.parametrize("profile", MULTICAST.values(), ids=MULTICAST)
 def test_the_promise_holds_in_a_multicast(profile, rounds):
     short = replace(profile, run_ms=max(RUN_MS, profile.run_ms // 4))
@@ -34,3 +36,31 @@ def test_nothing_is_lost_with_a_process_that_has_a_log(name, rounds):
 
         assert simulation.published, seed
         assert not simulation.lost, (seed, simulation.lost)
+
+
+@pytest.mark.parametrize("receivers", [1, 4, 100, 10_000])
+def test_few_of_them_ask(receivers):
+    outcomes = [lose_one(receivers, seed) for seed in range(20)]
+    assert mean(outcome.nacks for outcome in outcomes) <= 4
+    assert all(outcome.repairs == 1 for outcome in outcomes)
+    assert max(outcome.repaired_ms for outcome in outcomes) < 15
+
+
+def test_a_publisher_that_does_not_know_how_many_there_are_is_asked_more_often():
+    """So that it tells them is worth its bytes."""
+    known = mean(lose_one(1000, seed).nacks for seed in range(20))
+    unknown = mean(lose_one(1000, seed, group_size=10).nacks for seed in range(20))
+    assert unknown > 2 * known
+
+
+def test_without_a_back_off_all_of_them_ask():
+    outcome = lose_one(1000, 1, config=FeedbackConfig(backoff_ms=0))
+    assert outcome.nacks == 1000
+    assert outcome.repairs == 1
+
+
+@pytest.mark.parametrize("loss", [0.05, 0.5])
+def test_all_get_it_although_repairs_are_lost(loss):
+    for seed in range(20):
+        outcome = lose_one(100, seed, repair_loss=loss)
+        assert outcome.repairs < 20

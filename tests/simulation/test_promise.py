@@ -1,17 +1,22 @@
-"""Every message is delivered once and in order, or reported lost, under whatever circumstances.
+"""Every message is delivered once and in order, or reported lost, under all circumstances.
 
+Processes die at each step of a join, many join at once, publishers close, strangers forge frames.
 A failing run is named by its seed. `P2PMSG_SEEDS=10` runs ten times as many.
 """
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 
+from p2pmsg.publisher import heads
 from p2pmsg.subscriber import gaps
-from tests.simulation.profiles import PROFILES, build, run
+from p2pmsg.subscriber.confirmation import Confirmation
+from p2pmsg.testing import NetworkOptions, Simulation
+from tests.simulation.profiles import MULTICAST, PROFILES, Profile, build, run
 
-SEEDS = pytest.mark.rounds(16, 200)
 
-
-@SEEDS
+@pytest.mark.rounds(16, 200)
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_the_promise_holds(profile, rounds):
     for seed in range(rounds):
@@ -27,3 +32,223 @@ def test_the_promise_holds_where_streams_wait_for_their_turn(profile, rounds, mo
     monkeypatch.setattr(gaps, "TURNS_MAX", 1)
     for seed in range(rounds):
         run(build(profile, seed), profile)
+
+
+CLOSING = ("clean", "10 % lost", "50 % lost", "twice and out of order", "cuts", "reader stops",
+         "reader stops, drop")  # fmt: skip
+
+
+@pytest.mark.rounds(12, 120)
+@pytest.mark.parametrize("name", CLOSING)
+def test_whoever_says_that_it_has_everything_has_it(name, rounds):
+    for seed in range(rounds):
+        simulation = build(PROFILES[name], seed)
+        simulation.run(300)
+        (publisher,) = simulation.publishers
+        publisher.close()
+        waited_ms = 0
+        while not publisher.is_complete:
+            simulation.run(1)
+            waited_ms += 1
+            assert waited_ms < 30_000, f"seed {seed}: it never comes to its end"
+
+        for subscriber in simulation.subscribers:
+            joiner = subscriber.core.joiner
+            if joiner.settings.subscriber not in publisher.core.requests.subscribers:
+                continue  # the publisher has not heard that it joined, so it waited for nothing
+            peer = subscriber.peer_of(publisher)
+            for topic, (_, following) in publisher.core.heads().items():
+                place = f"seed {seed}: {subscriber.name}, {topic!r}"
+                known = peer.streams[topic].receiver
+                assert (known.head, known.missing) == (following, 0), place
+
+
+STARTS = ("earliest", "latest", 5, "time")
+KILLS = {"join_kills": 0.15, "restart_ms": 40, "repair_timeout_ms": 2000}
+SLOW = {"delay_min_ms": 2, "delay_max_ms": 30}
+"""So that data comes between a PROBE and its ECHO."""
+LOSSY = {"loss": 0.2}
+
+KILLED_AT_JOIN = {
+    "publishers and subscribers": Profile({**KILLS, **LOSSY}, joiners=STARTS),
+    "slow network": Profile({**KILLS, **SLOW}, joiners=STARTS),
+    "little kept": Profile({**KILLS, **LOSSY, "replay_bytes": 3000}, joiners=STARTS),
+    "publishers never come back": Profile(
+        {**KILLS, **LOSSY, "gone_for_good": 0.5}, joiners=STARTS, publishers=2
+    ),
+    "cursors": Profile({**KILLS, **LOSSY, "cursor": True}, joiners=STARTS),
+    "cursors, never come back": Profile(
+        {**KILLS, **SLOW, "cursor": True, "gone_for_good": 0.5}, joiners=STARTS, publishers=2
+    ),
+    "two lines": Profile({**KILLS, **LOSSY}, joiners=STARTS, lines=2),
+    "multicast": Profile({**KILLS, **LOSSY, "multicast": True}, joiners=STARTS),
+    "multicast, cursors": Profile(
+        {**KILLS, **LOSSY, "multicast": True, "cursor": True}, joiners=STARTS
+    ),
+    "multicast, never come back": Profile(
+        {**KILLS, **LOSSY, "multicast": True, "gone_for_good": 0.5}, joiners=STARTS, publishers=2
+    ),
+}
+KILLED_AT_JOIN_LOGGED = {
+    "logs": Profile({**KILLS, **LOSSY, "log": True}, joiners=STARTS),
+    "logs, systems crash": Profile(
+        {**KILLS, **LOSSY, "log": True, "system_crashes": 0.5, "fsync": "never"}, joiners=STARTS
+    ),
+    "logs and cursors": Profile({**KILLS, **LOSSY, "log": True, "cursor": True}, joiners=STARTS),
+    "logs, gone for good": Profile(
+        {**KILLS, **LOSSY, "log": True, "cursor": True, "gone_for_good": 0.3},
+        joiners=STARTS, publishers=2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.rounds(10, 300)
+@pytest.mark.parametrize("profile", KILLED_AT_JOIN.values(), ids=KILLED_AT_JOIN)
+def test_what_was_kept_is_accounted_for_whoever_dies_at_a_join(profile, rounds):
+    for seed in range(rounds):
+        simulation = build(profile, seed)
+        run(simulation, profile, quiet_ms=0)
+
+
+@pytest.mark.rounds(10, 300)
+@pytest.mark.parametrize("profile", KILLED_AT_JOIN_LOGGED.values(), ids=KILLED_AT_JOIN_LOGGED)
+def test_what_was_kept_is_accounted_for_whoever_dies_at_a_join_with_a_log(profile, rounds):
+    pytest.importorskip("recovery.log")
+    for seed in range(rounds):
+        simulation = build(profile, seed)
+        run(simulation, profile, quiet_ms=0)
+
+
+PROBES_MAX = 3
+"""How many probes one subscriber sends, where nothing is lost and nobody is slow."""
+
+
+def join(count, seed, run_ms=1500, **options):
+    """Let `count` subscribers of all topics join a publisher at once, and come to an end."""
+    simulation = Simulation(NetworkOptions(seed=seed, messages_per_s=100, **options))
+    simulation.add_publisher()
+    simulation.add_subscriber()
+    simulation.run(100)
+    for number in range(count - 1):
+        simulation.add_subscriber(start="earliest" if number % 2 else "latest")
+    simulation.run(run_ms)
+    simulation.heal()
+    assert simulation.settle(30_000)
+    simulation.check()
+    return simulation
+
+
+@pytest.mark.rounds(1, 15)
+@pytest.mark.parametrize("count", [50, 200])
+def test_each_gets_its_own_echo_and_no_other(count, rounds):
+    for seed in range(rounds):
+        sent = join(count, seed).frames_sent
+        assert count <= sent["PROBE"] <= PROBES_MAX * count, seed
+        assert count <= sent["ECHO"] <= sent["PROBE"], seed
+
+
+@pytest.mark.rounds(1, 15)
+@pytest.mark.parametrize("loss", [0.2, 0.5])
+def test_what_is_lost_is_asked_for_again_and_not_more_often(loss, rounds):
+    """Half of the frames lost: a probe and its echo come through once in four, so it takes four
+    on average; nobody is sent more echoes than it asked for."""
+    for seed in range(rounds):
+        sent = join(50, seed, loss=loss).frames_sent
+        assert sent["ECHO"] <= sent["PROBE"], seed
+        assert sent["PROBE"] <= 16 * 50, seed
+
+
+@pytest.mark.rounds(1, 15)
+def test_they_join_while_one_does_not_read(rounds):
+    for seed in range(rounds):
+        simulation = join(50, seed, run_ms=3000, read_stops_per_s=2, queue_frames=4, stall_ms=50)
+        assert simulation.published, seed
+
+
+SHARED = {
+    "two lines": {"lines": 2},
+    "cut connections": {"options": {"cuts_per_s": 4}},
+    "cursors": {"options": {"cursor": True, "subscriber_crashes_per_s": 4, "restart_ms": 20}},
+    "multicast": {"options": {"multicast": True, "loss": 0.05, "reordering": 0.2}},
+    "forged datagrams": {"options": {"multicast": True, "forged_per_s": 20}},
+}
+
+
+@pytest.mark.rounds(5, 300)
+@pytest.mark.parametrize("shape", SHARED.values(), ids=SHARED)
+def test_no_publisher_seems_to_have_gone_back(shape, rounds, monkeypatch):
+    """As with thousands of topics, whose heads are told again for half a second."""
+    monkeypatch.setattr(heads, "CACHED_HEADS_MIN", 1)
+    monkeypatch.setattr(heads, "CACHE_NS_PER_HEAD", 200_000_000)
+    for seed in range(rounds):
+        options = NetworkOptions(seed=seed, messages_per_s=500, **shape.get("options", {}))
+        simulation = Simulation(options)
+        publisher = simulation.add_publisher()
+        for number in range(4):
+            start = "latest" if number % 2 else "earliest"
+            simulation.add_subscriber([publisher] * shape.get("lines", 1), start=start)
+            simulation.run(50)
+        simulation.run(500)
+        simulation.heal()
+        assert simulation.settle(30_000), seed
+        simulation.check(quiet_ms=0)
+
+
+FORGED = 100.0
+FORGED_GROUPS = (
+    "clean", "5 % lost", "20 % lost", "twice and out of order", "large messages", "slow network",
+    "far network", "partitions", "publisher crashes", "subscriber crashes", "reader stops",
+    "few gaps allowed", "everything in little room", "two lines to each publisher",
+    "joins midway", "skip", "logs", "logs, little buffer", "cursors",
+    "everything, logs and cursors", "parity, everything",
+)  # fmt: skip
+FORGED_CHANNELS = (
+    "clean", "10 % lost", "cuts", "everything", "everything in little room", "joins midway",
+)  # fmt: skip
+
+
+def run_forged(profile, seed):
+    simulation = build(profile, seed, forged_per_s=FORGED)
+    run(simulation, profile, quiet_ms=0.0 if seed % 4 else 2000.0)
+    return simulation
+
+
+@pytest.mark.rounds(5, 150)
+@pytest.mark.parametrize("name", FORGED_GROUPS)
+def test_a_stranger_to_a_group_changes_no_ledger_and_gets_no_answer(name, rounds):
+    profile = replace(MULTICAST[name], run_ms=200)
+    forged = Counter()
+    for seed in range(rounds):
+        simulation = run_forged(profile, seed)
+        forged += simulation.stranger.forged
+        assert simulation.published, seed
+    wanted = {"HEARTBEAT", "DATA", "WELCOME", "NACK", "JOINED"}
+    assert wanted <= set(forged)
+
+
+@pytest.mark.rounds(5, 150)
+@pytest.mark.parametrize("name", FORGED_CHANNELS)
+def test_a_stranger_on_the_recovery_channel_changes_no_ledger(name, rounds):
+    for seed in range(rounds):
+        simulation = run_forged(PROFILES[name], seed)
+        assert simulation.published, seed
+        assert simulation.stranger.forged["NACK"] + simulation.stranger.forged["JOINED"]
+
+
+@pytest.mark.rounds(5, 150)
+@pytest.mark.parametrize("name", ["5 % lost", "large messages", "logs"])
+def test_subscribers_that_send_no_token_are_repaired_over_the_recovery_channel(
+    name, rounds, monkeypatch
+):
+    """Those of earlier releases; their NACKs by UDP are as good as a stranger's."""
+    monkeypatch.setattr(Confirmation, "receive_admitted", lambda *_: None)
+    refused = 0
+    for seed in range(rounds):
+        simulation = build(MULTICAST[name], seed)
+        run(simulation, MULTICAST[name])
+        for publisher in simulation.publishers:
+            group = publisher.multicast
+            refused += group.invalid["token"]
+            assert (group.nacks, group.window.receivers) == (0, 0)
+        assert not simulation.lost.get("timeout"), seed
+    assert refused > rounds

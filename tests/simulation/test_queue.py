@@ -7,7 +7,6 @@ import pytest
 
 from tests.simulation.queue_world import Profile, World
 
-SEEDS = pytest.mark.rounds(30, 600)
 PROFILES = {
     "calm": Profile(reject=0.0),
     "rejects": Profile(reject=0.4, discard=0.05),
@@ -34,7 +33,7 @@ LONG = {"system": 5, "shorter": 10, "hostile": 3}
 """Profiles of which a run takes so many times as long as of others: they get as many seeds less."""
 
 
-@SEEDS
+@pytest.mark.rounds(30, 600)
 @pytest.mark.parametrize("name", PROFILES)
 def test_no_job_is_forgotten_and_keys_keep_their_order(name, rounds):
     hostile_count = 0
@@ -50,30 +49,25 @@ def test_no_job_is_forgotten_and_keys_keep_their_order(name, rounds):
     assert bool(hostile_count) == bool(PROFILES[name].hostile)
 
 
-def test_the_checker_finds_a_forgotten_job():
-    world = World(PROFILES["calm"], 1)
-    history = world.run()
+def forget(history, keyed):
     history.acked.discard(min(history.acked))
 
-    with pytest.raises(AssertionError, match="forgotten"):
-        history.check(set())
 
-
-def test_the_checker_finds_a_key_out_of_order():
-    world = World(PROFILES["calm"], 1)
-    history = world.run()
-    keyed = [hold for hold in history.holds if history.keys[hold[0]] == "k1"]
+def begin_late(history, keyed):
     keyed[0][2] = keyed[-1][3] + 1
 
-    with pytest.raises(AssertionError, match="out of order"):
-        history.check(set())
 
-
-def test_the_checker_finds_a_key_in_two_hands():
-    world = World(PROFILES["calm"], 1)
-    history = world.run()
-    keyed = [hold for hold in history.holds if history.keys[hold[0]] == "k1"]
+def end_late(history, keyed):
     keyed[0][3] = keyed[1][2] + 1
 
-    with pytest.raises(AssertionError, match="two hands"):
+
+@pytest.mark.parametrize(
+    ("tamper", "found"),
+    [(forget, "forgotten"), (begin_late, "out of order"), (end_late, "with two workers")],
+)
+def test_the_checker_finds(tamper, found):
+    history = World(PROFILES["calm"], 1).run()
+    tamper(history, [hold for hold in history.holds if history.keys[hold[0]] == "k1"])
+
+    with pytest.raises(AssertionError, match=found):
         history.check(set())

@@ -16,7 +16,6 @@ from recovery import Loss
 
 pytest.importorskip("recovery.log")
 
-SEEDS = pytest.mark.rounds(6, 120)
 AWAY_MS = 1500
 """Nothing is published for so long, so that nobody's position is overtaken before he is there."""
 SHAPES = {
@@ -60,7 +59,7 @@ def build(seed, *, copy, lines=1, options=None, away=False):
     return simulation
 
 
-@SEEDS
+@pytest.mark.rounds(6, 120)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_new_messages_with_old_sequences_are_delivered_and_said_to_be_new(shape, rounds):
     rewound = 0
