@@ -21,10 +21,11 @@ ROOT = Path(__file__).parents[2]
 
 def eventually(condition, deadline_s=DEADLINE_S):
     """Return the first true value of `condition`; fail if there is none in time."""
-    deadline = time.monotonic() + deadline_s
+    deadline, pause_s = time.monotonic() + deadline_s, 0.0001
     while not (value := condition()):
         assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.002)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.002)
     return value
 
 

@@ -590,7 +590,7 @@ def test_a_subscriber_that_waits_for_a_repair_holds_no_more_than_it_may(
 
 
 def test_an_idle_pair_costs_next_to_nothing(make_child):
-    child = make_child("idle", 2)
+    child = make_child("idle", 1)
     shares = list(map(float, child.line(30).split()))
     print("percent of one core, nobody receives and receiving:", shares)
     assert max(shares) < 3.0

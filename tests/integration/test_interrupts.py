@@ -357,7 +357,7 @@ def test_a_handler_may_always_ask_for_the_counters(make_publisher):
 @pytest.mark.parametrize("acknowledge", [None, "written", "synced"])
 @pytest.mark.parametrize("own", ["publish", "publish_many"])
 def test_a_handler_that_closes_never_waits_for_what_it_struck_in(
-    tmp_path, opened, own, acknowledge
+    memory_path, opened, own, acknowledge
 ):
     """It closes, or is refused at once: the thread that it waits for needs no lock of its frame."""
     ends = collections.Counter()
@@ -366,7 +366,7 @@ def test_a_handler_that_closes_never_waits_for_what_it_struck_in(
     while at < 400:
         at += 1 if at < 60 else at // 10
         log = None if acknowledge is None else p2pmsg.LogConfig(
-            tmp_path / str(at), acknowledge=acknowledge
+            memory_path / str(at), acknowledge=acknowledge
         )  # fmt: skip
         sender = p2pmsg.Publisher(LOOPBACK, log=log)
         opened.callback(sender.close, 0.0)

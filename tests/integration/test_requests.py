@@ -123,7 +123,7 @@ def test_nobody_answers(make_requester):
 
 def test_scatter_and_gather(make_responder, make_requester):
     fast = make_responder({"price": lambda n: 1})
-    slow = make_responder({"price": lambda n: time.sleep(1)})
+    slow = make_responder({"price": lambda n: time.sleep(0.5)})
     broken = make_responder({"price": fail})
     requester = make_requester(fast.endpoint, slow.endpoint, broken.endpoint)
 
@@ -278,7 +278,7 @@ def test_a_responder_that_dies_between_work_and_answer(tmp_path, opened, attempt
     requester = opened.enter_context(p2pmsg.Requester(place))
     found = []
     # One attempt is waited for to its end.
-    options = {"timeout": 4.0 if attempts_max > 1 else 2.0, "attempts_max": attempts_max}
+    options = {"timeout": 4.0 if attempts_max > 1 else 1.0, "attempts_max": attempts_max}
 
     def ask():
         try:

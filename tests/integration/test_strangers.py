@@ -23,9 +23,9 @@ from transports import describe_peer, diagnosis, parse_endpoint
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """Look after a third of a second instead of five, and again soon."""
-    monkeypatch.setattr(unanswered, "FIRST_NS", 300_000_000)
-    monkeypatch.setattr(unanswered, "AGAIN_NS", 300_000_000)
+    """Look after a tenth of a second instead of five, and again soon."""
+    monkeypatch.setattr(unanswered, "FIRST_NS", 100_000_000)
+    monkeypatch.setattr(unanswered, "AGAIN_NS", 100_000_000)
     monkeypatch.setattr(diagnosis, "_READ_S", 0.2)
 
 
@@ -231,7 +231,7 @@ CLIENTS = [
     asks, asks_all, administers,
 ]  # fmt: skip
 PEERS = ["PUB", "PUSH", "ROUTER", "nng", "web", "tls", "closed", "silent"]
-WAIT_S = 2.0
+WAIT_S = 1.2
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
