@@ -11,7 +11,19 @@ import threading
 import time
 
 import p2pmsg
-from p2pmsg import Publisher, Subscriber
+from p2pmsg import (
+    LogConfig,
+    LogFailedError,
+    LossReport,
+    MoldPublisher,
+    MulticastSubscriberConfig,
+    NackConfig,
+    Publisher,
+    PublisherConfig,
+    Relay,
+    Subscriber,
+    SubscriberConfig,
+)
 
 TOPIC = "trades"
 
@@ -308,11 +320,161 @@ def use_inherited(publisher, subscriber):
         return 0 if reader.receive(10).value == "own" else 3
 
 
+def fill_log(endpoint, directory, policy):
+    """Publish until the log may not grow any more, and print how that was reported."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, resource.RLIM_INFINITY))
+    log = LogConfig(directory, on_error=policy)
+    accepted, flushed, error = 0, 0, None
+    publisher = Publisher(endpoint, log=log, config=PublisherConfig(frame_bytes=4096))
+    say(publisher.endpoint)
+    sys.stdin.readline()
+    try:
+        for _ in range(3000):
+            publisher.publish("t", accepted, headers={"padding": bytes(200)})
+            accepted += 1
+            publisher.flush()
+            flushed += 1
+    except LogFailedError as failure:
+        error = failure
+    stats = publisher.stats()
+    say(
+        json.dumps(
+            {
+                "accepted": accepted,
+                "flushed": flushed,
+                "error": None if error is None else str(error),
+                "errno": None if error is None else error.errno,
+                "failed": stats.log.failed,
+                "session": publisher.session,
+            }
+        )
+    )
+    sys.stdin.readline()
+    try:
+        publisher.close()
+    except LogFailedError as failure:
+        assert error is not None, failure  # there is still no room for the last message
+
+
+def publish_logged(endpoint, directory, fsync):
+    """Publish on a log for ever; say what was accepted, which is what has been flushed."""
+    with Publisher(endpoint, log=LogConfig(directory, fsync=fsync)) as publisher:
+        say(publisher.endpoint, publisher.session)
+        while True:
+            for _ in range(20):
+                sequence = publisher.publish("t", "m")
+            publisher.flush()
+            say(sequence + 1)
+
+
+def publish_feed(endpoint, directory, count):
+    """Publish `count` messages on a log (`-`: none), then more as they are asked for."""
+    log = None if directory == "-" else LogConfig(directory)
+    with Publisher(endpoint, name="feed", log=log) as publisher:
+        say(publisher.endpoint, publisher.session)
+        publisher.publish_many("t", list(range(int(count))))
+        publisher.flush()
+        say("published")
+        for line in sys.stdin:
+            following = publisher.publish_many("t", [None] * int(line))[1] + 1
+            publisher.flush()
+            say(following)
+
+
+def relay(upstream, endpoint, directory, deadline_ms="30000"):
+    """Relay on a log until killed; a gap is given up after `deadline_ms`."""
+    nack = NackConfig(deadline_ms=float(deadline_ms), attempts_max=1000)
+    with Relay(
+        upstream, endpoint, name="relay", log=LogConfig(directory),
+        intake=SubscriberConfig(nack=nack),
+    ) as served:  # fmt: skip
+        say(served.endpoint)
+        sys.stdin.readline()
+
+
+def forward(upstream, endpoint):
+    """Relay with default settings, without a log, until killed."""
+    with Relay(upstream, endpoint, name="forward") as served:
+        say(served.endpoint)
+        sys.stdin.readline()
+
+
+def publish_with_few_files(directory, files):
+    """Publish on a log in a process that may open few files, as many messages as each line says."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(files), int(files)))
+    log = LogConfig(directory, segment_bytes=64 * 1024, fsync="always")
+    with Publisher("tcp://127.0.0.1:0", log=log) as publisher:
+        say(publisher.endpoint, publisher.recovery_endpoint)
+        for line in sys.stdin:
+            for _ in range(int(line)):
+                publisher.publish("t", b"x" * 1000)
+                publisher.flush()
+            stats = publisher.stats()
+            counts = stats.connections, stats.connections_refused
+            say(stats.streams["t"][1], stats.log.failed, *counts)
+        publisher.close(timeout=0)
+
+
+def read_to(endpoint, buffer_bytes, repair_timeout, stop=-1):
+    """Receive all up to the message with the value `stop`; print what came, in order.
+
+    The line of JSON at the end has runs of what was delivered as [start, stop), losses as
+    [start, stop, reason], and the ledger.
+    """
+    story = []
+    lost: list[LossReport] = []
+    config = SubscriberConfig(multicast=MulticastSubscriberConfig(buffer_bytes=int(buffer_bytes)))
+    subscriber = Subscriber(
+        endpoint, on_gap=lost.append, repair_timeout=float(repair_timeout), config=config
+    )
+    with subscriber:
+        say("there")
+        value = None
+        while value != int(stop):
+            batch = subscriber.receive_many(timeout=20)
+            story += [[one.start, one.stop, one.reason.value] for one in lost]
+            lost.clear()
+            assert all(int(value[:8]) in (n, int(stop)) for n, value in enumerate(
+                batch.values, batch.sequence
+            ))  # fmt: skip
+            story.append([batch.sequence, batch.sequence + len(batch)])
+            if story[-1][0] == 0:
+                say("reads")
+            value = int(batch.values[-1][:8])
+        stats = subscriber.stats()
+        say(
+            json.dumps(
+                {
+                    "story": story,
+                    "balanced": stats.balanced,
+                    "published": stats.published,
+                    "delivered": stats.delivered,
+                    "lost": stats.lost,
+                    "losses": [[o.start, o.stop, o.reason.value] for o in stats.losses],
+                    "repaired": sum(stats.repaired.values()),
+                    "kernel_drops": [line.kernel_drops for line in stats.lines],
+                }
+            )
+        )
+
+
+def mold(place, session):
+    """Publish a day of an exchange when told to, then wait to be killed."""
+    from tests.integration.mold import itch_messages  # it imports pytest, which takes a while
+
+    feed = MoldPublisher(place, session=session)
+    say(f"127.0.0.1:{feed.request_address[1]}")
+    sys.stdin.readline()
+    feed.publish_many(itch_messages())
+    sys.stdin.readline()
+
+
 ROLES = {
     role.__name__: role
     for role in (
         subscribe, publish, publish_without_end, publish_and_exit, leave_open, idle, grow, hold,
-        publish_interrupted, receive_interrupted, fork, flood,
+        publish_interrupted, receive_interrupted, fork, flood, fill_log, publish_logged,
+        publish_feed, relay, forward, publish_with_few_files, read_to, mold,
     )
 }  # fmt: skip
 

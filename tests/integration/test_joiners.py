@@ -221,7 +221,7 @@ def strangers(endpoint, count):
 
 @contextlib.contextmanager
 def child(tmp_path):
-    made = start_child(tmp_path, FILES, module="crowded_publisher")
+    made = start_child("publish_with_few_files", tmp_path, FILES)
     try:
         yield made, *made.line().split()
     finally:

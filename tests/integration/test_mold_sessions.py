@@ -133,7 +133,7 @@ def test_a_feed_that_begins_again_under_its_name_is_delivered_again(
     """As when an exchange's simulator is started a second time in a day."""
     messages = itch_messages()
     told = []
-    first = make_child("mold", f"{place}&request=127.0.0.1:0", "SIM", module="udp_children")
+    first = make_child("mold", f"{place}&request=127.0.0.1:0", "SIM")
     server = first.line()
     subscriber = make_subscriber(
         f"{place}&request={server}", start="earliest", on_end=told.append
@@ -170,7 +170,7 @@ def test_after_a_restart_a_cursor_finds_the_second_life_of_a_name(
             subscriber.commit()
         return values
 
-    first = make_child("mold", f"{place}&request=127.0.0.1:0", "SIM", module="udp_children")
+    first = make_child("mold", f"{place}&request=127.0.0.1:0", "SIM")
     server = first.line()
     first.tell("publish")
     assert len(read(500)) == 500

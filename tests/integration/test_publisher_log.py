@@ -183,7 +183,7 @@ def test_a_full_disk_is_told_and_what_was_written_stays(
     tmp_path, make_child, make_publisher, make_subscriber, policy
 ):
     endpoint = lasting_place()
-    child = make_child("fill_log", endpoint, tmp_path, policy, module="logged_children")
+    child = make_child("fill_log", endpoint, tmp_path, policy)
     child.line()
     subscriber = make_subscriber(endpoint, start="earliest")
     child.tell("go")
@@ -233,7 +233,7 @@ def test_a_hole_that_a_crash_left_is_lost_for_that_reason_and_no_other(
     tmp_path, make_publisher, make_subscriber, make_child
 ):
     endpoint = lasting_place()
-    child = make_child("publish_logged", endpoint, tmp_path, "never", module="logged_children")
+    child = make_child("publish_logged", endpoint, tmp_path, "never")
     child.line()
     while int(child.line()) < 2_000:
         pass

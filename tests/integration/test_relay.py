@@ -32,7 +32,6 @@ from transports.zmq_frame import SHARED_BYTES
 pytest.importorskip("recovery.log")
 
 SMALL = PublisherConfig(frame_bytes=4096)
-CHILDREN = "relay_children"
 
 
 def kill(child):
@@ -65,7 +64,7 @@ def balanced(subscriber, delivered, lost=0):
 def test_a_relay_alone_serves_when_its_publisher_is_gone_for_good(
     tmp_path, make_child, make_relay, make_subscriber
 ):
-    child = make_child("publish", LOOPBACK, str(tmp_path / "log"), "5000", module=CHILDREN)
+    child = make_child("publish_feed", LOOPBACK, str(tmp_path / "log"), "5000")
     endpoint, session = child.line().split()
     relay = make_relay(endpoint)
     has(relay, 5000)
@@ -85,7 +84,7 @@ def test_a_relay_alone_serves_when_its_publisher_is_gone_for_good(
 def test_a_subscriber_with_both_endpoints_carries_on(
     tmp_path, make_child, make_relay, make_subscriber
 ):
-    child = make_child("publish", LOOPBACK, str(tmp_path / "log"), "100", module=CHILDREN)
+    child = make_child("publish_feed", LOOPBACK, str(tmp_path / "log"), "100")
     endpoint, _ = child.line().split()
     relay = make_relay(endpoint)
     has(relay, 100)
@@ -127,7 +126,7 @@ def test_relays_that_are_killed_behind_one_another_lose_nothing_that_the_first_o
     tmp_path, make_child, make_relay, make_subscriber
 ):
     """The last one comes back at once, the one before it when 5 s have passed; no logs."""
-    child = make_child("publish", LOOPBACK, "-", "2000", module=CHILDREN)
+    child = make_child("publish_feed", LOOPBACK, "-", "2000")
     endpoint, _ = child.line().split()
     first = make_relay(endpoint)
     has(first, 2000)
@@ -135,7 +134,7 @@ def test_relays_that_are_killed_behind_one_another_lose_nothing_that_the_first_o
 
     def start(number):
         upstream = [first.endpoint, *places][number]
-        made = make_child("forward", upstream, places[number], module=CHILDREN)
+        made = make_child("forward", upstream, places[number])
         made.line()
         return made
 
@@ -259,7 +258,7 @@ def test_a_relay_is_killed_and_goes_on_on_its_log(
     publisher = make_publisher(config=SMALL)
     publisher.publish_many("t", list(range(4000)))
     endpoint = lasting_place()
-    child = make_child("relay", publisher.endpoint, endpoint, str(tmp_path), module=CHILDREN)
+    child = make_child("relay", publisher.endpoint, endpoint, str(tmp_path))
     child.line()
     subscriber = make_subscriber(endpoint, start="earliest")
     assert take(subscriber, 4000) == list(range(4000))
@@ -483,14 +482,12 @@ def test_nothing_is_missing_whoever_is_killed(tmp_path, make_child, make_subscri
     at, place = lasting_place(), lasting_place()
 
     def publisher():
-        child = make_child(
-            "publish_logged", at, str(tmp_path / "feed"), "interval", module="logged_children"
-        )
+        child = make_child("publish_logged", at, str(tmp_path / "feed"), "interval")
         child.line()
         return child
 
     def relay():
-        child = make_child("relay", at, place, str(tmp_path / "relay"), module="relay_children")
+        child = make_child("relay", at, place, str(tmp_path / "relay"))
         child.line()
         return child
 

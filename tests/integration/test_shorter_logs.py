@@ -49,10 +49,8 @@ class Feed:
         assert self.sequences(self.early, COUNT) == list(range(COUNT))
 
     def start_relay(self, deadline_ms="30000"):
-        child = self.make_child(
-            "relay", self.publisher.endpoint, self.place, str(self.log), deadline_ms,
-            module="relay_children",
-        )  # fmt: skip
+        source = self.publisher.endpoint
+        child = self.make_child("relay", source, self.place, str(self.log), deadline_ms)
         child.line()
         return child
 

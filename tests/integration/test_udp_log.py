@@ -90,7 +90,7 @@ def test_a_publisher_goes_on_in_its_session(
 def test_what_a_killed_publisher_sent_comes_from_its_log(
     tmp_path, make_publisher, make_subscriber, make_child, endpoint
 ):
-    child = make_child("publish_logged", endpoint, tmp_path, "never", module="logged_children")
+    child = make_child("publish_logged", endpoint, tmp_path, "never")
     session = int(child.line().split()[-1])
     subscriber = make_subscriber(endpoint, start="earliest")
     for _ in range(20):

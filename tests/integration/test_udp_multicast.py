@@ -393,9 +393,7 @@ class Feed:
     def __init__(self, make_publisher, make_child, *, repair_timeout=10.0, **options):
         endpoint = GROUP.format(next(_group), free_port())
         self.publisher = make_publisher(endpoint, stall_ms=200, **options)
-        self.child = make_child(
-            "read_to", endpoint, TINY_BYTES, repair_timeout, LAST, module="udp_children"
-        )
+        self.child = make_child("read_to", endpoint, TINY_BYTES, repair_timeout, LAST)
         self.count = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._publish)

@@ -58,7 +58,7 @@ def make_child():
     with contextlib.ExitStack() as stack:
 
         def make(*words):
-            child = start_child(*words, module="relay_children")
+            child = start_child(*words)
             stack.callback(child.finish)
             return child
 
@@ -75,7 +75,7 @@ class Lives:
 
     def live(self, count, relay):
         """Publish `count` messages; die when the relay has them."""
-        child = self._make_child("publish", self.endpoint, "-", count)
+        child = self._make_child("publish_feed", self.endpoint, "-", count)
         _, session = child.line().split()
         eventually(lambda: relay.stats().streams.get((int(session), "t")) == (0, count), 120)
         child.signal(signal.SIGKILL)
