@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.bench.crowd import Crowd
 from tests.bench.harness import Child, Children, Plan, compare, say
 from tests.bench.loads import TrialError
+from tests.bench.ours import Crowd
 from tests.bench.report import Goal, Row
 
 AREA = "spark"
@@ -312,7 +312,7 @@ class Bench:
             return self.compared(PUBLISH, together, alone)
 
     def latency(self) -> Row:
-        from tests.bench.spark_latency import LatencyRole
+        from tests.bench.spark_roles import LatencyRole
 
         with Children() as children:
             ours = children.start(LatencyRole, True)
