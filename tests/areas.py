@@ -17,7 +17,8 @@ AREAS = {
         "simulation/test_log.py", "simulation/test_shorter_log.py",
     ),
     "cursor": ("*/test_*cursor*.py", "unit/p2pmsg/subscriber/test_*resume*.py"),
-    "relay": ("unit/p2pmsg/relay/*", "*/test_*relay*.py"),
+    "relay": ("unit/p2pmsg/relay/*", "*/test_*relay*.py", "integration/test_range_reader.py",
+              "integration/test_heads_watch.py"),
     "multicast": (
         "unit/p2pmsg/multicast/*", "unit/transports/test_udp.py", "integration/test_udp_*.py",
         "simulation/test_multicast.py",

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import signal
+import struct
 import sys
 import threading
 import time
@@ -469,12 +470,32 @@ def mold(place, session):
     sys.stdin.readline()
 
 
+def mold_logged(place, directory):
+    """Publish on a log until killed; print what was sent."""
+    with MoldPublisher(place, session="S1", log=LogConfig(directory)) as feed:
+        for start in itertools.count(1, 10):
+            feed.publish_many([b"%06d" % number for number in range(start, start + 10)])
+            say(start + 9)
+
+
+def mold_returned(place, directory, fsync):
+    """Publish at full rate; write to fd 1 what was returned, as eight bytes each."""
+    with MoldPublisher(place, session="S1", log=LogConfig(directory, fsync=fsync)) as feed:
+        for number in itertools.count():
+            if number % 100:
+                last = feed.publish(b"m%d" % number)
+            else:
+                last = feed.publish_many([b"x" * 700] * 5)[1]
+            os.write(1, struct.pack("!Q", last))
+
+
 ROLES = {
     role.__name__: role
     for role in (
         subscribe, publish, publish_without_end, publish_and_exit, leave_open, idle, grow, hold,
         publish_interrupted, receive_interrupted, fork, flood, fill_log, publish_logged,
         publish_feed, relay, forward, publish_with_few_files, read_to, mold,
+        mold_logged, mold_returned,
     )
 }  # fmt: skip
 

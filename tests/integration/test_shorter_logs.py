@@ -132,9 +132,7 @@ def test_a_mold_session_whose_closed_log_was_cut_uses_no_sequence_again(tmp_path
 
 
 def test_a_mold_session_that_was_killed_and_cut_uses_no_sequence_again(tmp_path, place, opened):
-    child = start_child(
-        "publish_until_killed", place, tmp_path, "interval", module="test_udp_mold_accepted"
-    )
+    child = start_child("mold_returned", place, tmp_path, "interval")
     opened.callback(child.finish)
     said = b""
     while len(said) < 8 * 2000:

@@ -1,16 +1,18 @@
-"""A MoldUDP64 publisher with a log: requests beyond its buffer, and a session that goes on."""
+"""A MoldUDP64 publisher with a log: requests, restarts, kills, and a disk that fails."""
 
 import contextlib
 import itertools
+import os
 import re
 import shutil
 import signal
-import sys
+import struct
 
 import pytest
 
 import p2pmsg
 from p2pmsg import LogConfig
+from p2pmsg.mold.log import MoldLog
 from tests.integration.peers import check_ledger, start_child, take
 from tests.integration.test_udp_multicast import free_port
 
@@ -76,21 +78,10 @@ def test_a_session_goes_on_where_it_was(make_feed, make_subscriber, place):
     check_ledger(late, lost=0)
 
 
-def publish_until_killed(place, directory):
-    with p2pmsg.MoldPublisher(place, session="S1", log=LogConfig(directory)) as feed:
-        for start in itertools.count(1, 10):
-            feed.publish_many(values(start, start + 10))
-            print(start + 9, flush=True)
-
-
 def test_a_killed_publisher_goes_on_with_all_that_it_had_sent(
-    opened, make_feed, make_subscriber, place, tmp_path
+    make_child, make_feed, make_subscriber, place, tmp_path
 ):
-    child = start_child(
-        "publish_until_killed", f"{place}&request=127.0.0.1:0", tmp_path / "log",
-        module="test_udp_mold_log",
-    )  # fmt: skip
-    opened.callback(child.finish)
+    child = make_child("mold_logged", f"{place}&request=127.0.0.1:0", tmp_path / "log")
     while (sent := int(child.line())) < 5000:
         pass
     child.signal(signal.SIGKILL)
@@ -138,5 +129,94 @@ def test_a_log_that_fails_says_what_was_accepted(make_feed, tmp_path):
     assert feed.stats().log is not None
 
 
-if __name__ == "__main__":
-    publish_until_killed(*sys.argv[2:])
+pytest.importorskip("recovery.log")
+
+_RETURNED = struct.Struct("!Q")
+ROUNDS = 2
+
+
+@pytest.fixture
+def asked_place(place):
+    return f"{place}&request=127.0.0.1:0"
+
+
+def messages_of(directory):
+    from recovery.log import LogReader
+
+    reader = LogReader(directory)
+    try:
+        kept = [(record.start, record.stop) for record in reader.records()]
+    finally:
+        reader.close()
+    assert all(stop == start for (_, stop), (start, _) in itertools.pairwise(kept))
+    return kept[-1][1] if kept else 1
+
+
+@pytest.mark.parametrize("fsync", ["interval", "always", "never"])
+def test_a_killed_publisher_loses_nothing_that_publish_returned_for(
+    opened, asked_place, tmp_path, fsync
+):
+    following, count = 1, 0
+    for _ in range(ROUNDS):
+        child = start_child("mold_returned", asked_place, tmp_path, fsync)
+        opened.callback(child.finish)
+        said = b""
+        while len(said) < 8 * 100:
+            said += os.read(child.process.stdout.fileno(), 65_536)
+        child.signal(signal.SIGKILL)
+        while data := os.read(child.process.stdout.fileno(), 65_536):
+            said += data
+        child.wait()
+        returned = [last for (last,) in _RETURNED.iter_unpack(said[: len(said) // 8 * 8])]
+        count += len(returned)
+        assert returned[0] >= following, "a sequence was given twice"
+        following = messages_of(tmp_path)
+        assert following > returned[-1], f"{returned[-1] - following + 1} messages are gone"
+    assert count >= 100 * ROUNDS
+
+
+def test_a_message_that_is_not_on_the_disk_is_not_accepted(asked_place, tmp_path, monkeypatch):
+    """With fsync="always"; the sync that failed was swallowed, and only the next call raised."""
+    log = LogConfig(tmp_path, fsync="always")
+    feed = p2pmsg.MoldPublisher(asked_place, session="S1", log=log)
+    assert feed.publish(b"first") == 1
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(p2pmsg.LogFailedError) as failure:
+        feed.publish(b"second")
+    assert failure.value.__notes__ == ["0 of 1 messages were accepted"]
+    with pytest.raises(p2pmsg.LogFailedError):
+        feed.publish(b"third")
+    assert feed.stats().published == 1
+    monkeypatch.undo()
+    with pytest.raises(p2pmsg.LogFailedError, match="forced to the disk"):
+        feed.close(0.0)
+
+
+def test_an_interrupt_between_log_and_socket_costs_a_sequence_and_no_more(
+    asked_place, tmp_path, make_subscriber, monkeypatch
+):
+    feed = p2pmsg.MoldPublisher(asked_place, session="S1", log=LogConfig(tmp_path))
+    feed.publish(b"first")
+    append = MoldLog.append
+
+    def interrupted(log, sequence, packet):
+        append(log, sequence, packet)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MoldLog, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            feed.publish_many([b"x" * 700] * 5)
+    last = feed.publish(b"last")
+    assert 2 < last < 7
+    port = feed.request_address[1]
+    asked = asked_place.replace("request=127.0.0.1:0", f"request=127.0.0.1:{port}")
+    late = make_subscriber(asked, start="earliest")
+    received = [late.receive(5).value for _ in range(last)]
+    assert received == [b"first", *[b"x" * 700] * (last - 2), b"last"]
+    feed.close(0.0)
+
+
+def refuse(fd):
+    raise OSError(5, "Input/output error")
