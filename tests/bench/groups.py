@@ -325,9 +325,7 @@ class LcmReceiver:
 
         enter(wire.receiver_pid)
         ttl = 1 if wire.sender_pid else 0
-        self._lcm = lcm.LCM(
-            f"udpm://239.255.76.67:{port}?ttl={ttl}&recv_buf_size={_RECEIVE_BYTES}"
-        )
+        self._lcm = lcm.LCM(f"udpm://239.255.76.67:{port}?ttl={ttl}&recv_buf_size={_RECEIVE_BYTES}")
         self._values: deque[bytes] = deque()
         handle = self._lcm.subscribe(TOPIC, lambda _, data: self._values.append(data))
         handle.set_queue_capacity(0)

@@ -180,9 +180,7 @@ def main() -> None:
     parser.add_argument("--old", action="store_true", help="as subscribers of former releases")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found = measure(
-        options.count, rate=options.rate, old=options.old, topic_count=options.topics
-    )
+    found = measure(options.count, rate=options.rate, old=options.old, topic_count=options.topics)
     if options.json:
         print(json.dumps(found))
         return

@@ -62,9 +62,7 @@ def read_all(directory):
 
 
 @pytest.mark.parametrize("how", ["one", "columns", "many", "bursts", "threads"])
-@pytest.mark.parametrize(
-    "options", [{}, {"acknowledge": "synced"}, {"fsync": "always"}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"acknowledge": "synced"}, {"fsync": "always"}], ids=str)
 @pytest.mark.long
 def test_killed_again_and_again_it_loses_nothing(tmp_path, options, how):
     for number in range(20):

@@ -59,10 +59,14 @@ for number in range(20_000):
     publisher.publish("t", b"%0100d" % number)
 """
 CLOSED = PUBLISH + "publisher.close(timeout=1)\n"
-FORGOTTEN = """
+FORGOTTEN = (
+    """
 def main():
     global print
-""" + "".join(f"    {line}\n" for line in PUBLISH.splitlines()) + "main()\n"
+"""
+    + "".join(f"    {line}\n" for line in PUBLISH.splitlines())
+    + "main()\n"
+)
 
 
 @pytest.mark.parametrize("python", PYTHONS)

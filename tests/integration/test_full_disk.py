@@ -31,9 +31,12 @@ def on_small_disk(tmp_path, opened):
     place = tmp_path / "disk"
     place.mkdir()
     within = [*apart, "sh", "-c", _MOUNT, "sh"]
-    if shutil.which("unshare") is None or subprocess.run(
-        [*within, "64k", str(place), "true"], capture_output=True, check=False
-    ).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run(
+            [*within, "64k", str(place), "true"], capture_output=True, check=False
+        ).returncode
+    ):
         pytest.skip("no disk of its own can be mounted here (unshare, mount)")
 
     def start(role, how, size="16m"):

@@ -33,6 +33,10 @@ from tests.integration.peers import (
     take,
 )
 
+FEW_EXAMPLES = settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
 
 @pytest.fixture
 def stranger(opened):
@@ -228,11 +232,7 @@ def test_a_subscriber_that_sends_what_is_no_subscription(good_pair, stranger):
     check_goes_on(publisher, collector)
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@FEW_EXAMPLES
 @given(
     st.lists(
         st.one_of(
@@ -458,11 +458,7 @@ def test_multipart_messages(joined):
     check_good_one_goes_on(publisher, collector)
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@FEW_EXAMPLES
 @given(
     st.lists(
         st.one_of(

@@ -357,9 +357,11 @@ def test_prefixes_that_others_took_up_first_count_too():
                         helper.socket.send(name)
                     taken = []
                     eventually(
-                        lambda n=names, t=taken: t.extend(sender.receive_subscriptions())
-                        or len([note for note in t if note[:1] == b"\1"]) >= len(n)
-                        or sender.connections.oversubscribed
+                        lambda n=names, t=taken: (
+                            t.extend(sender.receive_subscriptions())
+                            or len([note for note in t if note[:1] == b"\1"]) >= len(n)
+                            or sender.connections.oversubscribed
+                        )
                     )
                     for name in names:
                         keeper.socket.send(name)
@@ -461,9 +463,7 @@ def test_a_probe_prefix_is_given_up_again():
 def test_who_asks_and_never_reads_fills_no_memory():
     """A hundred of them kept 64 frames each: 3 GB, of frames of 500 KB."""
     context = zmq.Context()
-    server = transports.ZmqRecoveryServer(
-        LOOPBACK, context=transports.context(), queue_frames=64
-    )
+    server = transports.ZmqRecoveryServer(LOOPBACK, context=transports.context(), queue_frames=64)
     peers = []
     try:
         for _ in range(3):

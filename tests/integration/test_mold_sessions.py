@@ -135,9 +135,7 @@ def test_a_feed_that_begins_again_under_its_name_is_delivered_again(
     told = []
     first = make_child("mold", f"{place}&request=127.0.0.1:0", "SIM")
     server = first.line()
-    subscriber = make_subscriber(
-        f"{place}&request={server}", start="earliest", on_end=told.append
-    )
+    subscriber = make_subscriber(f"{place}&request={server}", start="earliest", on_end=told.append)
     first.tell("publish")
     assert [message.value for message in take(subscriber, len(messages))] == messages
     first.finish()
@@ -160,9 +158,7 @@ def test_a_feed_that_begins_again_under_its_name_is_delivered_again(
     eventually(lambda: subscriber.stats().publishers == ["SIM"])
 
 
-def test_after_a_restart_a_cursor_finds_the_second_life_of_a_name(
-    make_child, place, cursor_path
-):
+def test_after_a_restart_a_cursor_finds_the_second_life_of_a_name(make_child, place, cursor_path):
     def read(count):
         where = f"{place}&request={server}"
         with p2pmsg.Subscriber(where, start="earliest", cursor=cursor_path) as subscriber:

@@ -118,9 +118,7 @@ def test_a_subscriber_made_from_the_protocol_page_joins_repairs_and_leaves(publi
     end = time.monotonic() + LATE_S
     while len(stranger.values) < 100 and time.monotonic() < end:
         stranger.expect(stranger.recovery, DATA)
-    assert stranger.values == {
-        n: ({"n": n}, 10**18 + n, "EUR", {"h": n}) for n in range(100)
-    }
+    assert stranger.values == {n: ({"n": n}, 10**18 + n, "EUR", {"h": n}) for n in range(100)}
     assert publisher.stats().subscribers == 1
 
     publisher.publish("prices", b"live")

@@ -93,9 +93,7 @@ def test_what_the_buffer_has_forgotten_comes_from_the_log(
     subscriber = make_subscriber(publisher.endpoint, start="earliest")
     assert take(subscriber, 20_000) == list(range(20_000))
     # The publisher counts an answer once it is sent, and the subscriber may be as fast.
-    eventually(
-        lambda: (rungs := publisher.stats().repaired)["log"] + rungs["buffer"] >= 20_000
-    )
+    eventually(lambda: (source := publisher.stats().repaired)["log"] + source["buffer"] >= 20_000)
     assert publisher.stats().repaired["log"] > 5_000
     assert subscriber.stats().lost == 0
 

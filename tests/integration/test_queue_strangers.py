@@ -218,7 +218,10 @@ def test_an_honest_worker_gets_its_share_whatever_ten_others_do(
     make_pusher, make_puller, behaviour
 ):
     limits = p2pmsg.QueueConfig(
-        ack_timeout_ms=400, reject_delay_max_ms=200, hold_ms=300, deliveries_max=1000,
+        ack_timeout_ms=400,
+        reject_delay_max_ms=200,
+        hold_ms=300,
+        deliveries_max=1000,
         extend_max_ms=200,
     )
     pusher = make_pusher(config=p2pmsg.PusherConfig(queue=limits, job_timeout_ms=200))

@@ -52,9 +52,7 @@ def test_an_answer_comes_back(make_responder, make_requester, threads):
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_a_remote_exception_arrives_with_its_type_and_text(
-    make_responder, make_requester, threads
-):
+def test_a_remote_exception_arrives_with_its_type_and_text(make_responder, make_requester, threads):
     responder = make_responder(
         {"fail": fail, "odd": fail_oddly, "object": lambda n: object()}, threads=threads
     )

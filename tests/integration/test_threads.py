@@ -369,9 +369,7 @@ def test_who_only_consumes_never_looks_nor_does_anybody_where_it_is_switched_off
 
 
 @pytest.mark.parametrize("busy_wait_us", [1000, 0])
-def test_a_requester_and_its_responder_look_unless_it_is_switched_off(
-    looks, opened, busy_wait_us
-):
+def test_a_requester_and_its_responder_look_unless_it_is_switched_off(looks, opened, busy_wait_us):
     responder = opened.enter_context(
         p2pmsg.Responder(LOOPBACK, {TOPIC: lambda value: value}, busy_wait_us=busy_wait_us)
     )

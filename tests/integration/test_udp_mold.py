@@ -134,9 +134,7 @@ def test_two_lines_of_a_feed_fill_in_for_one_another(make_feed, make_subscriber,
     assert any(line.second for line in lines), lines  # one may be ahead all the time
 
 
-def test_a_feed_goes_on_as_a_stream_of_its_own(
-    make_feed, make_subscriber, make_publisher, place
-):
+def test_a_feed_goes_on_as_a_stream_of_its_own(make_feed, make_subscriber, make_publisher, place):
     """What a relay does: an exchange's feed, republished over TCP for whoever wants it."""
     feed = make_feed()
     source = make_subscriber(reader_of(place + "&topic=itch", feed))
@@ -174,9 +172,7 @@ def test_wireshark_reads_what_we_send(tmp_path):
         "tshark", "-r", str(path), "-d", "udp.port==12345,moldudp64", "-T", "fields",
         *[part for name in wanted for part in ("-e", name)],
     )  # fmt: skip
-    rows = [
-        dict(zip(wanted, line.split("\t"), strict=True)) for line in text.splitlines()
-    ]
+    rows = [dict(zip(wanted, line.split("\t"), strict=True)) for line in text.splitlines()]
     assert len(rows) == 3
     assert {row["moldudp64.session"].strip() for row in rows} == {"WIRE"}
     assert [int(row["moldudp64.sequence"]) for row in rows] == [1, 4, 4]

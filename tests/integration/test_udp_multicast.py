@@ -86,9 +86,7 @@ def test_a_message_above_the_limit_is_refused(make_publisher, endpoint):
 
 
 @pytest.mark.parametrize("part", [0.01, 0.05, 0.2, 0.5])
-def test_nothing_is_lost_although_the_kernel_drops(
-    make_publisher, make_subscriber, endpoint, part
-):
+def test_nothing_is_lost_although_the_kernel_drops(make_publisher, make_subscriber, endpoint, part):
     publisher = make_publisher(endpoint)
     subscribers = [make_subscriber(endpoint, joins=publisher) for _ in range(2)]
     for subscriber in subscribers:
@@ -255,9 +253,7 @@ def test_two_publishers_share_a_group(make_publisher, make_subscriber, endpoint)
         assert found == list(range(100))
 
 
-def test_the_second_of_two_lines_fills_in_for_the_first(
-    make_publisher, make_subscriber, endpoint
-):
+def test_the_second_of_two_lines_fills_in_for_the_first(make_publisher, make_subscriber, endpoint):
     """A and B: one publisher, whose datagrams come by two ways that lose independently."""
     publisher = make_publisher(endpoint)
     slow = p2pmsg.SubscriberConfig(second_line_ms=200)
@@ -277,9 +273,7 @@ def test_the_second_of_two_lines_fills_in_for_the_first(
     check_ledger(subscriber)
 
 
-def test_a_publisher_feeds_two_groups_and_one_of_them_may_go_dark(
-    make_publisher, make_subscriber
-):
+def test_a_publisher_feeds_two_groups_and_one_of_them_may_go_dark(make_publisher, make_subscriber):
     lines = [GROUP.format(next(_group), free_port()) for _ in "ab"]
     publisher = make_publisher(lines)
     both = make_subscriber(lines, joins=publisher)

@@ -52,9 +52,7 @@ class Log:
         self.open()
 
     def open(self):
-        self.writer = LogWriter(
-            self.config, session=OWN, now_ns=self.now_ns, store=self.store
-        )
+        self.writer = LogWriter(self.config, session=OWN, now_ns=self.now_ns, store=self.store)
         self.reader = self.other = None
 
     # What a process does.
@@ -276,7 +274,6 @@ class Log:
         if not self.store.failing and not writer._must_cut:
             assert writer.bytes == sum(sizes) or writer._segment_bytes < 0
         assert writer.unsynced_bytes >= 0
-
 
 
 KEY = st.sampled_from(KEYS)

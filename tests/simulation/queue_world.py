@@ -270,20 +270,20 @@ class Pusher:
     def system_crash(self):
         """End the pusher's machine, and the workers on it; what was not synced is gone."""
         if self.alive:
-            self.crash()
-            for lost in self.disk.crash():
-                self.world.history.lost(lost)
-            self.world.history.rewound(self.queue.next_delivery)
+            self._crash_and_lose(self.disk.crash)
             for node in self.world.workers:
                 node.end_with_machine()
 
     def shorten(self):
         """End the pusher's process, and lose the end of its log while it is away."""
         if self.alive:
-            self.crash()
-            for lost in self.disk.shorten():
-                self.world.history.lost(lost)
-            self.world.history.rewound(self.queue.next_delivery)
+            self._crash_and_lose(self.disk.shorten)
+
+    def _crash_and_lose(self, damage):
+        self.crash()
+        for lost in damage():
+            self.world.history.lost(lost)
+        self.world.history.rewound(self.queue.next_delivery)
 
     def _restart(self):
         self._start()
