@@ -1,8 +1,8 @@
-"""For all tests: Ctrl-C means what it says, Spark keeps to one worker, and what is long waits.
+"""For all tests: Ctrl-C means what it says, Spark keeps to one worker, and long tests are left out.
 
 A test marked `long` is left out, but with `--long`, `-m long`, or where the command line names the
 test itself. A test marked `rounds(short, long)` runs always, more often with `--long`. With
-`--long` nothing else runs: all the rest has its say in the short run.
+`--long` nothing else runs: all the rest is in the short run.
 """
 
 import os
@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The tests start some hundreds of interpreters: each would compile all of the package again where
-# nothing may be written beside the source.
+# nothing may be written next to the source.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     os.environ.setdefault("PYTHONPYCACHEPREFIX", str(CACHE / "bytecode"))
 if "SPARK_HOME" not in os.environ and (home := make_home(CACHE)) is not None:

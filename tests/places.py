@@ -1,4 +1,4 @@
-"""Loopback ports of a test's own, where it may end whoever listens and start another."""
+"""Loopback ports of a test's own, where it may end a listener and start another."""
 
 import socket
 

@@ -1,7 +1,7 @@
 """Testing with p2pmsg: a network simulator, two peers in one thread, a TCP proxy, kernel drops.
 
-The simulator runs the very state machines that run over real sockets, with time and chance in
-hand: a failing run is named by its seed, and the seed brings it back.
+The simulator runs the very state machines that run over real sockets, with time and chance under
+control: a failing run is named by its seed, and the seed brings it back.
 """
 
 from p2pmsg.testing.clock import ManualClock

@@ -30,9 +30,9 @@ class FaultyNetwork:
         clock: the time.
         rng: the only source of chance.
         sockets: where the simulated processes meet.
-        receivers: whom to call when a frame has arrived at the socket of that name.
+        receivers: called when a frame has arrived at the socket of that name.
         step: called with a frame's kind and its two sockets, right before it arrives and right
-            after its receiver has worked on it; None: nobody wants to know.
+            after its receiver has worked on it.
         sent: frames put on the way, by kind.
         probes: how many probes each process sent, by its name; `echoes` how many echoes were sent
             to it.
@@ -76,6 +76,10 @@ class FaultyNetwork:
     def after_ms(self, ms: float, action: Callable[..., None], *args: Any) -> None:
         """Let `action(*args)` happen in `ms` milliseconds."""
         self.at(self.clock.now_ns + int(ms * MS), action, *args)
+
+    def after_chance(self, rate: float, action: Callable[..., None], *args: Any) -> None:
+        """Let `action(*args)` happen after a random time, at `rate` a second on average."""
+        self.after_ms(self.rng.expovariate(rate) * 1000, action, *args)
 
     def run_until(self, end_ns: int) -> None:
         """Let happen what happens up to a time."""

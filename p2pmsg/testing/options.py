@@ -47,7 +47,7 @@ class NetworkOptions:
     """How long a partition lasts on average, in ms."""
 
     cuts_per_s: float = 0.0
-    """How often a connection of the data path is cut and made anew, on average; every other time
+    """How often a connection of the data path is cut and made again, on average; every other time
     the recovery channel is cut, too. What was on its way is lost."""
 
     publisher_crashes_per_s: float = 0.0
@@ -86,7 +86,7 @@ class NetworkOptions:
     """Part of the publishers killed by `join_kills` that never come back, 0 to 1."""
 
     restart_ms: float = 200.0
-    """How long who died stays away on average, in ms."""
+    """How long a process that died stays away on average, in ms."""
 
     read_ms: float = 0.0
     """How long an application takes for a frame that it received, in ms. 0: no time at all."""
@@ -105,7 +105,7 @@ class NetworkOptions:
     """How long it stops on average, in ms."""
 
     buffer_datagrams: int = 4096
-    """In a multicast, how many datagrams a receive buffer holds; more are lost without a word."""
+    """In a multicast, how many datagrams a receive buffer holds; more are lost silently."""
 
     queue_frames: int = 64
     """Bound of each queue of frames, at both ends together."""
@@ -156,15 +156,9 @@ class NetworkOptions:
 
     def __post_init__(self) -> None:
         for name in (
-            "loss",
-            "recovery_loss",
-            "shared_loss",
-            "duplication",
-            "reordering",
-            "system_crashes",
-            "join_kills",
-            "gone_for_good",
-        ):
+            "loss", "recovery_loss", "shared_loss", "duplication", "reordering",
+            "system_crashes", "join_kills", "gone_for_good",
+        ):  # fmt: skip
             value = getattr(self, name)
             check(name, value, value is None or 0 <= value <= 1, "0 to 1")
         for name in (

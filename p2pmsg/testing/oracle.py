@@ -75,7 +75,7 @@ class History:
         self.violations: list[str] = []
 
     def accept(self, session: int, topic: str, sequence: int, message: Accepted) -> None:
-        """Enter a message that a publisher accepted."""
+        """Record a message that a publisher accepted."""
         messages = self.published.setdefault((session, topic), [])
         if sequence != len(messages):
             self.complain(f"{topic!r} got sequence {sequence} for message {len(messages)}")
@@ -86,11 +86,11 @@ class History:
         session: int,
         topic: str,
         following: int,
-        *,
         acknowledged: int | None = None,
+        *,
         rewound: bool = False,
     ) -> None:
-        """Note where a publisher goes on after a crash; what it skips is lost.
+        """Record where a publisher continues after a crash; what it skips is lost.
 
         Args:
             session: of the stream.
@@ -116,7 +116,7 @@ class History:
         return self.published.get(key_of(stream), [])
 
     def complain(self, what: str) -> None:
-        """Note that something went wrong."""
+        """Record that something went wrong."""
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(what)
 

@@ -21,11 +21,11 @@ from transports import (
 DATAGRAM_BYTES: Final = 400
 """Small, so that few messages make several datagrams and some make fragments."""
 _BUFFER_DATAGRAMS: Final = 4096
-"""The publisher's receive buffer; what does not fit is lost without a word."""
+"""The publisher's receive buffer; what does not fit is lost silently."""
 _REPAIRS_PER_ROUND: Final = 64
 _TRAIN_BYTES_MAX: Final = 60_000
 STRANGER: Final = "a stranger"
-"""The address of who never joined."""
+"""The address of a peer that never joined."""
 _FORGED_MAX: Final = 4096
 
 
@@ -86,7 +86,7 @@ class GroupSending:
         self._network.answered_bytes += self.multicast.nacks - nacks
 
     def close(self) -> None:
-        """Be gone."""
+        """Close the sockets."""
         self._sender.close()
         self._server.close()
 
@@ -188,7 +188,7 @@ class GroupReceiving:
                 outgoing.append((line, address, data))
 
     def reconnect(self) -> None:
-        """Miss what is on its way, as who joins a group anew does."""
+        """Miss what is on its way, as a new member of a group does."""
         self._receiver.reconnect()
 
     def subscribe(self, prefix: bytes) -> None:
@@ -198,7 +198,7 @@ class GroupReceiving:
         """Do nothing, as the real line."""
 
     def close(self) -> None:
-        """Be gone."""
+        """Close the sockets."""
         self._receiver.close()
         self._client.close()
 

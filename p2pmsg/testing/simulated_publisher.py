@@ -83,9 +83,8 @@ class SimulatedPublisher:
     def evicted(self) -> bool:
         """Whether any of its lives has forgotten something."""
         core = self.core
-        if self._disk is not None:
-            return False
-        return self._evicted_before or (core is not None and core.replay.messages_evicted > 0)
+        evicts = core is not None and core.replay.messages_evicted > 0
+        return self._disk is None and (self._evicted_before or evicts)
 
     @property
     def is_idle(self) -> bool:
@@ -110,23 +109,14 @@ class SimulatedPublisher:
                 self._history.ended.add(self._last_session)
             self._last_session = session
         self.core = PublisherCore(
-            name=self.name,
-            session=session,
-            recovery=at,
-            config=self._config,
-            now_ns=now_ns,
-            log=log,
-            life=1 + self.crashes,
-        )
+            name=self.name, session=session, recovery=at, config=self._config, now_ns=now_ns,
+            log=log, life=1 + self.crashes,
+        )  # fmt: skip
         if log is not None:
             for topic in self.topics:
-                self._history.go_on(
-                    session,
-                    topic,
-                    log.next(topic),
-                    acknowledged=self._synced.get((session, topic), 0) if log.gated else None,
-                    rewound=self._is_rewound,
-                )
+                acknowledged = self._synced.get((session, topic), 0) if log.gated else None
+                rewound, following = self._is_rewound, log.next(topic)
+                self._history.go_on(session, topic, following, acknowledged, rewound=rewound)
             self._is_rewound = False
         network.note(f"{self.name} starts {self.core.session:016x}")
         self._side = ServingSide(self.core, self.endpoint, at, self._config, network, self.pump)
@@ -139,14 +129,14 @@ class SimulatedPublisher:
             self.pump()
 
     def leave_for_good(self) -> None:
-        """Die without a word, never to come back; its log is gone, too."""
+        """Crash, never to come back; its log is gone, too."""
         if self.core is not None:
             self._history.ended.add(self.core.session)
         self.crash()
         self.is_gone = True
 
     def crash(self) -> None:
-        """Die without a word; what was on its way is lost."""
+        """Crash; what was on its way is lost."""
         core = self.core
         if core is None:
             return
@@ -189,23 +179,15 @@ class SimulatedPublisher:
         self._is_rewound = True
 
     def _open_log(self, session: int) -> PublisherLog:
-        log = import_log()
         options = self._network.options
-        config = log.LogConfig(
-            "log",
-            segment_bytes=LOG_SEGMENT_BYTES,
-            reserve=LOG_RESERVE,
-            fsync=options.fsync,
-            acknowledge=options.acknowledge,
-        )
-        wall_ns = WALL_NS + self._network.clock.now_ns
+        config = import_log().LogConfig(
+            "log", segment_bytes=LOG_SEGMENT_BYTES, reserve=LOG_RESERVE,
+            fsync=options.fsync, acknowledge=options.acknowledge,
+        )  # fmt: skip
         return PublisherLog(
-            config,
-            session=session,
-            wall_ns=wall_ns,
-            store=self._disk,
-            slot_bytes=self._config.full_bytes,
-        )
+            config, session=session, wall_ns=WALL_NS + self._network.clock.now_ns,
+            store=self._disk, slot_bytes=self._config.full_bytes,
+        )  # fmt: skip
 
     def publish_again(self) -> None:
         """Go on publishing after `stop_publishing`."""
@@ -241,17 +223,11 @@ class SimulatedPublisher:
         if topic in core.open_batches:
             sequence += core.open_batches[topic].count
         messages = [self._message(sequence + index, bytes_max) for index in range(count)]
-        wall_ns = WALL_NS + now_ns
         if count == 1:
             message = messages[0]
+            columns = message.key, message.timestamp_ns, message.headers
             sequence = core.publish(
-                topic,
-                message.value,
-                message.key,
-                message.timestamp_ns,
-                message.headers,
-                now_ns=now_ns,
-                wall_ns=wall_ns,
+                topic, message.value, *columns, now_ns=now_ns, wall_ns=WALL_NS + now_ns
             )
             self._history.accept(core.session, topic, sequence, message)
         else:
@@ -273,7 +249,7 @@ class SimulatedPublisher:
     def _publish_later(self) -> None:
         rate = self._network.options.messages_per_s
         if rate and self._publishing:
-            self._network.after_ms(self._network.rng.expovariate(rate) * 1000, self._publish_some)
+            self._network.after_chance(rate, self._publish_some)
 
     def _publish_some(self) -> None:
         if not self._publishing:
@@ -308,10 +284,9 @@ class SimulatedPublisher:
             )
             last = core.replay.next(topic)
             for index in range(taken):
-                message = messages[at + index]
-                message = replace(
-                    message, key=message.key if keyed else None, timestamp_ns=None, headers=None
-                )
+                message = replace(messages[at + index], timestamp_ns=None, headers=None)
+                if not keyed:
+                    message = replace(message, key=None)
                 self._history.accept(core.session, topic, last - taken + index, message)
             at += taken
 

@@ -1,7 +1,8 @@
 """A relay in the simulator: the real cores, driven as the threaded shell drives them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.publisher.log import PublisherLog, import_log
@@ -14,9 +15,6 @@ from p2pmsg.testing.oracle import History
 from p2pmsg.testing.simulated_publisher import LOG_SEGMENT_BYTES, WALL_NS, SimulatedPublisher
 from p2pmsg.testing.simulated_sending import OUTBOX_MAX, ServingSide, publisher_config
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class SimulatedRelay(SimulatedSubscriber):
@@ -86,7 +84,7 @@ class SimulatedRelay(SimulatedSubscriber):
         return core
 
     def crash(self) -> None:
-        """Die without a word; what it has in memory is gone."""
+        """Crash; what it has in memory is gone."""
         if self.core is None:
             return
         self.forgot |= self.evicted or self._disk is None

@@ -170,7 +170,7 @@ class SimulatedSubscriber:
         )
 
     def crash(self) -> None:
-        """Die without a word."""
+        """Crash."""
         if self.core is None:
             return
         self._network.note(f"{self.name} crashes")
@@ -343,7 +343,7 @@ class SimulatedSubscriber:
     def _commit_later(self) -> None:
         rate = self._network.options.commits_per_s
         if self.cursor is not None and rate:
-            self._network.after_ms(self._network.rng.expovariate(rate) * 1000, self._commit_some)
+            self._network.after_chance(rate, self._commit_some)
 
     def _commit_some(self) -> None:
         if self.cursor is not None and not self._hurried:

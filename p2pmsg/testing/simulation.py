@@ -1,5 +1,6 @@
 """Seeded simulations of whole systems: publishers, subscribers, and a network that misbehaves."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
@@ -35,12 +36,12 @@ class Simulation:
 
     Args:
         options: the circumstances. Default: a clean network.
-        log: gets a line for everything that happens, such as `print`. Default: nobody does.
+        log: called with a line for everything that happens, such as `print`. Default: none.
 
     Attributes:
         options: the circumstances.
-        publishers, subscribers, relays: who takes part.
-        stranger: who forges frames where `forged_per_s` is above 0.
+        publishers, subscribers, relays: the simulated processes.
+        stranger: forges frames where `forged_per_s` is above 0.
 
     """
 
@@ -97,12 +98,11 @@ class Simulation:
     @property
     def lost(self) -> dict[str, int]:
         """How many messages were reported lost, by reason, in subscribers' current lives."""
-        total: dict[str, int] = {}
+        total: Counter[str] = Counter()
         for one in self.subscribers:
             for seen in one.witness.seen.values():
-                for reason, count in seen.reasons.items():
-                    total[reason] = total.get(reason, 0) + count
-        return total
+                total.update(seen.reasons)
+        return dict(total)
 
     @property
     def frames_sent(self) -> dict[str, int]:
@@ -140,13 +140,9 @@ class Simulation:
             log: whether it has a local log.
 
         """
-        relay = SimulatedRelay(
-            f"r{len(self.relays)}",
-            self._network,
-            self._history,
-            self.publishers if upstreams is None else upstreams,
-            log=log,
-        )
+        name = f"r{len(self.relays)}"
+        upstreams = self.publishers if upstreams is None else upstreams
+        relay = SimulatedRelay(name, self._network, self._history, upstreams, log=log)
         self.relays.append(relay)
         return relay
 
@@ -193,7 +189,7 @@ class Simulation:
             subscriber.check_streams()
 
     def heal(self) -> None:
-        """Let everything be well from now on: nothing is lost, who died comes back, all read."""
+        """End all faults: nothing is lost from now on, dead processes come back, all read."""
         self._healed = True
         self._network.note("heal")
         self._network.heal()
@@ -290,15 +286,12 @@ class Simulation:
                 self._history.complain(f"{publisher.name} claims {core.published} of {count}")
 
     def _is_settled(self) -> bool:
-        idle = all(one.is_idle for one in self.publishers) and all(
-            one.is_idle for one in self.relays
-        )
-        return idle and all(map(_has_everything, (*self.relays, *self.subscribers)))
+        are_idle = all(one.is_idle for one in self.publishers)
+        are_idle = are_idle and all(one.is_idle for one in self.relays)
+        return are_idle and all(map(_has_everything, self._receivers))
 
     def _fault_later(self, rate: float, fault: Callable[[], None]) -> None:
-        self._network.after_ms(
-            self._network.rng.expovariate(rate) * 1000, self._do_fault, rate, fault
-        )
+        self._network.after_chance(rate, self._do_fault, rate, fault)
 
     def _do_fault(self, rate: float, fault: Callable[[], None]) -> None:
         if not self._healed:

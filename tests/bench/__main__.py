@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Return 0, 1 where a trial failed (a bound not met is in the table), 2 for a wrong call."""
     options = _parse(arguments)
     if options.cores:
-        os.sched_setaffinity(0, options.cores)  # whoever is started has them from here
+        os.sched_setaffinity(0, options.cores)  # child processes inherit them
     plan = Plan(
         run_count=options.runs or (QUICK_RUN_COUNT if options.quick else RUN_COUNT),
         seconds=QUICK_SECONDS if options.quick else SECONDS,

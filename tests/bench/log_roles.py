@@ -65,7 +65,7 @@ def numbered_frames(session: int) -> Iterator[tuple[int, bytes]]:
 
 
 class LogRole:
-    """Writes a log without a publisher, or does what `dd` does beside it."""
+    """Writes a log without a publisher, or does what `dd` does."""
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)

@@ -113,7 +113,7 @@ class RawSource:
         pass
 
     def stop(self, workers: int) -> None:
-        # A PUSH leaves out whoever's queue is full, so that one worker may get two of them.
+        # A PUSH skips a worker whose queue is full, so that another may get two of them.
         for _ in range(20 * workers):
             self.socket.send(STOP)
             time.sleep(0.0005)

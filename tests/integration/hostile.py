@@ -78,7 +78,7 @@ def unreadable_bodies(topic, session, sequence):
         b"\x94\x91\x01\x90\xc0\xc0",
         b"\x94\x91\x01\xc0\x91\x01\xc0",  # a key that is a number
         b"\x94\x91\x01\xc0\xc0\x91\x01",
-        b"\x94\x91\x01\xc0\xc0\xc0\xc0",  # something behind it
+        b"\x94\x91\x01\xc0\xc0\xc0\xc0",  # something after it
         b"\x94\x91\x01\xc0\xc0",
         b"\x94\x91\x01\x91\xcf\xff\xff\xff\xff\xff\xff\xff\xff\xc0",
         b"\x94\x91\x81\x90\x01\xc0\x05\xc0",
@@ -120,7 +120,7 @@ class HostilePublisher:
         assert done.wait(20)
 
     def reply(self, *frames):
-        """Send over the recovery channel to whoever asked last."""
+        """Send over the recovery channel to the peer that asked last."""
         done = threading.Event()
         self._calls.append((frames, self.requester, done))
         assert done.wait(20)
@@ -162,7 +162,7 @@ class HostilePublisher:
 
 
 def throw_bytes(endpoint, rng, count):
-    """Connect to a TCP endpoint and send random bytes, some behind a ZMTP greeting."""
+    """Connect to a TCP endpoint and send random bytes, some after a ZMTP greeting."""
     host, port = endpoint.removeprefix("tcp://").rsplit(":", 1)
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\0" + bytes(31)
     for number in range(count):

@@ -1,7 +1,7 @@
 """Kills writers of a log at random points: `python -m …log_kills DIRECTORY ROUNDS SEED`.
 
 Each round a process opens the log and appends, and says through a pipe what it has appended. It is
-killed, and the log must have all of that, at most one frame more, and go on behind it. It prints
+killed, and the log must have all of that, at most one frame more, and continue after it. It prints
 what it saw as JSON.
 """
 

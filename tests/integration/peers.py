@@ -55,7 +55,7 @@ def take(subscriber, count, timeout=DEADLINE_S):
 
 
 def take_to(subscriber, sequence, messages=(), topic=TOPIC, timeout=DEADLINE_S):
-    """Receive up to and with the message of that sequence, behind `messages`; return them all."""
+    """Receive up to and with the message of that sequence, after `messages`; return them all."""
     messages = list(messages)
     while not (messages and messages[-1].topic == topic and messages[-1].sequence >= sequence):
         messages.append(subscriber.receive(timeout))

@@ -153,7 +153,7 @@ def test_who_is_slow_over_a_batch_gets_what_is_newest_by_then(
     def publish(turn):
         publisher.publish_many("book", [turn] * len(KEYS), keys=KEYS)
         eventually(lambda: subscriber.stats().published == len(KEYS) * (turn + 1))
-        time.sleep(0.002)  # a batch of 100 is folded anew after 1 ms
+        time.sleep(0.002)  # a batch of 100 is folded again after 1 ms
 
     publish(0)
     reader = READERS[how](subscriber)

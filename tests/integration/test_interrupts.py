@@ -30,7 +30,7 @@ PUSHER = [
 
 
 class Strike:
-    """Presses Ctrl-C behind the n-th call of a C function in some modules.
+    """Presses Ctrl-C after the n-th call of a C function in some modules.
 
     There, and at the start of Python's own functions, is where CPython looks for signals.
     """
@@ -245,7 +245,7 @@ FILES = {
 
 
 class Handler:
-    """Runs `act` as a signal handler behind the n-th call of a C function in `FILES`."""
+    """Runs `act` as a signal handler after the n-th call of a C function in `FILES`."""
 
     def __init__(self, act, number=signal.SIGUSR1):
         self.act = act
@@ -438,5 +438,5 @@ def test_what_a_handler_pushes_is_accepted_or_refused(make_pusher, make_puller, 
     assert sorted(done) == sorted(accepted)
     if number == signal.SIGWINCH:
         assert struck.refused
-    else:  # it is held back from most of the call, and runs behind
+    else:  # it is held back from most of the call, and runs after it
         assert len(struck.results) > struck.refused

@@ -325,7 +325,7 @@ def test_connections_that_are_too_many_all_together_cost_the_one_with_most():
 
 
 def test_giving_up_what_nobody_has_makes_no_room_for_more():
-    """300,000 prefixes passed the bound of 65,536 and took 850 MB, one "give up" behind each."""
+    """300,000 prefixes passed the bound of 65,536 and took 850 MB, one "give up" after each."""
     sender = transports.ZmqSender(LOOPBACK, context=transports.context(), subscriptions_max=500)
     try:
         with socket.create_connection(address(sender.endpoint), timeout=5) as one:

@@ -152,7 +152,7 @@ def test_a_feed_that_begins_again_under_its_name_is_delivered_again(
     assert {message.publisher for message in again} == {"SIM"}
     (end,) = told
     assert (end.stop, end.announced) == (len(messages) + 1, False)
-    eventually(lambda: "has begun again" in caplog.text)  # said behind what it delivers
+    eventually(lambda: "has begun again" in caplog.text)  # said after what it delivers
     stats = check_ledger(subscriber, lost=0, outstanding=0)
     assert len({ledger.session for ledger in stats.streams}) == 2
     eventually(lambda: subscriber.stats().publishers == ["SIM"])

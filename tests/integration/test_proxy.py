@@ -79,7 +79,7 @@ def zmq_pair(stack, *, welcome=b"", queue_frames=20_000, **options):
 
 
 def back_again(sender, receiver):
-    """Wait until the receiver is subscribed anew; return the frames that came meanwhile.
+    """Wait until the receiver is subscribed again; return the frames that came meanwhile.
 
     Both have to be used for that: ZeroMQ does its part in the threads of their owners.
     """

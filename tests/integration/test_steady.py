@@ -1,4 +1,4 @@
-"""Frames that wait in the socket when they are asked for: one is taken behind the other."""
+"""Frames that wait in the socket when they are asked for: one is taken after the other."""
 
 import random
 import threading

@@ -81,7 +81,7 @@ def test_a_publisher_goes_on_in_its_session(
     assert stats.log is not None
     assert stats.published == 4001
     assert sum(stats.repaired.values()) == stats.messages_repaired
-    if not part:  # the receiver knows that the marks count anew
+    if not part:  # the receiver knows that the marks count from the start
         eventually(lambda: second.stats().multicast.receivers_waited_for == 1)
     else:
         assert stats.repaired["buffer"] >= stats.multicast.messages_repaired > 0

@@ -135,7 +135,7 @@ def test_two_lines_of_a_feed_fill_in_for_one_another(make_feed, make_subscriber,
 
 
 def test_a_feed_goes_on_as_a_stream_of_its_own(make_feed, make_subscriber, make_publisher, place):
-    """What a relay does: an exchange's feed, republished over TCP for whoever wants it."""
+    """What a relay does: an exchange's feed, republished over TCP."""
     feed = make_feed()
     source = make_subscriber(reader_of(place + "&topic=itch", feed))
     eventually(lambda: source.stats().publishers)

@@ -19,7 +19,7 @@ OPERATIONS = ["write", "sync", "open", "replace", "remove", "truncate"]
 def check_parts(parts, skips, report, following, *, is_whole):
     """Check that each sequence from the first record on is in a record, or skipped.
 
-    Unless retention deletes: a crash may bring back a segment, and not the one behind it.
+    Unless retention deletes: a crash may bring back a segment, and not the one after it.
     """
     kept = {number for part in parts for number in range(*part)}
     assert all(kept.isdisjoint(range(*skip)) for skip in report)

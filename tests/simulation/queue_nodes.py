@@ -304,7 +304,7 @@ class HostileNode(WorkerNode):
     """Takes what it gets and never does it; each of a kind.
 
     `holder` answers nothing, `rejecter` wants each job to wait for centuries, `extender` asks for
-    centuries, `flapper` holds and connects anew all the time, `hoarder` claims room for a million.
+    centuries, `flapper` holds and reconnects all the time, `hoarder` claims room for a million.
     """
 
     def __init__(self, world, number):

@@ -334,7 +334,7 @@ class Disk:
         for record in self.records:
             state.apply(record)
         self._reserved = Reservations(state, f"boot {self.boots}", RESERVE)
-        if self._is_short:  # the file beside the segments says where the log ended
+        if self._is_short:  # the file next to the segments says where the log ended
             state.is_short, self._is_short = True, False
             state.next_sequence = max(state.next_sequence, self._next_sequence)
             state.deliveries = max(state.deliveries, self._next_delivery)

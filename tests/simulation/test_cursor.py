@@ -46,7 +46,7 @@ WITH_LOG = {
 
 
 def check_nothing_is_missing(simulation, seed):
-    """Check that whoever began at the beginning got each message that was published."""
+    """Check that a subscriber that began at the beginning got each message that was published."""
     for subscriber in simulation.subscribers:
         if subscriber.start.kind == "earliest":
             cursor = subscriber.cursor
@@ -142,7 +142,7 @@ def forgets_a_commit(monkeypatch):
 
 
 def forgets_to_note_the_session(monkeypatch):
-    """Let messages be handed on before their session is noted."""
+    """Let messages be delivered before their session is noted."""
     monkeypatch.setattr("p2pmsg.subscriber.resume.ResumePoints.note", lambda *_: None)
 
 

@@ -23,7 +23,7 @@ STEP = st.one_of(
 
 
 class Run:
-    """A scheduler beside a model that knows each missing sequence on its own."""
+    """A scheduler next to a model that knows each missing sequence on its own."""
 
     def __init__(self, seed: int) -> None:
         self.nacks = NackScheduler(CONFIG, Random(seed))

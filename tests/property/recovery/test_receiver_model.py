@@ -1,4 +1,4 @@
-"""A receiver behind a network that loses, repeats, reorders and cuts frames anew."""
+"""A receiver behind a network that loses, repeats, reorders and splits frames."""
 
 from random import Random
 
