@@ -499,6 +499,8 @@ class Pusher(ClosesItself):
         """In a forked child: nothing of this is the child's."""
         self._closed = True
         self._unusable = "it belongs to the parent process"
+        self._lock = PublishLock()  # a thread of the parent's may have been inside
+        self._batch.stop = 0  # so that push() goes by the lock, and looks at _unusable
         if self._journal is not None:
             self._journal.forget()
 

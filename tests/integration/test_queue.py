@@ -615,3 +615,19 @@ def test_a_worker_that_rejects_everything_is_stopped(make_pusher, make_puller, c
     assert pusher.stats().breaker_trips == 1
     assert "10 jobs in a row failed" in caplog.text
     eventually(lambda: pusher.stats().breaker == "closed")
+
+
+def test_a_forked_child_cannot_push_into_the_parent_s_open_batch(make_pusher):
+    pusher = make_pusher()
+    for number in range(5):  # they follow closely: a batch is open
+        pusher.push(number)
+    child = os.fork()
+    if child == 0:
+        try:
+            pusher.push("in the child")
+        except p2pmsg.ClosedError:
+            os._exit(0)
+        os._exit(1)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert pusher.stats().pushed == 5
