@@ -5,10 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEV_STAMP := $(VENV)/.installed-dev
 BENCH_STAMP := $(VENV)/.installed-bench
+DOCS_STAMP := $(VENV)/.installed-docs
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-pythons area check bench clean
+.PHONY: help setup demo test test-long test-pythons area check bench docs pictures clean
 
 # As many workers as there are cores, but two at least: much of a test is waiting. Four at most: the
 # rest of the machine is for the processes that the tests start.
@@ -92,6 +93,16 @@ check: setup ## lint, types, import contracts
 bench: setup $(BENCH_STAMP) ## measure against the peers; ONLY=area, JSON=file
 	@$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON)) \
 		$(if $(RUNS),--runs $(RUNS)) $(if $(QUICK),--quick) $(if $(CORES),--cores $(CORES))
+
+$(DOCS_STAMP): pyproject.toml $(DEV_STAMP)
+	@$(PIP_INSTALL) --editable '.[docs]' && touch $@
+
+docs: setup $(DOCS_STAMP) ## build the guide and the reference: build/guide/index.html
+	@$(BIN)/sphinx-build --quiet --fail-on-warning -c examples/guide -d build/doctrees \
+		examples/guide/pages build/guide && echo build/guide/index.html
+
+pictures: setup $(DOCS_STAMP) ## draw the README's and the guide's pictures again
+	@$(BIN)/python examples/guide/pictures.py
 
 clean: ## remove .venv, caches and build products
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -2,8 +2,6 @@
 
 Run it: `python examples/market_feed.py [ENDPOINT]`. The kernel drops a tenth of each subscriber's
 datagrams; what is missing is asked for and repaired, so that both get every trade, in order.
-
-Needs `pip install 'p2pmsg[udp]'`.
 """
 
 import multiprocessing

@@ -3,8 +3,6 @@
 `python examples/relay.py` starts a publisher in a process of its own, a relay with a log, and kills
 the publisher with SIGKILL in the middle. A subscriber that was there all the time carries on, and
 one that comes only afterwards gets everything from the beginning, from the relay.
-
-Needs `pip install 'p2pmsg[log]'`.
 """
 
 import subprocess

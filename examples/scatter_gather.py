@@ -43,7 +43,7 @@ def main(folder: str | None = None) -> None:
         print(f"no answer from {', '.join(answers.missing)}")
         try:
             requester.request("price", "NOTHING")
-        except p2pmsg.RemoteError as error:
+        except p2pmsg.errors.RemoteError as error:
             print(f"a remote exception: {error.type_name}: {error.text}")
 
 

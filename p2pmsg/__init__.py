@@ -2,214 +2,183 @@
 
 Each message that a publisher accepted is, at every subscriber, delivered once and in order, or
 reported lost with its exact range and reason.
+
+The names here are what most programs need. The rest is by subject: `p2pmsg.config`,
+`p2pmsg.errors`, `p2pmsg.stats`, `p2pmsg.message`, `p2pmsg.frames`, `p2pmsg.log`, `p2pmsg.queue`,
+`p2pmsg.requests`, `p2pmsg.relay`, `p2pmsg.reader`, `p2pmsg.moldudp64`, `p2pmsg.metrics`,
+`p2pmsg.statsd`, `p2pmsg.testing`. Each is imported when it is first used: a program pays for what
+it uses.
 """
 
 from p2pmsg import ctrl_c  # first: the command `p2pmsg` may be interrupted at any moment
 
 # isort: split
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg.config import (
-    MulticastPublisherConfig,
-    MulticastSubscriberConfig,
-    PublisherConfig,
-    SubscriberConfig,
-)
-from p2pmsg.errors import (
-    AdminRefusedError,
-    BindError,
-    ClosedError,
-    ConfigError,
-    CursorError,
-    CursorInUseError,
-    EndpointError,
-    LogCorruptError,
-    LogError,
-    LogFailedError,
-    LogFormatError,
-    LogInUseError,
-    LogLockedError,
-    LossReport,
-    MessageError,
-    MessagesLostError,
-    MessageTooLargeError,
-    MissingExtraError,
-    NoHandlerError,
-    P2PError,
-    QueueFullError,
-    ReentrantCallError,
-    RemoteError,
-    RequestError,
-    RewoundReport,
-    SessionEnd,
-    SessionEndedError,
-    SessionRewoundError,
-    TransportError,
-)
-from p2pmsg.frames import decode_frame
-from p2pmsg.message import FixedBatch, Message, MessageBatch, Origin
-from p2pmsg.publisher.log import import_log
-from p2pmsg.queue import (
-    DeadLetter,
-    DeadLetters,
-    Job,
-    LogSettings,
-    Puller,
-    PullerConfig,
-    PullerStats,
-    Pusher,
-    PusherConfig,
-    PusherStats,
-    WorkerStats,
-)
-from p2pmsg.queue.rules import BreakerConfig, QueueConfig
-from p2pmsg.reader.heads_watch import HeadsWatch
-from p2pmsg.reader.reader import Heads, RangeReader, SessionEntry, StreamHead
-from p2pmsg.relay.stats import RelayedSessionStats, RelayStats
-from p2pmsg.requests import Answers, Requester, Responder
-from p2pmsg.stats import (
-    CursorStats,
-    LineStats,
-    LogStats,
-    MulticastStats,
-    PublisherStats,
-    RequesterStats,
-    StreamLedger,
-    SubscriberStats,
-)
-from p2pmsg.sync.mold_publisher import MoldPublisher, MoldPublisherStats
-from p2pmsg.sync.publisher import Publisher
-from p2pmsg.sync.relay import Relay
-from p2pmsg.sync.subscriber import Subscriber
-from recovery import (
-    CursorConfig,
-    HeartbeatConfig,
-    LatencyHistogram,
-    LossReason,
-    NackConfig,
-    ReplayConfig,
-    RetransmitConfig,
-)
-
 if TYPE_CHECKING:
-    from p2pmsg.publisher.log_reader import LogReader
-    from recovery.log import LogConfig
+    from p2pmsg import config as config
+    from p2pmsg import errors as errors
+    from p2pmsg import frames as frames
+    from p2pmsg import log as log
+    from p2pmsg import message as message
+    from p2pmsg import metrics as metrics
+    from p2pmsg import moldudp64 as moldudp64
+    from p2pmsg import queue as queue
+    from p2pmsg import reader as reader
+    from p2pmsg import relay as relay
+    from p2pmsg import requests as requests
+    from p2pmsg import stats as stats
+    from p2pmsg import statsd as statsd
+    from p2pmsg.config import CursorConfig as CursorConfig
+    from p2pmsg.config import PublisherConfig as PublisherConfig
+    from p2pmsg.config import SubscriberConfig as SubscriberConfig
+    from p2pmsg.errors import BindError as BindError
+    from p2pmsg.errors import ClosedError as ClosedError
+    from p2pmsg.errors import ConfigError as ConfigError
+    from p2pmsg.errors import EndpointError as EndpointError
+    from p2pmsg.errors import LogError as LogError
+    from p2pmsg.errors import LossReport as LossReport
+    from p2pmsg.errors import MessageError as MessageError
+    from p2pmsg.errors import MessagesLostError as MessagesLostError
+    from p2pmsg.errors import P2PError as P2PError
+    from p2pmsg.errors import RequestError as RequestError
+    from p2pmsg.errors import SendQueueFullError as SendQueueFullError
+    from p2pmsg.log import LogConfig as LogConfig
+    from p2pmsg.message import Message as Message
+    from p2pmsg.message import MessageBatch as MessageBatch
+    from p2pmsg.queue import Job as Job
+    from p2pmsg.queue import Puller as Puller
+    from p2pmsg.queue import Pusher as Pusher
+    from p2pmsg.queue import QueueConfig as QueueConfig
+    from p2pmsg.requests import Requester as Requester
+    from p2pmsg.requests import Responder as Responder
+    from p2pmsg.sync.publisher import Publisher as Publisher
+    from p2pmsg.sync.relay import Relay as Relay
+    from p2pmsg.sync.subscriber import Subscriber as Subscriber
+
+    __version__: str
 
 __all__ = [
-    "AdminRefusedError",
-    "Answers",
     "BindError",
-    "BreakerConfig",
     "ClosedError",
     "ConfigError",
     "CursorConfig",
-    "CursorError",
-    "CursorInUseError",
-    "CursorStats",
-    "DeadLetter",
-    "DeadLetters",
     "EndpointError",
-    "FixedBatch",
-    "Heads",
-    "HeadsWatch",
-    "HeartbeatConfig",
     "Job",
-    "LatencyHistogram",
-    "LineStats",
     "LogConfig",
-    "LogCorruptError",
     "LogError",
-    "LogFailedError",
-    "LogFormatError",
-    "LogInUseError",
-    "LogLockedError",
-    "LogReader",
-    "LogSettings",
-    "LogStats",
-    "LossReason",
     "LossReport",
     "Message",
     "MessageBatch",
     "MessageError",
-    "MessageTooLargeError",
     "MessagesLostError",
-    "MissingExtraError",
-    "MoldPublisher",
-    "MoldPublisherStats",
-    "MulticastPublisherConfig",
-    "MulticastStats",
-    "MulticastSubscriberConfig",
-    "NackConfig",
-    "NoHandlerError",
-    "Origin",
     "P2PError",
     "Publisher",
     "PublisherConfig",
-    "PublisherStats",
     "Puller",
-    "PullerConfig",
-    "PullerStats",
     "Pusher",
-    "PusherConfig",
-    "PusherStats",
     "QueueConfig",
-    "QueueFullError",
-    "RangeReader",
-    "ReentrantCallError",
     "Relay",
-    "RelayStats",
-    "RelayedSessionStats",
-    "RemoteError",
-    "ReplayConfig",
     "RequestError",
     "Requester",
-    "RequesterStats",
     "Responder",
-    "RetransmitConfig",
-    "RewoundReport",
-    "SessionEnd",
-    "SessionEndedError",
-    "SessionEntry",
-    "SessionRewoundError",
-    "StreamHead",
-    "StreamLedger",
+    "SendQueueFullError",
     "Subscriber",
     "SubscriberConfig",
-    "SubscriberStats",
-    "TransportError",
-    "WorkerStats",
-    "decode_frame",
+    "__version__",
 ]
 
+_HOMES = {
+    "p2pmsg.config": ("CursorConfig", "PublisherConfig", "SubscriberConfig"),
+    "p2pmsg.errors": (
+        "BindError", "ClosedError", "ConfigError", "EndpointError", "LogError", "LossReport",
+        "MessageError", "MessagesLostError", "P2PError", "RequestError", "SendQueueFullError",
+    ),
+    "p2pmsg.log": ("LogConfig",),
+    "p2pmsg.message": ("Message", "MessageBatch"),
+    "p2pmsg.queue": ("Job", "Puller", "Pusher", "QueueConfig"),
+    "p2pmsg.requests": ("Requester", "Responder"),
+    "p2pmsg.sync.publisher": ("Publisher",),
+    "p2pmsg.sync.relay": ("Relay",),
+    "p2pmsg.sync.subscriber": ("Subscriber",),
+}  # fmt: skip
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-def _has_log() -> bool:
-    try:
-        return find_spec("crc32c") is not None
-    except ImportError:
-        return False
-
+# Until the release after the next these names are here as well, with a warning.
+_MOVED = {
+    "p2pmsg.config": (
+        "HeartbeatConfig", "MulticastPublisherConfig", "MulticastSubscriberConfig", "NackConfig",
+        "ReplayConfig", "RetransmitConfig",
+    ),
+    "p2pmsg.errors": (
+        "AdminRefusedError", "CursorError", "CursorInUseError", "LogCorruptError",
+        "LogFailedError", "LogFormatError", "LogInUseError", "LossReason",
+        "MessageTooLargeError", "MissingExtraError", "NoHandlerError",
+        "ReentrantCallError", "RemoteError", "RewoundReport", "SessionEnd", "SessionEndedError",
+        "SessionRewoundError", "TransportError",
+    ),
+    "p2pmsg.log": ("LogReader",),
+    "p2pmsg.frames": ("decode_frame",),
+    "p2pmsg.message": ("FixedBatch", "Origin"),
+    "p2pmsg.moldudp64": ("MoldPublisher", "MoldPublisherStats"),
+    "p2pmsg.queue": (
+        "BreakerConfig", "DeadLetter", "DeadLetters", "PullerConfig",
+        "PullerStats", "PusherConfig", "PusherStats", "WorkerStats",
+    ),
+    "p2pmsg.reader": ("Heads", "HeadsWatch", "RangeReader", "SessionEntry", "StreamHead"),
+    "p2pmsg.relay": ("RelayStats", "RelayedSessionStats"),
+    "p2pmsg.requests": ("Answers", "RequesterStats"),
+    "p2pmsg.stats": (
+        "CursorStats", "LatencyHistogram", "LineStats", "LogStats", "MulticastStats",
+        "PublisherStats", "StreamLedger", "SubscriberStats",
+    ),
+}  # fmt: skip
+_MOVED_TO = {name: f"{home}.{name}" for home, names in _MOVED.items() for name in names} | {
+    "LogLockedError": "p2pmsg.errors.LogInUseError",
+    "LogSettings": "p2pmsg.queue.QueueLogConfig",
+    "QueueFullError": "p2pmsg.errors.SendQueueFullError",
+}
+_SUBMODULES = {home for home in (*_HOMES, *_MOVED) if home.count(".") == 1} | {
+    "p2pmsg.metrics", "p2pmsg.statsd", "p2pmsg.testing",
+}  # fmt: skip
 
 del ctrl_c
 
-if not _has_log():  # so that `from p2pmsg import *` does without what is not there
-    __all__.remove("LogConfig")
-    __all__.remove("LogReader")
-
 
 def __getattr__(name: str) -> Any:
-    """Import what needs extra packages when it is first named: the log, metrics, StatsD.
+    """Import what is first named here; warn of a name that has moved.
 
-    Where they are missing it raises `MissingExtraError`, which is an `AttributeError`.
+    Raises:
+        AttributeError: there is no such name. `MissingExtraError`, which is one, names the extra to
+            install for it.
+
     """
-    if name in ("metrics", "statsd"):
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("p2pmsg")
+    elif name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    elif name in _MOVED_TO:
+        from warnings import warn
+
+        home, _, now = _MOVED_TO[name].rpartition(".")
+        value = getattr(import_module(home), now)
+        warn(f"p2pmsg.{name} is {home}.{now} now", DeprecationWarning, stacklevel=2)
+        return value  # not kept, so that each place that names it is told
+    elif f"p2pmsg.{name}" in _SUBMODULES:
         try:
             return import_module(f"p2pmsg.{name}")
         except ImportError as error:
+            from p2pmsg.errors import MissingExtraError
+
             raise MissingExtraError(name, str(error.name), "statsd") from error
-    if name in ("LogConfig", "LogReader"):
-        package = import_log()
-        reader = "p2pmsg.publisher.log_reader"
-        return getattr(package if name == "LogConfig" else import_module(reader), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *(home[7:] for home in _SUBMODULES)})

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from p2pmsg.checks import at_least, check, check_busy_wait, of_kind, whole
 from recovery import (
+    CursorConfig,
     FeedbackConfig,
     GroupRepairConfig,
     HeartbeatConfig,
@@ -24,17 +25,21 @@ _ROOMY_BYTES: Final = 64 * 1024
 
 __all__ = [
     "LINGER_MS_MIN",
+    "CursorConfig",
+    "FeedbackConfig",
+    "GroupRepairConfig",
+    "HeartbeatConfig",
     "MulticastPublisherConfig",
     "MulticastSubscriberConfig",
+    "NackConfig",
     "OnEnd",
     "OnFull",
+    "OnGap",
     "PublisherConfig",
+    "ReassemblyConfig",
+    "ReplayConfig",
+    "RetransmitConfig",
     "SubscriberConfig",
-    "at_least",
-    "check",
-    "check_busy_wait",
-    "of_kind",
-    "whole",
 ]
 
 
@@ -162,7 +167,7 @@ class PublisherConfig:
     on_full: OnFull = "block"
     """What `publish` does when a subscriber's queue is full. `block` waits up to `stall_ms`, then
     sheds the slow one only, who repairs from the replay buffer when it reads again. `drop` sheds at
-    once. `raise` refuses the next messages with `QueueFullError`."""
+    once. `raise` refuses the next messages with `SendQueueFullError`."""
 
     stall_ms: float = 1000.0
     """How long one slow subscriber may hold up the others in all. 1 s outlasts a garbage collection

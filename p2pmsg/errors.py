@@ -13,12 +13,11 @@
     │   └── MessageTooLargeError  … because of its size
     ├── BindError (OSError)       the endpoint could not be bound
     ├── LogFailedError (OSError)  the local log could not be written
-    ├── QueueFullError            on_full="raise", and a subscriber's queue is full
+    ├── SendQueueFullError        on_full="raise", and a subscriber's queue is full
     ├── ReentrantCallError (RuntimeError)  a signal handler called what it had struck in
     ├── AdminRefusedError         a pusher administers no dead letters over the wire
     ├── LogError                  a local log cannot be opened or read
-    │   ├── LogLockedError        another writer has it
-    │   │   └── LogInUseError (OSError)  … a queue's log
+    │   ├── LogInUseError (OSError)  another writer has it
     │   └── LogFormatError        a file of it is damaged, or foreign
     │       └── LogCorruptError   … a queue's log has a record that is none
     ├── TransportError            a socket cannot be used any more
@@ -40,10 +39,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from warnings import warn
 
 import transports
 from recovery import Loss
+from recovery import LossReason as LossReason
 from recovery import errors as recovery_errors
+
+_RENAMED = {"LogLockedError": "LogInUseError", "QueueFullError": "SendQueueFullError"}
+
+
+def __getattr__(name: str) -> Any:
+    """Return a class by the name that it had until this release, with a warning."""
+    if name in _RENAMED:
+        warn(f"{name} is {_RENAMED[name]} now", DeprecationWarning, stacklevel=2)
+        return globals()[_RENAMED[name]]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class P2PError(Exception):
@@ -156,7 +167,7 @@ class ReentrantCallError(P2PError, RuntimeError):
         super().__init__("called, probably by a signal handler, while the same thread was inside")
 
 
-class QueueFullError(P2PError):
+class SendQueueFullError(P2PError):
     """A subscriber's queue is full; the message was not accepted and may be tried again."""
 
 
@@ -164,8 +175,12 @@ class LogError(P2PError, recovery_errors.LogError):
     """A local log cannot be opened or read; itself where there is no log."""
 
 
-class LogLockedError(LogError, recovery_errors.LogLockedError):
-    """Another writer has the local log."""
+class LogInUseError(LogError, recovery_errors.LogLockedError, OSError):
+    """Another process, or another peer of this one, writes to the log in `directory`."""
+
+    def __init__(self, directory: str) -> None:
+        Exception.__init__(self, f"the log in {directory!r} is in use by another writer")
+        self.directory = directory
 
 
 class LogFormatError(LogError, recovery_errors.LogFormatError):
@@ -182,14 +197,6 @@ class LogFormatError(LogError, recovery_errors.LogFormatError):
 
 class TransportError(P2PError, transports.TransportError):
     """A socket cannot be used any more; the cause is the transport's error."""
-
-
-class LogInUseError(LogLockedError, OSError):
-    """Another process has the queue's log in `directory` open."""
-
-    def __init__(self, directory: str) -> None:
-        super().__init__(f"the log in {directory!r} is in use by another process")
-        self.directory = directory
 
 
 class AdminRefusedError(P2PError):

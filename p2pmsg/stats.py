@@ -7,6 +7,7 @@ from recovery import LatencyHistogram
 
 __all__ = [
     "CursorStats",
+    "LatencyHistogram",
     "LineStats",
     "LogStats",
     "MulticastStats",

@@ -21,7 +21,11 @@ class LogError(RecoveryError):
 
 
 class LogLockedError(LogError):
-    """Another writer has the log."""
+    """Another writer has the log in `directory`."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(f"the log {directory} has a writer already")
+        self.directory = directory
 
 
 class LogFormatError(LogError):

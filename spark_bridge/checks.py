@@ -21,7 +21,7 @@ _LISTED_MAX: Final = 8
 _log: Final = logging.getLogger("spark_bridge")
 
 
-Found = Sequence[tuple[str, p2pmsg.Heads]]
+Found = Sequence[tuple[str, p2pmsg.reader.Heads]]
 """What there is: each session once, with the endpoint where it is read."""
 
 
@@ -212,7 +212,9 @@ def end_before_start(options: SourceOptions, found: Found) -> OptionError | None
     return None
 
 
-def _streams(options: SourceOptions, found: Found) -> Iterator[tuple[str, str, p2pmsg.Heads]]:
+def _streams(
+    options: SourceOptions, found: Found
+) -> Iterator[tuple[str, str, p2pmsg.reader.Heads]]:
     selection = Selection.of(options)
     for endpoint, heads in found:
         for topic in selection.topics_of(endpoint, heads):
@@ -277,11 +279,13 @@ def _named(options: SourceOptions) -> Iterator[tuple[str, str, str]]:
                         yield option, topic, who
 
 
-def _is_assigned(options: SourceOptions, topic: str, endpoint: str, heads: p2pmsg.Heads) -> bool:
+def _is_assigned(
+    options: SourceOptions, topic: str, endpoint: str, heads: p2pmsg.reader.Heads
+) -> bool:
     assign = options.assign
     return assign is None or named_by(assign.get(topic, ()), endpoint, heads) is not None
 
 
-def _who(endpoint: str, heads: p2pmsg.Heads) -> str:
+def _who(endpoint: str, heads: p2pmsg.reader.Heads) -> str:
     name = f"{heads.publisher!r} at " if heads.publisher else ""
     return f"{name}{endpoint} (session {heads.session:016x})"

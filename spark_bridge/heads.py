@@ -48,7 +48,7 @@ class PeersWatch:
             _FIRST_WAIT_STRICT_SECONDS if options.failOnPeerAway else _FIRST_WAIT_SECONDS
         )
         self._version = -1
-        self._watch = p2pmsg.HeadsWatch(
+        self._watch = p2pmsg.reader.HeadsWatch(
             options.peers, topics=selection.known_topics, refresh=options.headRefreshMs / 1000
         )
 
@@ -78,7 +78,7 @@ class PeersWatch:
         """Close the sockets."""
         self._watch.close()
 
-    def _view(self, endpoint: str, found: tuple[p2pmsg.Heads, ...] | None) -> PeerView:
+    def _view(self, endpoint: str, found: tuple[p2pmsg.reader.Heads, ...] | None) -> PeerView:
         view = self._views.get(endpoint, PeerView())
         reachable = self._watch.is_reachable(endpoint)
         self._report(endpoint, reachable)
@@ -105,8 +105,8 @@ class PeersWatch:
         return PeerView(sessions, (*former, *gone)[-_FORMER_MAX:], born, reachable, is_relay)
 
     def _with_missing(
-        self, endpoint: str, view: PeerView, sessions: dict[int, p2pmsg.Heads]
-    ) -> dict[int, p2pmsg.Heads]:
+        self, endpoint: str, view: PeerView, sessions: dict[int, p2pmsg.reader.Heads]
+    ) -> dict[int, p2pmsg.reader.Heads]:
         """Return a relay's sessions with those that it has not had for a short time only."""
         now = time.monotonic()
         for session, heads in view.sessions.items():
@@ -148,12 +148,12 @@ class PeersWatch:
 
 def ask_once(
     peers: tuple[str, ...], timeout: float, *, time_ns: int | None = None
-) -> dict[str, tuple[p2pmsg.Heads, ...]]:
+) -> dict[str, tuple[p2pmsg.reader.Heads, ...]]:
     """Return the heads of all sessions at those peers that answer in time."""
     deadline = time.monotonic() + timeout
 
-    def ask(peer: str) -> tuple[p2pmsg.Heads, ...]:
-        with p2pmsg.RangeReader(peer, timeout=timeout) as reader:
+    def ask(peer: str) -> tuple[p2pmsg.reader.Heads, ...]:
+        with p2pmsg.reader.RangeReader(peer, timeout=timeout) as reader:
             try:
                 while not (entries := reader.sessions(_left(deadline))):
                     time.sleep(_PAUSE_SECONDS)  # a relay that has just started
@@ -197,7 +197,7 @@ def _at_time(options: SourceOptions, time_ns: int) -> Start:
         (endpoint, heads.session): heads for endpoint, found in answers.items() for heads in found
     }
 
-    def start(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
+    def start(endpoint: str, topic: str, heads: p2pmsg.reader.Heads) -> int:
         asked = heads_at.get((endpoint, heads.session))
         if endpoint not in answers:  # the earliest would be too much; as an end, nothing
             raise PeerUnavailableError(
@@ -222,7 +222,9 @@ def _left(deadline: float) -> float:
     return max(left, 0.001)
 
 
-def _same(before: Mapping[int, p2pmsg.Heads], now: Mapping[int, p2pmsg.Heads]) -> bool:
+def _same(
+    before: Mapping[int, p2pmsg.reader.Heads], now: Mapping[int, p2pmsg.reader.Heads]
+) -> bool:
     return before.keys() == now.keys() and all(before[session] is now[session] for session in now)
 
 

@@ -52,12 +52,12 @@ def log_ranges(options: SourceOptions) -> LogRanges:
     """Return what a batch reads of its logs, as they are now."""
     selection = Selection.of(options)
     ranges: dict[tuple[int, str], Range] = {}
-    found: dict[int, tuple[str, dict[str, p2pmsg.StreamHead]]] = {}
+    found: dict[int, tuple[str, dict[str, p2pmsg.reader.StreamHead]]] = {}
     for directory in options.path:
         log, endpoint = open_log(directory), f"{_SCHEME}{directory}"
         try:
             for stream in log.streams():
-                head = p2pmsg.StreamHead(stream.earliest, stream.next)
+                head = p2pmsg.reader.StreamHead(stream.earliest, stream.next)
                 heads = _heads(stream.session, {stream.topic: head})
                 known = found.setdefault(stream.session, (endpoint, {}))[1]
                 if stream.topic not in known or known[stream.topic].next < stream.next:
@@ -102,7 +102,9 @@ def _read(
             if kept.start > at:
                 report_loss(_lost(wanted, at, min(kept.start, wanted.stop)), options, "batch")
             start, stop = max(at, kept.start), min(kept.stop, wanted.stop)
-            batch = p2pmsg.decode_frame(kept.frame, value_type=value_type, fixed=value_type is None)
+            batch = p2pmsg.frames.decode_frame(
+                kept.frame, value_type=value_type, fixed=value_type is None
+            )
             yield batch.part(start - kept.start, stop - kept.start)
             at = stop
         if not frames:
@@ -110,8 +112,8 @@ def _read(
             return
 
 
-def _heads(session: int, streams: dict[str, p2pmsg.StreamHead]) -> p2pmsg.Heads:
-    return p2pmsg.Heads(publisher="", session=session, recovery_endpoint="", streams=streams)
+def _heads(session: int, streams: dict[str, p2pmsg.reader.StreamHead]) -> p2pmsg.reader.Heads:
+    return p2pmsg.reader.Heads(publisher="", session=session, recovery_endpoint="", streams=streams)
 
 
 def report_loss(lost: str, options: SourceOptions, by: str) -> None:
@@ -136,7 +138,7 @@ def _keep_longest(ranges: dict[tuple[int, str], Range], wanted: Range) -> None:
 
 
 def _positions(
-    log: Any, options: SourceOptions, endpoint: str, heads: p2pmsg.Heads, topic: str
+    log: Any, options: SourceOptions, endpoint: str, heads: p2pmsg.reader.Heads, topic: str
 ) -> tuple[int, int]:
     """Return where a stream starts and ends."""
     following = heads.streams[topic].next
@@ -158,7 +160,7 @@ def _first_at(log: Any, session: int, topic: str, time_ns: int, following: int) 
     kept = log.first_at_or_after(session, topic, time_ns)
     if kept is None:
         return following
-    for message in p2pmsg.decode_frame(kept.frame):
+    for message in p2pmsg.frames.decode_frame(kept.frame):
         if message.timestamp_ns >= time_ns:
             return message.sequence
     return int(kept.stop)

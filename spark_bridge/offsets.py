@@ -52,7 +52,7 @@ class Range:
         """Return its part before `stop`."""
         return replace(self, stop=min(self.stop, stop))
 
-    def kept(self, stream: p2pmsg.StreamHead | None) -> "Range":
+    def kept(self, stream: p2pmsg.reader.StreamHead | None) -> "Range":
         """Return its part that a peer keeps; all of it, where nothing is known."""
         if stream is None or stream.earliest <= self.start:
             return self
@@ -140,13 +140,13 @@ def first(directory: SessionDirectory, selection: Selection, start: Start) -> Po
     return {endpoint: sessions for endpoint, sessions in positions.items() if sessions}
 
 
-def earliest(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
+def earliest(endpoint: str, topic: str, heads: p2pmsg.reader.Heads) -> int:
     """Start at the first message that is kept."""
     stream = heads.streams.get(topic)
     return 0 if stream is None else stream.earliest
 
 
-def latest(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
+def latest(endpoint: str, topic: str, heads: p2pmsg.reader.Heads) -> int:
     """Start after the last message."""
     stream = heads.streams.get(topic)
     return 0 if stream is None else stream.next
@@ -265,7 +265,7 @@ def located(wanted: Range, location: SessionLocation) -> Range:
     )  # fmt: skip
 
 
-def named(wanted: Range, heads: p2pmsg.Heads | None) -> Range:
+def named(wanted: Range, heads: p2pmsg.reader.Heads | None) -> Range:
     """Return `wanted` with the name of its publisher, where that is known."""
     return wanted if heads is None else replace(wanted, publisher=heads.publisher)
 
@@ -296,7 +296,7 @@ def pack(
 
 
 def _has_restarted(
-    heads: p2pmsg.Heads, view: PeerView, known: Mapping[int, Any] | None, names: set[str]
+    heads: p2pmsg.reader.Heads, view: PeerView, known: Mapping[int, Any] | None, names: set[str]
 ) -> bool:
     """Whether a session that was not there before belongs to a publisher that was.
 
@@ -308,14 +308,14 @@ def _has_restarted(
     return heads.publisher in names or any(view.of_session(session) is None for session in known)
 
 
-def _from_zero(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
+def _from_zero(endpoint: str, topic: str, heads: p2pmsg.reader.Heads) -> int:
     return 0
 
 
 def _moved(
     positions: dict[str, int],
     endpoint: str,
-    heads: p2pmsg.Heads,
+    heads: p2pmsg.reader.Heads,
     selection: Selection,
     born: frozenset[str],
 ) -> dict[str, int]:
@@ -332,7 +332,7 @@ def _moved(
 def _final(
     positions: dict[str, int],
     endpoint: str,
-    last: p2pmsg.Heads | None,
+    last: p2pmsg.reader.Heads | None,
     selection: Selection,
 ) -> dict[str, int]:
     """Return how far a session that has ended is known to have gone."""
@@ -343,6 +343,6 @@ def _final(
     }
 
 
-def _next(heads: p2pmsg.Heads | None, topic: str, position: int) -> int:
+def _next(heads: p2pmsg.reader.Heads | None, topic: str, position: int) -> int:
     stream = None if heads is None else heads.streams.get(topic)
     return position if stream is None else max(position, stream.next)

@@ -379,7 +379,7 @@ def _local_path(name: str, text: str) -> str:
 
 def _check_peer(peer: str) -> None:
     try:
-        p2pmsg.RangeReader(peer).close()
+        p2pmsg.reader.RangeReader(peer).close()
     except p2pmsg.ConfigError as error:
         raise OptionError("peers", f"has no usable endpoint {peer!r}: {error}") from error
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import p2pmsg
 from spark_bridge.options import EARLIEST, EVERYBODY, LATEST, SourceOptions, Wanted
 
-Start = Callable[[str, str, p2pmsg.Heads], int]
+Start = Callable[[str, str, p2pmsg.reader.Heads], int]
 """Where a stream starts, or ends: of endpoint, topic and heads."""
 
 
@@ -34,7 +34,7 @@ class Selection:
             return None
         return self.topics if self.assign is None else tuple(self.assign)
 
-    def topics_of(self, endpoint: str, heads: p2pmsg.Heads) -> Iterable[str]:
+    def topics_of(self, endpoint: str, heads: p2pmsg.reader.Heads) -> Iterable[str]:
         """Return the topics that are wanted of one publisher, those to come among them."""
         if self.pattern is not None:
             return [topic for topic in heads.streams if self.pattern.fullmatch(topic)]
@@ -43,12 +43,12 @@ class Selection:
         assigned = self.assign.items()
         return [topic for topic, who in assigned if named_by(who, endpoint, heads) is not None]
 
-    def positions(self, endpoint: str, heads: p2pmsg.Heads, start: Start) -> dict[str, int]:
+    def positions(self, endpoint: str, heads: p2pmsg.reader.Heads, start: Start) -> dict[str, int]:
         """Return where each topic that is wanted of one publisher starts."""
         return {topic: start(endpoint, topic, heads) for topic in self.topics_of(endpoint, heads)}
 
 
-def offset_for(wanted: Wanted, topic: str, endpoint: str, heads: p2pmsg.Heads) -> int | None:
+def offset_for(wanted: Wanted, topic: str, endpoint: str, heads: p2pmsg.reader.Heads) -> int | None:
     """Return the offset that JSON offsets have for a stream; None where they have none."""
     offsets = wanted.get(topic)
     if offsets is None:
@@ -59,7 +59,7 @@ def offset_for(wanted: Wanted, topic: str, endpoint: str, heads: p2pmsg.Heads) -
     return offsets.get(EVERYBODY)
 
 
-def resolve(offset: int | str, stream: p2pmsg.StreamHead | None) -> int:
+def resolve(offset: int | str, stream: p2pmsg.reader.StreamHead | None) -> int:
     """Return the sequence for an offset: itself, -2 or `earliest`, -1 or `latest`."""
     if offset in (EARLIEST, "earliest"):
         return 0 if stream is None else stream.earliest
@@ -69,7 +69,7 @@ def resolve(offset: int | str, stream: p2pmsg.StreamHead | None) -> int:
     return offset
 
 
-def named_by(who: Iterable[str], endpoint: str, heads: p2pmsg.Heads) -> str | None:
+def named_by(who: Iterable[str], endpoint: str, heads: p2pmsg.reader.Heads) -> str | None:
     """Return which of the names in `who` means a session; None where none does."""
     names = set(who)
     for name in (f"{heads.session:016x}", endpoint, heads.publisher):
@@ -81,7 +81,7 @@ def named_by(who: Iterable[str], endpoint: str, heads: p2pmsg.Heads) -> str | No
 def at_offsets(wanted: str | Wanted | None, default: str) -> Start:
     """Return where streams start or end by offsets; by `default` where there are none."""
 
-    def start(endpoint: str, topic: str, heads: p2pmsg.Heads) -> int:
+    def start(endpoint: str, topic: str, heads: p2pmsg.reader.Heads) -> int:
         found = offset_for(wanted, topic, endpoint, heads) if isinstance(wanted, dict) else wanted
         return resolve(default if found is None else found, heads.streams.get(topic))
 

@@ -18,15 +18,15 @@ NO_TOPICS: Final[frozenset[str]] = frozenset()
 class PeerView:
     """What is known of one endpoint: its sessions, and the last heads of those that ended."""
 
-    sessions: Mapping[int, p2pmsg.Heads] = field(default_factory=dict)
+    sessions: Mapping[int, p2pmsg.reader.Heads] = field(default_factory=dict)
     """Empty: it has not answered yet, or it is a relay that has none."""
-    former: tuple[p2pmsg.Heads, ...] = ()
+    former: tuple[p2pmsg.reader.Heads, ...] = ()
     born: Mapping[int, frozenset[str]] = field(default_factory=dict)
     """By session, topics that began while it was watched: they are read from 0."""
     reachable: bool = True
     is_relay: bool = False
 
-    def of_session(self, session: int) -> p2pmsg.Heads | None:
+    def of_session(self, session: int) -> p2pmsg.reader.Heads | None:
         """Return the last heads of a session that is or was here."""
         found = self.sessions.get(session)
         if found is None:
@@ -43,7 +43,7 @@ class SessionLocation:
     """Where a session can be asked for ranges; sure if it is known to be there now."""
 
     endpoint: str
-    heads: p2pmsg.Heads
+    heads: p2pmsg.reader.Heads
     is_sure: bool
 
 
@@ -94,10 +94,14 @@ class SessionDirectory:
         view = self.views.get(home, PeerView())
         if view.has_ended(session):
             return None
-        unknown = p2pmsg.Heads(publisher="", session=session, recovery_endpoint="", streams={})
+        unknown = p2pmsg.reader.Heads(
+            publisher="", session=session, recovery_endpoint="", streams={}
+        )
         return SessionLocation(home, view.of_session(session) or unknown, is_sure=False)
 
-    def homes(self, read_at: Mapping[int, str] | None = None) -> Iterator[tuple[str, p2pmsg.Heads]]:
+    def homes(
+        self, read_at: Mapping[int, str] | None = None
+    ) -> Iterator[tuple[str, p2pmsg.reader.Heads]]:
         """Yield each session once, with its home, in the order of endpoints.
 
         Args:
@@ -133,6 +137,6 @@ class SessionDirectory:
         return found
 
 
-def _earliest(heads: p2pmsg.Heads, topic: str) -> int:
+def _earliest(heads: p2pmsg.reader.Heads, topic: str) -> int:
     stream = heads.streams.get(topic)
     return 0 if stream is None else stream.earliest

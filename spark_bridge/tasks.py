@@ -27,7 +27,7 @@ _AHEAD_MAX: Final = 16_384
 at the same time; of each range at most `_AHEAD_EACH`, the first request of a fetch."""
 _AHEAD_EACH: Final = 1024
 _FETCHES_MAX: Final = 256
-_PASSING: Final = (p2pmsg.LossReason.TIMEOUT, p2pmsg.LossReason.BUDGET)
+_PASSING: Final = (p2pmsg.errors.LossReason.TIMEOUT, p2pmsg.errors.LossReason.BUDGET)
 """Reasons that may be gone at the next attempt."""
 _AFTER_SILENCE: Final = {
     "query": "the query reads the range again when it is started again",
@@ -60,9 +60,9 @@ class Connections:
 
     def __init__(self, connections_max: int = _CONNECTIONS_MAX) -> None:
         self._max = connections_max
-        self._readers: OrderedDict[tuple[str, int], p2pmsg.RangeReader] = OrderedDict()
+        self._readers: OrderedDict[tuple[str, int], p2pmsg.reader.RangeReader] = OrderedDict()
 
-    def take(self, wanted: Range, timeout: float) -> p2pmsg.RangeReader:
+    def take(self, wanted: Range, timeout: float) -> p2pmsg.reader.RangeReader:
         """Return a reader for the place where `wanted` is."""
         key = (wanted.endpoint, wanted.session)
         reader = self._readers.get(key)
@@ -85,10 +85,10 @@ class Connections:
             self._readers.popitem()[1].close()
 
 
-def _connect(wanted: Range, timeout: float) -> p2pmsg.RangeReader:
+def _connect(wanted: Range, timeout: float) -> p2pmsg.reader.RangeReader:
     if not wanted.recovery_endpoint:  # the driver could not reach the peer; it may be back
-        return p2pmsg.RangeReader(wanted.endpoint, timeout=timeout)
-    return p2pmsg.RangeReader(
+        return p2pmsg.reader.RangeReader(wanted.endpoint, timeout=timeout)
+    return p2pmsg.reader.RangeReader(
         wanted.endpoint,
         timeout=timeout,
         recovery_endpoint=wanted.recovery_endpoint,

@@ -11,8 +11,6 @@ from p2pmsg.cli.arguments import count, input_file, output_file, seconds
 from p2pmsg.cli.command import OneOf, UsageError, command, flag, note, option
 from p2pmsg.demo.bars import write_csv
 from p2pmsg.demo.plan import FEED_SECONDS, MESSAGES_PER_S_MAX, TRANSPORTS, Source
-from p2pmsg.errors import MissingExtraError
-from p2pmsg.publisher.log import import_log
 
 _TRADES = 200_000
 _SECONDS_MIN = 0.1
@@ -40,15 +38,8 @@ def _log_directory(text: str) -> str:
 
 
 def _transport(arguments: argparse.Namespace) -> str:
-    """Return the transport of the feed; report where a package for the default one is missing."""
+    """Return the transport of the feed."""
     chosen: str | None = arguments.transport
-    if find_spec("crc32c") is None:
-        if chosen == "udp":
-            raise MissingExtraError("--transport", "crc32c", "udp", "udp")
-        if chosen is None:
-            advice = "needs the package crc32c: pip install 'p2pmsg[udp]'"
-            note("demo", f"over tcp; udp multicast {advice}")
-            return "tcp"
     return chosen or ("udp" if arguments.log is None else "tcp")
 
 
@@ -102,7 +93,7 @@ def demo(arguments: argparse.Namespace) -> int:
     one-second bars (open, high, low, close, volume) of the trades. With a log, the publisher is
     killed midway and started again. At the end the ledger of each subscriber is printed, and the
     bars, compared with those computed directly from the input. Without Java or the extra `spark`
-    it runs all but Spark, without the extra `udp` over TCP, and says so.
+    it runs all but Spark, and says so.
 
     For example:
       p2pmsg demo
@@ -119,8 +110,6 @@ def demo(arguments: argparse.Namespace) -> int:
 
     progress = choose_progress(arguments.json)
     source = Source(path=arguments.input, trades=arguments.trades)
-    if arguments.log is not None:
-        import_log()  # says what is missing
     transport = _transport(arguments)
     picture, before = None, 0
     if arguments.output and not arguments.no_spark:

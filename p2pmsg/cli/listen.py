@@ -12,7 +12,6 @@ from p2pmsg.cli.arguments import datagram_endpoint, seconds
 from p2pmsg.cli.command import command, flag, option
 from p2pmsg.cli.text import one_line, render_columns
 from p2pmsg.errors import translated
-from p2pmsg.multicast import datagram
 from p2pmsg.multicast.listener import Listener, StreamView
 
 _TRAINS_PER_LOOK = 64
@@ -39,7 +38,6 @@ def listen(arguments: argparse.Namespace) -> int:
       p2pmsg listen mold://233.54.12.111:26477 --interval 5
       p2pmsg listen udp://239.1.1.1:5000 --seconds 10 --json
     """
-    datagram.require_checksum()
     endpoint = transports.parse_endpoint(arguments.endpoint)
     listener = Listener(mold=endpoint.scheme == "mold")
     with translated():

@@ -13,7 +13,6 @@ from p2pmsg.cli.text import session_text
 from p2pmsg.errors import P2PError
 from p2pmsg.message import MessageBatch
 from p2pmsg.publisher.kept_batch import count_of
-from p2pmsg.publisher.log import import_log
 from p2pmsg.start import Start
 from p2pmsg.wire import Frame, FrameError, decode_columns
 
@@ -47,7 +46,8 @@ class LogAccessError(P2PError):
 @contextmanager
 def translated() -> Iterator[Any]:
     """Give `recovery.log`, and raise its errors as `LogAccessError`."""
-    package = import_log()
+    import recovery.log as package  # not above: `p2pmsg --help` does without
+
     try:
         yield package
     except package.LogError as error:

@@ -7,7 +7,6 @@ from typing import Any
 
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, note, option
-from p2pmsg.publisher.log import import_log
 from p2pmsg.relay.stats import RelayStats
 from p2pmsg.sync.relay import Relay
 
@@ -79,9 +78,10 @@ def _log_config(arguments: argparse.Namespace) -> Any:
         if options:
             raise UsageError("--retention, --retention-age and --fsync go with --log")
         return None
-    log = import_log()
+    from recovery.log import LogConfig
+
     try:
-        return log.LogConfig(arguments.log, **options)
+        return LogConfig(arguments.log, **options)
     except ValueError as error:
         raise UsageError(str(error)) from error
 

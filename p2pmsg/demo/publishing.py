@@ -9,9 +9,9 @@ import msgspec
 from p2pmsg.config import PublisherConfig
 from p2pmsg.demo.child import emit, next_command
 from p2pmsg.demo.plan import TOPICS, Plan
-from p2pmsg.publisher.log import import_log
 from p2pmsg.sync.publisher import Publisher
 from recovery import ReplayConfig
+from recovery.log import LogConfig
 
 STALL_MS = 100.0
 """How long the slow subscriber may hold up the feed in all; after that it needs repairs."""
@@ -26,7 +26,7 @@ def main() -> None:
     config = PublisherConfig(
         replay=ReplayConfig(bytes_max=plan.replay_bytes), stall_ms=STALL_MS, on_full="block"
     )
-    log = import_log().LogConfig(plan.log) if plan.log is not None else None
+    log = LogConfig(plan.log) if plan.log is not None else None
     with Publisher(plan.endpoint, name="feed", log=log, config=config) as publisher:
         emit("ready", endpoint=publisher.endpoint)
         publisher.wait_for_subscribers(2, timeout=_JOIN_TIMEOUT_S)

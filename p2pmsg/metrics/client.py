@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from p2pmsg.config import PublisherConfig, at_least
+from p2pmsg.checks import at_least
+from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError
 from p2pmsg.metrics.deltas import Deltas, check_name, check_number, check_tags
 from p2pmsg.statsd.listen import parse_listen
@@ -293,7 +294,7 @@ class Client(ClosesItself):
         """Send what was gathered.
 
         Raises:
-            MessageError, LogFailedError, QueueFullError: it could not be sent, and counts as
+            MessageError, LogFailedError, SendQueueFullError: it could not be sent, and counts as
                 `undelivered`.
 
         """

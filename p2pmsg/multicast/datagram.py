@@ -21,8 +21,9 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from p2pmsg import wire
-from p2pmsg.errors import MissingExtraError
 from p2pmsg.wire import (
     ARRAY4,
     HEADER,
@@ -35,11 +36,6 @@ from p2pmsg.wire import (
     values_header,
 )
 
-try:
-    from crc32c import crc32c as _crc32c
-except ImportError:  # the extra `udp` brings it; see `require_checksum`
-    _crc32c = None  # type: ignore[assignment]
-
 TRAILER_BYTES: Final = 4
 _PART: Final = struct.Struct("!IHH")
 _HEADER_BYTES: Final = HEADER.size
@@ -49,13 +45,7 @@ _SMALLEST: Final = 1 + _HEADER_BYTES + TRAILER_BYTES
 PARTS_MAX: Final = 65_535
 _REST_BYTES: Final = REST.size
 _unpack: Final = REST.unpack_from
-checksum: Final[Callable[..., int]] = _crc32c
-
-
-def require_checksum() -> None:
-    """Raise `MissingExtraError` where the package that makes checksums is not there."""
-    if _crc32c is None:
-        raise MissingExtraError("endpoint", "crc32c", "udp", "udp://")
+checksum: Final[Callable[..., int]] = crc32c
 
 
 def seal(frame: bytes, size: int = 0) -> bytes:

@@ -15,8 +15,7 @@ from p2pmsg.errors import (
     LogError,
     LogFailedError,
     LogFormatError,
-    LogLockedError,
-    MissingExtraError,
+    LogInUseError,
     P2PError,
 )
 from p2pmsg.publisher.kept_batch import frame_of
@@ -73,7 +72,7 @@ class PublisherLog:
 
     Raises:
         ConfigError: `config` is not one, or what the log needs is not installed.
-        LogLockedError: another writer has it.
+        LogInUseError: another writer has it.
         LogFormatError: a file of it is damaged or foreign.
         LogFailedError: it cannot be written.
 
@@ -88,7 +87,8 @@ class PublisherLog:
         store: Any = None,
         slot_bytes: int = 0,
     ) -> None:
-        log = import_log()
+        import recovery.log as log  # not above: most publishers have no log
+
         if not isinstance(config, log.LogConfig):
             raise ConfigError("log", "a LogConfig or None", config)
         self.config = config
@@ -458,15 +458,6 @@ def first_kept(
     return log.first_at_or_after(topic, timestamp_ns, session) or kept
 
 
-def import_log() -> Any:
-    """Return `recovery.log`, or say what is missing."""
-    try:
-        import recovery.log
-    except ImportError as error:
-        raise MissingExtraError("log", str(error.name), "log") from error
-    return recovery.log
-
-
 @contextmanager
 def log_errors() -> Iterator[None]:
     """Raise the errors of `recovery.log` as those of p2pmsg."""
@@ -477,7 +468,7 @@ def log_errors() -> Iterator[None]:
     except recovery_errors.LogWriteError as error:
         raise LogFailedError(str(error), error.errno) from error
     except recovery_errors.LogLockedError as error:
-        raise LogLockedError(str(error)) from error
+        raise LogInUseError(error.directory) from error
     except recovery_errors.LogFormatError as error:
         raise LogFormatError(error.path, error.offset, str(error)) from error
     except recovery_errors.LogError as error:

@@ -1,4 +1,4 @@
-"""Reading a local log, with the errors of p2pmsg. It needs the extra `log`."""
+"""Reading a local log, with the errors of p2pmsg."""
 
 import os
 

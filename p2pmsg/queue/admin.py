@@ -11,7 +11,7 @@ import transports
 from p2pmsg.errors import AdminRefusedError, TransportError, translated
 from p2pmsg.queue import frames, process_id
 from p2pmsg.queue.dead_letters import DeadLetter, dead_job_of, letter_of
-from p2pmsg.queue.journal.file import FileJournal, LogSettings
+from p2pmsg.queue.journal.file import FileJournal, QueueLogConfig
 from p2pmsg.queue.journal.reading import read_log
 from p2pmsg.queue.journal.records import JournalState, change_record
 from p2pmsg.queue.rules import Dropped, Retried
@@ -96,7 +96,7 @@ class LogBox:
         """`retry` or `purge` some, or all, at its pusher's next start; return how many."""
         read_log(self._directory)  # there is a log at all
         state = JournalState()
-        settings = LogSettings(directory=self._directory)
+        settings = QueueLogConfig(directory=self._directory)
         boot = process_id.boot_id()
         journal = FileJournal(settings, state, boot=boot, dedup_window_ms=math.inf)
         try:

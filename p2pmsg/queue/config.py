@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from p2pmsg.config import at_least, check, of_kind, whole
+from p2pmsg.checks import at_least, check, of_kind, whole
 from p2pmsg.queue.rules import QueueConfig
 
 __all__ = ["PullerConfig", "PusherConfig"]

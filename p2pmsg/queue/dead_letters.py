@@ -5,7 +5,7 @@ from typing import Any, overload
 
 import msgspec
 
-from p2pmsg.config import check
+from p2pmsg.checks import check
 from p2pmsg.queue.rules import DeadJob, Failure, QueuedJob
 
 _decode = msgspec.msgpack.Decoder().decode

@@ -4,7 +4,7 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from p2pmsg.config import at_least
+from p2pmsg.checks import at_least
 from p2pmsg.queue.frames import Detail
 
 HELD, ACKED, REJECTED, DISCARDED, GONE = range(5)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 import transports
-from p2pmsg.config import at_least, of_kind
+from p2pmsg.checks import at_least, of_kind
 from p2pmsg.errors import ClosedError, translated
 from p2pmsg.queue.config import PullerConfig
 from p2pmsg.queue.driver import Driver

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 import transports
-from p2pmsg.config import at_least, of_kind
+from p2pmsg.checks import at_least, of_kind
 from p2pmsg.errors import ClosedError, ConfigError, LogFailedError, P2PError, translated
 from p2pmsg.publisher.batch import (
     PACKING_ERRORS,
@@ -25,7 +25,7 @@ from p2pmsg.queue.batching import PushBatch
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.dead_letters import DeadLetters, letter_of
 from p2pmsg.queue.driver import Driver
-from p2pmsg.queue.journal.file import FileJournal, GroupCommit, LogSettings, log_settings
+from p2pmsg.queue.journal.file import FileJournal, GroupCommit, QueueLogConfig, log_settings
 from p2pmsg.queue.journal.records import JournalState, push_record
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.pusher_io import PusherIO
@@ -44,7 +44,7 @@ _MESSAGE_ID_BYTES_MAX: Final = 255
 _encode_into = encoder.encode_into
 _get_ident = threading.get_ident
 _log = logging.getLogger("p2pmsg")
-LogChoice = str | os.PathLike[str] | LogSettings | None
+LogChoice = str | os.PathLike[str] | QueueLogConfig | None
 
 
 class Pusher(ClosesItself):

@@ -38,7 +38,6 @@ class WelcomeLine:
     """
 
     def __init__(self, endpoint: transports.Endpoint) -> None:
-        datagram.require_checksum()
         self._udp = transports.UdpReceiver(endpoint)
         self._heard: deque[tuple[bytes, str]] = deque(maxlen=_HEARD_MAX)
         self._prefixes: list[bytes] = []

@@ -19,7 +19,7 @@ from typing import Final
 
 import transports
 from p2pmsg import control, wire
-from p2pmsg.config import at_least
+from p2pmsg.checks import at_least
 from p2pmsg.errors import ClosedError, P2PError
 from p2pmsg.reader.channel import MS, PeerSocket, RangeChannel
 from p2pmsg.reader.reader import Heads, StreamHead, heads_of

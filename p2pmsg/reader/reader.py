@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from p2pmsg import control, wire
-from p2pmsg.config import at_least
+from p2pmsg.checks import at_least
 from p2pmsg.errors import ConfigError, LossReport, MessageError
 from p2pmsg.frames import typed_decode
 from p2pmsg.message import MessageBatch

@@ -6,3 +6,7 @@
                                                │
                  a RelayedSession a session: its heads, heartbeats, probes, NACKs
 """
+
+from p2pmsg.relay.stats import RelayedSessionStats, RelayStats
+
+__all__ = ["RelayStats", "RelayedSessionStats"]

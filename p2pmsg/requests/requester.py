@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import transports
-from p2pmsg.config import check, check_busy_wait, whole
+from p2pmsg.checks import check, check_busy_wait, whole
 from p2pmsg.errors import ClosedError, NoHandlerError, RemoteError, RequestError
 from p2pmsg.publisher.batch import PACKING_ERRORS, check_size, packing_error
 from p2pmsg.requests import frames

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Self, TypeVar
 
 import transports
-from p2pmsg.config import at_least, check, check_busy_wait, whole
+from p2pmsg.checks import at_least, check, check_busy_wait, whole
 from p2pmsg.errors import ClosedError, ConfigError, translated
 from p2pmsg.publisher.batch import check_size
 from p2pmsg.requests import frames

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from p2pmsg.config import at_least, check, of_kind, whole
+from p2pmsg.checks import at_least, check, of_kind, whole
 from p2pmsg.statsd.dialect import STRICT, Dialect
 
 

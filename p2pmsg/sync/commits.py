@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Protocol
 
-from p2pmsg.config import at_least
+from p2pmsg.checks import at_least
 from p2pmsg.errors import ClosedError, ConfigError, CursorError, CursorInUseError, SessionEndedError
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.stats import CursorStats

@@ -32,7 +32,6 @@ class DatagramLine:
     def __init__(
         self, endpoint: transports.Endpoint, core: SubscriberCore, line: int, lock: threading.RLock
     ) -> None:
-        datagram.require_checksum()
         assert core.member is not None
         self._core = core
         self._member: MulticastReceiver = core.member

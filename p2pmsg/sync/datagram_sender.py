@@ -274,7 +274,6 @@ def open_senders(
     endpoints: Sequence[transports.Endpoint], config: PublisherConfig
 ) -> tuple[list[transports.UdpSender], int]:
     """Return the sockets of a multicast publisher, and the size of its datagrams."""
-    datagram.require_checksum()
     made: list[transports.UdpSender] = []
     try:
         made.extend(transports.UdpSender(endpoint) for endpoint in endpoints)

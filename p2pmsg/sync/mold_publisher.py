@@ -76,7 +76,7 @@ class MoldPublisher(ClosesAtOnce):
         log: a `LogConfig`: messages are kept there before they go out, requests are answered from
             it, and a publisher that is started again goes on in its session. A log that was given
             up (`on_error="continue"`) is refused: what went out after that is not in it, and its
-            sequences must not be used again. Needs the extra `log`.
+            sequences must not be used again.
 
     Raises:
         ConfigError: a setting is out of its limits, or the log is another session's;

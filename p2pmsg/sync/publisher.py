@@ -57,7 +57,7 @@ class Publisher(ServingPeer):
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
-        LogLockedError, LogFormatError, LogFailedError: the log cannot be opened.
+        LogInUseError, LogFormatError, LogFailedError: the log cannot be opened.
         BindError: the endpoint could not be bound.
 
     """
@@ -140,7 +140,7 @@ class Publisher(ServingPeer):
 
         Raises:
             MessageError: it cannot be published as it is.
-            QueueFullError: `on_full="raise"`, and a subscriber's queue is full.
+            SendQueueFullError: `on_full="raise"`, and a subscriber's queue is full.
             LogFailedError: the local log could not be written. With `acknowledge="synced"` the
                 message may be sent all the same when the log can be written again.
             ReentrantCallError: a signal handler called it that struck within the publisher.
@@ -275,7 +275,7 @@ class Publisher(ServingPeer):
             timestamps_ns: one a value. Default: now, for all.
 
         Raises:
-            MessageError, QueueFullError, LogFailedError, ClosedError: as for `publish`.
+            MessageError, SendQueueFullError, LogFailedError, ClosedError: as for `publish`.
             ConfigError: no values, or as many keys or timestamps as values are not there.
 
         """

@@ -70,7 +70,7 @@ class Relay(ServingPeer):
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
-        LogLockedError, LogFormatError, LogFailedError: the log cannot be opened.
+        LogInUseError, LogFormatError, LogFailedError: the log cannot be opened.
         BindError: the endpoint could not be bound.
 
     """

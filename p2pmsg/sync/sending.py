@@ -3,7 +3,7 @@
 import time
 
 import transports
-from p2pmsg.errors import QueueFullError
+from p2pmsg.errors import SendQueueFullError
 from p2pmsg.publisher.control_queue import send_some
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.relay.core import RelayCore
@@ -34,7 +34,7 @@ class Outgoing:
     def make_room(self) -> None:
         """Before something is accepted: with `raise`, refuse it while frames cannot leave."""
         if self._outbox and self._on_full == "raise" and not self.send_now():
-            raise QueueFullError(f"{len(self._outbox)} frames wait for a slow subscriber")
+            raise SendQueueFullError(f"{len(self._outbox)} frames wait for a slow subscriber")
 
     def send_now(self) -> bool:
         """Send what there is room for, or shed it; False where frames remain. It never waits."""

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from p2pmsg.config import OnFull, at_least, check
+from p2pmsg.checks import at_least, check
+from p2pmsg.config import OnFull
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class NetworkOptions:
     same one."""
 
     log: bool = False
-    """Whether publishers have a local log; it needs the extra `log`."""
+    """Whether publishers have a local log."""
 
     system_crashes: float = 0.0
     """Part of the crashes that are the operating system's, 0 to 1: what was written and not yet

@@ -6,11 +6,12 @@ from typing import Any
 from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.publisher.log import PublisherLog, import_log
+from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import Accepted, History
 from p2pmsg.testing.simulated_sending import ServingSide, publisher_config
 from recovery import HeartbeatConfig
+from recovery.log import LogConfig, MemoryStore
 
 _NEVER_MS = 1e9
 LOG_SEGMENT_BYTES = 64 * 1024
@@ -43,7 +44,7 @@ class SimulatedPublisher:
         self.core: PublisherCore | None = None
         self.crashes = self.system_crashes = 0
         self.is_gone = False
-        self._disk = import_log().MemoryStore() if options.log else None
+        self._disk = MemoryStore() if options.log else None
         self.topics = [f"{name}-topic-{index}" for index in range(options.topics)]
         self._network = network
         self._history = history
@@ -180,7 +181,7 @@ class SimulatedPublisher:
 
     def _open_log(self, session: int) -> PublisherLog:
         options = self._network.options
-        config = import_log().LogConfig(
+        config = LogConfig(
             "log", segment_bytes=LOG_SEGMENT_BYTES, reserve=LOG_RESERVE,
             fsync=options.fsync, acknowledge=options.acknowledge,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from p2pmsg.config import PublisherConfig, SubscriberConfig
-from p2pmsg.publisher.log import PublisherLog, import_log
+from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.relay.metadata import RelayMetadata
 from p2pmsg.relay.transfer import Resumption, Transfer
@@ -15,6 +15,7 @@ from p2pmsg.testing.oracle import History
 from p2pmsg.testing.simulated_publisher import LOG_SEGMENT_BYTES, WALL_NS, SimulatedPublisher
 from p2pmsg.testing.simulated_sending import OUTBOX_MAX, ServingSide, publisher_config
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
+from recovery.log import LogConfig, MemoryStore
 
 
 class SimulatedRelay(SimulatedSubscriber):
@@ -39,7 +40,7 @@ class SimulatedRelay(SimulatedSubscriber):
         self.endpoint = f"memory://{name}"
         self.relay: RelayCore | None = None
         self.forgot = False
-        self._disk: Any = import_log().MemoryStore() if log else None
+        self._disk: Any = MemoryStore() if log else None
         self._publishing = publisher_config(PublisherConfig(), network.options)
         self._serve_ns = 0
         super().__init__(name, network, history, upstreams, start="earliest")
@@ -69,7 +70,7 @@ class SimulatedRelay(SimulatedSubscriber):
         relay, now_ns = network.rng.getrandbits(64), network.clock.now_ns
         log, metadata = None, None
         if self._disk is not None:
-            settings = import_log().LogConfig("log", segment_bytes=LOG_SEGMENT_BYTES)
+            settings = LogConfig("log", segment_bytes=LOG_SEGMENT_BYTES)
             wall_ns = WALL_NS + now_ns
             log = PublisherLog(settings, session=relay, wall_ns=wall_ns, store=self._disk)
             relay, metadata = log.session, RelayMetadata(self._disk)

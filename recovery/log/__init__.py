@@ -1,4 +1,4 @@
-"""The local log: frames on the disk, byte for byte as they were sent. It needs the extra `log`.
+"""The local log: frames on the disk, byte for byte as they were sent.
 
 Beside its file store nothing here reads a clock or knows the operating system. See README.md.
 """

@@ -164,7 +164,7 @@ class MemoryStore:
     def lock(self) -> None:
         """Become the writer."""
         if self._is_locked:
-            raise LogLockedError("the log in memory has a writer already")
+            raise LogLockedError("memory")
         self._is_locked = True
 
     def unlock(self) -> None:

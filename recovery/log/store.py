@@ -334,7 +334,7 @@ class FileStore:
                 lock.close()
             if not isinstance(error, BlockingIOError):
                 raise
-            raise LogLockedError(f"the log {self._directory} has a writer already") from None
+            raise LogLockedError(str(self._directory)) from None
         self._lock, self._opened_directory = lock, directory
         self._keep_spares()
 

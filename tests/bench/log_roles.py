@@ -245,7 +245,7 @@ class Replayer(OursReceiver):
         import p2pmsg
 
         self._endpoint = endpoint
-        self._reader: Any = p2pmsg.RangeReader(endpoint)
+        self._reader: Any = p2pmsg.reader.RangeReader(endpoint)
         self._reader.heads(READY_SECONDS)
 
     def ready(self) -> None:

@@ -14,17 +14,16 @@ import time
 import p2pmsg
 from p2pmsg import (
     LogConfig,
-    LogFailedError,
     LossReport,
-    MoldPublisher,
-    MulticastSubscriberConfig,
-    NackConfig,
     Publisher,
     PublisherConfig,
     Relay,
     Subscriber,
     SubscriberConfig,
 )
+from p2pmsg.config import MulticastSubscriberConfig, NackConfig
+from p2pmsg.errors import LogFailedError
+from p2pmsg.moldudp64 import MoldPublisher
 
 TOPIC = "trades"
 

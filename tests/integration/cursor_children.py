@@ -7,7 +7,8 @@ import sys
 import time
 
 import p2pmsg
-from p2pmsg import CursorInUseError, Publisher, Subscriber
+from p2pmsg import Publisher, Subscriber
+from p2pmsg.errors import CursorInUseError
 from tests.integration.children import Interrupts, report, say
 
 TOPIC = "t"

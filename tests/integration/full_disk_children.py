@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import p2pmsg
-from p2pmsg import LogConfig, LogFailedError, Publisher, PublisherConfig
+from p2pmsg import LogConfig, Publisher, PublisherConfig
+from p2pmsg.errors import LogFailedError
 
 TOPICS = 24
 """So many slots are gathered in at a time; each needs half a MiB."""
@@ -124,7 +125,7 @@ def begin(endpoint, directory, how):
 def push(endpoint, directory, how):
     """Push jobs while the queue's disk becomes full, is full, and has room again."""
     filler = Filler(directory)
-    log = p2pmsg.LogSettings(directory=Path(directory) / "queue", fsync=how)
+    log = p2pmsg.queue.QueueLogConfig(directory=Path(directory) / "queue", fsync=how)
     pusher = p2pmsg.Pusher(endpoint, log=log)
     say(endpoint=pusher.endpoint)
     sys.stdin.readline()

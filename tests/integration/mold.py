@@ -30,7 +30,9 @@ def make_feed(opened, place):
     """Make a publisher to `place`, with a request server."""
 
     def make(session="S1", **options):
-        feed = p2pmsg.MoldPublisher(f"{place}&request=127.0.0.1:0", session=session, **options)
+        feed = p2pmsg.moldudp64.MoldPublisher(
+            f"{place}&request=127.0.0.1:0", session=session, **options
+        )
         opened.callback(feed.close, 0.0)
         return feed
 

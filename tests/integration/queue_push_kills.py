@@ -19,16 +19,16 @@ import time
 from random import Random
 
 import p2pmsg
-from p2pmsg.queue.journal.file import LogSettings
+from p2pmsg.queue.journal.file import QueueLogConfig
 from p2pmsg.queue.journal.reading import read_log, segments
 
 _RETURNED = struct.Struct("!QIQ")  # sequence, thread, number
-_CONFIG = p2pmsg.PusherConfig(in_flight_max=10**9, in_flight_bytes_max=2**40)
+_CONFIG = p2pmsg.queue.PusherConfig(in_flight_max=10**9, in_flight_bytes_max=2**40)
 
 
 def push(folder, fsync, threads, tell):
     """Push until killed."""
-    log = LogSettings(directory=folder, fsync=fsync, segment_bytes=2**20)
+    log = QueueLogConfig(directory=folder, fsync=fsync, segment_bytes=2**20)
     pusher = p2pmsg.Pusher("tcp://127.0.0.1:0", log=log, config=_CONFIG)
     first = time.monotonic_ns()
 

@@ -53,7 +53,7 @@ def read_all(directory):
     reader = LogReader(directory)
     for record in reader.records():
         kept = found.setdefault(record.topic, {})
-        for message in p2pmsg.decode_frame(record.frame):
+        for message in p2pmsg.frames.decode_frame(record.frame):
             assert message.sequence not in kept
             kept[message.sequence] = message
     assert not reader.corrupt

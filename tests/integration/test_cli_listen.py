@@ -44,7 +44,7 @@ def test_it_shows_sessions_topics_and_rates(place, tmp_path, number, status):
 
 
 def test_it_shows_a_mold_feed(place, tmp_path):
-    with p2pmsg.MoldPublisher(f"mold://{place}", session="FEED"):
+    with p2pmsg.moldudp64.MoldPublisher(f"mold://{place}", session="FEED"):
         done = run("listen", f"mold://{place}", "--seconds", "1.5", "--interval", "5")
     assert done.returncode == 0
     assert b"FEED" in done.stdout

@@ -5,13 +5,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 
 import pytest
 
 import p2pmsg
-from p2pmsg.cli import main
 from tests.integration.commands import P2PMSG, eventually, run, without_waiting
 
 pytest.importorskip("recovery.log")
@@ -243,35 +241,3 @@ def test_capacity_answers():
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert ended.stdout.startswith(b"500 GB hold 20 h 51 min of 50,000 messages/s of 128 B\n")
     assert run("capacity", "--rate", "fast", "--size", "1", "--disk", "1").returncode == 2
-
-
-HOOK = """
-import sys
-
-class NoCrc32c:
-    def find_spec(self, name, path=None, target=None):
-        if name == "crc32c":
-            raise ModuleNotFoundError("No module named 'crc32c'", name="crc32c")
-
-sys.meta_path.insert(0, NoCrc32c())
-"""
-
-
-def test_a_missing_package_is_named_with_its_extra(segmented, tmp_path, endpoint):
-    (tmp_path / "hook").mkdir()
-    (tmp_path / "hook" / "sitecustomize.py").write_text(HOOK)
-    path = os.pathsep.join([str(tmp_path / "hook"), *filter(None, sys.path)])
-    env = {**os.environ, "PYTHONPATH": path}
-    commands = ["ls"], ["dump"], ["verify"], ["replay", endpoint], ["truncate", "--keep", "1"]
-    for name, *more in commands:
-        ended = run("log", name, segmented.path, *more, env=env)
-        assert ended.returncode == 2
-        expected = (
-            f"p2pmsg log {name}: log needs the package crc32c, which is not installed: "
-            "pip install 'p2pmsg[log]'\n"
-        )
-        assert (ended.stdout, ended.stderr.decode()) == (b"", expected)
-
-    ended = run("capacity", "--rate", "1", "--size", "1", "--disk", "1GB", env=env)
-    assert ended.returncode == 0
-    assert main(["log", "ls", segmented.path]) == 0  # here it is there

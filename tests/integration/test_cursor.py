@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import p2pmsg
-from p2pmsg import ConfigError, CursorConfig, CursorError, CursorInUseError, MessagesLostError
+from p2pmsg import ConfigError, CursorConfig, MessagesLostError
+from p2pmsg.errors import CursorError, CursorInUseError
 from tests.integration.cursors import committed, publish
 from tests.integration.inside import commits_of
 from tests.integration.peers import (

@@ -242,7 +242,7 @@ def test_a_mold_session_ends_with_its_program(run, make_subscriber, tmp_path, py
     subscriber = make_subscriber(place, start="earliest", on_end="stop")
     finish(child)
     assert [m.value for m in take(subscriber, 100, 20)] == [b"%d" % n for n in range(100)]
-    with pytest.raises(p2pmsg.SessionEndedError):
+    with pytest.raises(p2pmsg.errors.SessionEndedError):
         subscriber.receive(20)
     if python == sys.executable:
         logs = pytest.importorskip("recovery.log")

@@ -468,11 +468,11 @@ def test_raise_refuses_and_the_refused_may_be_tried_again(make_publisher, make_s
         try:
             assert publisher.publish(TOPIC, n, headers=PADDING) == n
             n += 1
-        except p2pmsg.QueueFullError as error:
+        except p2pmsg.SendQueueFullError as error:
             assert "slow" in str(error)
             refused += 1
         assert n < 10**6
-    with pytest.raises(p2pmsg.QueueFullError) as many:
+    with pytest.raises(p2pmsg.SendQueueFullError) as many:
         publisher.publish_many(TOPIC, [n] * 10)
     assert "0 of 10 values were accepted" in many.value.__notes__[0]
     assert publisher.stats().published == n
@@ -481,7 +481,7 @@ def test_raise_refuses_and_the_refused_may_be_tried_again(make_publisher, make_s
         try:
             assert publisher.publish(TOPIC, n, headers=PADDING) == n
             n += 1
-        except p2pmsg.QueueFullError:
+        except p2pmsg.SendQueueFullError:
             refused += 1
             time.sleep(0.001)
     for reader in (collector, quick):
@@ -493,7 +493,7 @@ def test_raise_refuses_and_the_refused_may_be_tried_again(make_publisher, make_s
 def test_publish_many_against_a_full_queue_with_raise(make_publisher, make_subscriber):
     publisher, slow, _ = slow_and_quick(make_publisher, make_subscriber, on_full="raise")
     values = [bytes(500)] * 100_000
-    with pytest.raises(p2pmsg.QueueFullError) as full:
+    with pytest.raises(p2pmsg.SendQueueFullError) as full:
         while True:
             publisher.publish_many(TOPIC, values)
     accepted = int(full.value.__notes__[0].split()[0])

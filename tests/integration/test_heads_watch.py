@@ -7,9 +7,10 @@ import pytest
 
 import p2pmsg
 import transports
-from p2pmsg import HeadsWatch, wire
+from p2pmsg import wire
 from p2pmsg.control import Welcome
 from p2pmsg.multicast import datagram
+from p2pmsg.reader import HeadsWatch
 from tests.integration.peers import eventually, short_of_descriptors
 from tests.integration.test_udp_multicast import GROUP, free_port
 from tests.places import lasting_place
@@ -119,7 +120,7 @@ def test_where_a_time_begins():
             publisher.publish("t", number, timestamp_ns=number * 1000)
         publisher.publish("u", 1, timestamp_ns=5)
         publisher.flush()
-        with p2pmsg.RangeReader(publisher.endpoint) as reader:
+        with p2pmsg.reader.RangeReader(publisher.endpoint) as reader:
             eventually(lambda: len(reader.heads().streams) == 2)
             for wanted, first in ((0, 0), (1, 1), (41_000, 41), (41_001, 42), (10**9, 100)):
                 streams = reader.heads(time_ns=wanted).streams
@@ -134,8 +135,8 @@ def test_fetches_of_several_topics_under_way_on_one_reader():
         for topic in "abc":
             publisher.publish_many(topic, [f"{topic}{at}" for at in range(20_000)])
         publisher.flush()
-        with p2pmsg.RangeReader(publisher.endpoint) as reader:
-            eventually(lambda: reader.heads().streams.get("c", p2pmsg.StreamHead(0, 0)).next)
+        with p2pmsg.reader.RangeReader(publisher.endpoint) as reader:
+            eventually(lambda: reader.heads().streams.get("c", p2pmsg.reader.StreamHead(0, 0)).next)
             fetches = {topic: reader.fetch(topic, 0, 20_000) for topic in "abc"}
             for topic in "cab":
                 values = [value for batch in fetches[topic] for value in batch.values]

@@ -280,7 +280,7 @@ class Handler:
     def _handle(self, *_):
         try:
             self.results.append(self.act())
-        except p2pmsg.ReentrantCallError:
+        except p2pmsg.errors.ReentrantCallError:
             self.refused += 1
 
 
@@ -382,7 +382,7 @@ def test_a_handler_that_closes_never_waits_for_what_it_struck_in(
         with LineHandler(partial(sender.close, timeout=30.0)) as struck:
             try:
                 struck.strike_in(at, work)
-            except (p2pmsg.ClosedError, p2pmsg.LogFailedError):  # without a last fsync
+            except (p2pmsg.ClosedError, p2pmsg.errors.LogFailedError):  # without a last fsync
                 assert struck.results
         ends["closed"] += len(struck.results)
         ends["refused"] += struck.refused

@@ -253,7 +253,7 @@ def test_what_was_kept_last_is_written_however_late_it_was_kept(tmp_path):
 
 
 def test_what_cannot_be_repeated_is_told_with_its_range():
-    config = p2pmsg.PublisherConfig(replay=p2pmsg.ReplayConfig(bytes_max=4096))
+    config = p2pmsg.PublisherConfig(replay=p2pmsg.config.ReplayConfig(bytes_max=4096))
     with metrics.Client(LOOPBACK, interval_ms=0, config=config) as client:
         for _ in range(1000):
             client.increment("a")

@@ -55,7 +55,7 @@ def test_receiving_says_that_a_session_is_over(make_feed, make_subscriber, place
     feed.publish_many([b"1", b"2"])
     say_end(feed)
     take(subscriber, 2)
-    with pytest.raises(p2pmsg.SessionEndedError) as caught:
+    with pytest.raises(p2pmsg.errors.SessionEndedError) as caught:
         getattr(subscriber, call)(timeout=10)
     end = caught.value.end
     assert (end.publisher, end.topic, end.stop, end.announced) == ("MON", "mold", 3, True)
@@ -140,7 +140,7 @@ def test_a_feed_that_begins_again_under_its_name_is_delivered_again(
     assert [message.value for message in take(subscriber, len(messages))] == messages
     first.finish()
     time.sleep(0.6)  # as long as a process takes to start
-    second = p2pmsg.MoldPublisher(f"{place}&request={server}", session="SIM")
+    second = p2pmsg.moldudp64.MoldPublisher(f"{place}&request={server}", session="SIM")
     try:
         publish_in_packets(second, messages)
         again = take(subscriber, len(messages))
@@ -171,7 +171,7 @@ def test_after_a_restart_a_cursor_finds_the_second_life_of_a_name(make_child, pl
     first.tell("publish")
     assert len(read(500)) == 500
     first.finish()
-    second = p2pmsg.MoldPublisher(f"{place}&request={server}", session="SIM")
+    second = p2pmsg.moldudp64.MoldPublisher(f"{place}&request={server}", session="SIM")
     try:
         second.publish_many([b"b%d" % number for number in range(100)])
         assert read(100) == [b"b%d" % number for number in range(100)]

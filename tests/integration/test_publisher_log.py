@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 import p2pmsg
-from p2pmsg import LogConfig, LogFailedError, PublisherConfig, RangeReader
+from p2pmsg import LogConfig, PublisherConfig
+from p2pmsg.errors import LogFailedError
+from p2pmsg.reader import RangeReader
 from recovery import LossReason
 from tests.integration.log_kills import read
 from tests.integration.peers import LOOPBACK, eventually

@@ -407,7 +407,7 @@ def test_below_what_is_kept_while_more_is_published_and_evicted(pumping, make_su
     messages = take_to(subscriber, pump.stop() - 1, messages)
     lost = {n for report in reports for n in range(report.start, report.stop)}
     assert reports[0].start == 0
-    assert {report.reason for report in reports} == {p2pmsg.LossReason.EVICTED}
+    assert {report.reason for report in reports} == {p2pmsg.errors.LossReason.EVICTED}
     check_exact(messages, sorted(set(range(pump.published)) - lost))
     check_ledger(subscriber, delivered=len(messages), lost=len(lost), outstanding=0)
 
@@ -594,8 +594,8 @@ def test_heads_that_would_not_fit_in_a_frame_come_in_pages(make_publisher, make_
     assert subscriber.receive(30).value == 1
     assert len(subscriber.stats().streams) == len(topics)
 
-    with p2pmsg.RangeReader(publisher.endpoint) as reader:
+    with p2pmsg.reader.RangeReader(publisher.endpoint) as reader:
         assert len(reader.heads(timeout=30).streams) == len(topics)
-    with p2pmsg.HeadsWatch([publisher.endpoint]) as watch:
+    with p2pmsg.reader.HeadsWatch([publisher.endpoint]) as watch:
         eventually(lambda: watch.heads()[publisher.endpoint])
         assert len(watch.heads()[publisher.endpoint].streams) == len(topics)

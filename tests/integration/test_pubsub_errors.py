@@ -220,14 +220,14 @@ def test_the_limit_of_a_message_holds_in_every_way_of_publishing(make_publisher,
     for _ in range(300):
         sent += publisher.publish(TOPIC, sent) >= 0
         for value in (bytes(2000), "x" * 2000, [bytes(500)] * 4):
-            with pytest.raises(p2pmsg.MessageTooLargeError) as refused:
+            with pytest.raises(p2pmsg.errors.MessageTooLargeError) as refused:
                 publisher.publish(TOPIC, value)
             assert refused.value.limit == 1024
             assert refused.value.size > 1024
-        with pytest.raises(p2pmsg.MessageTooLargeError):
+        with pytest.raises(p2pmsg.errors.MessageTooLargeError):
             publisher.publish(TOPIC, sent, headers={"a": bytes(2000)})
     for values in ([bytes(2000)], [1, bytes(2000)]):
-        with pytest.raises(p2pmsg.MessageTooLargeError):
+        with pytest.raises(p2pmsg.errors.MessageTooLargeError):
             publisher.publish_many("other", values)
     check_exact([m for m in take(subscriber, sent) if m.topic == TOPIC])
 
@@ -374,7 +374,7 @@ def test_a_relay_says_what_it_does_not_take_on(make_publisher, opened, caplog):
 @pytest.fixture
 def small_pusher(make_pusher):
     queue = p2pmsg.QueueConfig(workers_max=1, ack_timeout_ms=200)
-    return make_pusher(config=p2pmsg.PusherConfig(queue=queue))
+    return make_pusher(config=p2pmsg.queue.PusherConfig(queue=queue))
 
 
 def test_a_pusher_says_that_it_takes_on_no_more_workers(small_pusher, make_puller, caplog):

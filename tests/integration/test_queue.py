@@ -13,7 +13,7 @@ import zmq
 
 import p2pmsg
 from p2pmsg.queue.frames import Hello, Report
-from p2pmsg.queue.journal.file import LogSettings
+from p2pmsg.queue.journal.file import QueueLogConfig
 from p2pmsg.queue.journal.reading import read_log, segments
 from p2pmsg.testing.proxy import TcpProxy
 from p2pmsg.wire import Kind, control_frame
@@ -21,7 +21,7 @@ from tests.integration.commands import eventually
 from tests.integration.inside import line_of
 from tests.integration.peers import LOOPBACK, work_until
 
-FAST = p2pmsg.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay_ms=1, ack_timeout_ms=1000))
+FAST = p2pmsg.queue.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay_ms=1, ack_timeout_ms=1000))
 
 
 def wait_for_workers(pusher, count):
@@ -158,7 +158,7 @@ def test_push_waits_at_in_flight_max(make_pusher, make_puller):
 
 BAD = {
     "value": (p2pmsg.MessageError, "value", {"value": object()}),
-    "too large": (p2pmsg.MessageTooLargeError, "1048576", {"value": b"x" * 2**20}),
+    "too large": (p2pmsg.errors.MessageTooLargeError, "1048576", {"value": b"x" * 2**20}),
     "key": (p2pmsg.MessageError, "key", {"key": 7}),
     "priority": (p2pmsg.ConfigError, "priority", {"priority": 10}),
     "delay": (p2pmsg.ConfigError, "delay", {"delay": -1}),
@@ -193,7 +193,9 @@ def test_an_unserialisable_value_in_the_midst_of_others_costs_none_of_them(
 
 
 def test_no_job_waits_behind_a_slow_worker_while_another_is_idle(make_pusher, make_puller):
-    pusher = make_pusher(config=p2pmsg.PusherConfig(queue=p2pmsg.QueueConfig(unproven_max=16)))
+    pusher = make_pusher(
+        config=p2pmsg.queue.PusherConfig(queue=p2pmsg.QueueConfig(unproven_max=16))
+    )
     slow = make_puller(pusher.endpoint, prefetch=16)
     wait_for_workers(pusher, 1)
     for number in range(16):
@@ -290,7 +292,7 @@ def test_a_log_keeps_what_was_not_done_for_the_next_pusher(make_puller, tmp_path
             assert take(puller) == 0
             assert puller.receive(timeout=5).discard("never")
             eventually(lambda: pusher.stats().dead == 1)
-        with pytest.raises(p2pmsg.LogInUseError):
+        with pytest.raises(p2pmsg.errors.LogInUseError):
             p2pmsg.Pusher(LOOPBACK, log=log)
 
     with p2pmsg.Pusher(LOOPBACK, log=log) as pusher:
@@ -390,7 +392,7 @@ def disk(monkeypatch):
 
 
 def test_threads_that_push_at_once_share_an_fsync(tmp_path, opened, disk):
-    log = LogSettings(directory=tmp_path, fsync="always")
+    log = QueueLogConfig(directory=tmp_path, fsync="always")
     pusher = p2pmsg.Pusher(LOOPBACK, log=log, in_flight_max=10_000)
     opened.callback(pusher.close)
     before, returned = disk.syncs, []
@@ -411,7 +413,7 @@ def test_threads_that_push_at_once_share_an_fsync(tmp_path, opened, disk):
 
 
 def test_what_waits_for_the_disk_is_handed_out_when_it_is_there(tmp_path, make_puller, opened):
-    pusher = p2pmsg.Pusher(LOOPBACK, log=LogSettings(directory=tmp_path, fsync="always"))
+    pusher = p2pmsg.Pusher(LOOPBACK, log=QueueLogConfig(directory=tmp_path, fsync="always"))
     opened.callback(pusher.close)
     puller = make_puller(pusher.endpoint, prefetch=64)
     for number in range(30):
@@ -431,22 +433,22 @@ def test_what_waits_for_the_disk_is_handed_out_when_it_is_there(tmp_path, make_p
 def test_a_disk_that_cannot_sync_stops_the_pusher_and_says_so(
     tmp_path, make_puller, disk, caplog, fsync
 ):
-    log = LogSettings(directory=tmp_path, fsync=fsync, fsync_interval_ms=1)
+    log = QueueLogConfig(directory=tmp_path, fsync=fsync, fsync_interval_ms=1)
     pusher = p2pmsg.Pusher(LOOPBACK, log=log)
     accepted = [pusher.push(number) for number in range(3)]
     disk.fails = True
-    with pytest.raises(p2pmsg.LogFailedError, match="could not be forced to the disk"):
+    with pytest.raises(p2pmsg.errors.LogFailedError, match="could not be forced to the disk"):
         for _ in range(1000):
             accepted += [pusher.push("more", timeout=5)]
     disk.fails = False
-    with pytest.raises(p2pmsg.LogFailedError):
+    with pytest.raises(p2pmsg.errors.LogFailedError):
         pusher.push("more")
-    with pytest.raises(p2pmsg.LogFailedError):
+    with pytest.raises(p2pmsg.errors.LogFailedError):
         pusher.drain(timeout=5)
     puller = make_puller(pusher.endpoint)
     with pytest.raises(TimeoutError):
         puller.receive(timeout=0.3)
-    with pytest.raises(p2pmsg.LogFailedError):
+    with pytest.raises(p2pmsg.errors.LogFailedError):
         pusher.close()
     eventually(lambda: "until the pusher is started again" in caplog.text)
     assert read_log(tmp_path).open.keys() >= set(accepted)
@@ -596,10 +598,10 @@ def test_garbage_and_lies_change_nothing(make_pusher, make_puller):
 
 
 def test_a_worker_that_rejects_everything_is_stopped(make_pusher, make_puller, caplog):
-    config = p2pmsg.PusherConfig(
+    config = p2pmsg.queue.PusherConfig(
         queue=p2pmsg.QueueConfig(
             retry_delay_ms=0, deliveries_max=1000,
-            breaker=p2pmsg.BreakerConfig(failures_max=10, pause_ms=200),
+            breaker=p2pmsg.queue.BreakerConfig(failures_max=10, pause_ms=200),
         )
     )  # fmt: skip
     pusher = make_pusher(config=config)

@@ -16,7 +16,7 @@ from tests.integration.inside import connections_known, core_of, hold_for_ever
 from tests.integration.test_queue import wait_for_workers
 
 FAST = p2pmsg.QueueConfig(ack_timeout_ms=400, reject_delay_max_ms=200, hold_ms=300)
-CONFIG = p2pmsg.PusherConfig(queue=FAST, job_timeout_ms=200)
+CONFIG = p2pmsg.queue.PusherConfig(queue=FAST, job_timeout_ms=200)
 EVERYWHERE = "tcp://*:0"
 JOBS = 200
 
@@ -97,7 +97,7 @@ def with_a_dead_letter(pusher, puller):
     ("endpoint", "admin"), [(EVERYWHERE, "local"), ("tcp://127.0.0.1:0", "never")]
 )
 def test_dead_letters_are_not_for_anybody(make_pusher, make_puller, caplog, endpoint, admin):
-    pusher = make_pusher(endpoint, config=p2pmsg.PusherConfig(admin=admin))
+    pusher = make_pusher(endpoint, config=p2pmsg.queue.PusherConfig(admin=admin))
     with_a_dead_letter(pusher, make_puller(reached(pusher)))
     for action in (["ls"], ["retry", "--all"], ["purge", "--all"]):
         ended = run("dead-letters", action[0], reached(pusher), *action[1:])
@@ -111,7 +111,7 @@ def test_dead_letters_are_not_for_anybody(make_pusher, make_puller, caplog, endp
 
 
 def test_dead_letters_are_for_everybody_where_that_is_wanted(make_pusher, make_puller):
-    pusher = make_pusher(EVERYWHERE, config=p2pmsg.PusherConfig(admin="always"))
+    pusher = make_pusher(EVERYWHERE, config=p2pmsg.queue.PusherConfig(admin="always"))
     with_a_dead_letter(pusher, make_puller(reached(pusher)))
 
     assert b"secret" in run("dead-letters", "show", reached(pusher), "0").stdout
@@ -128,7 +128,7 @@ LIMITS = {
 @pytest.mark.parametrize(("name", "change"), LIMITS.items())
 def test_settings_have_limits(name, change):
     with pytest.raises(p2pmsg.ConfigError, match=name):
-        p2pmsg.PusherConfig(**change)
+        p2pmsg.queue.PusherConfig(**change)
 
 
 class Hostile:
@@ -224,7 +224,7 @@ def test_an_honest_worker_gets_its_share_whatever_ten_others_do(
         deliveries_max=1000,
         extend_max_ms=200,
     )
-    pusher = make_pusher(config=p2pmsg.PusherConfig(queue=limits, job_timeout_ms=200))
+    pusher = make_pusher(config=p2pmsg.queue.PusherConfig(queue=limits, job_timeout_ms=200))
     context, stop = zmq.Context(), threading.Event()
     hostile = [Hostile(context, pusher.endpoint, b"thief %d" % (n // 2)) for n in range(10)]
 

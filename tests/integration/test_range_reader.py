@@ -6,15 +6,10 @@ import time
 import pytest
 
 import p2pmsg
-from p2pmsg import (
-    LogConfig,
-    LossReason,
-    LossReport,
-    Message,
-    MessageBatch,
-    Origin,
-    RangeReader,
-)
+from p2pmsg import LogConfig, LossReport, Message, MessageBatch
+from p2pmsg.errors import LossReason
+from p2pmsg.message import Origin
+from p2pmsg.reader import RangeReader
 from p2pmsg.testing.proxy import TcpProxy
 from recovery import Loss
 from tests.integration.inside import core_of, held
@@ -58,7 +53,10 @@ def test_heads_name_the_publisher_and_its_streams(publisher, reader):
 
     assert (heads.publisher, heads.session) == ("feed", publisher.session)
     assert heads.recovery_endpoint == publisher.recovery_endpoint
-    assert heads.streams == {"a": p2pmsg.StreamHead(0, 3), "b": p2pmsg.StreamHead(0, 1)}
+    assert heads.streams == {
+        "a": p2pmsg.reader.StreamHead(0, 3),
+        "b": p2pmsg.reader.StreamHead(0, 1),
+    }
 
 
 def test_nobody_there_is_a_timeout():
@@ -296,7 +294,7 @@ def values_of(items):
 @pytest.mark.parametrize("name", ["a", "b", "c"])
 def test_the_session_that_is_asked_for_is_found(publishers, place, name):
     session = publishers[name].session
-    with p2pmsg.RangeReader(place, session=session) as reader:
+    with p2pmsg.reader.RangeReader(place, session=session) as reader:
         for _ in range(3):
             heads = reader.heads(timeout=5)
             assert (heads.session, heads.publisher) == (session, name)
@@ -306,12 +304,12 @@ def test_the_session_that_is_asked_for_is_found(publishers, place, name):
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
 def test_the_publisher_of_that_name_is_found(publishers, place, name):
-    with p2pmsg.RangeReader(place, publisher=name) as reader:
+    with p2pmsg.reader.RangeReader(place, publisher=name) as reader:
         assert reader.heads(timeout=5).session == publishers[name].session
 
 
 def test_several_are_read_at_the_same_time_by_one_reader(publishers, place):
-    with p2pmsg.RangeReader(place) as reader:
+    with p2pmsg.reader.RangeReader(place) as reader:
         fetches = {
             name: reader.fetch("t", 0, COUNT, session=publisher.session)
             for name, publisher in publishers.items()
@@ -329,7 +327,7 @@ def test_several_are_read_at_the_same_time_by_one_reader(publishers, place):
 
 
 def test_a_reader_that_names_nobody_keeps_to_one(publishers, place):
-    with p2pmsg.RangeReader(place) as reader:
+    with p2pmsg.reader.RangeReader(place) as reader:
         sessions = {reader.heads(timeout=5).session for _ in range(10)}
         name = next(n for n, one in publishers.items() if {one.session} == sessions)
         for _ in range(10):
@@ -337,7 +335,7 @@ def test_a_reader_that_names_nobody_keeps_to_one(publishers, place):
 
 
 def test_all_of_them_are_listed(publishers, place):
-    with p2pmsg.RangeReader(place) as reader:
+    with p2pmsg.reader.RangeReader(place) as reader:
         found = {entry.publisher: entry.session for entry in reader.sessions(timeout=5)}
     assert found == {name: publisher.session for name, publisher in publishers.items()}
 
@@ -345,7 +343,7 @@ def test_all_of_them_are_listed(publishers, place):
 def test_a_session_that_has_ended_is_gone_although_others_are_there(publishers, place):
     ended = publishers["b"].session
     publishers["b"].close(timeout=0.1)
-    with p2pmsg.RangeReader(place, session=ended) as reader:
+    with p2pmsg.reader.RangeReader(place, session=ended) as reader:
         (loss,) = reader.fetch("t", 0, COUNT, session=ended, timeout=10)
     assert (loss.start, loss.stop, loss.reason) == (0, COUNT, LossReason.PUBLISHER_GONE)
 
@@ -377,9 +375,9 @@ def test_the_only_session_of_a_relay_is_taken(make_publisher, make_relay, read):
     heads = reader.heads()
     assert (heads.session, heads.publisher) == (publisher.session, "p0")
     assert heads.recovery_endpoint == relay.recovery_endpoint
-    assert heads.streams == {"t": p2pmsg.StreamHead(0, 1000)}
+    assert heads.streams == {"t": p2pmsg.reader.StreamHead(0, 1000)}
     assert values(reader.fetch("t", 100, 900)) == list(range(100, 900))
-    assert reader.sessions() == [p2pmsg.SessionEntry(publisher.session, "p0", 1)]
+    assert reader.sessions() == [p2pmsg.reader.SessionEntry(publisher.session, "p0", 1)]
 
 
 def test_of_several_one_must_be_named(make_publisher, make_relay, read):
@@ -416,7 +414,7 @@ def test_a_session_that_the_relay_does_not_have(make_publisher, make_relay, read
     with pytest.raises(TimeoutError, match="has no session 0000000000000007"):
         read(relay, session=7, timeout=0.5).heads()
     (loss,) = read(relay).fetch("t", 0, 10, session=7)
-    assert (loss.start, loss.stop, loss.reason) == (0, 10, p2pmsg.LossReason.PUBLISHER_GONE)
+    assert (loss.start, loss.stop, loss.reason) == (0, 10, p2pmsg.errors.LossReason.PUBLISHER_GONE)
 
 
 def test_a_relay_without_sessions_is_waited_for(make_relay, make_publisher, read):
@@ -434,7 +432,7 @@ def test_a_relay_that_is_restarted_is_met_again(make_publisher, make_relay, read
     relay = make_relay(publisher.endpoint)
     relay.wait_for_streams(1, timeout=10)
     reader = read(relay)
-    eventually(lambda: reader.heads().streams == {"t": p2pmsg.StreamHead(0, 1000)})
+    eventually(lambda: reader.heads().streams == {"t": p2pmsg.reader.StreamHead(0, 1000)})
     relay.close(timeout=0.0)
     again = make_relay(publisher.endpoint, relay.endpoint)
     again.wait_for_streams(1, timeout=10)

@@ -13,16 +13,10 @@ import pytest
 import zmq
 
 import p2pmsg
-from p2pmsg import (
-    LogConfig,
-    MoldPublisher,
-    NackConfig,
-    PublisherConfig,
-    RangeReader,
-    Relay,
-    SubscriberConfig,
-    wire,
-)
+from p2pmsg import LogConfig, PublisherConfig, Relay, SubscriberConfig, wire
+from p2pmsg.config import NackConfig
+from p2pmsg.moldudp64 import MoldPublisher
+from p2pmsg.reader import RangeReader
 from tests.integration.inside import core_of
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.test_udp_multicast import free_port
@@ -397,7 +391,7 @@ def test_a_full_log_holds_the_relay_up_and_says_so(tmp_path, make_publisher, mak
         publisher.flush()
         eventually(lambda: "cannot keep" in caplog.text)
     assert all(following < 101 for _, following in relay.stats().streams.values())
-    with pytest.raises(p2pmsg.LogFailedError):
+    with pytest.raises(p2pmsg.errors.LogFailedError):
         relay.close(timeout=0.0)
 
 
@@ -419,7 +413,9 @@ def test_closing_reports_an_fsync_that_failed_before(
         time.sleep(0.3)  # longer than fsync_interval_ms: none of them tries it again
         assert len(failed) == 2
     for made in (relay, publisher):
-        with pytest.raises(p2pmsg.LogFailedError, match="forced to the disk: Input/output error"):
+        with pytest.raises(
+            p2pmsg.errors.LogFailedError, match="forced to the disk: Input/output error"
+        ):
             made.close(timeout=0.0)
 
 
@@ -534,4 +530,4 @@ def test_a_mold_feed_is_logged_and_served_on_after_it_has_ended(tmp_path, make_s
             assert (head.earliest, head.next, others) == (1, COUNT + 1, [])
             batches = reader.fetch(topic, 1, COUNT + 1)
             assert [message.value for batch in batches for message in batch] == values
-        assert isinstance(again.stats(), p2pmsg.RelayStats)
+        assert isinstance(again.stats(), p2pmsg.relay.RelayStats)

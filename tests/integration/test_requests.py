@@ -58,16 +58,16 @@ def test_a_remote_exception_arrives_with_its_type_and_text(make_responder, make_
     )
     requester = make_requester(responder.endpoint)
 
-    with pytest.raises(p2pmsg.RemoteError, match="LookupError: no 7") as caught:
+    with pytest.raises(p2pmsg.errors.RemoteError, match="LookupError: no 7") as caught:
         requester.request("fail", 7)
     assert (caught.value.type_name, caught.value.text) == ("LookupError", "no 7")
     assert caught.value.responder == responder.endpoint
-    with pytest.raises(p2pmsg.RemoteError) as caught:
+    with pytest.raises(p2pmsg.errors.RemoteError) as caught:
         requester.request("odd")
     assert caught.value.type_name.endswith("test_requests.OwnError")
-    with pytest.raises(p2pmsg.RemoteError, match="TypeError"):
+    with pytest.raises(p2pmsg.errors.RemoteError, match="TypeError"):
         requester.request("object")
-    with pytest.raises(p2pmsg.NoHandlerError, match="nobody"):
+    with pytest.raises(p2pmsg.errors.NoHandlerError, match="nobody"):
         requester.request("nobody")
 
 
@@ -167,7 +167,7 @@ def test_garbage_is_counted(make_responder, opened):
 BAD = {
     "topic": (lambda r: r.request(""), p2pmsg.MessageError, "topic"),
     "value": (lambda r: r.request("t", object()), p2pmsg.MessageError, "value"),
-    "size": (lambda r: r.request("t", b"x" * 2**21), p2pmsg.MessageTooLargeError, "request"),
+    "size": (lambda r: r.request("t", b"x" * 2**21), p2pmsg.errors.MessageTooLargeError, "request"),
     "timeout": (lambda r: r.request("t", timeout=0), p2pmsg.ConfigError, "timeout"),
     "attempts": (lambda r: r.request("t", attempts_max=0), p2pmsg.ConfigError, "attempts_max"),
     "deadline": (lambda r: r.request_all("t", deadline=-1), p2pmsg.ConfigError, "deadline"),

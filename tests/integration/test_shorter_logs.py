@@ -113,14 +113,14 @@ def place():
 def goes_on(place, log, last):
     """Whether no sequence is used again: it goes on after the last, or the log is refused."""
     try:
-        with p2pmsg.MoldPublisher(place, session="S1", log=LogConfig(log)) as publisher:
+        with p2pmsg.moldudp64.MoldPublisher(place, session="S1", log=LogConfig(log)) as publisher:
             return publisher.publish(b"next") > last
     except p2pmsg.ConfigError as error:
         return "log" in str(error)
 
 
 def publish(place, log):
-    with p2pmsg.MoldPublisher(place, session="S1", log=LogConfig(log)) as publisher:
+    with p2pmsg.moldudp64.MoldPublisher(place, session="S1", log=LogConfig(log)) as publisher:
         return publisher.publish_many([b"x" * 50] * COUNT)[1]
 
 
@@ -220,12 +220,12 @@ def test_a_live_subscriber_is_told_and_gets_the_new_messages(tmp_path, policy, c
         with publisher(tmp_path) as one:
             one.publish_many("t", [f"new {n}" for n in range(count)])
             if policy == "raise":
-                with pytest.raises(p2pmsg.SessionRewoundError) as caught:
+                with pytest.raises(p2pmsg.errors.SessionRewoundError) as caught:
                     sub.receive(timeout=20)
                 reports.append(caught.value.report)
             assert take_values(sub, count) == [f"new {n}" for n in range(count)]
             (report,) = reports
-            assert isinstance(report, p2pmsg.RewoundReport)
+            assert isinstance(report, p2pmsg.errors.RewoundReport)
             assert (report.start, report.stop, report.reason.value) == (100, 200, "rewound")
             stats = sub.stats()
             assert (stats.streams_rewound, stats.delivered, stats.lost) == (1, 200 + count, 0)

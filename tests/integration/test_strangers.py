@@ -142,7 +142,7 @@ def in_threads(read):
 
 @in_threads
 def reads_heads(endpoint):
-    with p2pmsg.RangeReader(endpoint, timeout=WAIT_S) as reader:
+    with p2pmsg.reader.RangeReader(endpoint, timeout=WAIT_S) as reader:
         with pytest.raises(TimeoutError) as raised:
             reader.heads()
         return str(raised.value)
@@ -150,7 +150,7 @@ def reads_heads(endpoint):
 
 @in_threads
 def lists_sessions(endpoint):
-    with p2pmsg.RangeReader(endpoint, timeout=WAIT_S) as reader:
+    with p2pmsg.reader.RangeReader(endpoint, timeout=WAIT_S) as reader:
         with pytest.raises(TimeoutError) as raised:
             reader.sessions()
         return str(raised.value)
@@ -159,7 +159,7 @@ def lists_sessions(endpoint):
 @in_threads
 def fetches(endpoint):
     """As a task of Spark does, which knows the session and where to ask."""
-    with p2pmsg.RangeReader(
+    with p2pmsg.reader.RangeReader(
         endpoint, timeout=WAIT_S, recovery_endpoint="tcp://127.0.0.1:9", session=1
     ) as reader:
         (loss,) = reader.fetch("t", 0, 10)
@@ -191,7 +191,7 @@ def asks_all(endpoints):
 
 
 def watches_heads(endpoints):
-    with p2pmsg.HeadsWatch(endpoints) as watch:
+    with p2pmsg.reader.HeadsWatch(endpoints) as watch:
         eventually(lambda: len(watch.unanswered()) == len(endpoints))
         return watch.unanswered()
 

@@ -9,7 +9,8 @@ import socket
 import pytest
 
 import p2pmsg
-from p2pmsg import LogConfig, LogFailedError
+from p2pmsg import LogConfig
+from p2pmsg.errors import LogFailedError
 from p2pmsg.testing import lose_datagrams
 from tests.integration.cursors import committed
 from tests.integration.peers import TOPIC, check_ledger, eventually, take, take_all
@@ -245,7 +246,7 @@ def test_a_new_session_begun_while_the_subscriber_was_away_is_taken_whole(
 
 def test_a_mold_feed_resumes_on_its_cursor(opened, make_subscriber, tmp_path, endpoint):
     place = endpoint.replace("udp://", "mold://")
-    feed = p2pmsg.MoldPublisher(f"{place}&request=127.0.0.1:0", session="S1")
+    feed = p2pmsg.moldudp64.MoldPublisher(f"{place}&request=127.0.0.1:0", session="S1")
     opened.callback(feed.close, 0.0)
     line = f"{place}&request=127.0.0.1:{feed.request_address[1]}"
     cursor = tmp_path / "feed.cursor"

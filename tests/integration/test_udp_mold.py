@@ -105,7 +105,7 @@ def test_a_forged_session_and_garbage_are_counted(make_feed, make_subscriber, pl
     feed = make_feed()
     subscriber = make_subscriber(reader_of(place, feed))
     eventually(lambda: subscriber.stats().publishers)
-    stranger = p2pmsg.MoldPublisher(place, session="FORGED")
+    stranger = p2pmsg.moldudp64.MoldPublisher(place, session="FORGED")
     opened.callback(stranger.close, 0.0)
     stranger.publish(b"not of this feed")
     Group(opened, place).give(b"too short")

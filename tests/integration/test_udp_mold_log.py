@@ -31,7 +31,9 @@ def place():
 def make_feed(opened, place, tmp_path):
     def make(session="S1", **options):
         options.setdefault("log", LogConfig(tmp_path / "log"))
-        feed = p2pmsg.MoldPublisher(f"{place}&request=127.0.0.1:0", session=session, **options)
+        feed = p2pmsg.moldudp64.MoldPublisher(
+            f"{place}&request=127.0.0.1:0", session=session, **options
+        )
         opened.callback(feed.close, 0.0)
         return feed
 
@@ -104,7 +106,7 @@ def test_the_log_is_a_log_like_any_other(make_feed, tmp_path):
     with contextlib.closing(LogReader(tmp_path / "log")) as log:
         (stream,) = log.streams()
         frames = log.follow(stream.session, stream.topic, 1)
-        found = [p2pmsg.decode_frame(kept.frame) for kept in frames]
+        found = [p2pmsg.frames.decode_frame(kept.frame) for kept in frames]
     assert stream.topic == "mold"
     assert [value for batch in found for value in batch.values] == values(1, 101)
 
@@ -119,12 +121,12 @@ def test_a_log_that_fails_says_what_was_accepted(make_feed, tmp_path):
     feed = make_feed(log=LogConfig(tmp_path / "log", segment_bytes=64 * 1024))
     feed.publish(b"first")
     shutil.rmtree(tmp_path / "log")
-    with pytest.raises(p2pmsg.LogFailedError) as failure:
+    with pytest.raises(p2pmsg.errors.LogFailedError) as failure:
         feed.publish_many([bytes(1000)] * 5000)
     accepted = int(re.match(r"(\d+) of 5000 messages", failure.value.__notes__[0])[1])
     assert 0 < accepted < 5000
     assert feed.stats().published == 1 + accepted
-    with contextlib.suppress(p2pmsg.LogFailedError):  # unless a sync has said so before
+    with contextlib.suppress(p2pmsg.errors.LogFailedError):  # unless a sync has said so before
         feed.close()
     assert feed.stats().log is not None
 
@@ -178,25 +180,25 @@ def test_a_killed_publisher_loses_nothing_that_publish_returned_for(
 def test_a_message_that_is_not_on_the_disk_is_not_accepted(asked_place, tmp_path, monkeypatch):
     """With fsync="always"; the sync that failed was swallowed, and only the next call raised."""
     log = LogConfig(tmp_path, fsync="always")
-    feed = p2pmsg.MoldPublisher(asked_place, session="S1", log=log)
+    feed = p2pmsg.moldudp64.MoldPublisher(asked_place, session="S1", log=log)
     assert feed.publish(b"first") == 1
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, refuse)
-    with pytest.raises(p2pmsg.LogFailedError) as failure:
+    with pytest.raises(p2pmsg.errors.LogFailedError) as failure:
         feed.publish(b"second")
     assert failure.value.__notes__ == ["0 of 1 messages were accepted"]
-    with pytest.raises(p2pmsg.LogFailedError):
+    with pytest.raises(p2pmsg.errors.LogFailedError):
         feed.publish(b"third")
     assert feed.stats().published == 1
     monkeypatch.undo()
-    with pytest.raises(p2pmsg.LogFailedError, match="forced to the disk"):
+    with pytest.raises(p2pmsg.errors.LogFailedError, match="forced to the disk"):
         feed.close(0.0)
 
 
 def test_an_interrupt_between_log_and_socket_costs_a_sequence_and_no_more(
     asked_place, tmp_path, make_subscriber, monkeypatch
 ):
-    feed = p2pmsg.MoldPublisher(asked_place, session="S1", log=LogConfig(tmp_path))
+    feed = p2pmsg.moldudp64.MoldPublisher(asked_place, session="S1", log=LogConfig(tmp_path))
     feed.publish(b"first")
     append = MoldLog.append
 

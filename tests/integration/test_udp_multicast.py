@@ -79,9 +79,9 @@ def test_large_messages_go_in_parts(make_publisher, make_subscriber, endpoint, s
 
 def test_a_message_above_the_limit_is_refused(make_publisher, endpoint):
     publisher = make_publisher(endpoint)
-    with pytest.raises(p2pmsg.MessageTooLargeError):
+    with pytest.raises(p2pmsg.errors.MessageTooLargeError):
         publisher.publish_many("t", [bytes(2_000_000)])
-    with pytest.raises(p2pmsg.MessageTooLargeError):
+    with pytest.raises(p2pmsg.errors.MessageTooLargeError):
         publisher.publish("t", bytes(2_000_000))
 
 
@@ -133,9 +133,9 @@ def test_a_lost_tail_is_repaired(make_publisher, make_subscriber, endpoint):
 def test_a_receive_buffer_too_small_costs_repairs_and_no_messages(
     make_publisher, make_subscriber, endpoint
 ):
-    multicast = p2pmsg.MulticastPublisherConfig(flow_control=False)
+    multicast = p2pmsg.config.MulticastPublisherConfig(flow_control=False)
     publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))
-    small = p2pmsg.MulticastSubscriberConfig(buffer_bytes=8192)
+    small = p2pmsg.config.MulticastSubscriberConfig(buffer_bytes=8192)
     subscriber = make_subscriber(
         endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=small)
     )
@@ -151,7 +151,7 @@ def test_a_receive_buffer_too_small_costs_repairs_and_no_messages(
 
 def test_flow_control_spares_a_small_buffer(make_publisher, make_subscriber, endpoint):
     publisher = make_publisher(endpoint)
-    small = p2pmsg.MulticastSubscriberConfig(buffer_bytes=512 * 1024)
+    small = p2pmsg.config.MulticastSubscriberConfig(buffer_bytes=512 * 1024)
     subscriber = make_subscriber(
         endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=small)
     )
@@ -173,7 +173,7 @@ def test_who_stops_for_long_gets_the_rest_over_the_recovery_channel(
     make_publisher, make_subscriber, endpoint
 ):
     publisher = make_publisher(endpoint, stall_ms=50)
-    near = replace(p2pmsg.MulticastSubscriberConfig(), history_messages=1000)
+    near = replace(p2pmsg.config.MulticastSubscriberConfig(), history_messages=1000)
     subscriber = make_subscriber(
         endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=near)
     )
@@ -213,7 +213,7 @@ def test_what_nobody_keeps_is_reported_lost(make_publisher, make_subscriber, end
 
 
 def test_a_lone_loser_is_served_alone_by_choice(make_publisher, make_subscriber, endpoint):
-    multicast = p2pmsg.MulticastPublisherConfig(repair=GroupRepairConfig(unicast=True))
+    multicast = p2pmsg.config.MulticastPublisherConfig(repair=GroupRepairConfig(unicast=True))
     publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))
     loser = make_subscriber(endpoint, joins=publisher)
     other = make_subscriber(endpoint, joins=publisher)
@@ -319,9 +319,9 @@ def test_messages_check_exactly(make_publisher, make_subscriber, endpoint):
 
 @pytest.mark.parametrize("extra", [1, 3])
 def test_parity_spares_questions(make_publisher, make_subscriber, endpoint, extra):
-    multicast = p2pmsg.MulticastPublisherConfig(fec_data=8, fec_parity=extra)
+    multicast = p2pmsg.config.MulticastPublisherConfig(fec_data=8, fec_parity=extra)
     publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))
-    patient = p2pmsg.MulticastSubscriberConfig(parity_wait_ms=100)
+    patient = p2pmsg.config.MulticastSubscriberConfig(parity_wait_ms=100)
     subscriber = make_subscriber(
         endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=patient)
     )
@@ -368,7 +368,7 @@ def test_exact_ranges_are_read_of_a_multicast_publisher_too(make_publisher, endp
     """As Spark's tasks do: the group says who is there, TCP carries the ranges."""
     publisher = make_publisher(endpoint)
     publisher.publish_many("t", list(range(1000)))
-    with p2pmsg.RangeReader(endpoint) as reader:
+    with p2pmsg.reader.RangeReader(endpoint) as reader:
         assert reader.heads(timeout=5).streams["t"].next == 1000
         batches = list(reader.fetch("t", 100, 900, timeout=5))
     assert [value for batch in batches for value in batch.values] == list(range(100, 900))
@@ -523,7 +523,7 @@ def test_a_wait_for_late_datagrams_spares_questions(
     target = GROUP.format(next(_group), free_port())
     way = FaultyWay(endpoint, target, reordering=0.2)
     opened.callback(way.close)
-    patient = p2pmsg.MulticastSubscriberConfig(reorder_ms=200)
+    patient = p2pmsg.config.MulticastSubscriberConfig(reorder_ms=200)
     config = p2pmsg.SubscriberConfig(multicast=patient)
     subscriber = make_subscriber(target, joins=publisher, config=config)
     publishing = threading.Thread(target=publish, args=(publisher,))
@@ -536,7 +536,7 @@ def test_a_wait_for_late_datagrams_spares_questions(
 
 def test_a_publisher_keeps_to_its_rate(make_publisher, make_subscriber, endpoint):
     rate, burst, total = 1_000_000, 50_000, 500_000
-    multicast = p2pmsg.MulticastPublisherConfig(rate_limit_bytes_s=rate, burst_bytes=burst)
+    multicast = p2pmsg.config.MulticastPublisherConfig(rate_limit_bytes_s=rate, burst_bytes=burst)
     publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))
     subscriber = make_subscriber(endpoint, joins=publisher)
     began = time.monotonic()
@@ -549,7 +549,7 @@ def test_a_publisher_keeps_to_its_rate(make_publisher, make_subscriber, endpoint
 
 def test_a_buffer_that_the_kernel_does_not_grant_is_warned_of(make_subscriber, endpoint, caplog):
     with caplog.at_level(logging.WARNING, logger="p2pmsg"):
-        huge = p2pmsg.MulticastSubscriberConfig(buffer_bytes=2**31 - 1)
+        huge = p2pmsg.config.MulticastSubscriberConfig(buffer_bytes=2**31 - 1)
         subscriber = make_subscriber(endpoint, config=p2pmsg.SubscriberConfig(multicast=huge))
     (record,) = caplog.records
     granted = subscriber.stats().lines[0].buffer_bytes

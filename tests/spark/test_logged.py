@@ -39,7 +39,7 @@ def test_a_publisher_with_a_log_is_killed_and_spark_misses_nothing(spark, tmp_pa
             child.send_signal(signal.SIGKILL)
             child.wait()
         child = subprocess.Popen(command, cwd=ROOT)
-        with p2pmsg.RangeReader(endpoint, timeout=20.0) as reader:
+        with p2pmsg.reader.RangeReader(endpoint, timeout=20.0) as reader:
             stop = reader.heads().streams["t"].next
         sink.wait(stop, query)
         query.stop()

@@ -16,11 +16,11 @@ A, B = "tcp://a:1", "tcp://b:1"
 
 
 def heads(session, *, name=None, **streams):
-    return p2pmsg.Heads(
+    return p2pmsg.reader.Heads(
         publisher=name or f"p{session}",
         session=session,
         recovery_endpoint="tcp://a:2",
-        streams={topic: p2pmsg.StreamHead(*head) for topic, head in streams.items()},
+        streams={topic: p2pmsg.reader.StreamHead(*head) for topic, head in streams.items()},
     )
 
 

@@ -218,9 +218,9 @@ def test_a_limit_below_the_number_of_streams_serves_all_in_turn():
 
 
 def test_heads_with_a_time(monkeypatch):
-    asked = p2pmsg.Heads(
+    asked = p2pmsg.reader.Heads(
         publisher="p1", session=1, recovery_endpoint="tcp://a:2",
-        streams={"t": p2pmsg.StreamHead(4, 9, 6)},
+        streams={"t": p2pmsg.reader.StreamHead(4, 9, 6)},
     )  # fmt: skip
     monkeypatch.setattr(asking, "ask_once", lambda peers, timeout, time_ns: {A: (asked,)})
     start = asking.start_of(parse_options({**GOOD, "startingTimestamp": "5"}), "latest")

@@ -228,7 +228,7 @@ def test_which_layout_an_option_means():
 def fetch(publisher, values, **how):
     publisher.publish_many("t", values)
     sealed(publisher, "t", len(values))
-    with p2pmsg.RangeReader(publisher.endpoint) as reader:
+    with p2pmsg.reader.RangeReader(publisher.endpoint) as reader:
         return list(reader.fetch("t", 0, len(values), **how))
 
 
@@ -260,7 +260,7 @@ def test_values_of_one_length_come_as_a_block(publisher, size):
         builder.add(batch)
     rows = [row for record in builder.take() for row in record.to_pylist()]
 
-    assert all(isinstance(batch, p2pmsg.FixedBatch) for batch in batches) == (size < 65_536)
+    assert all(isinstance(batch, p2pmsg.message.FixedBatch) for batch in batches) == (size < 65_536)
     assert rows == [{"value": value, "offset": at} for at, value in enumerate(values)]
     assert [message.value for batch in batches for message in batch] == values
     assert batches[0][1:].values == values[1 : len(batches[0])]
@@ -272,7 +272,7 @@ def test_values_of_other_kinds_come_as_they_are(publisher):
     batches = fetch(publisher, values, fixed=True)
 
     assert [value for batch in batches for value in batch.values] == values
-    assert not any(isinstance(batch, p2pmsg.FixedBatch) for batch in batches)
+    assert not any(isinstance(batch, p2pmsg.message.FixedBatch) for batch in batches)
 
 
 def test_the_error_crosses_processes():

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from p2pmsg.config import at_least, check, whole
+from p2pmsg.checks import at_least, check, whole
 from p2pmsg.errors import LogFailedError, LogInUseError
 from p2pmsg.queue.frames import Process
 from p2pmsg.queue.journal import records as records
@@ -40,7 +40,7 @@ _log = logging.getLogger("p2pmsg")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
+class QueueLogConfig:
     """How a queue's log is kept. `ConfigError` for a value out of its limits."""
 
     directory: str | os.PathLike[str]
@@ -66,19 +66,19 @@ class LogSettings:
         whole("segment_bytes", self.segment_bytes, 4096)
 
 
-def log_settings(log: Any) -> LogSettings | None:
+def log_settings(log: Any) -> QueueLogConfig | None:
     """Return the settings that a user's `log=` means: a directory, or an object with settings."""
-    if log is None or isinstance(log, LogSettings):
+    if log is None or isinstance(log, QueueLogConfig):
         return log
     if isinstance(log, str | os.PathLike):
-        return LogSettings(directory=log)
+        return QueueLogConfig(directory=log)
     known = {
         name: getattr(log, name)
         for name in ("directory", "fsync", "fsync_interval_ms", "segment_bytes")
         if hasattr(log, name)
     }
-    check("log", log, "directory" in known, "a directory, LogSettings or None")
-    return LogSettings(**known)
+    check("log", log, "directory" in known, "a directory, QueueLogConfig or None")
+    return QueueLogConfig(**known)
 
 
 class FileJournal:
@@ -105,7 +105,7 @@ class FileJournal:
     """
 
     def __init__(
-        self, settings: LogSettings, state: JournalState, *, boot: str, dedup_window_ms: float
+        self, settings: QueueLogConfig, state: JournalState, *, boot: str, dedup_window_ms: float
     ) -> None:
         self._settings = settings
         self._dedup_window_ms = dedup_window_ms

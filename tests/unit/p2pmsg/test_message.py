@@ -5,7 +5,8 @@ import pickle
 
 import pytest
 
-from p2pmsg import Message, MessageBatch, Origin
+from p2pmsg import Message, MessageBatch
+from p2pmsg.message import Origin
 
 VALUES = [b"a", {"price": 1.5}, None]
 COLUMNS = {

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pmsg import ConfigError, MulticastPublisherConfig, wire
+from p2pmsg import ConfigError, wire
+from p2pmsg.config import MulticastPublisherConfig
 from p2pmsg.multicast import parity
 from p2pmsg.publisher.batch import pack_slice
 from p2pmsg.wire import Frame, FrameError, Kind

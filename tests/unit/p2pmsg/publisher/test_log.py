@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from p2pmsg import LogConfig, LogFailedError, LogFormatError, PublisherConfig
+from p2pmsg import LogConfig, PublisherConfig
+from p2pmsg.errors import LogFailedError, LogFormatError
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from recovery import ReplayBuffer

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
-from p2pmsg.publisher.log import PublisherLog, import_log
+from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import RelayCore, newest_ns, slice_frame
 from p2pmsg.relay.metadata import NAME, WRITE_NS, RelayMetadata
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, Loss, LossReason, ReplayConfig
+from recovery.log import LogConfig, MemoryStore
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION
 
@@ -30,7 +31,7 @@ class RelayTalk:
         log = metadata = None
         relay = RELAY
         if store is not None:
-            config = import_log().LogConfig("log", fsync=fsync)
+            config = LogConfig("log", fsync=fsync)
             log = PublisherLog(config, session=RELAY, wall_ns=WALL_NS, store=store)
             metadata, relay = RelayMetadata(store), log.session
         self.core = RelayCore(
@@ -236,7 +237,7 @@ def test_closing_says_the_last_heads_of_every_session():
 
 @pytest.fixture
 def store():
-    return import_log().MemoryStore()
+    return MemoryStore()
 
 
 class TestWithALog:
@@ -391,7 +392,7 @@ class TestWithALogThatWasCut:
 
 
 def test_a_memo_that_cannot_be_written_is_written_later_and_says_so(caplog):
-    store = import_log().MemoryStore()
+    store = MemoryStore()
     metadata = RelayMetadata(store)
     metadata.write()
     metadata.note_session(7, "feed", 1)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from p2pmsg import ReentrantCallError
+from p2pmsg.errors import ReentrantCallError
 from p2pmsg.sync.lock import PublishLock
 
 pytestmark = pytest.mark.skipif(

@@ -10,7 +10,7 @@ import pytest
 
 from p2pmsg.errors import ConfigError, LogCorruptError, LogFailedError, LogInUseError
 from p2pmsg.queue.journal import file as journal_file
-from p2pmsg.queue.journal.file import FileJournal, LogSettings, log_settings
+from p2pmsg.queue.journal.file import FileJournal, QueueLogConfig, log_settings
 from p2pmsg.queue.journal.reading import read_log, segments
 from p2pmsg.queue.journal.records import JournalState, change_record, push_record
 from p2pmsg.queue.journal.reservations import RESERVE, Reservations
@@ -38,7 +38,7 @@ def job(sequence, **fields):
 
 def opened(folder, boot="boot 1", dedup_window_ms=1e13, **settings):
     state = JournalState()
-    chosen = LogSettings(directory=folder, **settings)
+    chosen = QueueLogConfig(directory=folder, **settings)
     return FileJournal(chosen, state, boot=boot, dedup_window_ms=dedup_window_ms), state
 
 
@@ -368,7 +368,7 @@ BAD = {
 @pytest.mark.parametrize("change", BAD.values(), ids=BAD)
 def test_settings_have_limits(change):
     with pytest.raises(ConfigError):
-        LogSettings(**{"directory": "x", **change})
+        QueueLogConfig(**{"directory": "x", **change})
 
 
 def test_what_log_may_be():
@@ -377,8 +377,8 @@ def test_what_log_may_be():
         fsync = "always"
 
     assert log_settings(None) is None
-    assert log_settings("d") == LogSettings(directory="d")
-    assert log_settings(Other()) == LogSettings(directory="d", fsync="always")
+    assert log_settings("d") == QueueLogConfig(directory="d")
+    assert log_settings(Other()) == QueueLogConfig(directory="d", fsync="always")
     with pytest.raises(ConfigError, match="log"):
         log_settings(7)
 

@@ -1,0 +1,153 @@
+"""Sphinx builds the guide: `make docs`.
+
+The pages are in `pages/`; the reference, the commands and the packages' READMEs are made here, in
+folders of `pages/` that git ignores, before Sphinx reads them.
+"""
+
+import contextlib
+import importlib
+import inspect
+import io
+import re
+import shutil
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from sphinx.ext import napoleon
+
+from p2pmsg.cli import main
+
+project = "p2pmsg"
+version = release = metadata.version("p2pmsg")
+html_title = f"p2pmsg {version}"
+html_theme = "furo"
+html_copy_source = False
+html_show_copyright = False
+html_show_sourcelink = False
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+suppress_warnings = ["myst.header", "misc.highlighting_failure", "ref.python"]
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+autodoc_class_signature = "mixed"
+autodoc_default_options = {"members": True}
+napoleon_use_ivar = True
+python_maximum_signature_line_length = 88
+
+_process_docstring = napoleon._process_docstring
+
+
+def _process_all_but_fields(app: Any, what: str, *arguments: Any) -> None:
+    """Leave a field's docstring as it is: napoleon takes what stands before a colon for a type."""
+    if what != "attribute":
+        _process_docstring(app, what, *arguments)
+
+
+napoleon._process_docstring = _process_all_but_fields
+
+ROOT = Path(__file__).parents[2]
+PAGES = Path(__file__).parent / "pages"
+MODULES = (
+    "p2pmsg", "p2pmsg.config", "p2pmsg.errors", "p2pmsg.message", "p2pmsg.frames", "p2pmsg.stats",
+    "p2pmsg.log", "p2pmsg.reader", "p2pmsg.queue", "p2pmsg.requests", "p2pmsg.relay",
+    "p2pmsg.moldudp64", "p2pmsg.metrics", "p2pmsg.statsd", "p2pmsg.testing", "spark_bridge",
+)  # fmt: skip
+COMMANDS = (
+    "demo", "pub", "sub", "listen", "relay", "push", "pull", "request", "dead-letters", "statsd",
+    "log", "log ls", "log dump", "log verify", "log replay", "log truncate", "capacity", "bench",
+)  # fmt: skip
+PACKAGES = ("p2pmsg", "transports", "recovery", "spark_bridge")
+LINK = re.compile(r"\[([^]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
+
+
+def write(path: str, lines: list[str]) -> None:
+    """Write a page."""
+    page = PAGES / path
+    page.parent.mkdir(exist_ok=True)
+    page.write_text("\n".join([*lines, ""]))
+
+
+def toc(names: list[str]) -> list[str]:
+    """Return the list of a folder's pages, for the guide's navigation; nothing is shown."""
+    return ["", "```{toctree}", ":hidden:", "", *names, "```"]
+
+
+def write_reference() -> None:
+    """Write a page for each public class and function, and the list of them."""
+    index, pages = ["# Reference", ""], dict[object, str]()
+    for module_name in MODULES:
+        module = importlib.import_module(module_name)
+        index += [f"## {module_name}", "", summary(module), "", "| name | what it is |"]
+        index.append("| --- | --- |")
+        for name in sorted(module.__all__):
+            value = getattr(module, name)
+            if inspect.isclass(value) or inspect.isfunction(value):
+                page = pages.setdefault(value, f"{module_name}.{name}")
+                index.append(f"| [{name}]({page}.md) | {summary(value)} |")
+                write(f"reference/{page}.md", [f"# {name}", "", *reference(value, page)])
+        index.append("")
+    write("reference/index.md", index + toc(list(pages.values())))
+
+
+def reference(value: object, name: str) -> list[str]:
+    """Return the directive that shows a class or a function."""
+    kind = "class" if inspect.isclass(value) else "function"
+    is_error = inspect.isclass(value) and issubclass(value, Exception)
+    bases = ["   :show-inheritance:"] if is_error else []
+    return ["```{eval-rst}", f".. auto{kind}:: {name}", *bases, "```"]
+
+
+def summary(value: object) -> str:
+    """Return the first paragraph of a docstring as one line of a table."""
+    first = (inspect.getdoc(value) or "").split("\n\n")[0]
+    return " ".join(first.split()).replace("|", "\\|")
+
+
+def write_commands() -> None:
+    """Write what `--help` says, command by command."""
+    text = ["# Command line", ""]
+    for command in ("", *COMMANDS):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            main([*command.split(), "--help"])
+        text += [f"## p2pmsg {command}".rstrip(), "", "```text", output.getvalue(), "```", ""]
+    write("commands/index.md", text)
+
+
+def write_inside() -> None:
+    """Copy the packages' READMEs, with links between the guide's pages."""
+    index, pages = ["# How it works", ""], []
+    for path in sorted(path for name in PACKAGES for path in (ROOT / name).rglob("README.md")):
+        page = inside_page(path)
+        write(f"inside/{page}", LINK.sub(partial(relink, path), path.read_text()).splitlines())
+        pages.append(page.removesuffix(".md"))
+        index.append(f"- [{pages[-1]}]({page})")
+    write("inside/index.md", index + toc(pages))
+
+
+def inside_page(readme: Path) -> str:
+    """Return the name of the page for a package's README."""
+    return f"{'.'.join(readme.parent.relative_to(ROOT).parts)}.md"
+
+
+def relink(readme: Path, link: re.Match[str]) -> str:
+    """Return a link of a README as a link of the guide, or as text where it leads to a file."""
+    target = (readme.parent / link[2]).resolve()
+    is_page = (
+        target.name == "README.md"
+        and target.exists()
+        and target.relative_to(ROOT).parts[0] in PACKAGES
+    )
+    return f"[{link[1]}]({inside_page(target)}{link[3] or ''})" if is_page else link[1]
+
+
+for folder in ("reference", "commands", "inside"):
+    shutil.rmtree(PAGES / folder, ignore_errors=True)
+write_reference()
+write_commands()
+write_inside()

@@ -1,0 +1,61 @@
+"""What a program imports: few names at the top, the rest by subject, old ones with a warning."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import p2pmsg
+
+MODULES = (
+    "config", "errors", "frames", "log", "message", "metrics", "moldudp64", "queue", "reader",
+    "relay", "requests", "stats", "statsd", "testing",
+)  # fmt: skip
+
+
+def test_the_top_has_few_names_and_they_can_be_imported():
+    assert len(p2pmsg.__all__) <= 30
+    assert all(hasattr(p2pmsg, name) for name in p2pmsg.__all__)
+    assert set(p2pmsg.__all__) <= set(dir(p2pmsg))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_subject_has_its_names(name):
+    module = importlib.import_module(f"p2pmsg.{name}")
+
+    assert getattr(p2pmsg, name) is module
+    assert all(hasattr(module, each) for each in getattr(module, "__all__", ()))
+
+
+@pytest.mark.parametrize(
+    ("name", "home", "now"),
+    [
+        ("NackConfig", "config", "NackConfig"),
+        ("CursorInUseError", "errors", "CursorInUseError"),
+        ("LogLockedError", "errors", "LogInUseError"),
+        ("QueueFullError", "errors", "SendQueueFullError"),
+        ("LogSettings", "queue", "QueueLogConfig"),
+        ("RangeReader", "reader", "RangeReader"),
+        ("MoldPublisher", "moldudp64", "MoldPublisher"),
+        ("RelayStats", "relay", "RelayStats"),
+        ("decode_frame", "frames", "decode_frame"),
+    ],
+)
+def test_a_former_name_works_and_says_where_it_is_now(name, home, now):
+    with pytest.warns(DeprecationWarning, match=now):
+        found = getattr(p2pmsg, name)
+
+    assert found is getattr(importlib.import_module(f"p2pmsg.{home}"), now)
+
+
+def test_an_unknown_name_is_refused_by_name():
+    with pytest.raises(AttributeError, match="has no attribute 'Frobnicator'"):
+        _ = p2pmsg.Frobnicator
+
+
+def test_what_is_not_used_is_not_imported():
+    code = "import sys, p2pmsg; print('zmq' in sys.modules, 'msgspec' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert ended.stdout.split() == ["False", "False"], ended.stderr
