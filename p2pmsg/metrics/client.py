@@ -376,7 +376,10 @@ class Client(ClosesItself):
 
     def _key(self, name: str, tags: Iterable[str]) -> str:
         given = tags if isinstance(tags, tuple) else check_tags(tags)
-        key = self._keys.get((name, given))
+        try:
+            key = self._keys.get((name, given))
+        except TypeError:  # a list among them: the checks name it
+            key = None
         if key is None:
             key = make_key(self._prefix + check_name(name), self._tags + check_tags(given))
             if len(self._keys) < 10_000:

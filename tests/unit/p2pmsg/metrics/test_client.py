@@ -63,3 +63,9 @@ def test_what_cannot_be_sent_is_counted(sink, client):
 
     assert sink.taken == []
     assert client.undelivered == 1
+
+
+@pytest.mark.parametrize(("name", "tags"), [(["a"], ()), ("a", (["b"],)), ("a", ({},))])
+def test_a_name_or_a_tag_that_no_cache_can_hold_is_refused_by_name(client, name, tags):
+    with pytest.raises(p2pmsg.MessageError, match="must be"):
+        client.increment(name, tags=tags)
