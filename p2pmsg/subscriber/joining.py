@@ -366,9 +366,7 @@ class SessionJoiner:
                     return peer, route
         return None
 
-    def _take_echo(
-        self, peer: Session, route: Route, body: control.Heads, now_ns: int
-    ) -> None:
+    def _take_echo(self, peer: Session, route: Route, body: control.Heads, now_ns: int) -> None:
         is_own = route is peer.own
         if is_own:
             self._find_rewound(peer, body, now_ns)
@@ -376,7 +374,6 @@ class SessionJoiner:
         if heads is None:
             route.handshake.repeat_soon()
             return
-        first = not peer.joined
         self.take_heads(peer, heads, now_ns)
         if is_own:
             take_life(peer, body)
@@ -391,7 +388,7 @@ class SessionJoiner:
             line = self.lines[peer.handshake.line]
             if not line.contacted:
                 line.contacted, line.contacted_ns = True, peer.group.met_ns
-        if self.cursor is None or not first or peer not in self.cursor.newcomers:
+        if self.cursor is None or peer not in self.cursor.newcomers:
             self.send_joined(peer, now_ns)
         else:  # it has joined once the cursor says so: see `ResumePoints.record`
             peer.handshake.keep_alive_ns = _NEVER_NS
@@ -466,6 +463,7 @@ class SessionJoiner:
         handshake, group = route.handshake, peer.group
         waits = handshake.probe is not None or peer.missing
         waits |= route is peer.own and group is not None and group.is_asking
+        waits |= self.cursor is not None and peer in self.cursor.newcomers
         is_settled = self.is_settled
         return handshake.closing and not waits and (is_settled is None or is_settled(peer))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from p2pmsg.subscriber.resume import ResumePoints
-from p2pmsg.wire import Kind
+from p2pmsg.wire import FLAG_CLOSING, Kind
 from recovery import CursorConfig, CursorFile, MemoryCursorStore
 from tests.unit.p2pmsg.frames import SESSION, echo, welcome
 from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
@@ -133,6 +133,20 @@ def test_nothing_is_noted_before_it_is_certain_and_joining_waits_for_the_note(li
     assert lives.points.file.cursor.places == ("tcp://h:1",)
     talk.pass_ms(20)
     assert [kind for kind, *_ in talk.asked(Kind.JOINED)] == ["JOINED"]
+
+
+def test_a_publisher_that_closes_at_once_waits_until_the_session_is_in_the_cursor(lives):
+    talk = lives.begin()
+    talk.hear(welcome())
+    talk.hear(echo(talk.probe().probe, head(0)))
+    talk.hear(welcome(flags=FLAG_CLOSING))
+    talk.hear(echo(talk.probe().probe, head(0)))
+    talk.pass_ms(60)
+    assert talk.asked(Kind.JOINED) == []  # else a kill now would leave no trace of what it had
+
+    talk.core.record_newcomers()
+    talk.pass_ms(60)
+    assert talk.asked(Kind.JOINED)[-1][1].complete
 
 
 def test_a_note_that_fails_is_made_again(lives):
