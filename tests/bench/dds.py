@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.bench.groups import Wire, enter
+from tests.bench.harness import Receiver, Sender
 from tests.bench.loads import TrialError
 from tests.bench.ours import READY_SECONDS, TIMEOUT_SECONDS
 
@@ -34,7 +35,7 @@ class DdsEnd:
         self.topic = Topic(self.participant, "bench", self.blob, qos=self.qos)
 
 
-class DdsSender(DdsEnd):
+class DdsSender(DdsEnd, Sender):
     def __init__(self, wire: Wire, port: int) -> None:
         super().__init__(wire.sender_pid, wire.sender_interface, port)
         from cyclonedds.pub import DataWriter
@@ -55,16 +56,10 @@ class DdsSender(DdsEnd):
         for value in values:
             write(blob(value))
 
-    def finish(self) -> None:
-        pass
 
-    def close(self) -> None:
-        pass
-
-
-class DdsReceiver(DdsEnd):
-    def __init__(self, wire: Wire, port: int) -> None:
-        super().__init__(wire.receiver_pid, wire.receiver_interface, port)
+class DdsReceiver(DdsEnd, Receiver):
+    def __init__(self, wire: Wire, endpoint: str) -> None:
+        super().__init__(wire.receiver_pid, wire.receiver_interface, int(endpoint))
         from cyclonedds.core import InstanceState, ReadCondition, SampleState, ViewState, WaitSet
         from cyclonedds.sub import DataReader
         from cyclonedds.util import duration
@@ -86,21 +81,3 @@ class DdsReceiver(DdsEnd):
     def receive_rest(self, seconds: float) -> int:
         time.sleep(seconds)
         return len(self._reader.take(256))
-
-    def close(self) -> None:
-        pass
-
-
-@dataclass(frozen=True)
-class Dds:
-    """Cyclone DDS's Python binding, reliable and keep-all."""
-
-    wire: Wire
-    port: int
-    name: str = "Cyclone DDS"
-
-    def open_sender(self) -> DdsSender:
-        return DdsSender(self.wire, self.port)
-
-    def open_receiver(self, endpoint: str) -> DdsReceiver:
-        return DdsReceiver(self.wire, self.port)

@@ -37,9 +37,6 @@ class OursRole:
     def endpoint(self) -> str:
         return self._publisher.endpoint
 
-    def ready(self) -> None:
-        pass
-
     def wait_ready(self) -> None:
         self._publisher.wait_for_subscribers(1, timeout=READY_SECONDS)
 

@@ -9,11 +9,14 @@ import subprocess
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import p2pmsg
 from p2pmsg.testing.kernel_loss import lose_datagrams
+from tests.bench.harness import Contender, Receiver, Sender
 from tests.bench.loads import TrialError
-from tests.bench.ours import READY_SECONDS, REPLAY_BYTES, TIMEOUT_SECONDS, TOPIC
+from tests.bench.ours import READY_SECONDS, REPLAY_BYTES, TIMEOUT_SECONDS, TOPIC, receive_rest
 from tests.bench.peers import TIMEOUT_MS
 
 SENDER_ADDRESS, RECEIVER_ADDRESS = "10.77.0.1", "10.77.0.2"
@@ -95,10 +98,8 @@ def pick_port() -> int:
 # ----------------------------------------------------------------------------------------- ours
 
 
-class GroupSender:
+class GroupSender(Sender):
     def __init__(self, wire: Wire, port: int) -> None:
-        import p2pmsg
-
         enter(wire.sender_pid)
         self.endpoint = str(port)
         place = f"udp://239.255.3.1:{port}?interface={wire.sender_address}"
@@ -121,9 +122,7 @@ class GroupSender:
 
 
 class GroupReceiver:
-    def __init__(self, wire: Wire, port: int, loss: float) -> None:
-        import p2pmsg
-
+    def __init__(self, wire: Wire, port: int | str, loss: float = 0.0) -> None:
         enter(wire.receiver_pid)
         place = f"udp://239.255.3.1:{port}?interface={wire.receiver_address}"
         self.subscriber = p2pmsg.Subscriber(place, topics=[TOPIC])
@@ -140,32 +139,10 @@ class GroupReceiver:
         stats = self.subscriber.stats()
         if stats.lost or not stats.balanced:
             raise TrialError(f"{stats.lost} messages were reported lost")
-        try:
-            return len(self.subscriber.receive_many(1000, seconds))
-        except TimeoutError:
-            return 0
+        return receive_rest(self.subscriber, seconds)
 
     def close(self) -> None:
         self.subscriber.close()
-
-
-@dataclass(frozen=True)
-class OursGroup:
-    """p2pmsg over UDP multicast."""
-
-    wire: Wire
-    port: int
-    loss: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return f"p2pmsg, multicast, {self.loss:.0%} lost"
-
-    def open_sender(self) -> GroupSender:
-        return GroupSender(self.wire, self.port)
-
-    def open_receiver(self, endpoint: str) -> GroupReceiver:
-        return GroupReceiver(self.wire, self.port, self.loss)
 
 
 # ---------------------------------------------------------------------------------------- peers
@@ -217,19 +194,29 @@ class Acker:
         self._socket.close()
 
 
-class RawUdpSender:
+class PacedByAcks(Sender):
+    """What both senders without flow control share."""
+
     def __init__(self, wire: Wire, port: int) -> None:
         enter(wire.sender_pid)
         self.endpoint = str(port)
+        self._acks = Acks(wire.sender_address, port + 1)
+
+    def wait_ready(self, subscriber_count: int) -> None:
+        self._acks.wait_ready(subscriber_count)
+
+    def close(self) -> None:
+        self._acks.close()
+
+
+class RawUdpSender(PacedByAcks):
+    def __init__(self, wire: Wire, port: int) -> None:
+        super().__init__(wire, port)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         interface = socket.inet_aton(wire.sender_address)
         self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, interface)
         self._socket.connect(("239.255.3.2", port))
-        self._acks = Acks(wire.sender_address, port + 1)
         self.send_one = self._socket.send
-
-    def wait_ready(self, subscriber_count: int) -> None:
-        self._acks.wait_ready(subscriber_count)
 
     def send(self, values: list[Any]) -> None:
         send, pace = self._socket.send, self._acks.pace
@@ -237,17 +224,15 @@ class RawUdpSender:
             send(value)
             pace()
 
-    def finish(self) -> None:
-        pass
-
     def close(self) -> None:
         self._socket.close()
-        self._acks.close()
+        super().close()
 
 
 class RawUdpReceiver:
-    def __init__(self, wire: Wire, port: int) -> None:
+    def __init__(self, wire: Wire, endpoint: str) -> None:
         enter(wire.receiver_pid)
+        port = int(endpoint)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
@@ -278,33 +263,13 @@ class RawUdpReceiver:
         self._acker.close()
 
 
-@dataclass(frozen=True)
-class RawUdp:
-    """Python's sockets, one message a datagram."""
-
-    wire: Wire
-    port: int
-    name: str = "raw UDP multicast"
-
-    def open_sender(self) -> RawUdpSender:
-        return RawUdpSender(self.wire, self.port)
-
-    def open_receiver(self, endpoint: str) -> RawUdpReceiver:
-        return RawUdpReceiver(self.wire, self.port)
-
-
-class LcmSender:
+class LcmSender(PacedByAcks):
     def __init__(self, wire: Wire, port: int) -> None:
         import lcm
 
-        enter(wire.sender_pid)
-        self.endpoint = str(port)
+        super().__init__(wire, port)
         ttl = 1 if wire.sender_pid else 0
         self._lcm = lcm.LCM(f"udpm://239.255.76.67:{port}?ttl={ttl}")
-        self._acks = Acks(wire.sender_address, port + 1)
-
-    def wait_ready(self, subscriber_count: int) -> None:
-        self._acks.wait_ready(subscriber_count)
 
     def send(self, values: list[Any]) -> None:
         publish, pace = self._lcm.publish, self._acks.pace
@@ -312,18 +277,13 @@ class LcmSender:
             publish(TOPIC, value)
             pace()
 
-    def finish(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self._acks.close()
-
 
 class LcmReceiver:
-    def __init__(self, wire: Wire, port: int) -> None:
+    def __init__(self, wire: Wire, endpoint: str) -> None:
         import lcm
 
         enter(wire.receiver_pid)
+        port = int(endpoint)
         ttl = 1 if wire.sender_pid else 0
         self._lcm = lcm.LCM(f"udpm://239.255.76.67:{port}?ttl={ttl}&recv_buf_size={_RECEIVE_BYTES}")
         self._values: deque[bytes] = deque()
@@ -348,19 +308,11 @@ class LcmReceiver:
         self._acker.close()
 
 
-@dataclass(frozen=True)
-class Lcm:
-    """LCM's Python binding, kept lossless by the same window as the raw sockets."""
-
-    wire: Wire
-    port: int
-    name: str = "LCM"
-
-    def open_sender(self) -> LcmSender:
-        return LcmSender(self.wire, self.port)
-
-    def open_receiver(self, endpoint: str) -> LcmReceiver:
-        return LcmReceiver(self.wire, self.port)
+def over(
+    wire: Wire, name: str, sender: type[Sender], receiver: type[Receiver], **options: Any
+) -> Contender:
+    """Return a way of sending over the wire, at a port of its own; `options` are the receiver's."""
+    return Contender(name, partial(sender, wire, pick_port()), partial(receiver, wire, **options))
 
 
 def why_not(package: str) -> str | None:

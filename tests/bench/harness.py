@@ -28,7 +28,7 @@ STOP = b"stop"
 
 
 class Sender(Protocol):
-    """The sending end of a contender."""
+    """The sending end of a contender; who inherits it needs no methods that do nothing."""
 
     endpoint: str
 
@@ -51,20 +51,23 @@ class Receiver(Protocol):
     def close(self) -> None: ...
 
 
-class Contender(Protocol):
+@dataclass(frozen=True)
+class Contender:
     """One way of sending messages; is pickled into the processes, so it holds no sockets."""
 
-    @property
-    def name(self) -> str: ...
-    def open_sender(self) -> Sender: ...
-    def open_receiver(self, endpoint: str) -> Receiver: ...
+    name: str
+    open_sender: Callable[[], Sender]
+    open_receiver: Callable[[str], Receiver]
 
 
 # ------------------------------------------------------------------------------------ processes
 
 
 class Child:
-    """An object that lives in a process of its own and is called over a pipe."""
+    """An object that lives in a process of its own and is called over a pipe.
+
+    `ready` and `close` can be called of each object, whether it has such a method or not.
+    """
 
     def __init__(self, factory: Callable[..., Any], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -131,6 +134,13 @@ def gather(children: Sequence[Child], timeout: float = CALL_TIMEOUT_SECONDS) -> 
     return [results[child] for child in children]
 
 
+def call_all(children: Sequence[Child], method: str, *arguments: Any) -> list[Any]:
+    """Call a method of all of `children` at once."""
+    for child in children:
+        child.begin(method, *arguments)
+    return gather(children)
+
+
 class Children:
     """The processes of one trial; all are gone at the end of the `with` block."""
 
@@ -167,7 +177,10 @@ def _serve(
                 target = factory(*arguments)
                 gc.collect()
                 gc.freeze()  # the ring is no garbage: do not walk it during the trial
-            value = getattr(target, method)(*call_arguments)
+            if method not in ("ready", "close") or hasattr(target, method):
+                value = getattr(target, method)(*call_arguments)
+            else:
+                value = None
             answer = (True, value)
         except BaseException as error:
             if not isinstance(error, TrialError):
@@ -227,9 +240,6 @@ class SubscriberRole:
     def __init__(self, contender: Contender, load: str, endpoint: str) -> None:
         self._load = LOADS[load]()
         self._receiver = contender.open_receiver(endpoint)
-
-    def ready(self) -> None:
-        pass
 
     def receive(self, count: int) -> int:
         """Receive and check `count` messages; return when the last one came."""
@@ -331,9 +341,7 @@ def measure_throughput(contender: Contender, load: str, subscriber_count: int, p
             children.start(SubscriberRole, contender, load, endpoint)
             for _ in range(subscriber_count)
         ]
-        for subscriber in subscribers:
-            subscriber.begin("ready")
-        gather(subscribers)
+        call_all(subscribers, "ready")
         publisher.call("wait_ready", subscriber_count)
         rate, _ = _run_round(publisher, subscribers, WARM_UP_COUNT[load])
         rate = plan.rates.get(key, rate)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import p2pmsg
-from tests.bench.harness import Children, gather
+from tests.bench.harness import Children, call_all, gather
 from tests.bench.loads import TrialError
 from tests.integration.joiners import can_open, join_all, turn_until
 
@@ -105,9 +105,6 @@ class Joining:
     def __init__(self) -> None:
         self._joiners: list[Any] = []
 
-    def ready(self) -> None:
-        """Return when the process has started."""
-
     def join(self, endpoint: str, count: int, first: int, old: bool) -> dict[str, float]:
         """Let all of them join; return how long it took, and what they sent and got."""
         if not can_open(count):
@@ -145,17 +142,14 @@ def measure(
     with Children() as children:
         feed = children.start(Feed, topic_count, rate)
         crowds = [children.start(Joining) for _ in range(PROCESSES)]
-        for crowd in crowds:
-            crowd.call("ready")
+        call_all(crowds, "ready")
         endpoint, each = feed.call("endpoint"), count // PROCESSES
         feed.call("begin")
         for at, crowd in enumerate(crowds):
             crowd.begin("join", endpoint, each, 1 + at * each, old)
         parts = gather(crowds, DEADLINE_SECONDS + 20)
         cost = feed.call("end")
-        for crowd in crowds:
-            crowd.begin("linger")
-        gather(crowds)
+        call_all(crowds, "linger")
         there = feed.call("end")["subscribers"]
     joined = sum(part["joined"] for part in parts)
     if joined != each * PROCESSES:

@@ -1,14 +1,13 @@
 """The local log: what it costs to keep, and how fast it is read."""
 
-import importlib.util
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 
-from tests.bench.harness import Children, Plan, compare, gather, measure_throughput, say
+from tests.bench.harness import Children, Contender, Plan, call_all, gather, measure_throughput, say
 from tests.bench.loads import TrialError
 from tests.bench.log_roles import (
     GroupCommitRole,
@@ -19,8 +18,8 @@ from tests.bench.log_roles import (
     big_log_bytes,
     use_memory,
 )
-from tests.bench.ours import Ours, OursMany, OursSender
-from tests.bench.report import Goal, Row
+from tests.bench.ours import OURS, OURS_MANY, REPLAY_BYTES
+from tests.bench.report import Row, duty_goal, rate_goal
 
 AREA = "log"
 APPEND_BYTES = 1 << 30
@@ -31,14 +30,7 @@ FIRSTS = 20
 FILL_SECONDS = 240.0
 
 
-def _rate(what: str, bound: float, aim: float, unit: str = "msg/s") -> Goal:
-    return Goal(AREA, what, unit, bound, aim)
-
-
-def _duty(what: str, bound: float, aim: float, unit: str) -> Goal:
-    return Goal(AREA, what, unit, bound, aim, lower_is_better=True, against_peer=False)
-
-
+_rate, _duty = partial(rate_goal, AREA), partial(duty_goal, AREA)
 PUBLISH = _rate("publish with the log (fsync by interval), against without", 0.8, 0.95)
 WRITTEN = _rate("publish one by one, acknowledged when written, against without a log", 0.75, 0.95)
 WRITTEN_MANY = _rate("publish_many, acknowledged when written, against without a log", 0.75, 0.95)
@@ -53,61 +45,31 @@ MEMORY = _duty("publisher's memory while three readers replay", 150, 80, "MB")
 LIVE = _rate("live publishing while three readers replay, against alone", 0.6, 0.8)
 
 
-@dataclass(frozen=True)
-class OursLogged(Ours):
-    """p2pmsg with a log."""
-
-    name: str = "p2pmsg, logged"
-    directory: str = ""
-    acknowledge: str = "written"
-    sender: type[PublisherOnLog] = PublisherOnLog
-
-    def open_sender(self) -> OursSender:
-        from tests.bench.ours import REPLAY_BYTES
-
-        place = tempfile.mkdtemp(dir=self.directory)
-        use_memory(place, APPEND_BYTES)
-        return self.sender(place, REPLAY_BYTES, self.acknowledge)
-
-
-@dataclass(frozen=True)
-class OursLoggedMany(OursLogged, OursMany):
-    """p2pmsg with a log, many messages a call."""
-
-    sender: type[PublisherOnLog] = ManyPublisherOnLog
+def _open_logged(directory: str, acknowledge: str, sender: type[PublisherOnLog]) -> PublisherOnLog:
+    place = tempfile.mkdtemp(dir=directory)
+    use_memory(place, APPEND_BYTES)
+    return sender(place, REPLAY_BYTES, acknowledge)
 
 
 def run(plan: Plan) -> Iterator[Row]:
     """Yield the rows of the area as they are measured."""
-    goals = (PUBLISH, WRITTEN, WRITTEN_MANY, SYNCED, APPEND, OPEN, FIRST, REPLAY, MEMORY, LIVE)
-    try:
-        missing = importlib.util.find_spec("recovery.log") is None
-        reason = "there is no log"
-        if not missing:
-            importlib.import_module("recovery.log")
-    except ImportError as error:
-        missing, reason = True, f"{error.name} is not installed (pip install -e '.[log]')"
-    if missing:
-        yield from (goal.missing(reason) for goal in goals)
-        return
     with tempfile.TemporaryDirectory(prefix="p2pmsg-bench-") as directory:
-        gathered = OursLogged(directory=directory, acknowledge="gathered")
-        yield _publishing(PUBLISH, gathered, Ours(), plan)
-        yield _publishing(WRITTEN, OursLogged(directory=directory), Ours(), plan)
-        yield _publishing(WRITTEN_MANY, OursLoggedMany(directory=directory), OursMany(), plan)
+        for goal, plain, acknowledge, sender in (
+            (PUBLISH, OURS, "gathered", PublisherOnLog),
+            (WRITTEN, OURS, "written", PublisherOnLog),
+            (WRITTEN_MANY, OURS_MANY, "written", ManyPublisherOnLog),
+        ):
+            opened = partial(_open_logged, directory, acknowledge, sender)
+            logged = Contender(f"{plain.name}, logged", opened, plain.open_receiver)
+            yield goal.compared(
+                partial(measure_throughput, logged, "small", 1, plan),
+                partial(measure_throughput, plain, "small", 1, plan),
+                plan.run_count,
+                f"acknowledge={acknowledge!r}",
+            )
         yield _committing(plan, directory)
         yield _appending(plan, directory)
         yield from _big_log(plan, directory)
-
-
-def _publishing(goal: Goal, logged: OursLogged, plain: Ours, plan: Plan) -> Row:
-    comparison = compare(
-        goal.what,
-        lambda: measure_throughput(logged, "small", 1, plan),
-        lambda: measure_throughput(plain, "small", 1, plan),
-        plan.run_count,
-    )
-    return goal.compared(comparison, f"acknowledge={logged.acknowledge!r}")
 
 
 def _committing(plan: Plan, directory: str) -> Row:
@@ -116,10 +78,7 @@ def _committing(plan: Plan, directory: str) -> Row:
             role = children.start(GroupCommitRole, directory)
             return float(role.call(method, COMMITTERS, plan.seconds))
 
-    comparison = compare(
-        SYNCED.what, lambda: measure("ours"), lambda: measure("by_hand"), plan.run_count
-    )
-    return SYNCED.compared(comparison)
+    return SYNCED.compared(lambda: measure("ours"), lambda: measure("by_hand"), plan.run_count)
 
 
 def _appending(plan: Plan, directory: str) -> Row:
@@ -127,10 +86,10 @@ def _appending(plan: Plan, directory: str) -> Row:
         with Children() as children:
             return float(children.start(LogRole, directory).call(method, APPEND_BYTES))
 
-    comparison = compare(
-        APPEND.what, lambda: measure("append"), lambda: measure("write"), plan.run_count
+    note = f"{APPEND_BYTES >> 20} MiB of 256 KiB frames each"
+    return APPEND.compared(
+        lambda: measure("append"), lambda: measure("write"), plan.run_count, note
     )
-    return APPEND.compared(comparison, f"{APPEND_BYTES >> 20} MiB of 256 KiB frames each")
 
 
 @contextmanager
@@ -185,11 +144,9 @@ def _replaying(plan: Plan, directory: str, following: int) -> Row:
             start = following - 2 * count
             return float(replayer.call("replay", start, start + count))
 
-    comparison = compare(
-        REPLAY.what, replay, lambda: measure_throughput(OursMany(), "small", 1, plan),
-        plan.run_count,
-    )  # fmt: skip
-    return REPLAY.compared(comparison, f"{count:,} messages by a Subscriber from a sequence")
+    note = f"{count:,} messages by a Subscriber from a sequence"
+    live = partial(measure_throughput, OURS_MANY, "small", 1, plan)
+    return REPLAY.compared(replay, live, plan.run_count, note)
 
 
 def _remembering(directory: str, following: int) -> Row:
@@ -213,8 +170,7 @@ def _publishing_meanwhile(plan: Plan, directory: str, following: int) -> Row:
             publisher = children.start(PublisherOnLog, directory)
             endpoint = publisher.call("where")
             replayers = [children.start(Replayer, endpoint) for _ in range(readers)]
-            for replayer in replayers:
-                replayer.call("ready")
+            call_all(replayers, "ready")
             for turn, replayer in enumerate(replayers):
                 replayer.begin("replay_for", turn * following // 4, plan.seconds + 1)
             time.sleep(0.3 if replayers else 0)
@@ -223,5 +179,4 @@ def _publishing_meanwhile(plan: Plan, directory: str, following: int) -> Row:
                 raise TrialError("a reader got nothing")
             return float(rate)
 
-    comparison = compare(LIVE.what, lambda: publish(READERS), lambda: publish(0), plan.run_count)
-    return LIVE.compared(comparison)
+    return LIVE.compared(lambda: publish(READERS), lambda: publish(0), plan.run_count)

@@ -10,6 +10,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import p2pmsg
 from tests.bench.duty import read_memory, reset_peak_memory
 from tests.bench.loads import TrialError, small_load
 from tests.bench.ours import READY_SECONDS, TIMEOUT_SECONDS, TOPIC, OursReceiver, OursSender
@@ -120,9 +121,6 @@ class LogRole:
             )  # fmt: skip
         return sequence
 
-    def close(self) -> None:
-        pass
-
 
 class PublisherOnLog(OursSender):
     """A publisher on a log, with little else to answer from."""
@@ -130,8 +128,6 @@ class PublisherOnLog(OursSender):
     def __init__(
         self, directory: str, replay_bytes: int = REPLAY_BYTES, acknowledge: Any = None
     ) -> None:
-        import p2pmsg
-
         config = p2pmsg.LogConfig(directory, retention_bytes=1 << 40, acknowledge=acknowledge)
         started = time.perf_counter()
         self._publisher = p2pmsg.Publisher(
@@ -177,8 +173,6 @@ class GroupCommitRole:
 
     def ours(self, threads: int, seconds: float) -> float:
         """Publish with `acknowledge="synced"`; messages a second."""
-        import p2pmsg
-
         config = p2pmsg.LogConfig(tempfile.mkdtemp(dir=self._directory), acknowledge="synced")
         with p2pmsg.Publisher("tcp://127.0.0.1:0", log=config) as publisher:
             return _rate_of(lambda value: publisher.publish(TOPIC, value), threads, seconds)
@@ -213,9 +207,6 @@ class GroupCommitRole:
         finally:
             os.close(file)
 
-    def close(self) -> None:
-        pass
-
 
 def _rate_of(put: Callable[[bytes], object], threads: int, seconds: float) -> float:
     """Return how many values a second so many threads put, one after the other each."""
@@ -242,14 +233,9 @@ class Replayer(OursReceiver):
     """Reads what was published before."""
 
     def __init__(self, endpoint: str) -> None:
-        import p2pmsg
-
         self._endpoint = endpoint
         self._reader: Any = p2pmsg.reader.RangeReader(endpoint)
         self._reader.heads(READY_SECONDS)
-
-    def ready(self) -> None:
-        pass
 
     def first_seconds(self, sequence: int) -> float:
         """Time until the first message of a replay from `sequence` on is there."""
@@ -262,8 +248,6 @@ class Replayer(OursReceiver):
 
     def replay(self, start: int, stop: int) -> float:
         """Read all of `[start, stop)` as a subscriber; messages a second."""
-        import p2pmsg
-
         with p2pmsg.Subscriber(self._endpoint, topics=[TOPIC], start=start) as subscriber:
             expected, started = start, 0.0
             while expected < stop:

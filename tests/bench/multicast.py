@@ -4,26 +4,27 @@ import random
 import statistics
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from tests.bench.dds import Dds
+from tests.bench.dds import DdsReceiver, DdsSender
 from tests.bench.groups import (
     GroupReceiver,
     GroupSender,
-    Lcm,
+    LcmReceiver,
+    LcmSender,
     Namespaces,
-    OursGroup,
-    RawUdp,
     RawUdpReceiver,
     RawUdpSender,
     Wire,
+    over,
     pick_port,
     why_not,
 )
-from tests.bench.harness import Child, Children, Plan, compare, gather, measure_throughput, say
+from tests.bench.harness import Child, Children, Plan, call_all, gather, measure_throughput, say
 from tests.bench.loads import SMALL_BYTES, TrialError
-from tests.bench.report import Goal, Row
+from tests.bench.report import Goal, Row, duty_goal, rate_goal
 from tests.simulation.crowd import lose_one
 
 AREA = "multicast"
@@ -33,32 +34,23 @@ CROWD = 10_000
 CROWD_SEEDS = 20
 
 
-def _rate(what: str, bound: float, aim: float) -> Goal:
-    return Goal(AREA, what, "msg/s", bound, aim)
+_rate, _duty = partial(rate_goal, AREA), partial(duty_goal, AREA)
 
-
-def _duty(what: str, bound: float, aim: float, unit: str) -> Goal:
-    return Goal(AREA, what, unit, bound, aim, lower_is_better=True, against_peer=False)
-
-
-RACES: tuple[tuple[Goal, type, str], ...] = (
-    (_rate("publish_many + receive_many, against raw UDP multicast", 10, 25), RawUdp, "socket"),
-    (_rate("the same against LCM", 10, 25), Lcm, "lcm"),
-    (_rate("the same against Cyclone DDS, reliable and keep-all", 25, 60), Dds, "cyclonedds"),
-)
+RACES = (
+    (_rate("publish_many + receive_many, against raw UDP multicast", 10, 25), "socket",
+     ("raw UDP multicast", RawUdpSender, RawUdpReceiver)),
+    (_rate("the same against LCM", 10, 25), "lcm", ("LCM", LcmSender, LcmReceiver)),
+    (_rate("the same against Cyclone DDS, reliable and keep-all", 25, 60), "cyclonedds",
+     ("Cyclone DDS", DdsSender, DdsReceiver)),
+)  # fmt: skip
+"""A goal, the package that its peer needs, and the peer."""
 LOSSY = _rate("the same at 1 % loss, against no loss", 0.7, 0.9)
 REPAIRS = {
     1: _duty("gap to repair, 99th percentile, 5 % loss, one receiver", 15, 5, "ms"),
     4: _duty("gap to repair, 99th percentile, 5 % loss, four receivers", 25, 12, "ms"),
 }
-LATENCY = Goal(
-    AREA,
-    "one-way latency, median, 10,000 msg/s, against raw UDP",
-    unit="µs",
-    bound=2,
-    aim=1.4,
-    lower_is_better=True,
-)
+LATENCY = Goal(AREA, "one-way latency, median, 10,000 msg/s, against raw UDP", "µs", 2, 1.4,
+               lower_is_better=True)  # fmt: skip
 TRAFFIC = _duty("repairs sent for each byte that four receivers lost together", 1.3, 1.1, "×")
 NACKS = _duty("simulated: NACKs a lost datagram, 10,000 receivers", 10, 4, "NACKs")
 
@@ -67,51 +59,42 @@ def run(plan: Plan) -> Iterator[Row]:
     """Yield the rows of the area as they are measured."""
     with Namespaces() as wire:
         note = "veth between two namespaces" if wire.sender_pid else "loopback: no privilege"
-        for goal, peer, package in RACES:
-            reason = why_not(package)
-            if reason is not None:
+        for goal, package, peer in RACES:
+            if reason := why_not(package):
                 yield goal.missing(reason)
                 continue
-            yield _guarded(goal, lambda g=goal, p=peer: _race(g, p, wire, plan, note))
-        yield _guarded(LOSSY, lambda: _run_lossy(wire, plan))
+            yield goal.guarded(lambda g=goal, p=peer: _race(g, p, wire, plan, note))
+        yield LOSSY.guarded(lambda: _run_lossy(wire, plan))
         for receivers, goal in REPAIRS.items():
-            yield _guarded(goal, lambda g=goal, r=receivers: _run_repairs(g, r, wire, plan))
-        yield _guarded(LATENCY, lambda: _run_latency(wire, plan))
-        yield _guarded(TRAFFIC, lambda: _run_traffic(wire, plan))
+            yield goal.guarded(lambda g=goal, r=receivers: _run_repairs(g, r, wire, plan))
+        yield LATENCY.guarded(lambda: _run_latency(wire, plan))
+        yield TRAFFIC.guarded(lambda: _run_traffic(wire, plan))
     outcomes = [lose_one(CROWD, seed).nacks for seed in range(CROWD_SEEDS)]
     yield NACKS.measured([statistics.mean(outcomes)], f"of {CROWD_SEEDS}, at most {max(outcomes)}")
 
 
-def _guarded(goal: Goal, measure: Callable[[], Row]) -> Row:
-    try:
-        return measure()
-    except TrialError as error:
-        say(f"{goal.what}: {error}")
-        return goal.missing(f"trial failed: {error}", ok=False)
+def _ours(wire: Wire, plan: Plan, loss: float = 0.0) -> float:
+    name = f"p2pmsg, multicast, {loss:.0%} lost"
+    ours = over(wire, name, GroupSender, GroupReceiver, loss=loss)
+    return measure_throughput(ours, "small", 1, plan)
 
 
-def _throughput(kind: Any, wire: Wire, plan: Plan, *options: Any) -> float:
-    return measure_throughput(kind(wire, pick_port(), *options), "small", 1, plan)
-
-
-def _race(goal: Goal, peer: type, wire: Wire, plan: Plan, note: str) -> Row:
-    comparison = compare(
-        goal.what,
-        lambda: _throughput(OursGroup, wire, plan),
-        lambda: _throughput(peer, wire, plan),
+def _race(goal: Goal, peer: Any, wire: Wire, plan: Plan, note: str) -> Row:
+    return goal.compared(
+        lambda: _ours(wire, plan),
+        lambda: measure_throughput(over(wire, *peer), "small", 1, plan),
         plan.run_count,
+        note,
     )
-    return goal.compared(comparison, note)
 
 
 def _run_lossy(wire: Wire, plan: Plan) -> Row:
-    comparison = compare(
-        LOSSY.what,
-        lambda: _throughput(OursGroup, wire, plan, LOSS),
-        lambda: _throughput(OursGroup, wire, plan),
+    return LOSSY.compared(
+        lambda: _ours(wire, plan, LOSS),
+        lambda: _ours(wire, plan),
         plan.run_count,
+        "trains are lost whole, as the kernel filters them",
     )
-    return LOSSY.compared(comparison, "trains are lost whole, as the kernel filters them")
 
 
 def _run_repairs(goal: Goal, receivers: int, wire: Wire, plan: Plan) -> Row:
@@ -124,13 +107,11 @@ def _run_repairs(goal: Goal, receivers: int, wire: Wire, plan: Plan) -> Row:
 
 
 def _run_latency(wire: Wire, plan: Plan) -> Row:
-    comparison = compare(
-        LATENCY.what,
+    return LATENCY.compared(
         lambda: measure_latency(True, wire, pick_port(), plan.seconds),
         lambda: measure_latency(False, wire, pick_port(), plan.seconds),
         plan.run_count,
     )
-    return LATENCY.compared(comparison)
 
 
 def _run_traffic(wire: Wire, plan: Plan) -> Row:
@@ -153,9 +134,6 @@ class PacedSender:
     def __init__(self, kind: type, wire: Wire, port: int, link_loss: float = 0.0) -> None:
         self._end = kind(wire, port)
         self._link = LossyLink(self._end.publisher, link_loss) if link_loss else None
-
-    def ready(self) -> None:
-        pass
 
     def wait_ready(self, count: int) -> None:
         self._end.wait_ready(count)
@@ -210,9 +188,6 @@ class PacedReceiver:
     def __init__(self, kind: type, wire: Wire, port: int, *options: Any) -> None:
         self._end = kind(wire, port, *options)
 
-    def ready(self) -> None:
-        pass
-
     def receive(self, count: int) -> list[float]:
         """Return the ages in µs."""
         receive_one, now_ns, unpack = self._end.receive_one, time.monotonic_ns, _STAMP.unpack_from
@@ -249,8 +224,7 @@ def measure_latency(ours: bool, wire: Wire, port: int, seconds: float) -> float:
     with Children() as children:
         one = children.start(PacedSender, sender, wire, port)
         one.call("ready")
-        options = (0.0,) if ours else ()
-        two = children.start(PacedReceiver, receiver, wire, port, *options)
+        two = children.start(PacedReceiver, receiver, wire, port)
         one.begin("wait_ready", 1)
         two.call("ready")
         one.result()
@@ -296,8 +270,7 @@ def _send_with_loss(
         for _ in range(receivers)
     ]
     one.begin("wait_ready", receivers)
-    for other in others:
-        other.call("ready")
+    call_all(others, "ready")
     one.result()
     for other in others:
         other.begin("receive", count)

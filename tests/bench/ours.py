@@ -1,12 +1,11 @@
 """p2pmsg as a contender, through its public names only."""
 
-import importlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
 import p2pmsg
+from tests.bench.harness import Contender
 from tests.bench.loads import BATCH_COUNT, TrialError
 
 REPLAY_BYTES = 64 << 20
@@ -16,25 +15,11 @@ RECEIVE_MANY_COUNT = 4 * BATCH_COUNT
 TOPIC = "t"
 
 
-def why_not_ours() -> str | None:
-    """Return why p2pmsg cannot be measured, or None."""
-    try:
-        package = importlib.import_module("p2pmsg")
-    except ImportError as error:
-        return f"p2pmsg does not import: {error}"
-    missing = [name for name in ("Publisher", "Subscriber") if not hasattr(package, name)]
-    return f"p2pmsg has no {' and no '.join(missing)} yet" if missing else None
-
-
 def open_publisher() -> Any:
-    import p2pmsg
-
     return p2pmsg.Publisher("tcp://127.0.0.1:0", name="bench", replay_bytes=REPLAY_BYTES)
 
 
 def open_subscriber(endpoint: str) -> Any:
-    import p2pmsg
-
     return p2pmsg.Subscriber(endpoint, topics=[TOPIC], start="latest")
 
 
@@ -99,19 +84,6 @@ class OursReceiver:
         self._subscriber.close()
 
 
-@dataclass(frozen=True)
-class Ours:
-    """p2pmsg, one call a message."""
-
-    name: str = "p2pmsg"
-
-    def open_sender(self) -> OursSender:
-        return OursSender()
-
-    def open_receiver(self, endpoint: str) -> OursReceiver:
-        return OursReceiver(endpoint)
-
-
 class OursManySender(OursSender):
     """`publish_many`, which cuts the list into frames of 256 KiB by itself."""
 
@@ -126,17 +98,8 @@ class OursManyReceiver(OursReceiver):
         return self._subscriber.receive_many(RECEIVE_MANY_COUNT, TIMEOUT_SECONDS).values
 
 
-@dataclass(frozen=True)
-class OursMany(Ours):
-    """p2pmsg, many messages a call."""
-
-    name: str = "p2pmsg, many"
-
-    def open_sender(self) -> OursSender:
-        return OursManySender()
-
-    def open_receiver(self, endpoint: str) -> OursReceiver:
-        return OursManyReceiver(endpoint)
+OURS = Contender("p2pmsg", OursSender, OursReceiver)
+OURS_MANY = Contender("p2pmsg, many", OursManySender, OursManyReceiver)
 
 
 class Crowd:

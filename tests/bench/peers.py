@@ -9,16 +9,16 @@ import importlib.util
 import json
 import socket
 import time
-from dataclasses import dataclass
 from typing import Any
 
+from tests.bench.harness import Contender, Sender
 from tests.bench.loads import BATCH_COUNT, TrialError
 
 TIMEOUT_MS = 20_000
 READY_SECONDS = 10.0
 
 
-class ZmqSender:
+class ZmqSender(Sender):
     """One frame a message."""
 
     def __init__(self) -> None:
@@ -43,9 +43,6 @@ class ZmqSender:
         send = self._socket.send
         for value in values:
             send(value)
-
-    def finish(self) -> None:
-        pass
 
     def close(self) -> None:
         self._socket.close()
@@ -76,19 +73,6 @@ class ZmqReceiver:
         self._socket.close(0)
 
 
-@dataclass(frozen=True)
-class RawZmq:
-    """pyzmq, one frame a message."""
-
-    name: str = "raw pyzmq"
-
-    def open_sender(self) -> ZmqSender:
-        return ZmqSender()
-
-    def open_receiver(self, endpoint: str) -> ZmqReceiver:
-        return ZmqReceiver(endpoint)
-
-
 class MsgpackSender(ZmqSender):
     def send(self, values: list[Any]) -> None:
         from msgpack import packb
@@ -115,19 +99,6 @@ class MsgpackReceiver(ZmqReceiver):
                 raise TrialError(f"{value} came where {field} {mark} was due")
 
 
-@dataclass(frozen=True)
-class MsgpackZmq(RawZmq):
-    """pyzmq + msgpack, one packed dict a frame."""
-
-    name: str = "pyzmq + msgpack"
-
-    def open_sender(self) -> ZmqSender:
-        return MsgpackSender()
-
-    def open_receiver(self, endpoint: str) -> ZmqReceiver:
-        return MsgpackReceiver(endpoint)
-
-
 class BatchSender(ZmqSender):
     def send(self, values: list[Any]) -> None:
         from msgpack import packb
@@ -145,17 +116,10 @@ class BatchReceiver(ZmqReceiver):
         return unpackb(self._socket.recv())
 
 
-@dataclass(frozen=True)
-class BatchZmq(RawZmq):
-    """pyzmq, a list packed with msgpack into one frame of 64 KiB."""
-
-    name: str = "hand-written batches"
-
-    def open_sender(self) -> ZmqSender:
-        return BatchSender()
-
-    def open_receiver(self, endpoint: str) -> ZmqReceiver:
-        return BatchReceiver(endpoint)
+RAW_ZMQ = Contender("raw pyzmq", ZmqSender, ZmqReceiver)
+MSGPACK_ZMQ = Contender("pyzmq + msgpack", MsgpackSender, MsgpackReceiver)
+BATCH_ZMQ = Contender("hand-written batches", BatchSender, BatchReceiver)
+"""A list packed with msgpack into one frame of 64 KiB."""
 
 
 # ---------------------------------------------------------------------------------------- Zenoh
@@ -181,7 +145,7 @@ def _open_zenoh(listen: str | None, connect: str | None) -> Any:
     return zenoh.open(zenoh.Config.from_json5(json.dumps(config)))
 
 
-class ZenohSender:
+class ZenohSender(Sender):
     """Advanced publisher: blocks when congested, keeps a cache, numbers its samples."""
 
     def __init__(self) -> None:
@@ -217,9 +181,6 @@ class ZenohSender:
         put = self._publisher.put
         for value in values:
             put(value)
-
-    def finish(self) -> None:
-        pass
 
     def close(self) -> None:
         self._session.close()
@@ -260,14 +221,4 @@ class ZenohReceiver:
         self._session.close()
 
 
-@dataclass(frozen=True)
-class Zenoh:
-    """Zenoh's advanced publisher and subscriber."""
-
-    name: str = "Zenoh advanced"
-
-    def open_sender(self) -> ZenohSender:
-        return ZenohSender()
-
-    def open_receiver(self, endpoint: str) -> ZenohReceiver:
-        return ZenohReceiver(endpoint)
+ZENOH = Contender("Zenoh advanced", ZenohSender, ZenohReceiver)

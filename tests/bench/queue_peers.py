@@ -2,10 +2,13 @@
 
 import os
 import time
+from functools import partial
 from typing import Any
 
 import zmq
 
+import p2pmsg
+from tests.bench.harness import Contender, Sender
 from tests.bench.loads import TrialError
 
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -15,26 +18,12 @@ BATCH = 100
 STOP = b"stop"
 
 
-class OursQueue:
-    """p2pmsg's pusher and puller."""
-
-    name = "p2pmsg"
-
-    def source(self) -> "OursSource":
-        return OursSource()
-
-    def sink(self, endpoint: str) -> "OursSink":
-        return OursSink(endpoint)
-
-
-class OursSource:
+class OursSource(Sender):
     def __init__(self) -> None:
-        import p2pmsg
-
         self.pusher = p2pmsg.Pusher(LOOPBACK, in_flight_max=IN_FLIGHT)
         self.endpoint = self.pusher.endpoint
 
-    def wait(self, count: int) -> None:
+    def wait_ready(self, count: int) -> None:
         deadline = time.monotonic() + 10
         while len(self.pusher.stats().workers) < count:
             if time.monotonic() > deadline:
@@ -60,8 +49,6 @@ class OursSource:
 
 class OursSink:
     def __init__(self, endpoint: str) -> None:
-        import p2pmsg
-
         self.puller = p2pmsg.Puller(endpoint, prefetch=PREFETCH)
 
     def work(self) -> tuple[int, int]:
@@ -82,35 +69,22 @@ class OursSink:
         self.puller.close()
 
 
-class RawQueue:
-    """pyzmq's PUSH and PULL, one frame a job, no acknowledgement."""
+class RawSource(Sender):
+    """pyzmq's PUSH, one frame a job, no acknowledgement."""
 
-    name = "raw pyzmq"
-
-    def source(self) -> "RawSource":
-        return RawSource()
-
-    def sink(self, endpoint: str) -> "RawSink":
-        return RawSink(endpoint)
-
-
-class RawSource:
     def __init__(self) -> None:
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.PUSH)
         port = self.socket.bind_to_random_port("tcp://127.0.0.1")
         self.endpoint = f"tcp://127.0.0.1:{port}"
 
-    def wait(self, count: int) -> None:
+    def wait_ready(self, count: int) -> None:
         time.sleep(0.3)
 
     def send(self, values: list[bytes]) -> None:
         send = self.socket.send
         for value in values:
             send(value)
-
-    def finish(self) -> None:
-        pass
 
     def stop(self, workers: int) -> None:
         # A PUSH skips a worker whose queue is full, so that another may get two of them.
@@ -144,22 +118,9 @@ class RawSink:
         self.context.term()
 
 
-class RedisQueue:
-    """Redis lists: RPUSH in pipelines; LMOVE to the worker's own list, LREM when done."""
+class RedisSource(Sender):
+    """RPUSH in pipelines; workers move jobs to their own lists by LMOVE, and LREM when done."""
 
-    name = "Redis"
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def source(self) -> "RedisSource":
-        return RedisSource(self.path)
-
-    def sink(self, endpoint: str) -> "RedisSink":
-        return RedisSink(self.path)
-
-
-class RedisSource:
     def __init__(self, path: str) -> None:
         import redis
 
@@ -167,18 +128,12 @@ class RedisSource:
         self.redis.flushall()
         self.endpoint = path
 
-    def wait(self, count: int) -> None:
-        pass
-
     def send(self, values: list[bytes]) -> None:
         for at in range(0, len(values), BATCH):
             pipe = self.redis.pipeline(transaction=False)
             for value in values[at : at + BATCH]:
                 pipe.rpush("jobs", value)
             pipe.execute()
-
-    def finish(self) -> None:
-        pass
 
     def stop(self, workers: int) -> None:
         for _ in range(workers):
@@ -216,3 +171,12 @@ class RedisSink:
 
     def close(self) -> None:
         self.redis.close()
+
+
+OURS_QUEUE = Contender("p2pmsg", OursSource, OursSink)
+RAW_QUEUE = Contender("raw pyzmq", RawSource, RawSink)
+
+
+def redis_queue(path: str) -> Contender:
+    """Redis lists, at a Unix socket."""
+    return Contender("Redis", partial(RedisSource, path), RedisSink)

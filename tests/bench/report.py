@@ -4,12 +4,13 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from tests.bench.harness import Comparison
+from tests.bench.harness import compare, say
+from tests.bench.loads import TrialError
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,11 @@ class Goal:
     def is_met(self, figure: float) -> bool:
         return figure <= self.bound if self.lower_is_better else figure >= self.bound
 
-    def compared(self, comparison: Comparison, note: str = "") -> Row:
-        """A row of a comparison: the medians, and median and spread of the adjacent ratios."""
+    def compared(
+        self, ours: Callable[[], float], peer: Callable[[], float], run_count: int, note: str = ""
+    ) -> Row:
+        """Compare; a row of the medians, and of median and spread of the adjacent ratios."""
+        comparison = compare(self.what, ours, peer, run_count)
         ratios = comparison.ratios
         ratio = statistics.median(ratios)
         return Row(
@@ -77,16 +81,29 @@ class Goal:
             note=note,
         )
 
-    def alone(self, peer_figures: Sequence[float], reason: str) -> Row:
-        """A row with the peer's figure only."""
-        row = self.missing(reason)
-        return replace(row, peer=statistics.median(peer_figures))
-
     def missing(self, reason: str, ok: bool | None = None) -> Row:
         """A row without figures; `ok` is False where a trial failed."""
         return Row(
             **asdict(self), ours=None, peer=None, ratio=None, ok=ok, spread=None, note=reason
         )
+
+    def guarded(self, measure: Callable[[], Row]) -> Row:
+        """A failed trial is a row that says so, and the next row is measured all the same."""
+        try:
+            return measure()
+        except TrialError as error:
+            say(f"{self.what}: {error}")
+            return self.missing(f"trial failed: {error}", ok=False)
+
+
+def rate_goal(area: str, what: str, bound: float, aim: float, unit: str = "msg/s") -> Goal:
+    """A goal against a peer, the higher the better."""
+    return Goal(area, what, unit, bound, aim)
+
+
+def duty_goal(area: str, what: str, bound: float, aim: float, unit: str) -> Goal:
+    """A goal with a bound of its own, the lower the better."""
+    return Goal(area, what, unit, bound, aim, lower_is_better=True, against_peer=False)
 
 
 def write_json(rows: Sequence[Row], path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.bench.harness import Child, Children, Plan, compare, say
+from tests.bench.harness import Child, Children, Plan
 from tests.bench.loads import TrialError
 from tests.bench.ours import Crowd
 from tests.bench.report import Goal, Row
@@ -58,18 +58,18 @@ def run(plan: Plan) -> Iterator[Row]:
     spark = roles.open_session()
     bench = Bench(spark, plan)
     try:
-        yield bench.guarded(READ, bench.read)
-        yield bench.guarded(SUB, bench.sub)
-        yield bench.guarded(SOCKET, bench.socket)
-        yield bench.guarded(REDIS, bench.redis)
-        yield bench.guarded(JSON, lambda: bench.typed(JSON, "json"))
-        yield bench.guarded(DICTS, lambda: bench.typed(DICTS, "dict"))
-        yield bench.guarded(TRIGGER, bench.trigger)
-        yield bench.guarded(PUBLISH, bench.publish)
+        yield READ.guarded(bench.read)
+        yield SUB.guarded(bench.sub)
+        yield SOCKET.guarded(bench.socket)
+        yield REDIS.guarded(bench.redis)
+        yield JSON.guarded(lambda: bench.typed(JSON, "json"))
+        yield DICTS.guarded(lambda: bench.typed(DICTS, "dict"))
+        yield TRIGGER.guarded(bench.trigger)
+        yield PUBLISH.guarded(bench.publish)
     finally:
         spark.stop()
         bench.close()
-    yield bench.guarded(LATENCY, bench.latency)
+    yield LATENCY.guarded(bench.latency)
 
 
 class Bench:
@@ -87,14 +87,6 @@ class Bench:
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def guarded(self, goal: Goal, measure: Callable[[], Row]) -> Row:
-        """A failed trial is a row that says so, and the next row is measured all the same."""
-        try:
-            return measure()
-        except TrialError as error:
-            say(f"{goal.what}: {error}")
-            return goal.missing(f"trial failed: {error}", ok=False)
 
     def checkpoint(self) -> str:
         self._checkpoints += 1
@@ -152,7 +144,7 @@ class Bench:
     def compared(self, goal: Goal, ours: Any, peer: Any, note: str = "") -> Row:
         for measure in (ours, peer) * WARM_UPS:
             measure()
-        return goal.compared(compare(goal.what, ours, peer, self.runs), note)
+        return goal.compared(ours, peer, self.runs, note)
 
     def feeds(self, children: Children, rows: int, kind: str = "bytes") -> list[str]:
         from tests.bench.spark_roles import Feed

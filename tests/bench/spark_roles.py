@@ -336,9 +336,6 @@ class LatencyRole:
         self._spark = open_session(configured=configured)
         self._feed.start_ticking(PAUSE_SECONDS)
 
-    def ready(self) -> None:
-        pass
-
     def measure(self, seconds: float) -> float:
         """Return the median in ms, of events every 10 ms."""
         reader = self._spark.readStream.format("p2pmsg").option("peers", self._feed.endpoint())

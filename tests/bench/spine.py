@@ -1,22 +1,22 @@
 """The spine: publisher to subscribers over TCP, against the peers, and what idling costs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from tests.bench.duty import measure_idle, measure_memory, measure_repair
 from tests.bench.harness import (
     Contender,
     Plan,
-    compare,
     measure_ping_pong,
     measure_throughput,
     say,
 )
 from tests.bench.joining import RATE, measure
 from tests.bench.loads import LARGE_BYTES, TrialError
-from tests.bench.ours import REPLAY_BYTES, Ours, OursMany, why_not_ours
-from tests.bench.peers import BatchZmq, MsgpackZmq, RawZmq, Zenoh, why_no_zenoh
-from tests.bench.report import Goal, Row
+from tests.bench.ours import OURS, OURS_MANY, REPLAY_BYTES
+from tests.bench.peers import BATCH_ZMQ, MSGPACK_ZMQ, RAW_ZMQ, ZENOH, why_no_zenoh
+from tests.bench.report import Goal, Row, duty_goal, rate_goal
 
 AREA = "spine"
 IDLE_SECONDS_PER_TRIAL_SECOND = 4
@@ -39,62 +39,21 @@ class Race:
     """From messages a second to the unit of the row."""
 
 
-def _rate(what: str, bound: float, aim: float, unit: str = "msg/s") -> Goal:
-    return Goal(AREA, what, unit, bound, aim)
-
-
+_rate, _duty = partial(rate_goal, AREA), partial(duty_goal, AREA)
 RACES = (
-    Race(
-        _rate("publish and iterate one by one, against raw pyzmq", 1.5, 2.5),
-        Ours(),
-        RawZmq(),
-    ),
-    Race(
-        _rate("a dict of five fields, against pyzmq + msgpack a message", 4, 6),
-        Ours(),
-        MsgpackZmq(),
-        load="dict",
-    ),
-    Race(
-        _rate("publish_many + receive_many, against hand-written 64 KiB batches", 0.9, 1.2),
-        OursMany(),
-        BatchZmq(),
-    ),
-    Race(
-        _rate("one publisher to four subscribers, at each, against raw pyzmq", 1.3, 2),
-        Ours(),
-        RawZmq(),
-        subscriber_count=4,
-    ),
-    Race(
-        _rate("64 KiB values, against raw pyzmq", 0.9, 1, unit="MB/s"),
-        Ours(),
-        RawZmq(),
-        load="large",
-        scale=LARGE_BYTES / MEGABYTE,
-    ),
-    Race(
-        _rate("publish and iterate one by one, against Zenoh advanced", 3, 5),
-        Ours(),
-        Zenoh(),
-    ),
-)
-
-PING_PONG = Goal(
-    AREA,
-    "ping-pong, median of RTT/2, against raw pyzmq",
-    unit="µs",
-    bound=1.25,
-    aim=1.1,
-    lower_is_better=True,
-)
-
-
-def _duty(what: str, bound: float, aim: float, unit: str) -> Goal:
-    """A goal with a bound of its own, the lower the better."""
-    return Goal(AREA, what, unit, bound, aim, lower_is_better=True, against_peer=False)
-
-
+    Race(_rate("publish and iterate one by one, against raw pyzmq", 1.5, 2.5), OURS, RAW_ZMQ),
+    Race(_rate("a dict of five fields, against pyzmq + msgpack a message", 4, 6),
+         OURS, MSGPACK_ZMQ, load="dict"),
+    Race(_rate("publish_many + receive_many, against hand-written 64 KiB batches", 0.9, 1.2),
+         OURS_MANY, BATCH_ZMQ),
+    Race(_rate("one publisher to four subscribers, at each, against raw pyzmq", 1.3, 2),
+         OURS, RAW_ZMQ, subscriber_count=4),
+    Race(_rate("64 KiB values, against raw pyzmq", 0.9, 1, unit="MB/s"),
+         OURS, RAW_ZMQ, load="large", scale=LARGE_BYTES / MEGABYTE),
+    Race(_rate("publish and iterate one by one, against Zenoh advanced", 3, 5), OURS, ZENOH),
+)  # fmt: skip
+PING_PONG = Goal(AREA, "ping-pong, median of RTT/2, against raw pyzmq", "µs", 1.25, 1.1,
+                 lower_is_better=True)  # fmt: skip
 REPAIR = _duty("gap to repair, 99th percentile, 10 % of frames lost", 10, 3, "ms")
 IDLE = {
     "publisher": _duty("idle publisher", 1, 0.5, "% of a core"),
@@ -112,32 +71,18 @@ JOINING = {
 
 def run(plan: Plan) -> Iterator[Row]:
     """Yield the rows of the area as they are measured."""
-    reason = why_not_ours()
-    if reason is not None:
-        say(f"{reason}; measuring the peers alone")
-        yield from _peers_alone(plan, reason)
-        return
     for race in RACES:
-        yield _guarded(race.goal, lambda race=race: _run_race(race, plan))
-    yield _guarded(PING_PONG, lambda: _run_ping_pong(plan))
-    yield _guarded(REPAIR, lambda: _run_repair(plan))
+        yield race.goal.guarded(lambda race=race: _run_race(race, plan))
+    yield PING_PONG.guarded(lambda: _run_ping_pong(plan))
+    yield REPAIR.guarded(lambda: _run_repair(plan))
     yield from _run_idle(plan)
-    yield _guarded(MEMORY, lambda: _run_memory(plan))
+    yield MEMORY.guarded(lambda: _run_memory(plan))
     for rate, goal in JOINING.items():
-        yield _guarded(goal, lambda goal=goal, rate=rate: _run_joining(goal, rate, plan))
-
-
-def _guarded(goal: Goal, measure: Callable[[], Row]) -> Row:
-    """A failed trial is a row that says so, and the next row is measured all the same."""
-    try:
-        return measure()
-    except TrialError as error:
-        say(f"{goal.what}: {error}")
-        return goal.missing(f"trial failed: {error}", ok=False)
+        yield goal.guarded(lambda goal=goal, rate=rate: _run_joining(goal, rate, plan))
 
 
 def _run_race(race: Race, plan: Plan) -> Row:
-    reason = why_no_zenoh() if isinstance(race.peer, Zenoh) else None
+    reason = why_no_zenoh() if race.peer is ZENOH else None
     if reason is not None:
         return race.goal.missing(reason)
 
@@ -145,20 +90,17 @@ def _run_race(race: Race, plan: Plan) -> Row:
         rate = measure_throughput(contender, race.load, race.subscriber_count, plan)
         return rate * race.scale
 
-    comparison = compare(
-        race.goal.what, lambda: measure(race.ours), lambda: measure(race.peer), plan.run_count
+    return race.goal.compared(
+        lambda: measure(race.ours), lambda: measure(race.peer), plan.run_count
     )
-    return race.goal.compared(comparison)
 
 
 def _run_ping_pong(plan: Plan) -> Row:
-    comparison = compare(
-        PING_PONG.what,
-        lambda: measure_ping_pong(Ours(), plan),
-        lambda: measure_ping_pong(RawZmq(), plan),
+    return PING_PONG.compared(
+        lambda: measure_ping_pong(OURS, plan),
+        lambda: measure_ping_pong(RAW_ZMQ, plan),
         plan.run_count,
     )
-    return PING_PONG.compared(comparison)
 
 
 def _run_repair(plan: Plan) -> Row:
@@ -203,24 +145,3 @@ def _run_memory(plan: Plan) -> Row:
         f"the subscriber grew by {growth['subscriber_bytes'] / 2**20:.1f} MiB"
     )
     return MEMORY.measured([growth["publisher_bytes"] / REPLAY_BYTES], note)
-
-
-def _peers_alone(plan: Plan, reason: str) -> Iterator[Row]:
-    """While p2pmsg cannot be measured, show what it will have to beat."""
-    for race in RACES:
-        if isinstance(race.peer, Zenoh) and why_no_zenoh() is not None:
-            yield race.goal.missing(f"{reason}; {why_no_zenoh()}")
-            continue
-        yield _guarded(race.goal, lambda race=race: _run_peer(race, plan, reason))
-    trips_us = [measure_ping_pong(RawZmq(), plan) for _ in range(plan.run_count)]
-    yield PING_PONG.alone(trips_us, reason)
-    for goal in (REPAIR, *IDLE.values(), MEMORY, *JOINING.values()):
-        yield goal.missing(reason)
-
-
-def _run_peer(race: Race, plan: Plan, reason: str) -> Row:
-    rates = [
-        measure_throughput(race.peer, race.load, race.subscriber_count, plan)
-        for _ in range(plan.run_count)
-    ]
-    return race.goal.alone([rate * race.scale for rate in rates], reason)

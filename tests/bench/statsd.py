@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tests.bench.harness import Children, Plan, compare, gather, say
+from tests.bench.harness import Children, Plan, call_all, say
 from tests.bench.loads import TrialError
 from tests.bench.report import Goal, Row
 from tests.bench.statsd_roles import (
@@ -56,17 +56,11 @@ def cost(start: Callable[[int], Server], packed: int, plan: Plan) -> float:
                 children.start(Sender, server.port, packed, cores[1:] or cores)
                 for _ in range(SENDERS)
             ]
-            for sender in senders:
-                sender.begin("ready")
-            gather(senders)
-            for sender in senders:  # names are known, and code is compiled
-                sender.begin("blast", 0.5)
-            gather(senders)
+            call_all(senders, "ready")
+            call_all(senders, "blast", 0.5)  # names are known, and code is compiled
             _settle(server)
             before, began = server.received(), server.cpu_seconds()
-            for sender in senders:
-                sender.begin("blast", plan.seconds)
-            gather(senders)
+            call_all(senders, "blast", plan.seconds)
             _settle(server)
             took = server.cpu_seconds() - began
             count = server.received() - before
@@ -95,17 +89,12 @@ def run(plan: Plan) -> Iterator[Row]:
         return packed[-1]
 
     if reason is None:
-        comparison = compare(
-            PACKED_GOAL.what, ours_packed, lambda: cost(start_npm, PACKED, plan), plan.run_count
+        yield PACKED_GOAL.compared(
+            ours_packed, lambda: cost(start_npm, PACKED, plan), plan.run_count
         )
-        yield PACKED_GOAL.compared(comparison)
-        comparison = compare(
-            LONE_GOAL.what,
-            lambda: cost(start_ours, 1, plan),
-            lambda: cost(start_npm, 1, plan),
-            plan.run_count,
+        yield LONE_GOAL.compared(
+            lambda: cost(start_ours, 1, plan), lambda: cost(start_npm, 1, plan), plan.run_count
         )
-        yield LONE_GOAL.compared(comparison)
     else:
         for _ in range(plan.run_count):
             ours_packed()

@@ -78,9 +78,6 @@ class Sender:
                 return sent
         return sent
 
-    def ready(self) -> None:
-        pass
-
     def close(self) -> None:
         self._socket.close()
 
