@@ -13,6 +13,7 @@ import shutil
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from sphinx.ext import napoleon
@@ -43,8 +44,8 @@ _process_docstring = napoleon._process_docstring
 
 
 def _process_all_but_fields(app: Any, what: str, *arguments: Any) -> None:
-    """Leave a field's docstring as it is: napoleon takes what stands before a colon for a type."""
-    if what != "attribute":
+    """Leave the docstrings of fields and properties: what is before a colon would become a type."""
+    if what not in ("attribute", "property"):
         _process_docstring(app, what, *arguments)
 
 
@@ -84,7 +85,7 @@ def write_reference() -> None:
         module = importlib.import_module(module_name)
         index += [f"## {module_name}", "", summary(module), "", "| name | what it is |"]
         index.append("| --- | --- |")
-        for name in sorted(module.__all__):
+        for name in sorted(names_of(module)):
             value = getattr(module, name)
             if inspect.isclass(value) or inspect.isfunction(value):
                 page = pages.setdefault(value, f"{module_name}.{name}")
@@ -92,6 +93,15 @@ def write_reference() -> None:
                 write(f"reference/{page}.md", [f"# {name}", "", *reference(value, page)])
         index.append("")
     write("reference/index.md", index + toc(list(pages.values())))
+
+
+def names_of(module: ModuleType) -> list[str]:
+    """Return a module's public names: those that it lists, or else the classes that it defines."""
+    return getattr(module, "__all__", None) or [
+        name
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and value.__module__ == module.__name__ and name[0] != "_"
+    ]
 
 
 def reference(value: object, name: str) -> list[str]:
