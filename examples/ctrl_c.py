@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 INTERRUPTED = 130
@@ -151,5 +151,21 @@ def _started_by(process: int, *, deep: bool = True) -> list[int]:
     return found
 
 
+def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Exit with one line for what the user can mend: a missing package, an endpoint in use."""
+    p2pmsg: Any = sys.modules.get("p2pmsg")
+    is_argument = p2pmsg is not None and issubclass(kind, p2pmsg.EndpointError)
+    is_taken = p2pmsg is not None and issubclass(kind, p2pmsg.BindError)
+    if not (is_argument or is_taken or issubclass(kind, ModuleNotFoundError)):
+        sys.__excepthook__(kind, error, trace)
+        return
+    missing = getattr(error, "name", None)
+    packages = {"pyspark": "'p2pmsg[spark]'"}
+    advice = f": pip install {packages.get(missing, missing)}" if missing else ""
+    print(f"{Path(sys.argv[0]).name}: {error}{advice}", file=sys.stderr)
+    sys.exit(2 if is_argument else 1)
+
+
 if _is_program:
     signal.signal(signal.SIGINT, _end_at_once)
+    sys.excepthook = _tell

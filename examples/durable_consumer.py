@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import ctrl_c
+from arguments import Parser, endpoint
 
 import p2pmsg
 
@@ -26,7 +27,7 @@ TABLE = """create table if not exists trades (
 )"""
 
 
-def consume(endpoint: str, folder: Path) -> None:
+def consume(place: str, folder: Path) -> None:
     """Put every message into a table, once.
 
     First the work, then the commit: a consumer that dies in between gets those messages again, and
@@ -36,7 +37,7 @@ def consume(endpoint: str, folder: Path) -> None:
     table = sqlite3.connect(folder / "trades.db")
     table.execute(TABLE)
     cursor = folder / "trades.cursor"
-    with p2pmsg.Subscriber(endpoint, start="earliest", cursor=cursor) as subscriber:
+    with p2pmsg.Subscriber(place, start="earliest", cursor=cursor) as subscriber:
         while True:
             batch = [subscriber.receive()]
             with contextlib.suppress(TimeoutError):
@@ -95,12 +96,13 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 1:
+    parser = Parser(__doc__)
+    parser.add_argument("endpoint", nargs="?", type=endpoint, help="of a publisher of yours")
+    parser.add_argument("folder", nargs="?", type=Path, help="for the table and the cursor")
+    chosen = parser.parse_args()
+    if chosen.endpoint is None:
         ctrl_c.run(main)
-        sys.exit()
-    if len(sys.argv) != 3:
-        sys.exit(f"usage: {sys.argv[0]} [ENDPOINT FOLDER]")
-    try:
-        ctrl_c.run(consume, sys.argv[1], Path(sys.argv[2]))
-    except p2pmsg.EndpointError as error:
-        sys.exit(f"durable_consumer.py: {error}")
+    elif chosen.folder is None:
+        parser.error("ENDPOINT and FOLDER belong together")
+    else:
+        ctrl_c.run(consume, chosen.endpoint, chosen.folder)

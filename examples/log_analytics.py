@@ -6,6 +6,7 @@ Needs Java 17 and `pip install 'p2pmsg[all]'`. It ends by itself.
 import tempfile
 
 import ctrl_c
+from arguments import none
 from pyspark.sql import SparkSession
 
 import p2pmsg
@@ -49,4 +50,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    none(__doc__)
     ctrl_c.run(main)

@@ -5,9 +5,9 @@ datagrams; what is missing is asked for and repaired, so that both get every tra
 """
 
 import multiprocessing
-import sys
 
 import ctrl_c
+from arguments import multicast_endpoint, optional
 
 import p2pmsg
 from p2pmsg.testing import lose_datagrams
@@ -16,9 +16,9 @@ COUNT = 20_000
 LOSS = 0.1
 
 
-def publish(endpoint: str) -> None:
+def publish(publisher: p2pmsg.Publisher) -> None:
     """Publish trades in bursts, as markets do."""
-    with p2pmsg.Publisher(endpoint, name="market") as publisher:
+    with publisher:
         publisher.wait_for_subscribers(2, timeout=10.0)
         for start in range(0, COUNT, 100):
             prices = [60_000 + (number * 7919) % 500 for number in range(start, start + 100)]
@@ -45,8 +45,9 @@ def subscribe(name: str, endpoint: str) -> None:
     )
 
 
-def main(place: str = "udp://239.255.1.1:5560?interface=127.0.0.1") -> int:
+def main(place: str) -> int:
     """Do all three."""
+    publisher = p2pmsg.Publisher(place, name="market")
     context = multiprocessing.get_context("spawn")
     readers = [
         context.Process(target=subscribe, args=(name, place), daemon=True)
@@ -55,11 +56,12 @@ def main(place: str = "udp://239.255.1.1:5560?interface=127.0.0.1") -> int:
     with ctrl_c.held():
         for reader in readers:
             reader.start()
-    publish(place)
+    publish(publisher)
     for reader in readers:
         reader.join()
     return max(reader.exitcode or 0 for reader in readers)
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main, *sys.argv[1:2])
+    default = "udp://239.255.1.1:5560?interface=127.0.0.1"
+    ctrl_c.run(main, optional(__doc__, "ENDPOINT", multicast_endpoint, default))

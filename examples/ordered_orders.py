@@ -7,11 +7,11 @@ steps of different orders overtake one another, steps of one order never do.
 """
 
 import random
-import sys
 import threading
 from collections import defaultdict
 
 import ctrl_c
+from arguments import endpoint, optional
 
 import p2pmsg
 
@@ -35,9 +35,9 @@ def work(puller: p2pmsg.Puller) -> None:
             history[job.key].append(job.value["step"])
 
 
-def main(endpoint: str = "tcp://127.0.0.1:5558") -> None:
+def main(place: str) -> None:
     """Push all orders' steps, and look at what was done in which order."""
-    with p2pmsg.Pusher(endpoint, deliveries_max=50) as pusher:
+    with p2pmsg.Pusher(place, deliveries_max=50) as pusher:
         pullers = [p2pmsg.Puller(pusher.endpoint) for _ in range(WORKERS)]
         threads = [threading.Thread(target=work, args=[puller], daemon=True) for puller in pullers]
         for thread in threads:
@@ -57,4 +57,4 @@ def main(endpoint: str = "tcp://127.0.0.1:5558") -> None:
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main, *sys.argv[1:2])
+    ctrl_c.run(main, optional(__doc__, "ENDPOINT", endpoint, "tcp://127.0.0.1:5558"))

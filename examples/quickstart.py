@@ -4,18 +4,18 @@ Run it: `python examples/quickstart.py [ENDPOINT]`
 """
 
 import multiprocessing
-import sys
 
 import ctrl_c
+from arguments import endpoint, optional
 
 import p2pmsg
 
 COUNT = 5
 
 
-def publish(endpoint: str) -> None:
+def publish(place: str) -> None:
     """Publish a few trades, once somebody listens."""
-    with p2pmsg.Publisher(endpoint, name="quickstart") as publisher:
+    with p2pmsg.Publisher(place, name="quickstart") as publisher:
         publisher.wait_for_subscribers(1, timeout=4.0)
         for number in range(COUNT):
             trade = {"price": 60_000 + number, "size": 0.5}
@@ -23,9 +23,9 @@ def publish(endpoint: str) -> None:
             print(f"published {sequence}: {trade}", flush=True)
 
 
-def subscribe(endpoint: str) -> None:
+def subscribe(place: str) -> None:
     """Print what comes, and the ledger at the end."""
-    with p2pmsg.Subscriber(endpoint, topics=["trades"]) as subscriber:
+    with p2pmsg.Subscriber(place, topics=["trades"]) as subscriber:
         for message in subscriber:
             print(f"received  {message.sequence}: {message.key} {message.value}", flush=True)
             if message.sequence == COUNT - 1:
@@ -34,15 +34,15 @@ def subscribe(endpoint: str) -> None:
     print(f"delivered {stats.delivered} of {stats.published}, lost {stats.lost}", flush=True)
 
 
-def main(endpoint: str = "tcp://127.0.0.1:5556") -> int | None:
+def main(place: str) -> int | None:
     """Do both, and return the subscriber's exit status."""
-    reader = multiprocessing.Process(target=subscribe, args=(endpoint,), daemon=True)
+    reader = multiprocessing.Process(target=subscribe, args=(place,), daemon=True)
     with ctrl_c.held():
         reader.start()
-    publish(endpoint)
+    publish(place)
     reader.join()
     return reader.exitcode
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main, *sys.argv[1:2])
+    ctrl_c.run(main, optional(__doc__, "ENDPOINT", endpoint, "tcp://127.0.0.1:5556"))

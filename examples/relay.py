@@ -5,12 +5,14 @@ the publisher with SIGKILL in the middle. A subscriber that was there all the ti
 one that comes only afterwards gets everything from the beginning, from the relay.
 """
 
+import argparse
 import subprocess
 import sys
 import tempfile
 import time
 
 import ctrl_c
+from arguments import Parser
 
 import p2pmsg
 
@@ -77,9 +79,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["publish"]:
-        ctrl_c.run(publish)
-    elif sys.argv[1:]:
-        sys.exit(f"usage: {sys.argv[0]}")
-    else:
-        ctrl_c.run(main)
+    parser = Parser(__doc__)
+    parser.add_argument("role", nargs="?", choices=["publish"], help=argparse.SUPPRESS)
+    ctrl_c.run(publish if parser.parse_args().role else main)

@@ -3,10 +3,10 @@
 python examples/scatter_gather.py [FOLDER]      (for ipc endpoints; else TCP)
 """
 
-import sys
 import time
 
 import ctrl_c
+from arguments import folder, optional
 
 import p2pmsg
 
@@ -25,11 +25,10 @@ def exchange(endpoint: str, price: float, seconds: float = 0.0) -> p2pmsg.Respon
     return responder
 
 
-def main(folder: str | None = None) -> None:
+def main(place: str | None) -> None:
     """Ask three, wait for 0.3 s."""
     first, second, third = (
-        f"ipc://{folder}/exchange-{n}" if folder else f"tcp://127.0.0.1:{5560 + n}"
-        for n in range(3)
+        f"ipc://{place}/exchange-{n}" if place else f"tcp://127.0.0.1:{5560 + n}" for n in range(3)
     )
     with (
         exchange(first, 61_685.0) as near,
@@ -48,4 +47,4 @@ def main(folder: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main, *sys.argv[1:2])
+    ctrl_c.run(main, optional(__doc__, "FOLDER", folder))

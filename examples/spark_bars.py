@@ -1,17 +1,17 @@
 """Bars of a market feed by Spark: event-time windows with a watermark, straight from the publisher.
 
-    python examples/spark_bars.py [FEED.jsonl.gz] [PICTURE.png]
+    python examples/spark_bars.py [FEED.jsonl.gz] [--picture BARS.png]
 
 Without a file it plays a random walk of 20,000 trades. A bar is final, and is given once, when the
 watermark has passed it. Needs Java 17 and `pip install 'p2pmsg[spark]'` (`plot` for the picture).
 """
 
 import contextlib
-import sys
 import threading
 import time
 
 import ctrl_c
+from arguments import Parser, file, picture
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
@@ -68,7 +68,7 @@ def open_session() -> SparkSession:
     return spark
 
 
-def main(path: str | None = None, picture: str | None = None) -> None:
+def main(path: str | None, drawing: str | None) -> None:
     """Publish, aggregate, print, draw."""
     spark = open_session()
     with p2pmsg.Publisher("tcp://127.0.0.1:0", name="feed") as publisher:
@@ -96,21 +96,22 @@ def main(path: str | None = None, picture: str | None = None) -> None:
     )
     table.show(18, truncate=False)
     print(f"{table.count()} bars of {table.agg(sql.sum('trades')).first()[0]} trades")
-    if picture is not None:
+    if drawing is not None:
         columns = ("open", "high", "low", "close", "volume", "trades")
         write_picture(
             [
                 (row.symbol, int(row.start.timestamp()) * 10**9, *(row[name] for name in columns))
                 for row in table.collect()
             ],
-            picture,
+            drawing,
         )
-        print(f"the picture is {picture}")
+        print(f"the picture is {drawing}")
     spark.stop()
 
 
 if __name__ == "__main__":
-    arguments = sys.argv[1:]
-    pictures = [each for each in arguments if each.endswith((".png", ".svg"))]
-    feeds = [each for each in arguments if each not in pictures]
-    ctrl_c.run(main, feeds[0] if feeds else None, pictures[0] if pictures else None)
+    parser = Parser(__doc__)
+    parser.add_argument("feed", nargs="?", type=file, help="JSON lines, gzip or plain")
+    parser.add_argument("--picture", type=picture, help="draw the bars: FILE.png or FILE.svg")
+    chosen = parser.parse_args()
+    ctrl_c.run(main, chosen.feed, chosen.picture)

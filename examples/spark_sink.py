@@ -8,6 +8,7 @@ import socket
 import tempfile
 
 import ctrl_c
+from arguments import none
 from pyspark.sql import SparkSession
 
 import p2pmsg
@@ -76,4 +77,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    none(__doc__)
     ctrl_c.run(main)

@@ -4,6 +4,7 @@ Needs Java 17 and `pip install 'p2pmsg[spark]'`. It ends by itself.
 """
 
 import ctrl_c
+from arguments import none
 from pyspark.sql import SparkSession
 
 import p2pmsg
@@ -47,4 +48,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    none(__doc__)
     ctrl_c.run(main)

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import ctrl_c
 import statsd
+from arguments import optional, seconds
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 import p2pmsg.statsd
 import spark_bridge
 
-SECONDS = 20.0
 FIELDS = "name STRING, type STRING, count DOUBLE, rate DOUBLE, value DOUBLE, median DOUBLE"
 
 
@@ -94,9 +94,8 @@ def aggregate(spark: SparkSession, endpoint: str) -> None:
     windows.writeStream.outputMode("append").format("memory").queryName("windows").start()
 
 
-def main() -> None:
+def main(duration: float) -> None:
     """Send, collect, show, aggregate."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
     spark, stop = open_session(), threading.Event()
     with p2pmsg.statsd.Collector(
         "udp://127.0.0.1:0",
@@ -109,7 +108,7 @@ def main() -> None:
         sender.start()
         try:
             aggregate(spark, collector.publish_endpoint or "")
-            deadline = time.monotonic() + seconds
+            deadline = time.monotonic() + duration
             final = spark.table("windows").select("window").distinct()
             while time.monotonic() < deadline or (
                 final.count() < 2 and time.monotonic() < deadline + 60
@@ -127,4 +126,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main)
+    ctrl_c.run(main, optional(__doc__, "SECONDS", seconds, 20.0))

@@ -7,10 +7,10 @@ Three workers square numbers; every 0.3 s one of them is killed with SIGKILL, an
 
 import multiprocessing
 import random
-import sys
 import time
 
 import ctrl_c
+from arguments import endpoint, optional
 
 import p2pmsg
 
@@ -19,26 +19,26 @@ KILLS = 6
 WORKERS = 3
 
 
-def work(endpoint: str) -> None:
+def work(place: str) -> None:
     """Do jobs until somebody ends this process."""
-    with p2pmsg.Puller(endpoint) as puller:
+    with p2pmsg.Puller(place) as puller:
         for job in puller:
             with job:  # acknowledged at the end of the block, rejected if it raises
                 time.sleep(random.uniform(0.0, 0.01))  # … the work
 
 
-def start_worker(endpoint: str) -> multiprocessing.Process:
+def start_worker(place: str) -> multiprocessing.Process:
     """Start a worker in a process of its own."""
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=work, args=[endpoint], daemon=True)
+    process = context.Process(target=work, args=[place], daemon=True)
     with ctrl_c.held():
         process.start()
     return process
 
 
-def main(endpoint: str = "tcp://127.0.0.1:5557") -> None:
+def main(place: str) -> None:
     """Push, kill, wait."""
-    with p2pmsg.Pusher(endpoint) as pusher:
+    with p2pmsg.Pusher(place) as pusher:
         workers = [start_worker(pusher.endpoint) for _ in range(WORKERS)]
         while len(pusher.stats().workers) < WORKERS:
             time.sleep(0.05)
@@ -62,4 +62,4 @@ def main(endpoint: str = "tcp://127.0.0.1:5557") -> None:
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main, *sys.argv[1:2])
+    ctrl_c.run(main, optional(__doc__, "ENDPOINT", endpoint, "tcp://127.0.0.1:5557"))

@@ -1,16 +1,17 @@
 """The examples run and end by themselves."""
 
-import logging
 import re
+import runpy
 import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
-import p2pmsg
+import pytest
+
 from tests.integration.peers import eventually
+from tests.integration.test_examples_interrupted import ARGUMENTS, SPARK
 from tests.integration.test_udp_multicast import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -23,6 +24,21 @@ def run_example(name, *arguments):
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize("name", [*ARGUMENTS])
+def test_an_example_has_help_and_refuses_a_wrong_argument_in_a_line(name, monkeypatch, capsys):
+    if name in SPARK:
+        pytest.importorskip("statsd" if name == "statsd_metrics" else "pyspark")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    for argument, status in (("--help", 0), ("--nonsense", 2)):
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", argument])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        said = capsys.readouterr()
+        assert ended.value.code == status
+        assert said.out.startswith(f"usage: {name}.py") == (status == 0)
+        assert len(said.err.splitlines()) == (status > 0)
 
 
 def test_quickstart(tmp_path):
@@ -65,7 +81,7 @@ def test_durable_consumer_alone_goes_on_where_it_was(tmp_path, make_publisher):
             error = child.communicate(timeout=20)[1]
         assert error == ("interrupted\n" if number == signal.SIGINT else "")
         assert child.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
-    assert subprocess.run([*command[:2], "x"], capture_output=True, timeout=20).returncode == 1
+    assert subprocess.run([*command[:2], "x"], capture_output=True, timeout=20).returncode == 2
 
 
 def test_quickstart_is_short():
@@ -112,27 +128,3 @@ def test_market_feed():
     shown, _ = run_example("market_feed.py", group)
 
     assert shown.count("20000 of 20000 delivered, 0 lost") == 2
-
-
-def test_the_worker_of_the_readme_goes_on_after_a_job_that_fails(tmp_path):
-    text = (EXAMPLES.parent / "README.md").read_text()
-    (block,) = re.findall(r"^with p2pmsg\.Puller\(.*?(?=^```)", text, re.MULTILINE | re.DOTALL)
-    place, done = f"ipc://{tmp_path}/queue", []
-
-    def work(value):
-        done.append(value)
-        if done.count("bad") == 1 and value == "bad":
-            raise LookupError("not now")
-
-    names = {"p2pmsg": p2pmsg, "work": work, "logging": logging.getLogger("worker")}
-    code = block.replace("tcp://127.0.0.1:5557", place)
-    with p2pmsg.Pusher(place) as pusher:
-        worker = threading.Thread(target=exec, args=(code, names), daemon=True)
-        worker.start()
-        for job in ("bad", "good", "better"):
-            pusher.push(job)
-        pusher.drain(timeout=20)
-    names["puller"].close()
-    worker.join(10)
-    assert not worker.is_alive()
-    assert sorted(done) == ["bad", "bad", "better", "good"]

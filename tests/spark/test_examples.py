@@ -68,7 +68,7 @@ def test_the_collectors_stream_in_spark():
 def test_bars_with_a_watermark_and_their_picture(play, tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "bars.png"
-    text = play("spark_bars.py", str(picture))
+    text = play("spark_bars.py", "--picture", str(picture))
 
     assert "bars of 20000 trades" in text
     assert picture.read_bytes().startswith(b"\x89PNG")
