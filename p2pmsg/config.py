@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from p2pmsg.checks import at_least, check, check_busy_wait, of_kind, whole
 from recovery import (
-    CursorConfig,
     FeedbackConfig,
     GroupRepairConfig,
     HeartbeatConfig,
@@ -15,6 +14,9 @@ from recovery import (
     ReplayConfig,
     RetransmitConfig,
 )
+
+if TYPE_CHECKING:
+    from recovery import CursorConfig
 
 OnFull = Literal["block", "drop", "raise"]
 LINGER_MS_MIN: Final = 0.1
@@ -302,3 +304,12 @@ class SubscriberConfig:
 GapMode = Literal["wait", "raise", "skip", "latest"] | Callable[..., object]
 OnGap = GapMode | Mapping[str, GapMode]
 OnEnd = Literal["wait", "stop"] | Callable[..., object]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `CursorConfig` when it is first named; `AttributeError` for other names."""
+    if name == "CursorConfig":
+        from recovery import CursorConfig
+
+        return CursorConfig
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,14 +4,9 @@ Nothing here reads a clock, opens a socket or starts a thread: time comes in as 
 of monotonic nanoseconds, and randomness as a `random.Random`. See README.md in this folder.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from recovery.budget import TokenBucket
-from recovery.cursor import (
-    CursorConfig,
-    CursorFile,
-    CursorFileError,
-    CursorLockedError,
-)
-from recovery.cursor_store import CursorFileStore, MemoryCursorStore
 from recovery.deadlines import DeadlineHeap
 from recovery.errors import RecoveryError
 from recovery.feedback import Feedback, FeedbackConfig
@@ -28,6 +23,10 @@ from recovery.replay_buffer import Kept, PartedFrame, ReplayBuffer, ReplayConfig
 from recovery.retransmit import RequesterStats, RetransmitConfig, RetransmitScheduler
 from recovery.stall import StallGuard
 from recovery.window import FlowWindow
+
+if TYPE_CHECKING:
+    from recovery.cursor import CursorConfig, CursorFile, CursorFileError, CursorLockedError
+    from recovery.cursor_store import CursorFileStore, MemoryCursorStore
 
 __all__ = [
     "CursorConfig",
@@ -69,3 +68,20 @@ __all__ = [
     "StreamReceiver",
     "TokenBucket",
 ]
+
+# A publisher has no cursor, so these are imported when they are first named here.
+_LATER = {
+    "cursor": ("CursorConfig", "CursorFile", "CursorFileError", "CursorLockedError"),
+    "cursor_store": ("CursorFileStore", "MemoryCursorStore"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is first named here; `AttributeError` where there is no such name."""
+    from importlib import import_module
+
+    for module, names in _LATER.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(f"recovery.{module}"), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

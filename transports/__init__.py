@@ -1,9 +1,10 @@
 """Frames in, frames out: ZeroMQ, UDP, memory. This package knows endpoints and bytes, no more."""
 
+from typing import TYPE_CHECKING, Any
+
 from transports.base import DataReceiver, DataSender, RecoveryClient, RecoveryServer
 from transports.busy_wait import BUSY_WAIT_US, TURN, BusyWait
 from transports.context import Context, context
-from transports.diagnosis import describe_peer
 from transports.endpoint import Endpoint, as_endpoint, parse_endpoint
 from transports.errors import (
     AddressInUseError,
@@ -14,16 +15,7 @@ from transports.errors import (
     PeerUnreachableError,
     TransportError,
 )
-from transports.memory import (
-    Link,
-    MemoryNetwork,
-    MemoryReceiver,
-    MemoryRecoveryClient,
-    MemoryRecoveryServer,
-    MemorySender,
-)
 from transports.reply_memory import ReplyMemory
-from transports.udp import Received, UdpReceiver, UdpSender
 from transports.zmq_frame import free_zmq_frames, make_zmq_frame
 from transports.zmq_pubsub import ZmqReceiver, ZmqSender
 from transports.zmq_recovery import (
@@ -33,6 +25,18 @@ from transports.zmq_recovery import (
     ZmqRecoveryServer,
     wait_for_any,
 )
+
+if TYPE_CHECKING:
+    from transports.diagnosis import describe_peer
+    from transports.memory import (
+        Link,
+        MemoryNetwork,
+        MemoryReceiver,
+        MemoryRecoveryClient,
+        MemoryRecoveryServer,
+        MemorySender,
+    )
+    from transports.udp import Received, UdpReceiver, UdpSender
 
 __all__ = [
     "BUSY_WAIT_US",
@@ -75,3 +79,24 @@ __all__ = [
     "parse_endpoint",
     "wait_for_any",
 ]
+
+# What few programs use is imported when it is first named here.
+_LATER = {
+    "diagnosis": ("describe_peer",),
+    "memory": (
+        "Link", "MemoryNetwork", "MemoryReceiver", "MemoryRecoveryClient", "MemoryRecoveryServer",
+        "MemorySender",
+    ),
+    "udp": ("Received", "UdpReceiver", "UdpSender"),
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is first named here; `AttributeError` where there is no such name."""
+    from importlib import import_module
+
+    for module, names in _LATER.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(f"transports.{module}"), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

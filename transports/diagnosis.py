@@ -8,7 +8,6 @@ nothing comes back, one more connection asks as a browser does, and one more as 
 
 import os
 import socket
-import ssl
 from contextlib import suppress
 from typing import Final
 
@@ -18,9 +17,7 @@ _CONNECT_S: float = 1.0
 _READ_S: float = 0.5
 _GREETING_BYTES: Final = 64
 _SHOWN_BYTES: Final = 24
-_GREETING: Final = (
-    b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
-)
+_GREETING: Final = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 _SOCKET_TYPE: Final = b"Socket-Type"
 _HTTP_REQUEST: Final = b"GET / HTTP/1.0\r\n\r\n"
 _TLS_ANSWERS: Final = (b"\x15\x03", b"\x16\x03")
@@ -113,6 +110,8 @@ def _describe_stranger(first: bytes) -> str:
 
 def _client_hello() -> bytes:
     """Return what a TLS client says first."""
+    import ssl  # here, since few programs need it, and it takes as long as a tenth of all the rest
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     outgoing = ssl.MemoryBIO()

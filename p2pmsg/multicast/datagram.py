@@ -19,11 +19,12 @@ values only (FLAG_PLAIN), so that their bodies can be joined without decoding th
 
 import struct
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from crc32c import crc32c
 
 from p2pmsg import wire
+from p2pmsg.multicast.run import Run
 from p2pmsg.wire import (
     ARRAY4,
     HEADER,
@@ -127,14 +128,6 @@ def read_part(frame: Frame) -> tuple[int, int, int, bytes]:
     if not index < parts <= total:
         raise FrameError("fragment")
     return index, parts, total, data[at + _PART.size :]
-
-
-class Run(NamedTuple):
-    """Datagrams that became one frame: how many there were, and where the next one begins."""
-
-    frame: Frame
-    datagrams: int
-    after: int
 
 
 def take_run(

@@ -19,13 +19,13 @@ from p2pmsg.errors import (
     P2PError,
 )
 from p2pmsg.publisher.kept_batch import frame_of
-from p2pmsg.stats import LogStats
 from p2pmsg.trouble import Trouble
 from recovery import Kept, Loss, LossReason, ReplayBuffer
 from recovery import errors as recovery_errors
 from recovery.ranges import RangeSet
 
 if TYPE_CHECKING:
+    from p2pmsg.stats import LogStats
     from recovery.log import LogConfig, LogReader, LogWriteError, LogWriter, TailSlot
 
 _log = logging.getLogger("p2pmsg")
@@ -421,8 +421,10 @@ class PublisherLog:
         if self.broken is not None:
             raise LogFailedError(self.broken)
 
-    def stats(self) -> LogStats:
+    def stats(self) -> "LogStats":
         """Return the counters as they are now."""
+        from p2pmsg.stats import LogStats
+
         opened = self._writer.opened
         return LogStats(
             directory=str(self.config.directory),

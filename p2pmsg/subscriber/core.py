@@ -7,30 +7,32 @@ import enum
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.message import Message, MessageBatch
-from p2pmsg.mold.feed import SessionAnnounced
-from p2pmsg.multicast.datagram import Run
+from p2pmsg.multicast.run import Run
 from p2pmsg.start import Start
-from p2pmsg.stats import CursorStats, LineStats, SubscriberStats
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command, Send
 from p2pmsg.subscriber.gaps import ReceiveWindow
-from p2pmsg.subscriber.group import MulticastReceiver, RepairIn
 from p2pmsg.subscriber.joining import SessionJoiner
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.ready import ReadyQueue
 from p2pmsg.subscriber.redundancy import Redundancy
 from p2pmsg.subscriber.resume import Resume
 from p2pmsg.subscriber.routes import Ranges, Routes
-from p2pmsg.subscriber.sessions import Ending, Route, Session, Stream
+from p2pmsg.subscriber.sessions import Ending, RepairIn, Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, LossReason, RangeSet, ReceiverConfig
+
+if TYPE_CHECKING:
+    from p2pmsg.mold.feed import SessionAnnounced
+    from p2pmsg.stats import CursorStats, LineStats, SubscriberStats
+    from p2pmsg.subscriber.group import MulticastReceiver
 
 _MS = 1_000_000
 ENDINGS_MAX = 1024
@@ -281,7 +283,7 @@ class SubscriberCore:
         return stream is not None and not stream.receiver.has(start, count)
 
     def announce(
-        self, line: int, feed: SessionAnnounced, now_ns: int
+        self, line: int, feed: "SessionAnnounced", now_ns: int
     ) -> tuple[int | None, int | None]:
         """Join a session of a feed; see `p2pmsg.mold.feed.FeedTaker`."""
         return self.joiner.announce(line, feed, now_ns)
@@ -365,13 +367,15 @@ class SubscriberCore:
         self,
         active: Stream | None = None,
         left: int = 0,
-        lines: Sequence[LineStats] = (),
-        cursor: CursorStats | None = None,
-    ) -> SubscriberStats:
+        lines: "Sequence[LineStats]" = (),
+        cursor: "CursorStats | None" = None,
+    ) -> "SubscriberStats":
         """Return the counters; `left` messages of the active batch are not delivered yet.
 
         The caller holds the core's lock.
         """
+        from p2pmsg.stats import SubscriberStats
+
         waiting: Counter[int] = Counter()
         for stream, output in self.ready:
             if isinstance(output, Delivery):
@@ -536,9 +540,7 @@ class SubscriberCore:
                 frame = wire.control_frame(Kind.NACK, peer.session, body)
                 self.requests.append((route.key, frame))
 
-    def _receive_refused(
-        self, peer: Session, route: Route, frame: Frame, now_ns: int
-    ) -> Stream:
+    def _receive_refused(self, peer: Session, route: Route, frame: Frame, now_ns: int) -> Stream:
         """Take a refusal: a loss, unless another route may have it; that is asked at once."""
         body = control.read_body(frame, control.Refused)
         stream = peer.streams.get(body.topic)

@@ -15,18 +15,19 @@ session that the next datagram is of.
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from p2pmsg import control, wire
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.datagram import Run, take_run
+from p2pmsg.multicast.datagram import take_run
 from p2pmsg.multicast.parity import ParityReader
 from p2pmsg.multicast.progress import ProgressMarks
+from p2pmsg.multicast.run import Run
 from p2pmsg.publisher.requests import matches
 from p2pmsg.subscriber.confirmation import DOUBT_NS, SILENT_NS, Confirmation, Joiner
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
-from p2pmsg.subscriber.sessions import Session, Stream
+from p2pmsg.subscriber.sessions import RepairIn, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -60,14 +61,6 @@ def is_from(peer: Session, line: int, address: Any) -> bool:
     state = peer.group
     place = None if state is None else state.places.get(line)
     return place is None or place == address
-
-
-class RepairIn(NamedTuple):
-    """A frame that was missing: it was sent again, or (`is_sent` False) worked out from parity."""
-
-    stream: Stream
-    frame: Frame
-    is_sent: bool
 
 
 Came = bytes | Run | RepairIn | None
@@ -377,9 +370,7 @@ class MulticastReceiver:
         if whole and attempt == 1 and peer.session not in self._timed:
             self._timed[peer.session] = (stream, whole[0][0], now_ns)
 
-    def _note_asked(
-        self, stream: Stream, ranges: list[tuple[int, int]], attempt: int
-    ) -> None:
+    def _note_asked(self, stream: Stream, ranges: list[tuple[int, int]], attempt: int) -> None:
         """Time an answer no more that can be one to either of two questions, or will not come."""
         timed = self._timed.get(stream.peer.session)
         if timed is None:
@@ -411,9 +402,7 @@ class MulticastReceiver:
             return
         self.outgoing.append((line, address, datagram.seal(frame)))
 
-    def _receive_frame(
-        self, line: int, data: bytes, address: Any, now_ns: int
-    ) -> Iterator[Came]:
+    def _receive_frame(self, line: int, data: bytes, address: Any, now_ns: int) -> Iterator[Came]:
         zero = data.index(b"\0")
         kind, flags = data[zero + 4], data[zero + 5]
         if kind == Kind.WELCOME:
@@ -448,9 +437,7 @@ class MulticastReceiver:
                 self.parity.note(frame.session, frame.topic, frame.sequence, data)
             yield data
 
-    def _receive_welcome(
-        self, line: int, data: bytes, address: Any, now_ns: int
-    ) -> Iterator[Came]:
+    def _receive_welcome(self, line: int, data: bytes, address: Any, now_ns: int) -> Iterator[Came]:
         """Take an announcement; where a session is joined, another address is no sign of life."""
         session = Frame(data).session
         peer = self._peers.get(session)
@@ -471,9 +458,7 @@ class MulticastReceiver:
         if now_ns - heard_ns > SILENT_NS:  # perhaps it has another address now: its echo shows it
             self._joiner.send_probe(peer, line, now_ns)
 
-    def _receive_echo(
-        self, line: int, data: bytes, address: Any, now_ns: int
-    ) -> Iterator[Came]:
+    def _receive_echo(self, line: int, data: bytes, address: Any, now_ns: int) -> Iterator[Came]:
         """Take an echo, which shows where the datagrams of its publisher come from.
 
         Only it knows the probe, until it sends this.
@@ -528,9 +513,7 @@ class MulticastReceiver:
             self._wanted[topic] = wanted
         return wanted
 
-    def _receive_part(
-        self, line: int, frame: Frame, address: Any, now_ns: int
-    ) -> Iterator[Came]:
+    def _receive_part(self, line: int, frame: Frame, address: Any, now_ns: int) -> Iterator[Came]:
         index, parts, total, part = datagram.read_part(frame)
         peer = self._peers.get(frame.session)
         topic = frame.topic.encode()

@@ -13,14 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from p2pmsg import control, wire
-from p2pmsg.mold.feed import SessionAnnounced
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
 from p2pmsg.subscriber.effects import Effects
-from p2pmsg.subscriber.group import MulticastReceiver
 from p2pmsg.subscriber.handshake import probe_wait_ns
 from p2pmsg.subscriber.relays import RelayClient, merge_heads
 from p2pmsg.subscriber.resume import (
@@ -36,6 +34,10 @@ from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason, ReceiverConfig
+
+if TYPE_CHECKING:
+    from p2pmsg.mold.feed import SessionAnnounced
+    from p2pmsg.subscriber.group import MulticastReceiver
 
 _MS = 1_000_000
 CHECK_NS: Final = 250 * _MS
@@ -107,8 +109,10 @@ class SessionJoiner:
         self._asked = self.start.position if self.start.kind == "sequence" else 0
         self._pages = control.HeadPages(config.streams_max)
 
-    def receive_multicast(self) -> MulticastReceiver:
+    def receive_multicast(self) -> "MulticastReceiver":
         """Return what takes the datagrams of multicasts."""
+        from p2pmsg.subscriber.group import MulticastReceiver  # over TCP it is not imported
+
         self.member = MulticastReceiver(
             self.settings, self.stream_table, self, lines=self.lines, peers=self.peers,
             effects=self.effects, invalid=self.invalid, rng=self._rng,
@@ -232,7 +236,7 @@ class SessionJoiner:
             self.end_peer(ended.pop(0), now_ns)
 
     def announce(
-        self, line: int, feed: SessionAnnounced, now_ns: int
+        self, line: int, feed: "SessionAnnounced", now_ns: int
     ) -> tuple[int | None, int | None]:
         """Join a session of a feed; see `p2pmsg.mold.feed.FeedTaker`."""
         state = self.lines[line]
@@ -243,7 +247,7 @@ class SessionJoiner:
         former, state.session, state.contacted = state.session, feed.session, True
         return resumed, self._end_replaced(former, now_ns)
 
-    def _join_feed(self, line: int, feed: SessionAnnounced, now_ns: int) -> int:
+    def _join_feed(self, line: int, feed: "SessionAnnounced", now_ns: int) -> int:
         """Make a session of a feed; it is joined at once, without an echo."""
         welcome = control.Welcome(feed.name, "", -1.0)
         returning, start = self.lines[line].contacted, self.start

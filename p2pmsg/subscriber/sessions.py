@@ -3,15 +3,17 @@
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from random import Random
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from p2pmsg.control import Heads, Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.message import Origin
-from p2pmsg.stats import StreamLedger
 from p2pmsg.subscriber.handshake import Handshake
 from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, single_struct, stream_prefix
 from recovery import Feedback, Loss, LossReason, RangeSet, ReceiverConfig, StreamReceiver
+
+if TYPE_CHECKING:
+    from p2pmsg.stats import StreamLedger
 
 MALFORMED_MAX: Final = 1024
 """Ranges of malformed messages that are told apart."""
@@ -297,8 +299,10 @@ class Stream:
         """The sequence after what was taken from the core."""
         return self.receiver.start if self.delivered_to is None else self.delivered_to
 
-    def ledger(self, waiting: int, committed: int | None = None) -> StreamLedger:
+    def ledger(self, waiting: int, committed: int | None = None) -> "StreamLedger":
         """Return the ledger, where `waiting` of the messages handed on are not delivered yet."""
+        from p2pmsg.stats import StreamLedger
+
         receiver = self.receiver
         malformed = sum(loss.count for loss in self.malformed) - self.malformed_between
         return StreamLedger(
@@ -346,3 +350,11 @@ class Ending(NamedTuple):
     stream: Stream
     stop: int
     announced: bool
+
+
+class RepairIn(NamedTuple):
+    """A frame that was missing: it was sent again, or (`is_sent` False) worked out from parity."""
+
+    stream: Stream
+    frame: Frame
+    is_sent: bool

@@ -9,17 +9,19 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from p2pmsg.checks import at_least
 from p2pmsg.errors import ClosedError, ConfigError, CursorError, CursorInUseError, SessionEndedError
 from p2pmsg.message import Message, MessageBatch
-from p2pmsg.stats import CursorStats
 from p2pmsg.subscriber.conflation import ConflatedBatch
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
 from recovery import CursorConfig, CursorFile, CursorFileError, CursorFileStore, CursorLockedError
+
+if TYPE_CHECKING:
+    from p2pmsg.stats import CursorStats
 
 _MS = 1_000_000
 _RETRY_NS = 1000 * _MS
@@ -225,8 +227,10 @@ class Commits:
         self._core_lock = threading.RLock()
         self._points.file.close()
 
-    def stats(self) -> CursorStats:
+    def stats(self) -> "CursorStats":
         """Return the counters."""
+        from p2pmsg.stats import CursorStats
+
         file = self._points.file
         return CursorStats(
             path=file.path,
@@ -283,7 +287,6 @@ class Commits:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the subscriber's cursor")
-
 
 
 class EachCommitted:

@@ -1,6 +1,5 @@
-"""Opening what a publisher is made of (log, sockets, core), and a subscriber's lines."""
+"""Opening what a publisher is made of: log, sockets, core."""
 
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -8,30 +7,23 @@ from random import SystemRandom
 from typing import TYPE_CHECKING
 
 import transports
-from p2pmsg import wire
-from p2pmsg.config import PublisherConfig, SubscriberConfig
+from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, translated
-from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
-from p2pmsg.relay.metadata import NAME as RELAY_METADATA
-from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.sync.datagram_line import DatagramLine
-from p2pmsg.sync.datagram_sender import DatagramOutgoing, DatagramSender, open_senders
-from p2pmsg.sync.mold_line import MoldGroup, MoldLine
 from p2pmsg.sync.sending import Outgoing
-from p2pmsg.sync.subscriber_thread import SubscriberDriver
-from p2pmsg.wire import Kind
 from transports.endpoint import is_address
 
 if TYPE_CHECKING:
+    from p2pmsg.sync.datagram_sender import DatagramSender
     from recovery.log import LogConfig
+
+    Sender = transports.ZmqSender | DatagramSender
+    Opened = tuple[PublisherCore, Sender, transports.ZmqRecoveryServer, Outgoing]
 
 ZMQ_MEMORY = FrameMemory(transports.make_zmq_frame, transports.free_zmq_frames)
 _random = SystemRandom()  # a forked child would repeat what another one draws
-Sender = transports.ZmqSender | DatagramSender
-Opened = tuple[PublisherCore, Sender, transports.ZmqRecoveryServer, Outgoing]
 
 
 def open_publisher(
@@ -40,7 +32,7 @@ def open_publisher(
     recovery_endpoint: str | None,
     config: PublisherConfig,
     log: "LogConfig | None",
-) -> Opened:
+) -> "Opened":
     """Open all, or nothing; raises what `Publisher` says."""
     with translated(), ExitStack() as undo:
         places = parse_lines(endpoint)
@@ -57,10 +49,12 @@ def _open(
     config: PublisherConfig,
     log: "LogConfig | None",
     undo: ExitStack,
-) -> Opened:
+) -> "Opened":
     session = _random.getrandbits(64)
     kept: PublisherLog | None = None
     if log is not None:
+        from p2pmsg.relay.metadata import NAME as RELAY_METADATA
+
         kept = PublisherLog(
             log, session=session, wall_ns=time.time_ns(), slot_bytes=config.full_bytes
         )
@@ -116,10 +110,13 @@ def parse_lines(endpoints: str | Sequence[str]) -> list[transports.Endpoint]:
 
 def open_sender(
     core: PublisherCore, endpoints: Sequence[transports.Endpoint]
-) -> tuple[Sender, Outgoing]:
+) -> "tuple[Sender, Outgoing]":
     """Bind, or open the sockets of a multicast."""
     endpoint = endpoints[0]
-    if endpoint.scheme == "udp":
+    if endpoint.scheme == "udp":  # who publishes over TCP imports nothing of multicasts
+        from p2pmsg.multicast.sender import MulticastSender
+        from p2pmsg.sync.datagram_sender import DatagramOutgoing, DatagramSender, open_senders
+
         (udp, *others), datagram_bytes = open_senders(endpoints, core.config)
         multicast = MulticastSender(core, core.replay, core.config, datagram_bytes, _random)
         core.use_multicast(multicast)
@@ -143,53 +140,3 @@ def default_recovery(endpoint: transports.Endpoint) -> transports.Endpoint:
         host = f"[{interface}]" if ":" in interface else interface
         return transports.parse_endpoint(f"tcp://{host}:0")
     return transports.parse_endpoint("tcp://[::]:0" if endpoint.is_ipv6 else "tcp://*:0")
-
-
-def open_lines(
-    core: SubscriberCore,
-    places: list[transports.Endpoint],
-    topics: list[str],
-    config: SubscriberConfig,
-) -> SubscriberDriver:
-    """Return a driver with all lines connected.
-
-    `EndpointError` where a host or interface is unknown, `BindError` where a group cannot be joined
-    or an address is not this machine's.
-    """
-    lock = threading.RLock()
-    lines: list[transports.ZmqReceiver | DatagramLine] = []
-    group: MoldGroup | None = None
-    with translated(), ExitStack() as undo:
-        for line, place in enumerate(places):
-            if place.scheme == "mold":
-                if core.start.kind == "time":
-                    raise ConfigError("start", "no time where the endpoint is mold://", place)
-                group = group or MoldGroup(places)
-                lines.append(MoldLine(place, core, line, lock, group))
-            elif place.is_datagram:
-                lines.append(DatagramLine(place, core, line, lock))
-            else:
-                lines.append(make_receiver(place, topics, config))
-            undo.callback(lines[-1].close)
-        for one in lines:
-            one.connect()
-        undo.pop_all()
-    return SubscriberDriver(core, lines, places, lock)
-
-
-def make_receiver(
-    endpoint: transports.Endpoint, topics: list[str], config: SubscriberConfig
-) -> transports.ZmqReceiver:
-    """Return the socket of one connection, with its subscriptions; `connect` is the caller's."""
-    receiver = transports.ZmqReceiver(
-        endpoint,
-        context=transports.context(),
-        queue_frames=config.queue_frames,
-        frame_bytes_max=config.frame_bytes_max,
-        busy_wait_us=config.busy_wait_us,
-        busy_wait_always=config.busy_wait_always,
-    )
-    for prefix in wire.topic_prefixes(topics or ["*"]):
-        receiver.subscribe(prefix)
-    receiver.subscribe(wire.control_prefix(Kind.WELCOME))
-    return receiver

@@ -9,18 +9,17 @@ from p2pmsg.config import OnFull, PublisherConfig
 from p2pmsg.errors import ClosedError, LogFailedError
 from p2pmsg.publisher.batch import OpenBatches
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.stats import PublisherStats
 from p2pmsg.sync.lifecycle import close_at_exit, close_in_children
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.opening import open_publisher
 from p2pmsg.sync.publisher_thread import PublisherDriver, ServingPeer
 from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.settings import check_columns, check_name, publish_error, publisher_config
-from p2pmsg.sync.stats import publisher_stats
 from p2pmsg.wire import encoder
 from transports import TURN
 
 if TYPE_CHECKING:
+    from p2pmsg.stats import PublisherStats
     from recovery.log import LogConfig
 
 _COUNT_MAX: Final = 65_536
@@ -312,8 +311,10 @@ class Publisher(ServingPeer):
         if not self._under_lock(self._flush):
             self._send_rest(self._flushed)
 
-    def stats(self) -> PublisherStats:
+    def stats(self) -> "PublisherStats":
         """Return the counters as they are now; also after `close`."""
+        from p2pmsg.sync.stats import publisher_stats
+
         sockets = self._sender, self._server
         return self._lock.look(
             publisher_stats, self._core, self._outgoing.guard, *sockets, self._undelivered

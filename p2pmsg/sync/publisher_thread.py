@@ -4,7 +4,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import zmq
 
@@ -12,13 +12,15 @@ import transports
 from p2pmsg.errors import ClosedError, LogFailedError
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
-from p2pmsg.relay.core import RelayCore
 from p2pmsg.sync.acknowledge import Acknowledgements
-from p2pmsg.sync.datagram_sender import DatagramSender
 from p2pmsg.sync.lifecycle import ClosesItself, was_closed
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.worker import Notifier, Worker
+
+if TYPE_CHECKING:
+    from p2pmsg.relay.core import RelayCore
+    from p2pmsg.sync.datagram_sender import DatagramSender
 
 _MS = 1_000_000
 _IDLE_ROUNDS = 3
@@ -59,8 +61,8 @@ class PublisherDriver:
 
     def __init__(
         self,
-        core: PublisherCore | RelayCore,
-        sender: transports.ZmqSender | DatagramSender,
+        core: "PublisherCore | RelayCore",
+        sender: "transports.ZmqSender | DatagramSender",
         server: transports.ZmqRecoveryServer,
         lock: PublishLock,
         outgoing: Outgoing,
@@ -86,7 +88,7 @@ class PublisherDriver:
         self._worker = Worker("p2pmsg-publisher", "the publisher", self._turn)
         self.start, self.wake = self._worker.start, self._worker.wake
         self.thread = self._worker.thread
-        self._has_datagrams = isinstance(sender, DatagramSender)
+        self._has_datagrams = not isinstance(sender, transports.ZmqSender)
         self._polls_sender = False
         self._poller = self._make_poller()
 
@@ -188,7 +190,7 @@ class PublisherDriver:
             now_ns = time.monotonic_ns()
             deadline_ns = now_ns + 1000 * _MS
             log, sender = self._core.log, self._sender
-            datagrams = sender if isinstance(sender, DatagramSender) else None
+            datagrams = None if isinstance(sender, transports.ZmqSender) else sender
             for due_ns in (
                 self._core.next_deadline_ns(),
                 self._core.requests.next_deadline_ns(now_ns=now_ns),
@@ -355,7 +357,7 @@ class ServingPeer(ClosesItself):
 
     _kind: ClassVar[str]
     _core: Any
-    _sender: transports.ZmqSender | DatagramSender
+    _sender: "transports.ZmqSender | DatagramSender"
     _server: transports.ZmqRecoveryServer
     _driver: PublisherDriver
     _lock: PublishLock

@@ -19,13 +19,14 @@ from p2pmsg.relay.transfer import Resumption, Transfer
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.lifecycle import close_at_exit, close_in_children
+from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.lock import PublishLock
-from p2pmsg.sync.opening import ZMQ_MEMORY, open_lines, recovery_endpoint_of
+from p2pmsg.sync.opening import ZMQ_MEMORY, recovery_endpoint_of
 from p2pmsg.sync.publisher_thread import PublisherDriver, ServingPeer
+from p2pmsg.sync.relay_stats import relay_stats
 from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.settings import check_endpoints, check_name, check_topics, publisher_config
 from p2pmsg.sync.settings import subscriber_config as intake_config
-from p2pmsg.sync.stats import relay_stats
 from p2pmsg.sync.worker import Worker
 from p2pmsg.trouble import Refusals
 

@@ -1,13 +1,16 @@
 """Sends the core's outbox into the subscribers' queues, or sheds it."""
 
 import time
+from typing import TYPE_CHECKING
 
 import transports
 from p2pmsg.errors import SendQueueFullError
 from p2pmsg.publisher.control_queue import send_some
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.relay.core import RelayCore
 from recovery import StallGuard
+
+if TYPE_CHECKING:
+    from p2pmsg.relay.core import RelayCore
 
 _MS = 1_000_000
 UNSYNCED_MAX = 64
@@ -22,7 +25,7 @@ class Outgoing:
     `guard` says how long full queues may hold the publisher up.
     """
 
-    def __init__(self, core: PublisherCore | RelayCore, sender: transports.ZmqSender) -> None:
+    def __init__(self, core: "PublisherCore | RelayCore", sender: transports.ZmqSender) -> None:
         self._core = core
         self._outbox = core.outbox
         self._sender = sender

@@ -4,8 +4,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isnan
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import transports
 from p2pmsg.checks import at_least, check
@@ -13,7 +12,11 @@ from p2pmsg.config import OnEnd, OnFull, PublisherConfig, SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError, translated
 from p2pmsg.publisher.batch import PACKING_ERRORS, packing_error
 from p2pmsg.topics import check_topic
-from recovery import CursorConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from recovery import CursorConfig
 
 C = TypeVar("C", PublisherConfig, SubscriberConfig)
 TOPICS_BYTES_MAX: Final = 60_000
@@ -62,12 +65,14 @@ def check_on_end(on_end: OnEnd) -> OnEnd:
 
 
 def cursor_config(
-    cursor: str | Path | CursorConfig | None, commit: str | float
-) -> CursorConfig | None:
+    cursor: "str | Path | CursorConfig | None", commit: str | float
+) -> "CursorConfig | None":
     """Return the settings of a cursor, or None without one."""
     if cursor is None:
         check("commit", commit, commit == "explicit", "left out without a cursor")
         return None
+    from recovery import CursorConfig
+
     if isinstance(cursor, CursorConfig):
         return cursor
     try:

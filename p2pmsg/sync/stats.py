@@ -1,31 +1,29 @@
-"""The counters of publishers and relays, gathered."""
+"""The counters of publishers, gathered."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import transports
-from p2pmsg.errors import LossReport
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.requests import KnownSubscriber, RequestHandler
-from p2pmsg.relay.core import RelayCore
-from p2pmsg.relay.stats import RelayedSessionStats, RelayStats
 from p2pmsg.stats import MulticastStats, PublisherStats, RequesterStats
-from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.sync.datagram_sender import DatagramSender
 from recovery import StallGuard
+
+if TYPE_CHECKING:
+    from p2pmsg.sync.datagram_sender import DatagramSender
 
 
 def publisher_stats(
     core: PublisherCore,
     guard: StallGuard,
-    sender: transports.ZmqSender | DatagramSender,
+    sender: "transports.ZmqSender | DatagramSender",
     server: transports.ZmqRecoveryServer,
     undelivered: int,
 ) -> PublisherStats:
     """Return the counters; the caller holds the publisher's lock."""
     requests = core.requests
     repaired = dict(requests.messages_repaired)
-    if isinstance(sender, DatagramSender):
+    if not isinstance(sender, transports.ZmqSender):
         repaired["buffer"] += sender.multicast.messages_repaired
     return PublisherStats(
         name=core.name,
@@ -43,7 +41,7 @@ def publisher_stats(
         messages_repaired=sum(repaired.values()),
         repaired=repaired,
         log=None if core.log is None else core.log.stats(),
-        requesters=_requester_stats([requests], requests.subscribers),
+        requesters=requester_stats([requests], requests.subscribers),
         frames_shed=guard.frames_shed,
         stalls=guard.stalls,
         stalled_ms=guard.stalled_ns / 1e6,
@@ -53,103 +51,15 @@ def publisher_stats(
         control_dropped=core.control.dropped + requests.replies_dropped,
         control_rationed=core.control.rationed,
         heads_throttled=requests.heads.throttled,
-        **_connection_counts(sender, server),
+        **connection_counts(sender, server),
         multicast=_multicast_stats(sender),
     )
 
 
-def relay_stats(
-    core: RelayCore,
-    source: SubscriberCore,
-    guard: StallGuard,
-    sender: transports.ZmqSender | DatagramSender,
-    server: transports.ZmqRecoveryServer,
-    *,
-    upstreams: Sequence[str],
-    undelivered: int,
-    unanswered: dict[str, str],
-) -> RelayStats:
-    """Return the counters; the caller holds both locks."""
-    served, subscribers = list(core.sessions.values()), core.requests.subscribers
-    totals: Counter[str] = Counter(source.stream_table.forgotten)
-    for stream in source.streams:
-        totals.update(stream.totals())
-    invalid = Counter(source.invalid) + core.invalid + Counter(core.requests.frames_invalid)
-    names = {up.name for up in source.relays.upstreams.values()}
-    names |= {peer.name for peer in source.peers.values() if peer.joined and peer.direct}
-    streams = [(each, stream) for each in served for stream in each.streams.values()]
-    return RelayStats(
-        name=core.name,
-        relay=core.id,
-        endpoint=sender.endpoint,
-        recovery_endpoint=server.endpoint,
-        sessions=[
-            RelayedSessionStats(
-                session=each.session, publisher=each.name, hops=each.hops, is_live=each.is_live,
-                streams=each.heads(),
-            )
-            for each in served
-        ],
-        received=sum(stream.received for _, stream in streams),
-        lost=sum(stream.lost for _, stream in streams),
-        losses=[
-            LossReport(stream.topic, each.session, each.name, loss)
-            for each, stream in streams
-            for loss in stream.losses
-        ],
-        repaired_from={"buffer": totals["repaired"], "relay": totals["relayed"]},
-        repaired=core.requests.messages_repaired,
-        outstanding=_outstanding(core, source),
-        subscribers=len(subscribers),
-        upstreams=sorted(names),
-        loops_refused=source.relays.loops_refused,
-        refused=[
-            upstream
-            for upstream, line in zip(upstreams, source.lines, strict=True)
-            if line.refused_until_ns is not None
-        ],
-        replay_bytes=core.replay.bytes_held, replay_frames=core.replay.frames_held,
-        log=None if core.log is None else core.log.stats(),
-        requesters=_requester_stats([each.requests for each in served], subscribers),
-        frames_shed=guard.frames_shed,
-        frames_invalid=dict(invalid),
-        sessions_refused=core.sessions_refused,
-        streams_refused=core.streams_refused,
-        undelivered=undelivered, unanswered=unanswered,
-        **_counts(core, source),
-        **_connection_counts(sender, server),
-    )  # fmt: skip
-
-
-def _outstanding(core: RelayCore, source: SubscriberCore) -> int:
-    """Return how many messages are missing; also those that the log has lost."""
-    count = 0
-    for stream in source.streams:
-        count += stream.receiver.missing + stream.receiver.buffered
-    for (session, topic), cut in core.cut.items():
-        peer = source.peers.get(session)
-        asked = None if peer is None else peer.streams.get(topic)
-        known = cut.next if asked is None else max(cut.next, asked.receiver.head)
-        count += max(0, cut.end - known)
-    return count
-
-
-def _counts(core: RelayCore, source: SubscriberCore) -> dict[str, int]:
-    handlers = [served.requests for served in core.sessions.values()]
-    return {
-        "streams_rewound": source.stream_table.rewound,
-        "control_dropped": core.control.dropped
-        + core.requests.replies_dropped
-        + sum(handler.replies_dropped for handler in handlers),
-        "control_rationed": core.control.rationed,
-        "heads_throttled": sum(handler.heads.throttled for handler in handlers),
-        "memo_errors": 0 if core.metadata is None else core.metadata.errors,
-    }
-
-
-def _requester_stats(
+def requester_stats(
     handlers: Sequence[RequestHandler], subscribers: Mapping[int, KnownSubscriber]
 ) -> list[RequesterStats]:
+    """Return what each of the subscribers was sent again."""
     names = {known.requester: known.name for known in subscribers.values()}
     return [
         RequesterStats(
@@ -164,7 +74,7 @@ def _requester_stats(
     ]
 
 
-def _connection_counts(*sockets: object) -> dict[str, int]:
+def connection_counts(*sockets: object) -> dict[str, int]:
     """Return the counters of who is connected to a peer's bound sockets."""
     bound = [
         one.connections
@@ -178,8 +88,10 @@ def _connection_counts(*sockets: object) -> dict[str, int]:
     }
 
 
-def _multicast_stats(sender: object) -> MulticastStats | None:
-    if not isinstance(sender, DatagramSender):
+def _multicast_stats(
+    sender: "transports.ZmqSender | DatagramSender",
+) -> MulticastStats | None:
+    if isinstance(sender, transports.ZmqSender):
         return None
     multicast = sender.multicast
     return MulticastStats(

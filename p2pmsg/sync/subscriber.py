@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
 from p2pmsg.errors import (
@@ -22,14 +22,13 @@ from p2pmsg.errors import (
 )
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.start import parse_start
-from p2pmsg.stats import SubscriberStats
 from p2pmsg.subscriber.conflation import ConflatedBatch, batch_of
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.sync.commits import Commit, Commits, EachCommitted, check_commit, open_cursor
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
-from p2pmsg.sync.opening import open_lines
+from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.receiving import ConflatedIterator, iterate, receive_frame, waiter
 from p2pmsg.sync.settings import (
     check_endpoints,
@@ -41,6 +40,9 @@ from p2pmsg.sync.settings import (
     subscriber_config,
 )
 from recovery import CursorConfig, Loss, Rewound
+
+if TYPE_CHECKING:
+    from p2pmsg.stats import SubscriberStats
 
 _MS = 1_000_000
 _WAIT_MS = 1000
@@ -282,7 +284,7 @@ class Subscriber(ClosesAtOnce):
             raise ConfigError("cursor", "given where commit() is called", None)
         self._commits.commit(message)
 
-    def stats(self) -> SubscriberStats:
+    def stats(self) -> "SubscriberStats":
         """Return the ledger and the counters as they are now; also after `close`."""
         with self._driver.lock:
             if self._driver.hurt:

@@ -3,21 +3,24 @@
 import logging
 import threading
 import time
+from typing import TYPE_CHECKING
 
 import zmq
 
 import transports
 from p2pmsg.errors import ClosedError, TransportError
-from p2pmsg.stats import LineStats
 from p2pmsg.subscriber.core import Intake, SubscriberCore
 from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.heal import heal
 from p2pmsg.subscriber.redundancy import LineCount
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.sync.commits import Commits
-from p2pmsg.sync.datagram_line import DatagramLine, host_of
-from p2pmsg.sync.mold_line import MoldClient, MoldLine
 from p2pmsg.sync.unanswered import Unanswered
+
+if TYPE_CHECKING:
+    from p2pmsg.stats import LineStats
+    from p2pmsg.sync.commits import Commits
+    from p2pmsg.sync.datagram_line import DatagramLine
+    from p2pmsg.sync.mold_line import MoldClient, MoldLine
 
 _MS = 1_000_000
 _FRAMES_PER_ROUND = 64
@@ -64,7 +67,7 @@ class SubscriberDriver:
     def __init__(
         self,
         core: SubscriberCore,
-        receivers: list[transports.ZmqReceiver | DatagramLine],
+        receivers: "list[transports.ZmqReceiver | DatagramLine]",
         endpoints: list[transports.Endpoint],
         lock: threading.RLock,
     ) -> None:
@@ -82,8 +85,13 @@ class SubscriberDriver:
         self.last_round_ns, self.late_ns = 0, _NEVER_NS
         only = receivers[0] if len(receivers) == 1 else None
         self.zmq_receiver = only if isinstance(only, transports.ZmqReceiver) else None
-        self._has_datagrams = any(isinstance(one, DatagramLine) for one in receivers)
-        self._feeds = [one for one in receivers if isinstance(one, MoldLine)]
+        self._has_datagrams = any(place.is_datagram for place in endpoints)
+        self._feeds: dict[int, MoldLine] = {}
+        if self._has_datagrams:  # only then is it imported
+            from p2pmsg.sync import mold_line
+
+            lines = enumerate(receivers)
+            self._feeds = {at: one for at, one in lines if isinstance(one, mold_line.MoldLine)}
         self.followed: Stream | None = None
         self.takes_batches = core.cursor is None and not core.policy.any_conflates
         self._ended = threading.Event()
@@ -146,7 +154,7 @@ class SubscriberDriver:
         if len(self._receivers) == 1 and not core.recovering:
             # Waiting straight in recv saves the poll: 5 µs of a ping-pong's 65.
             receiver = self._receivers[0]
-            if isinstance(receiver, DatagramLine):
+            if not isinstance(receiver, transports.ZmqReceiver):
                 if not receiver.take() and wait_ms and receiver.wait(wait_ms):
                     receiver.take()
                 if core.commands or core.requests:
@@ -162,7 +170,7 @@ class SubscriberDriver:
         self._poll(wait_ms)
         self._take_all()
 
-    def only_receiver(self) -> transports.ZmqReceiver | DatagramLine | None:
+    def only_receiver(self) -> "transports.ZmqReceiver | DatagramLine | None":
         """Return the only socket that anything can come from; None where there are several."""
         receivers = self._receivers
         if len(receivers) != 1 or self._core.is_full or self._core.recovering:
@@ -178,15 +186,17 @@ class SubscriberDriver:
         self.late_ns = self.last_round_ns + _GIVEN_AGAIN_NS
         time.sleep(_GIVEN_S)
 
-    def line_stats(self) -> list[LineStats]:
+    def line_stats(self) -> "list[LineStats]":
         """Return what each line brought."""
+        from p2pmsg.stats import LineStats
+
         core, endpoints, found = self._core, self._endpoints, self._unanswered.found
         counts = [LineCount() for _ in endpoints] if core.tally is None else core.tally.counts
         made = []
         for endpoint, receiver, line, count, text in zip(
             endpoints, self._receivers, core.lines, counts, found, strict=True
         ):
-            own = receiver if isinstance(receiver, DatagramLine) else None
+            own = None if isinstance(receiver, transports.ZmqReceiver) else receiver
             made.append(
                 LineStats(
                     endpoint=str(endpoint),
@@ -232,7 +242,7 @@ class SubscriberDriver:
     def _poll(self, wait_ms: int) -> None:
         poller = zmq.Poller()
         for receiver in self._receivers:
-            if isinstance(receiver, DatagramLine):
+            if not isinstance(receiver, transports.ZmqReceiver):
                 for one in receiver.sockets:
                     poller.register(one, zmq.POLLIN)
             else:
@@ -260,7 +270,7 @@ class SubscriberDriver:
                     core.invalid["parts"] += client.malformed
                     client.malformed = 0
         for index, receiver in enumerate(self._receivers if lines else ()):
-            if isinstance(receiver, DatagramLine):
+            if not isinstance(receiver, transports.ZmqReceiver):
                 taken += receiver.take(shed=shed)
                 continue
             for _ in range(_FRAMES_PER_ROUND):
@@ -278,13 +288,13 @@ class SubscriberDriver:
 
     def _handle_timer(self, now_ns: int) -> None:
         with self.lock:
-            unread = any(feed.unread for feed in self._feeds)
+            unread = any(feed.unread for feed in self._feeds.values())
             self._core.handle_timer(now_ns=now_ns, unread=unread)
         if self._core.commands or self._core.requests:
             self.do_commands()
         if self._core.member is not None and self._core.member.outgoing:
             for receiver in self._receivers:
-                if isinstance(receiver, DatagramLine):
+                if not isinstance(receiver, transports.ZmqReceiver):
                     receiver.flush()
 
     def do_commands(self) -> None:
@@ -304,9 +314,9 @@ class SubscriberDriver:
         if what == "connect":
             if command.session in self._clients:
                 return
-            line = self._receivers[command.line]
-            if isinstance(line, MoldLine):
-                self._clients[command.session] = line.open_client(command.session)
+            if command.line in self._feeds:
+                feed = self._feeds[command.line]
+                self._clients[command.session] = feed.open_client(command.session)
                 return
             try:
                 self._clients[command.session] = self._connect(command)
@@ -361,6 +371,8 @@ class SubscriberDriver:
         """Return the host that a publisher's wildcard stands for."""
         member = self._core.member
         if member is not None and command.session in member.sources:
+            from p2pmsg.sync.datagram_line import host_of
+
             return host_of(member.sources[command.session][1])
         return self._endpoints[command.line].host
 

@@ -12,7 +12,7 @@ import transports
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.sync.opening import make_receiver
+from p2pmsg.sync.lines import make_receiver
 
 _TIMERS_NS = 25_000_000
 FILES_EACH = 5

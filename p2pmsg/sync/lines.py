@@ -1,0 +1,71 @@
+"""Connecting a subscriber's lines."""
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import transports
+from p2pmsg import wire
+from p2pmsg.config import SubscriberConfig
+from p2pmsg.errors import ConfigError, translated
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.sync.subscriber_thread import SubscriberDriver
+from p2pmsg.wire import Kind
+
+if TYPE_CHECKING:
+    from p2pmsg.sync.datagram_line import DatagramLine
+    from p2pmsg.sync.mold_line import MoldGroup
+
+
+def open_lines(
+    core: SubscriberCore,
+    places: list[transports.Endpoint],
+    topics: list[str],
+    config: SubscriberConfig,
+) -> SubscriberDriver:
+    """Return a driver with all lines connected.
+
+    `EndpointError` where a host or interface is unknown, `BindError` where a group cannot be joined
+    or an address is not this machine's.
+    """
+    lock = threading.RLock()
+    lines: list[transports.ZmqReceiver | DatagramLine] = []
+    group: MoldGroup | None = None
+    with translated(), ExitStack() as undo:
+        for line, place in enumerate(places):
+            if place.scheme == "mold":
+                from p2pmsg.sync import mold_line
+
+                if core.start.kind == "time":
+                    raise ConfigError("start", "no time where the endpoint is mold://", place)
+                group = group or mold_line.MoldGroup(places)
+                lines.append(mold_line.MoldLine(place, core, line, lock, group))
+            elif place.is_datagram:
+                from p2pmsg.sync import datagram_line
+
+                lines.append(datagram_line.DatagramLine(place, core, line, lock))
+            else:
+                lines.append(make_receiver(place, topics, config))
+            undo.callback(lines[-1].close)
+        for one in lines:
+            one.connect()
+        undo.pop_all()
+    return SubscriberDriver(core, lines, places, lock)
+
+
+def make_receiver(
+    endpoint: transports.Endpoint, topics: list[str], config: SubscriberConfig
+) -> transports.ZmqReceiver:
+    """Return the socket of one connection, with its subscriptions; `connect` is the caller's."""
+    receiver = transports.ZmqReceiver(
+        endpoint,
+        context=transports.context(),
+        queue_frames=config.queue_frames,
+        frame_bytes_max=config.frame_bytes_max,
+        busy_wait_us=config.busy_wait_us,
+        busy_wait_always=config.busy_wait_always,
+    )
+    for prefix in wire.topic_prefixes(topics or ["*"]):
+        receiver.subscribe(prefix)
+    receiver.subscribe(wire.control_prefix(Kind.WELCOME))
+    return receiver

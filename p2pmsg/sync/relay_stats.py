@@ -1,0 +1,101 @@
+"""The counters of relays, gathered."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import transports
+from p2pmsg.errors import LossReport
+from p2pmsg.relay.core import RelayCore
+from p2pmsg.relay.stats import RelayedSessionStats, RelayStats
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.sync.stats import connection_counts, requester_stats
+from recovery import StallGuard
+
+
+def relay_stats(
+    core: RelayCore,
+    source: SubscriberCore,
+    guard: StallGuard,
+    sender: transports.ZmqSender,
+    server: transports.ZmqRecoveryServer,
+    *,
+    upstreams: Sequence[str],
+    undelivered: int,
+    unanswered: dict[str, str],
+) -> RelayStats:
+    """Return the counters; the caller holds both locks."""
+    served, subscribers = list(core.sessions.values()), core.requests.subscribers
+    totals: Counter[str] = Counter(source.stream_table.forgotten)
+    for stream in source.streams:
+        totals.update(stream.totals())
+    invalid = Counter(source.invalid) + core.invalid + Counter(core.requests.frames_invalid)
+    names = {up.name for up in source.relays.upstreams.values()}
+    names |= {peer.name for peer in source.peers.values() if peer.joined and peer.direct}
+    streams = [(each, stream) for each in served for stream in each.streams.values()]
+    return RelayStats(
+        name=core.name,
+        relay=core.id,
+        endpoint=sender.endpoint,
+        recovery_endpoint=server.endpoint,
+        sessions=[
+            RelayedSessionStats(
+                session=each.session, publisher=each.name, hops=each.hops, is_live=each.is_live,
+                streams=each.heads(),
+            )
+            for each in served
+        ],
+        received=sum(stream.received for _, stream in streams),
+        lost=sum(stream.lost for _, stream in streams),
+        losses=[
+            LossReport(stream.topic, each.session, each.name, loss)
+            for each, stream in streams
+            for loss in stream.losses
+        ],
+        repaired_from={"buffer": totals["repaired"], "relay": totals["relayed"]},
+        repaired=core.requests.messages_repaired,
+        outstanding=_outstanding(core, source),
+        subscribers=len(subscribers),
+        upstreams=sorted(names),
+        loops_refused=source.relays.loops_refused,
+        refused=[
+            upstream
+            for upstream, line in zip(upstreams, source.lines, strict=True)
+            if line.refused_until_ns is not None
+        ],
+        replay_bytes=core.replay.bytes_held, replay_frames=core.replay.frames_held,
+        log=None if core.log is None else core.log.stats(),
+        requesters=requester_stats([each.requests for each in served], subscribers),
+        frames_shed=guard.frames_shed,
+        frames_invalid=dict(invalid),
+        sessions_refused=core.sessions_refused,
+        streams_refused=core.streams_refused,
+        undelivered=undelivered, unanswered=unanswered,
+        **_counts(core, source),
+        **connection_counts(sender, server),
+    )  # fmt: skip
+
+
+def _outstanding(core: RelayCore, source: SubscriberCore) -> int:
+    """Return how many messages are missing; also those that the log has lost."""
+    count = 0
+    for stream in source.streams:
+        count += stream.receiver.missing + stream.receiver.buffered
+    for (session, topic), cut in core.cut.items():
+        peer = source.peers.get(session)
+        asked = None if peer is None else peer.streams.get(topic)
+        known = cut.next if asked is None else max(cut.next, asked.receiver.head)
+        count += max(0, cut.end - known)
+    return count
+
+
+def _counts(core: RelayCore, source: SubscriberCore) -> dict[str, int]:
+    handlers = [served.requests for served in core.sessions.values()]
+    return {
+        "streams_rewound": source.stream_table.rewound,
+        "control_dropped": core.control.dropped
+        + core.requests.replies_dropped
+        + sum(handler.replies_dropped for handler in handlers),
+        "control_rationed": core.control.rationed,
+        "heads_throttled": sum(handler.heads.throttled for handler in handlers),
+        "memo_errors": 0 if core.metadata is None else core.metadata.errors,
+    }
