@@ -19,6 +19,7 @@ from typing import Any
 from sphinx.ext import napoleon
 
 from p2pmsg.cli import main
+from p2pmsg.cli.table import load_all
 
 project = "p2pmsg"
 version = release = metadata.version("p2pmsg")
@@ -57,10 +58,6 @@ MODULES = (
     "p2pmsg", "p2pmsg.config", "p2pmsg.errors", "p2pmsg.message", "p2pmsg.frames", "p2pmsg.stats",
     "p2pmsg.log", "p2pmsg.reader", "p2pmsg.queue", "p2pmsg.requests", "p2pmsg.relay",
     "p2pmsg.moldudp64", "p2pmsg.metrics", "p2pmsg.statsd", "p2pmsg.testing", "spark_bridge",
-)  # fmt: skip
-COMMANDS = (
-    "demo", "pub", "sub", "listen", "relay", "push", "pull", "request", "dead-letters", "statsd",
-    "log", "log ls", "log dump", "log verify", "log replay", "log truncate", "capacity", "bench",
 )  # fmt: skip
 PACKAGES = ("p2pmsg", "transports", "recovery", "spark_bridge")
 LINK = re.compile(r"\[([^]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
@@ -121,7 +118,7 @@ def summary(value: object) -> str:
 def write_commands() -> None:
     """Write what `--help` says, command by command."""
     text = ["# Command line", ""]
-    for command in ("", *COMMANDS):
+    for command in ("", *(each.name for each in load_all())):
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
             main([*command.split(), "--help"])

@@ -6,61 +6,46 @@ stopped (statsd, relay; sub, pull and listen without an end of their own) and ha
 systemd anything else is a failure. Each failure is one line on standard error.
 """
 
-import importlib.metadata
-import io
-import logging
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
 
 from p2pmsg import ctrl_c
-from p2pmsg.cli import bench, capacity, demo, jobs, listen, log, pubsub, relay, request, statsd
-from p2pmsg.cli.command import Parser, UsageError, add_commands
-from p2pmsg.cli.text import one_line
-from p2pmsg.demo.feed import FeedError
-from p2pmsg.demo.processes import DemoError
-from p2pmsg.errors import ConfigError, P2PError
+from p2pmsg.cli.table import COMMANDS, load, overview
 
-__all__ = ["main"]
+TYPE_CHECKING = False  # what only a command needs is imported when one runs
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from logging import Handler
+    from types import FrameType
+    from typing import Self
 
-COMMANDS = (
-    demo.demo, pubsub.pub, pubsub.sub, listen.listen, relay.relay, jobs.push, jobs.pull,
-    request.request, jobs.dead_letters, statsd.statsd, log.log, capacity.capacity, bench.bench,
-)  # fmt: skip
-"""In the order of `p2pmsg --help`."""
+__all__ = ["COMMANDS", "main"]
 
 _FAILED, _WRONG, _PIPE_CLOSED, _TERMINATED = 1, 2, 141, 143
-_DESCRIPTION = """\
-Brokerless messaging in which nothing is lost silently.
-
-For example, in two terminals:
-  p2pmsg sub tcp://127.0.0.1:5556
-  echo hello | p2pmsg pub tcp://127.0.0.1:5556 greetings
-"""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: "Sequence[str] | None" = None) -> int:
     """Run a command and return its exit status."""
-    return ctrl_c.run(lambda: _main(argv))
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words and words[0] in COMMANDS:
+        load(words[0])  # here, since no import is to be interrupted by an exception
+    return ctrl_c.run(lambda: _main(words))
 
 
-def _main(argv: Sequence[str] | None) -> int:
+def _main(words: "list[str]") -> int:
     _write_any_text()
-    parser = _build_parser()
+    name = words[0] if words else ""
+    if name not in COMMANDS:
+        return _answer(name)
+    own, rest = _split(words[1:], name)
     try:
-        own, rest = _split(sys.argv[1:] if argv is None else argv)
-        arguments = parser.parse_args(own)
-        arguments.rest = rest
-        if arguments.command is None:
-            arguments.refuse()
+        arguments = load(name).parse(own)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
+    arguments.rest = rest
     prog: str = arguments.prog
-    with _signals_and_log(prog):
+    with _SignalsAndLog(prog):
         try:
             status: int = arguments.command.run(arguments)
             if sys.stdout is not None:
@@ -72,36 +57,58 @@ def _main(argv: Sequence[str] | None) -> int:
         except BrokenPipeError:
             _let_go_of_output()
             status = _PIPE_CLOSED
-        except (ConfigError, UsageError) as error:
-            status = _fail(prog, error, _WRONG)
-        except (P2PError, DemoError, FeedError, OSError) as error:  # TimeoutError is an OSError
-            status = _fail(prog, error, _FAILED)
+        except Exception as error:
+            status = _status_of(error)
+            _fail(prog, error, status)
         ctrl_c.keep_status(status)
     return status
+
+
+def _answer(name: str) -> int:
+    """Do what needs no command: `--help`, `--version`, or refuse what is none."""
+    if name in ("-h", "--help"):
+        print(overview(), end="")
+    elif name == "--version":
+        from importlib.metadata import version
+
+        print(f"p2pmsg {version('p2pmsg')}")
+    else:
+        *most, last = COMMANDS
+        kind = "option" if name.startswith("-") else "command"
+        what = f"there is no {kind} {name!r}" if name else "name a command"
+        choice = f"{', '.join(most)} or {last}"
+        return _fail("p2pmsg", f"{what}: {choice} (p2pmsg --help tells more)", _WRONG)
+    return 0
+
+
+def _status_of(error: Exception) -> int:
+    """Return the exit status for a failure that people cause; raise all others again."""
+    from p2pmsg.cli.command import UsageError
+    from p2pmsg.demo.feed import FeedError
+    from p2pmsg.demo.processes import DemoError
+    from p2pmsg.errors import ConfigError, P2PError
+
+    if isinstance(error, ConfigError | UsageError):
+        return _WRONG
+    if isinstance(error, P2PError | DemoError | FeedError | OSError):  # as TimeoutError is
+        return _FAILED
+    raise error
 
 
 def _write_any_text() -> None:
     """Write UTF-8, as messages are, also where the locale has another encoding."""
     for stream in (sys.stdout, sys.stderr):
         encoding = str(getattr(stream, "encoding", None) or "utf-8")
-        if isinstance(stream, io.TextIOWrapper) and encoding.lower().replace("-", "") != "utf8":
+        if hasattr(stream, "reconfigure") and encoding.lower().replace("-", "") != "utf8":
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split(words: "list[str]", name: str) -> "tuple[list[str], list[str]]":
     """Cut off the command that `pull` runs, which may have options of its own."""
-    if "--" not in argv or argv[0] != "pull":
-        return list(argv), []
-    at = list(argv).index("--")
-    return list(argv[:at]), list(argv[at + 1 :])
-
-
-def _build_parser() -> Parser:
-    parser = Parser("p2pmsg", _DESCRIPTION)
-    version = importlib.metadata.version("p2pmsg")
-    parser.add_argument("--version", action="version", version=f"p2pmsg {version}")
-    add_commands(parser, COMMANDS)
-    return parser
+    if "--" not in words or name != "pull":
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
 
 
 class _Terminated(KeyboardInterrupt):
@@ -110,30 +117,39 @@ class _Terminated(KeyboardInterrupt):
     number = signal.SIGTERM
 
 
-@contextmanager
-def _signals_and_log(prog: str) -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does, and print the library's warnings a line each."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(f"{prog}: %(message)s"))
-    log = logging.getLogger("p2pmsg")
-    log.addHandler(handler)
-    before = None
-    if threading.current_thread() is threading.main_thread():
-        before = signal.signal(signal.SIGTERM, _terminate)
-    try:
-        yield
-    finally:
-        if before is not None and signal.getsignal(signal.SIGTERM) is _terminate:
-            signal.signal(signal.SIGTERM, before)
-        log.removeHandler(handler)
+class _SignalsAndLog:
+    """Lets SIGTERM end a command as Ctrl-C does, and prints the library's warnings a line each."""
+
+    def __init__(self, prog: str) -> None:
+        import logging
+
+        self._handler: Handler = logging.StreamHandler()
+        self._handler.setFormatter(logging.Formatter(f"{prog}: %(message)s"))
+        self._log = logging.getLogger("p2pmsg")
+        self._before = signal.getsignal(signal.SIGTERM)
+
+    def __enter__(self) -> "Self":
+        self._log.addHandler(self._handler)
+        try:
+            signal.signal(signal.SIGTERM, _terminate)
+        except ValueError:
+            pass  # this is not the main thread
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if signal.getsignal(signal.SIGTERM) is _terminate:
+            signal.signal(signal.SIGTERM, self._before)
+        self._log.removeHandler(self._handler)
 
 
-def _terminate(signum: int, frame: FrameType | None) -> None:
+def _terminate(signum: int, frame: "FrameType | None") -> None:
     if not ctrl_c.is_again():
         raise _Terminated
 
 
-def _fail(prog: str, error: Exception, status: int) -> int:
+def _fail(prog: str, error: "Exception | str", status: int) -> int:
+    from p2pmsg.cli.command import one_line
+
     try:
         print(f"{prog}: {one_line(str(error) or type(error).__name__)}", file=sys.stderr)
     except OSError:

@@ -1,6 +1,6 @@
 """Commands as data: each command and each option is declared once, and the parser is built from it.
 
-A new command is a function, and its name in `p2pmsg.cli.COMMANDS`. The docstring is its help::
+A new command is a function, and a line in `p2pmsg.cli.COMMANDS`. The docstring is its help::
 
     @command("echo", TOPIC, option("--count", "end after N messages", "N", count(1)))
     def echo(arguments: argparse.Namespace) -> int:
@@ -14,14 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from p2pmsg.cli.text import one_line
-from p2pmsg.errors import P2PError
-
 Run = Callable[[argparse.Namespace], int]
 """What a command does; returns the exit status."""
 
 
-class UsageError(P2PError):
+class UsageError(Exception):
     """Arguments that are right one by one do not go together."""
 
 
@@ -64,10 +61,15 @@ class Command:
     ended_by: tuple[str, ...] | None
     usage: str | None
 
-    def add_to(self, commands: Any) -> None:
-        """Add the command's parser to argparse's sub-parsers."""
-        parser = _add_parser(commands, self.name, self.description, usage=self.usage)
-        parser.set_defaults(command=self)
+    @property
+    def summary(self) -> str:
+        """The first line of the description, without its full stop."""
+        return self.description.partition("\n")[0].rstrip(".")
+
+    def parser(self) -> "Parser":
+        """Return the parser of what stands after the command's name."""
+        parser = Parser(f"p2pmsg {self.name}", self.description, usage=self.usage)
+        parser.set_defaults(command=self, prog=parser.prog)
         for each in self.options:
             if isinstance(each, OneOf):
                 group = parser.add_mutually_exclusive_group(required=each.required)
@@ -75,6 +77,11 @@ class Command:
                     group.add_argument(option.name, **option.settings)
             else:
                 parser.add_argument(each.name, **each.settings)
+        return parser
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Return the values of the arguments; exit with status 2 if they are wrong."""
+        return self.parser().parse_args(words)
 
     def runs_until_stopped(self, arguments: argparse.Namespace) -> bool:
         """Whether, with these arguments, only a signal ends the command."""
@@ -89,11 +96,33 @@ class CommandGroup:
 
     name: str
     description: str
-    commands: "tuple[Command | CommandGroup, ...]"
+    commands: tuple[Command, ...]
 
-    def add_to(self, commands: Any) -> None:
-        """Add the group's parser to argparse's sub-parsers."""
-        add_commands(_add_parser(commands, self.name, self.description), self.commands)
+    @property
+    def summary(self) -> str:
+        """The first line of the description, without its full stop."""
+        return self.description.partition("\n")[0].rstrip(".")
+
+    def parser(self) -> "Parser":
+        """Return a parser that only lists the commands, and refuses what is none of them."""
+        parser = Parser(f"p2pmsg {self.name}", self.description)
+        parsers = parser.add_subparsers(metavar="COMMAND", title="commands", required=True)
+        for each in self.commands:
+            parsers.add_parser(each.name.split()[-1], description="", help=each.summary)
+        return parser
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse for the command that the first word names; exit with status 2 if it is none."""
+        by_name = {each.name.split()[-1]: each for each in self.commands}
+        if words and words[0] in by_name:
+            return by_name[words[0]].parse(words[1:])
+        parser = self.parser()
+        if words and words[0] in ("-h", "--help"):
+            parser.print_help()
+            parser.exit()
+        *most, last = by_name
+        what = f"there is no command {words[0]!r}" if words else "name a command"
+        parser.error(f"{what}: {', '.join(most)} or {last} ({parser.prog} --help tells more)")
 
 
 def option(
@@ -160,37 +189,19 @@ class Parser(argparse.ArgumentParser):
         """Allow options between a command's positional arguments, too."""
         if self._intermixing:
             return super().parse_known_args(args, namespace)
-        if self._subparsers is not None:
-            found, unknown = super().parse_known_args(args, namespace)
-        else:
-            self._intermixing = True
-            try:
-                found, unknown = self.parse_known_intermixed_args(args, namespace)
-            finally:
-                self._intermixing = False
+        self._intermixing = True
+        try:
+            found, unknown = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._intermixing = False
         if unknown:
             self.error(f"unknown arguments: {' '.join(unknown)}")
         return found, unknown
 
 
-def add_commands(parser: Parser, commands: Sequence[Command | CommandGroup]) -> None:
-    """Add commands to a parser; the user must name one of them."""
-    parsers = parser.add_subparsers(metavar="COMMAND", title="commands")
-    for each in commands:
-        each.add_to(parsers)
-    *most, last = parsers.choices
-    text = f"name a command: {', '.join(most)} or {last} ({parser.prog} --help tells more)"
-    parser.set_defaults(command=None, prog=parser.prog, refuse=lambda: parser.error(text))
-
-
-def _add_parser(commands: Any, name: str, description: str, **rest: Any) -> Parser:
-    summary = description.partition("\n")[0].rstrip(".")
-    prog = f"p2pmsg {name}"
-    parser: Parser = commands.add_parser(
-        name.split()[-1], prog=prog, description=description, help=summary, **rest
-    )
-    parser.set_defaults(prog=prog)
-    return parser
+def one_line(text: str) -> str:
+    """Return `text` without line breaks and other control characters."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def note(command: str, text: str) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import transports
 from p2pmsg.cli.arguments import datagram_endpoint, seconds
-from p2pmsg.cli.command import command, flag, option
-from p2pmsg.cli.text import one_line, render_columns
+from p2pmsg.cli.command import command, flag, one_line, option
+from p2pmsg.cli.text import render_columns
 from p2pmsg.errors import translated
 from p2pmsg.multicast.listener import Listener, StreamView
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from p2pmsg.cli import text
 from p2pmsg.cli.arguments import COUNT, JSON, byte_count, is_terminal, moment
-from p2pmsg.cli.command import CommandGroup, UsageError, command, note, option
+from p2pmsg.cli.command import CommandGroup, UsageError, command, note, one_line, option
 from p2pmsg.cli.log_access import (
     DIRECTORY,
     PART,
@@ -143,7 +143,7 @@ def render(streams: "Sequence[StreamSummary]", result: dict[str, Any], *, is_sta
         return "the log has no stream"
     rows = [
         (
-            text.one_line(row["topic"]), row["session"],
+            one_line(row["topic"]), row["session"],
             text.time_text(row["timestamp_ns_min"]), text.time_text(row["timestamp_ns_max"]),
             row["earliest"], row["next"], row["messages"], row["bytes"],
             text.rate_text(row["messages_s"]), text.rate_text(row["bytes_s"]),
@@ -218,7 +218,7 @@ def verify(arguments: argparse.Namespace) -> int:
         for finding in log.verify(arguments.directory):
             count += 1
             path = os.fspath(finding.path)
-            print(text.one_line(f"{path}:{finding.offset}: {finding.what}"), flush=True)
+            print(one_line(f"{path}:{finding.offset}: {finding.what}"), flush=True)
     with open_log(arguments.directory) as reader:
         note_waiting("verify", reader)
     size = text.bytes_text(directory_bytes(arguments.directory))
@@ -261,7 +261,7 @@ def truncate(arguments: argparse.Namespace) -> int:
         if earliest > start:
             session, topic = key
             where = f"[{start}, {earliest}) of {topic!r} (session {text.session_text(session)})"
-            print(f"deleted {text.one_line(where)}")
+            print(f"deleted {one_line(where)}")
     left = text.bytes_text(directory_bytes(directory))
     if deleted:
         print(f"deleted {text.bytes_text(deleted)}; {left} are left")

@@ -6,8 +6,7 @@ import time
 from typing import Any
 
 from p2pmsg.cli.arguments import bind_endpoint, connect_endpoints, count, output_file, seconds
-from p2pmsg.cli.command import command, flag, note, option
-from p2pmsg.cli.text import one_line
+from p2pmsg.cli.command import command, flag, note, one_line, option
 from p2pmsg.errors import ConfigError, P2PError
 from p2pmsg.statsd.dialect import DIALECTS
 

@@ -21,11 +21,6 @@ _YEAR_S = 365.25 * 86_400
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(9), *range(10, 32), *range(127, 160))}
 
 
-def one_line(text: str) -> str:
-    """Return `text` without line breaks and other control characters."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
 def plural(count: int, noun: str) -> str:
     """Return a count and its noun: `1 stream`, `2,000 streams`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -2,12 +2,15 @@ import contextlib
 import math
 import re
 import signal
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
 
 from p2pmsg.cli import COMMANDS, arguments, main
-from p2pmsg.cli.command import CommandGroup
+from p2pmsg.cli.command import Command
+from p2pmsg.cli.table import load, load_all
 from p2pmsg.start import Start
 
 TCP, PORT_0 = "tcp://127.0.0.1:5556", "tcp://127.0.0.1:0"
@@ -18,6 +21,8 @@ SOMEWHERE = ["--from", "tcp://127.0.0.1:1", "--listen", "tcp://127.0.0.1:0"]
 WRONG = {
     "no command": ([], "name a command"),
     "unknown command": (["watch"], "watch"),
+    "help: unknown command": (["help", "watch"], "watch"),
+    "help: unknown command of a group": (["help", "log", "watch"], "log watch"),
     "unknown option": (["--bogus"], "--bogus"),
     "sub: no endpoint": (["sub"], "ENDPOINT"),
     "sub: endpoint without scheme": (["sub", "127.0.0.1:5556"], "127.0.0.1:5556"),
@@ -149,16 +154,8 @@ WRONG = {
     ),
     "relay: a word too many": (["relay", *SOMEWHERE, "more"], "unknown arguments: more"),
 }  # fmt: skip
-GROUPS = {
-    "": ("demo", "pub", "sub", "listen", "relay", "push", "pull", "request", "dead-letters",
-         "statsd", "log", "capacity", "bench"),
-    "log": ("ls", "dump", "verify", "replay", "truncate"),
-}  # fmt: skip
-COMMAND_NAMES = [
-    command.name
-    for each in COMMANDS
-    for command in (each.commands if isinstance(each, CommandGroup) else (each,))
-]
+GROUPS = {"": COMMANDS, "log": ("ls", "dump", "verify", "replay", "truncate")}
+COMMAND_NAMES = [each.name for each in load_all() if isinstance(each, Command)]
 
 
 def prog_of(argv):
@@ -196,6 +193,27 @@ def test_help_names_every_command(group, names, capsys):
 
     printed = capsys.readouterr().out
     assert all(re.search(rf"\n    {name}\s", printed) for name in names)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_summary_of_each_command_is_the_first_line_of_its_docstring(name):
+    assert load(name).name == name
+    assert COMMANDS[name][1] == load(name).summary
+
+
+@pytest.mark.parametrize("words", [[], ["sub"], ["log"], ["log", "ls"]], ids=" ".join)
+def test_help_of_a_command_is_what_its_option_prints(words, capsys):
+    assert main(["help", *words]) == 0
+    printed = capsys.readouterr()
+    assert main([*words, "--help"]) == 0
+    assert printed == capsys.readouterr()
+
+
+def test_the_list_of_commands_imports_none_of_them():
+    """So that `p2pmsg --help` and the completion of commands come at once."""
+    code = "import sys; from p2pmsg.cli import main; main(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"argparse", "msgspec", "zmq", "p2pmsg.errors"} & set(done.stdout.split())
 
 
 def test_version(capsys):

@@ -1,0 +1,72 @@
+"""The commands by name: the module of each, and its summary. `p2pmsg --help` imports no command."""
+
+from importlib import import_module
+
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from p2pmsg.cli.command import Command, CommandGroup
+
+COMMANDS = {
+    "demo": ("demo", "Play a market feed to two subscribers and into Spark"),
+    "pub": ("pubsub", "Publish lines of standard input"),
+    "sub": ("pubsub", "Print messages as they come"),
+    "listen": ("listen", "Print what a multicast carries: its sessions, topics, rates and loss"),
+    "relay": ("relay", "Receive streams and serve them on"),
+    "push": ("jobs", "Make a job of each line of standard input"),
+    "pull": ("jobs", "Run a command for each job, with its value on standard input"),
+    "request": ("request", "Ask one of several responders, or all, and print the answer"),
+    "dead-letters": ("jobs", "List, show, retry or purge dead letters"),
+    "statsd": (
+        "statsd",
+        "Receive metrics of StatsD and DogStatsD clients, aggregate them, and pass them on",
+    ),
+    "log": ("log", "Inspect a local log, check it, replay it, shorten it"),
+    "capacity": (
+        "capacity", "Tell how long a window a disk holds, or how much disk a window needs",
+    ),
+    "bench": ("bench", "Measure this machine: two processes over TCP loopback"),
+    "help": ("help", "Print the help of a command"),
+}  # fmt: skip
+"""In the order of `p2pmsg --help`: the module in `p2pmsg.cli`, and the docstring's first line."""
+
+
+def load(name: str) -> "Command | CommandGroup":
+    """Import a command: in its module it has its own name, with _ for -."""
+    module = import_module(f"p2pmsg.cli.{COMMANDS[name][0]}")
+    found: Command | CommandGroup = getattr(module, name.replace("-", "_"))
+    return found
+
+
+def load_all() -> "Iterator[Command | CommandGroup]":
+    """Import all commands, and yield each; those of a group come after it."""
+    for name in COMMANDS:
+        loaded = load(name)
+        yield loaded
+        yield from getattr(loaded, "commands", ())
+
+
+def overview() -> str:
+    """Return what `p2pmsg --help` prints."""
+    width = max(map(len, COMMANDS))
+    lines = [f"    {name:{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
+    return _OVERVIEW.format(commands="\n".join(lines))
+
+
+_OVERVIEW = """\
+usage: p2pmsg [-h] [--version] COMMAND ...
+
+Brokerless messaging in which nothing is lost silently.
+
+For example, in two terminals:
+  p2pmsg sub tcp://127.0.0.1:5556
+  echo hello | p2pmsg pub tcp://127.0.0.1:5556 greetings
+
+options:
+  -h, --help  show this help message and exit
+  --version   show program's version number and exit
+
+commands (`p2pmsg help COMMAND` tells more):
+{commands}
+"""
