@@ -38,9 +38,11 @@ def _main(words: "list[str]") -> int:
     name = words[0] if words else ""
     if name not in COMMANDS:
         return _answer(name)
+    from p2pmsg.cli.settings import parse
+
     own, rest = _split(words[1:], name)
     try:
-        arguments = load(name).parse(own)
+        arguments = parse(load(name), own)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     arguments.rest = rest

@@ -29,6 +29,11 @@ class Option:
     name: str
     settings: dict[str, Any]
 
+    @property
+    def is_flag(self) -> bool:
+        """Whether it takes no value."""
+        return self.settings.get("action") == "store_true"
+
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
@@ -77,11 +82,13 @@ class Command:
                     group.add_argument(option.name, **option.settings)
             else:
                 parser.add_argument(each.name, **each.settings)
+            for option in each.options if isinstance(each, OneOf) else (each,):
+                if option.is_flag and not option.name.startswith("--no-"):  # undoes a default
+                    parser.add_argument(
+                        f"--no-{option.name[2:]}", dest=option.name[2:].replace("-", "_"),
+                        action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS,
+                    )  # fmt: skip
         return parser
-
-    def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Return the values of the arguments; exit with status 2 if they are wrong."""
-        return self.parser().parse_args(words)
 
     def runs_until_stopped(self, arguments: argparse.Namespace) -> bool:
         """Whether, with these arguments, only a signal ends the command."""
@@ -111,11 +118,11 @@ class CommandGroup:
             parsers.add_parser(each.name.split()[-1], description="", help=each.summary)
         return parser
 
-    def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse for the command that the first word names; exit with status 2 if it is none."""
+    def find(self, words: Sequence[str]) -> Command:
+        """Return the command that the first word names; exit with status 2 if there is none."""
         by_name = {each.name.split()[-1]: each for each in self.commands}
         if words and words[0] in by_name:
-            return by_name[words[0]].parse(words[1:])
+            return by_name[words[0]]
         parser = self.parser()
         if words and words[0] in ("-h", "--help"):
             parser.print_help()

@@ -1,0 +1,182 @@
+"""Defaults of options: `P2PMSG_SUB_JSON=1` in the environment, `[sub] json = true` in a file.
+
+The file is named by P2PMSG_CONFIG, or is `p2pmsg.toml` in the current directory; with P2PMSG_CONFIG
+empty there is none. The command line goes before the environment, and that before the file.
+"""
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from p2pmsg.cli.command import Command, CommandGroup, OneOf, Option, UsageError
+from p2pmsg.cli.table import COMMANDS
+
+FILE = "p2pmsg.toml"
+_WORDS = {"1": True, "true": True, "yes": True, "on": True,
+          "0": False, "false": False, "no": False, "off": False}  # fmt: skip
+_KUBERNETES = re.compile(r"SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?")
+"""What it sets for a service named `p2pmsg-relay`, after `P2PMSG_RELAY_`."""
+
+
+def parse(found: Command | CommandGroup, words: Sequence[str]) -> argparse.Namespace:
+    """Return the values of a command's arguments; exit with status 2 if one is wrong.
+
+    Args:
+        found: the command, or the group in which the first word names one.
+        words: what stands after its name.
+
+    """
+    if isinstance(found, CommandGroup):
+        found, words = found.find(words), words[1:]
+    try:
+        found = _with_defaults(found, words, os.environ)
+    except UsageError as error:
+        found.parser().error(str(error))
+    return found.parser().parse_args(words)
+
+
+def _with_defaults(
+    command: Command, words: Sequence[str], environment: Mapping[str, str]
+) -> Command:
+    """Return the command with the defaults that file and environment give to its options.
+
+    An option that the words give, or exclude, gets none.
+    """
+    known = {
+        option.name[2:]: option for each in command.options for option in _members(each)
+        if option.name.startswith("--")
+    }  # fmt: skip
+    if not known or {"-h", "--help"} & set(words):
+        return command
+    from_file = _from_file(command, known, environment)
+    from_environment = _from_environment(command, known, environment)
+    given = {word.partition("=")[0][2:] for word in words if word.startswith("--")}
+    given |= {name.removeprefix("no-") for name in given}
+    options: list[Option | OneOf] = []
+    for each in command.options:
+        members = _members(each)
+        names = {option.name[2:] for option in members}
+        chosen = next((s for s in (from_environment, from_file) if names & s.keys()), {})
+        if names & given:
+            chosen = {}
+        changed = tuple(_with_default(option, chosen) for option in members)
+        is_set = bool(names & chosen.keys())
+        options.append(
+            OneOf(changed, each.required and not is_set) if isinstance(each, OneOf) else changed[0]
+        )
+    return replace(command, options=tuple(options))
+
+
+def _members(each: Option | OneOf) -> tuple[Option, ...]:
+    return each.options if isinstance(each, OneOf) else (each,)
+
+
+def _with_default(option: Option, chosen: Mapping[str, Any]) -> Option:
+    if option.name[2:] not in chosen:
+        return option
+    settings = {key: value for key, value in option.settings.items() if key != "required"}
+    return Option(option.name, settings | {"default": chosen[option.name[2:]]})
+
+
+def _from_environment(
+    command: Command, known: Mapping[str, Option], environment: Mapping[str, str]
+) -> dict[str, Any]:
+    prefix = f"P2PMSG_{_upper(command.name)}_"
+    by_variable = {f"{prefix}{_upper(name)}": name for name in known}
+    found = {}
+    for variable, text in environment.items():
+        rest = variable.removeprefix(prefix)
+        if rest == variable or (variable not in by_variable and _KUBERNETES.fullmatch(rest)):
+            continue
+        if variable not in by_variable:
+            raise UsageError(f"{variable}: {command.name} has no such option")
+        name = by_variable[variable]
+        value: Any = text.split() if _is_list(known[name]) else text
+        if known[name].is_flag:
+            value = _WORDS.get(text.lower(), text)
+        found[name] = _checked(known[name], value, variable)
+    return found
+
+
+def _upper(name: str) -> str:
+    return re.sub("[ -]", "_", name).upper()
+
+
+def _from_file(
+    command: Command, known: Mapping[str, Option], environment: Mapping[str, str]
+) -> dict[str, Any]:
+    path = environment.get("P2PMSG_CONFIG", FILE if os.path.exists(FILE) else "")
+    if not path:
+        return {}
+    import tomllib
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        table: Any = tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"cannot read {path!r}: {error.strerror}") from error
+    except ValueError as error:  # of TOML, or of UTF-8
+        raise UsageError(f"{path}: {error}") from error
+    if unknown := next((name for name in table if name not in COMMANDS), None):
+        raise UsageError(f"{_at(path, text, '', unknown)}: there is no command {unknown!r}")
+    for word in command.name.split():
+        table = table.get(word, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"{_at(path, text, '', word)}: write [{word}], and options under it")
+    section = ".".join(command.name.split())
+    found = {}
+    for key, value in table.items():
+        where = _at(path, text, section, key)
+        name = key.replace("_", "-")
+        if name not in known:
+            raise UsageError(f"{where}: {command.name} has no option {key!r}")
+        found[name] = _checked(known[name], value, f"{where}: {key}")
+    return found
+
+
+def _at(path: str, text: str, section: str, key: str) -> str:
+    """Return the file, and the line in which a section or its key begins."""
+    current = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[([^]]*)\]", line):
+            current = re.sub(r"[\s\"']", "", header[1])
+            if not section and current.split(".")[0] == key:
+                return f"{path}, line {number}"
+        elif current == section and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[.=]", line):
+            return f"{path}, line {number}"
+    return path
+
+
+def _checked(option: Option, value: Any, where: str) -> Any:
+    """Return a value as the option's own check makes it of the command line's text."""
+    if option.is_flag:
+        if isinstance(value, bool):
+            return value
+        raise UsageError(f"{where}: must be true or false, not {value!r}")
+    if not _is_list(option):
+        return _check_one(option.settings, value, where)
+    several = value if isinstance(value, list) else [value]
+    return [_check_one(option.settings, each, where) for each in several]
+
+
+def _is_list(option: Option) -> bool:
+    return option.settings.get("action") == "append" or "nargs" in option.settings
+
+
+def _check_one(settings: Mapping[str, Any], value: Any, where: str) -> Any:
+    if isinstance(value, bool | list | dict):
+        raise UsageError(f"{where}: must be a value as on the command line, not {value!r}")
+    text = value.isoformat() if hasattr(value, "isoformat") else str(value)
+    check: Callable[[str], Any] = settings.get("type", str)
+    try:
+        checked = check(text)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"{where}: {error}") from error
+    choices = settings.get("choices")
+    if choices and checked not in choices:
+        raise UsageError(f"{where}: must be {' or '.join(map(str, choices))}, not {text!r}")
+    return checked

@@ -1,0 +1,103 @@
+"""Defaults of options by environment and file."""
+
+import pytest
+
+from p2pmsg.cli import main
+from p2pmsg.cli.settings import parse
+from p2pmsg.cli.table import load
+
+TCP = "tcp://127.0.0.1:5556"
+RELAY = '[relay]\nfrom = ["tcp://a:1", "tcp://b:1,tcp://c:1"]\nlisten = "tcp://*:1"\n'
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def parsed(folder, monkeypatch, text, variables, *words):
+    (folder / "p2pmsg.toml").write_text(text)
+    for name, value in variables.items():
+        monkeypatch.setenv(f"P2PMSG_{name}", value)
+    return parse(load(words[0]), words[1:])
+
+
+def test_the_command_line_goes_before_the_environment_and_that_before_the_file(folder, monkeypatch):
+    text = "[sub]\njson = true\ncount = 1\ntimeout = 1.5\nstart = 2024-08-09T12:00:00Z\n[pub]\n"
+    sub = parsed(folder, monkeypatch, text, {"SUB_COUNT": "2", "SUB_TIMEOUT": "2"},
+                 "sub", TCP, "--timeout", "3")  # fmt: skip
+
+    assert (sub.json, sub.count, sub.timeout) == (True, 2, 3)
+    assert sub.start.year == 2024
+    assert parse(load("sub"), [TCP, "--no-json"]).json is False
+    monkeypatch.setenv("P2PMSG_SUB_JSON", "0")
+    assert parse(load("sub"), [TCP]).json is False
+
+
+def test_what_is_required_may_stand_in_the_file(folder, monkeypatch):
+    relay = parsed(folder, monkeypatch, RELAY, {"RELAY_TOPICS": "a b.*"}, "relay")
+    assert relay.upstreams == [["tcp://a:1"], ["tcp://b:1", "tcp://c:1"]]
+    assert (relay.listen, relay.topics) == ("tcp://*:1", ["a", "b.*"])
+    assert parse(load("relay"), ["--from", "tcp://d:1"]).upstreams == [["tcp://d:1"]]
+
+
+def test_of_options_that_exclude_one_another_the_nearer_one_holds(folder, monkeypatch):
+    words = ["capacity", "--rate", "5", "--size", "1"]
+    text = '[capacity]\ndisk = "1GB"\n'
+    assert parsed(folder, monkeypatch, text, {}, *words).disk == 10**9
+    for given in (words[1:], [*words[1:], "--window", "3h"]):
+        capacity = parse(load("capacity"), given)
+        assert (capacity.disk is None) == ("--window" in given)
+
+
+def test_commands_of_a_group_have_sections_of_their_own(folder, monkeypatch):
+    text = "[log.ls]\njson = true\n"
+    assert parsed(folder, monkeypatch, text, {"LOG_LS_DISK": "1kB"}, "log", "ls", ".").json
+    assert parse(load("log"), ["ls", "."]).disk == 1000
+
+
+def test_another_file_may_be_named_and_none(folder, monkeypatch):
+    (folder / "other.toml").write_text("[sub]\ncount = 7\n")
+    text = "[sub]\ncount = 1\n"
+    words = ("sub", TCP)
+    assert parsed(folder, monkeypatch, text, {"CONFIG": "other.toml"}, *words).count == 7
+    assert parsed(folder, monkeypatch, text, {"CONFIG": ""}, *words).count is None
+
+
+def test_what_kubernetes_sets_for_a_service_is_no_setting(folder, monkeypatch):
+    for name in ("SERVICE_HOST", "SERVICE_PORT_DATA", "PORT", "PORT_5557_TCP_ADDR"):
+        monkeypatch.setenv(f"P2PMSG_RELAY_{name}", "tcp://10.0.0.1:5557")
+    assert parsed(folder, monkeypatch, RELAY, {}, "relay").log is None
+
+
+REFUSED = {
+    "not TOML": ("[sub]\ncount =\n", {}, "p2pmsg.toml: Invalid value (at line 2"),
+    "unknown section": ("[sub]\n[sbu]\n", {}, "p2pmsg.toml, line 2: there is no command 'sbu'"),
+    "no section": ("json = true\n", {}, "there is no command 'json'"),
+    "no table": ("sub = true\n", {}, "write [sub]"),
+    "unknown option": ("[pub]\n\n[sub]\njsn = 1\n", {}, "line 4: sub has no option 'jsn'"),
+    "value": ("[pub]\ncount=1\n[sub]\ncount = 0\n", {}, "line 4: count: must be at least 1"),
+    "no flag": ("[sub]\njson = 1\n", {}, "line 2: json: must be true or false, not 1"),
+    "list": ("[sub]\ncount = [1]\n", {}, "line 2: count: must be a value as on the command line"),
+    "flag as a value": ("[sub]\ncount = true\n", {}, "line 2: count: must be a value"),
+    "no such file": ("", {"CONFIG": "x.toml"}, "cannot read 'x.toml': No such file"),
+    "variable": ("", {"SUB_COUNT": "x"}, "P2PMSG_SUB_COUNT: must be a whole number, not 'x'"),
+    "unknown variable": ("", {"SUB_JSN": "1"}, "P2PMSG_SUB_JSN: sub has no such option"),
+    "variable no flag": ("", {"SUB_JSON": "ja"}, "P2PMSG_SUB_JSON: must be true or false"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "variables", "names"), REFUSED.values(), ids=REFUSED)
+def test_what_is_wrong_is_named_by_file_and_line_or_variable(
+    text, variables, names, folder, monkeypatch, capsys
+):
+    (folder / "p2pmsg.toml").write_text(text)
+    for name, value in variables.items():
+        monkeypatch.setenv(f"P2PMSG_{name}", value)
+    assert main(["sub", TCP]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("p2pmsg sub: ")
+    assert said.count("\n") == 1
+    assert names in said
+    assert main(["sub", "--help"]) == main(["help", "sub"]) == 0
