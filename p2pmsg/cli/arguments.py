@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 import transports
 from p2pmsg.cli.command import Option, UsageError, flag, option
+from p2pmsg.cli.text import fields_of
 from p2pmsg.errors import MessageError
 from p2pmsg.start import Start, parse_start
 from p2pmsg.topics import check_topic
@@ -202,6 +203,16 @@ def speed(text: str) -> float:
     if not math.isfinite(number) or not 1e-6 <= number <= 1e6:
         raise _Refused(f"must be max or a number from 1e-6 to 1e6, not {text!r}")
     return number
+
+
+def line_format(text: str) -> str:
+    """Check the format of a line; in it, a backslash and t, or n, are a tab, or a new line."""
+    form = text.replace("\\t", "\t").replace("\\n", "\n")
+    try:
+        fields_of(form)
+    except ValueError as error:
+        raise _Refused(f"{error}: {text!r}") from error
+    return form
 
 
 def directory(text: str) -> str:

@@ -65,7 +65,7 @@ def replay(arguments: argparse.Namespace) -> int:
         reading = Reading(reader, parts, bar.around(partial(note, "log replay")))
         note_waiting("replay", reader)
         config = PublisherConfig(stall_ms=_STALL_MS, message_bytes_max=_MESSAGE_BYTES_MAX)
-        with publishing(arguments, "log replay", arguments.wait_for, config) as publisher:
+        with publishing(arguments, "log replay", arguments.wait_for, config=config) as publisher:
             run = _Replay(publisher, reading, bar, arguments)
             try:
                 run.publish_all()

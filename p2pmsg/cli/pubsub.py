@@ -7,15 +7,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, BinaryIO
 
 import msgspec
 
 from p2pmsg.cli import arguments as kinds
-from p2pmsg.cli.command import command, flag, note, option
-from p2pmsg.cli.text import message_json, plural, render_stats, value_text, write_lines
-from p2pmsg.config import PublisherConfig
+from p2pmsg.cli.command import OneOf, command, flag, note, option
+from p2pmsg.cli.text import (
+    FIELDS,
+    fields_of,
+    message_json,
+    message_line,
+    plural,
+    render_stats,
+    value_text,
+    write_lines,
+)
 from p2pmsg.errors import LossReport, MessageError, P2PError, SessionEndedError
 from p2pmsg.message import MessageBatch
 from p2pmsg.sync.publisher import Publisher
@@ -26,6 +33,7 @@ _UNANNOUNCED_WAIT_S = 0.5
 """A shorter wait for subscribers is not reported."""
 _SLICE_S = 0.25
 """How often `sub` checks whether its output is still read."""
+_TIMESTAMPS = "{timestamp} {value}"
 _COMMIT_S = 0.1
 """How often `sub` commits what it has printed; forcing it to the disk takes about a millisecond."""
 
@@ -39,7 +47,13 @@ class InputError(P2PError):
 
 @command(
     "pub", kinds.BIND, kinds.TOPIC, kinds.JSON_LINES,
-    option("--key-field", kinds.KEY_FIELD, "FIELD"),
+    OneOf((
+        option("--key", "the key of each message"),
+        option("--key-field", kinds.KEY_FIELD, "FIELD"),
+    )),
+    option("--log", "keep the messages in this log, and continue its session", "DIR"),
+    option("--recovery", "where subscribers ask for repairs (default: the same host, any free "
+           "port)", "ENDPOINT", kinds.bind_endpoint),
     *kinds.waiting_options("--wait", 5.0),
     option("--linger", "stay so many seconds after the last line, for late subscribers (default 0)",
            "S", kinds.seconds, default=0.0),
@@ -53,11 +67,20 @@ def pub(arguments: argparse.Namespace) -> int:
     For example:
       echo hello | p2pmsg pub tcp://127.0.0.1:5556 greetings
       p2pmsg pub 'tcp://*:5556' trades --json --key-field symbol --wait 2 < trades.jsonl
+      date | p2pmsg pub 'tcp://*:5556' clock --key here --log var/clock --recovery 'tcp://*:5566'
     """
     source = kinds.standard_input()
-    with publishing(arguments, "pub", arguments.wait) as publisher:
+    more: dict[str, Any] = {"recovery_endpoint": arguments.recovery}
+    if arguments.log is not None:
+        from p2pmsg.log import LogConfig
+
+        more["log"] = LogConfig(arguments.log)
+    with publishing(arguments, "pub", arguments.wait, **more) as publisher:
         has_json = arguments.json or arguments.key_field is not None
-        publish = partial(publisher.publish, arguments.topic)
+
+        def publish(value: Any, key: str | None) -> None:
+            publisher.publish(arguments.topic, value, arguments.key if key is None else key)
+
         publish_lines(source, arguments, publish, skip_blank=has_json)
         publisher.flush()
         if arguments.linger:
@@ -67,17 +90,18 @@ def pub(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def publishing(
-    arguments: argparse.Namespace, command: str, wanted: int, config: PublisherConfig | None = None
+    arguments: argparse.Namespace, command: str, wanted: int, **more: Any
 ) -> Iterator[Publisher]:
     """Give a publisher that has its subscribers, and close it as the arguments say.
 
+    `more` is what else `Publisher` takes.
     The library warns of subscribers that did not get everything.
 
     Raises:
         TimeoutError: fewer than `wanted` subscribers came within `--timeout`.
 
     """
-    publisher = Publisher(arguments.endpoint, name=arguments.name, config=config)
+    publisher = Publisher(arguments.endpoint, name=arguments.name, **more)
     close_timeout = arguments.close_timeout
     try:
         if arguments.endpoint != publisher.endpoint:
@@ -175,8 +199,15 @@ def _key(value: Any, field: str) -> str:
            "or mold://GROUP:PORT; several separated by commas", "ENDPOINT",
            kinds.connect_endpoints),
     kinds.TOPICS,
-    flag("--json", 'print each message as a JSON object: topic, sequence, key, timestamp_ns, '
-           'headers, value, publisher; bytes that are not UTF-8 as {"base64": "…"}'),
+    OneOf((
+        flag("--json", 'print each message as a JSON object: topic, sequence, key, timestamp_ns, '
+             'headers, value, publisher; bytes that are not UTF-8 as {"base64": "…"}'),
+        option("--format", "print each message as this line, with the fields "
+               f"{', '.join(f'{{{name}}}' for name in FIELDS)}, as Python's str.format takes them; "
+               r"\t and \n are a tab and a new line", "FORMAT", kinds.line_format),
+        flag("--timestamps", "print before each value when it was published, in UTC: the same as "
+             f"--format '{_TIMESTAMPS}'"),
+    )),
     kinds.COUNT,
     option("--start", "latest (default), earliest, a sequence, or a time such as "
            "2024-08-09T12:00:00Z, as far back as the publisher's buffer goes", "WHERE", kinds.start,
@@ -203,6 +234,7 @@ def sub(arguments: argparse.Namespace) -> int:
       p2pmsg sub tcp://10.0.0.1:5556,tcp://10.0.0.2:5556 trades 'quotes.*' --json --start earliest
       p2pmsg sub tcp://127.0.0.1:5556 trades --count 10 --timeout 5 --stats
       p2pmsg sub tcp://127.0.0.1:5556 trades --start earliest --cursor var/trades.cursor
+      p2pmsg sub tcp://127.0.0.1:5556 --format '{timestamp} {topic:12} {sequence:>8,} {value}'
     """
     with Subscriber(
         arguments.endpoints,
@@ -232,7 +264,7 @@ def _report_loss(report: LossReport) -> None:
 def _print_messages(
     subscriber: Subscriber, arguments: argparse.Namespace, position: "_Position"
 ) -> None:
-    output = _Output(arguments.json)
+    output = _Output(arguments)
     wanted, timeout = arguments.count, arguments.timeout
     came = 0
     last_s = time.monotonic()
@@ -286,8 +318,10 @@ class _Position:
 class _Output:
     """Standard output."""
 
-    def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._as_json: bool = arguments.json
+        self._format: str = arguments.format or _TIMESTAMPS * arguments.timestamps
+        self._fields = fields_of(self._format)
         self._to_terminal = kinds.is_terminal(sys.stdout)
         self._poll = select.poll()
         try:
@@ -298,6 +332,11 @@ class _Output:
     def write(self, batch: MessageBatch) -> None:
         if self._as_json:
             write_lines(message_json(message) for message in batch)
+        elif self._format:
+            write_lines(
+                message_line(message, self._format, self._fields, to_terminal=self._to_terminal)
+                for message in batch
+            )
         else:
             write_lines(value_text(value, to_terminal=self._to_terminal) for value in batch.values)
         if sys.stdout is not None:

@@ -3,8 +3,9 @@
 import base64
 import json
 import math
+import string
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -93,6 +94,48 @@ def message_json(message: Message) -> str:
             "publisher": message.publisher,
         }
     )
+
+
+FIELDS: dict[str, Callable[[Message], Any]] = {
+    "topic": lambda message: message.topic,
+    "sequence": lambda message: message.sequence,
+    "key": lambda message: message.key or "",
+    "value": lambda message: message.value,
+    "timestamp": lambda message: time_text(message.timestamp_ns),
+    "timestamp_ns": lambda message: message.timestamp_ns,
+    "headers": lambda message: to_json(message.headers or {}),
+    "publisher": lambda message: message.publisher,
+    "session": lambda message: session_text(message.session),
+}
+"""What a format of lines may name."""
+
+
+def fields_of(form: str) -> list[str]:
+    """Return the fields that a format names.
+
+    Raises:
+        ValueError: it is no format, or has an unknown field.
+
+    """
+    names = [name for _, name, _, _ in string.Formatter().parse(form) if name is not None]
+    unknown = [name for name in names if name not in FIELDS]
+    if unknown:
+        raise ValueError(f"there is no field {{{unknown[0]}}}, but {', '.join(FIELDS)}")
+    try:
+        form.format(**{name: 0 if name in ("sequence", "timestamp_ns") else "" for name in names})
+    except LookupError:
+        raise ValueError("a field cannot stand within another one") from None
+    return names
+
+
+def message_line(message: Message, form: str, fields: Sequence[str], *, to_terminal: bool) -> str:
+    """Return a message as a line of the format that has these fields."""
+    values = {}
+    for name in fields:
+        value = FIELDS[name](message)
+        is_number = name in ("sequence", "timestamp_ns")
+        values[name] = value if is_number else value_text(value, to_terminal=to_terminal)
+    return form.format_map(values)
 
 
 def log_message_json(message: Message) -> str:

@@ -63,6 +63,28 @@ def test_bytes_that_are_no_text_are_marked(start, endpoint):
     assert json.loads(subs[1].output())["value"] == {"base64": "/w=="}
 
 
+def test_lines_have_the_fields_of_the_format(make_publisher):
+    publisher = make_publisher(name="feed")
+    publisher.publish("t", {"x": 1}, key="k", timestamp_ns=1_500_000_000)
+    base = ("sub", publisher.endpoint, "--start", "earliest", "--count", "1")
+    form = r"{topic}\t{sequence:03}{key:>2} {value} {timestamp_ns} {publisher} {{{headers}}}"
+
+    assert run(*base, "--format", form).stdout == b't\t000 k {"x":1} 1500000000 feed {{}}\n'
+    assert run(*base, "--timestamps").stdout == b'1970-01-01T00:00:01.500000Z {"x":1}\n'
+
+
+def test_pub_continues_a_log_and_serves_repairs_where_it_is_said(endpoint, tmp_path):
+    recovery = f"ipc://{tmp_path}/repairs"
+    options = ("--key", "k", "--log", str(tmp_path / "log"), "--recovery", recovery)
+    for line in (b"a\n", b"b\n"):
+        done = run("pub", endpoint, "t", "--wait", "0", *options, stdin=line)
+        assert (done.returncode, done.stderr) == (0, b"")
+    dumped = run("log", "dump", str(tmp_path / "log")).stdout.splitlines()
+    assert [(m["sequence"], m["key"], m["value"]) for m in map(json.loads, dumped)] == [
+        (0, "k", "a"), (1, "k", "b"),
+    ]  # fmt: skip
+
+
 def test_who_comes_late_gets_all_from_earliest_while_pub_lingers(start, endpoint):
     pub = start("pub", endpoint, "t", "--wait", "0", "--linger", "1000")
     pub.write(b"a\nb\nc\n")
