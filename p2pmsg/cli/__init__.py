@@ -106,8 +106,8 @@ def _write_any_text() -> None:
 
 
 def _split(words: "list[str]", name: str) -> "tuple[list[str], list[str]]":
-    """Cut off the command that `pull` runs, which may have options of its own."""
-    if "--" not in words or name != "pull":
+    """Cut off the command that `pull` or `respond` runs, which may have options of its own."""
+    if "--" not in words or name not in ("pull", "respond"):
         return words, []
     at = words.index("--")
     return words[:at], words[at + 1 :]

@@ -2,14 +2,13 @@
 
 import argparse
 import os
-import shutil
-import subprocess
 import sys
 from datetime import UTC, datetime
 from typing import Any
 
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
+from p2pmsg.cli.program import check_program, run_program
 from p2pmsg.cli.pubsub import publish_lines
 from p2pmsg.cli.text import json_value, render_columns, to_json, value_text
 from p2pmsg.queue.admin import LiveBox, LogBox
@@ -21,7 +20,6 @@ from p2pmsg.queue.pusher import Pusher
 
 DISCARD_STATUS = 65
 """EX_DATAERR of sysexits.h: the input is wrong, so no worker can do the job."""
-_TERMINATE_S = 5.0
 _REASON_CHARACTERS = 60
 _FIELDS = (
     "sequence", "why", "value", "key", "priority", "message_id", "headers", "delivery_count",
@@ -112,8 +110,7 @@ def pull(arguments: argparse.Namespace) -> int:
       p2pmsg pull tcp://a:5557,tcp://b:5557 --prefetch 1 -- ./resize-picture
     """
     command_line: list[str] = arguments.rest
-    if command_line and shutil.which(command_line[0]) is None:
-        raise UsageError(f"there is no command {command_line[0]!r} that can be run")
+    check_program(command_line)
     taken = 0
     to_terminal = kinds.is_terminal(sys.stdout)
     with Puller(arguments.endpoints, prefetch=arguments.prefetch, name=arguments.name) as puller:
@@ -133,28 +130,13 @@ def pull(arguments: argparse.Namespace) -> int:
 
 def _do(job: Job, command_line: list[str], job_timeout: float | None) -> None:
     """Run the command, and settle the job by its exit status."""
-    process = subprocess.Popen(command_line, stdin=subprocess.PIPE, env=_environment(job))
-    try:
-        process.communicate(_input(job.value), timeout=job_timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        _settle(job, f"killed after {job_timeout} s", False)
-        return
-    except BaseException:
-        process.terminate()
-        try:
-            process.wait(_TERMINATE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        raise
-    status = process.returncode
-    if status == 0:
-        job.ack()
+    wrong, status, _ = run_program(
+        command_line, job.value, timeout=job_timeout, environment=_environment(job)
+    )
+    if wrong:
+        _settle(job, wrong, status == DISCARD_STATUS)
     else:
-        how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        _settle(job, how, status == DISCARD_STATUS)
+        job.ack()
 
 
 def _settle(job: Job, reason: str, discard: bool) -> None:
@@ -163,12 +145,6 @@ def _settle(job: Job, reason: str, discard: bool) -> None:
     else:
         job.reject(reason)
     note("pull", f"job {job.sequence} {'discarded' if discard else 'rejected'}: {reason}")
-
-
-def _input(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    return value.encode() if isinstance(value, str) else to_json(value).encode()
 
 
 def _environment(job: Job) -> dict[str, str]:

@@ -17,6 +17,9 @@ COMMANDS = {
     "push": ("jobs", "Make a job of each line of standard input"),
     "pull": ("jobs", "Run a command for each job, with its value on standard input"),
     "request": ("request", "Ask one of several responders, or all, and print the answer"),
+    "respond": (
+        "respond", "Answer requests by running a command, with the value on its standard input",
+    ),
     "dead-letters": ("jobs", "List, show, retry or purge dead letters"),
     "statsd": (
         "statsd",

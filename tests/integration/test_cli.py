@@ -328,6 +328,36 @@ def test_bench_ends_by_a_signal_with_its_process(how, start):
     assert_ended(bench, how)
 
 
+def test_respond_answers_with_what_a_command_prints(start, endpoint):
+    script = 'read n; [ "$n" != 0 ] && echo $((n * n))'
+    respond = start(
+        "respond", endpoint, "square", "--json", "--count", "2", "--", "sh", "-c", script
+    )
+    failed = run("request", endpoint, "square", "0", "--json")
+    done = run("request", endpoint, "square", "12", "--json")
+
+    assert (done.returncode, done.stdout) == (0, b"144\n")
+    assert (failed.returncode, failed.stderr.count(b"\n")) == (1, 1)
+    assert b"CommandFailedError: exit status 1" in failed.stderr
+    assert (respond.wait(), respond.errors()) == (
+        0, "p2pmsg respond: a request failed: exit status 1\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_respond_ends_by_a_signal_with_its_command(how, start, endpoint, tmp_path):
+    mark = tmp_path / "begun"
+    script = f"touch {mark}; exec sleep 100"
+    respond = start("respond", endpoint, "t", "--", "sh", "-c", script)
+    start("request", endpoint, "t", "v", "--timeout", "30")
+    assert eventually(mark.exists, 20)
+    number, status = ENDINGS[how]
+    respond.process.send_signal(number)
+    assert respond.wait(20) == (status if number == signal.SIGINT else 0)
+    assert "Traceback" not in respond.errors()
+    assert eventually(lambda: not respond.processes(), 10)
+
+
 def test_bench_prints_a_table():
     bench = run("bench", "--quick")
 

@@ -24,6 +24,7 @@ LONG_RUNNING = {
     "push": ["tcp://127.0.0.1:0"],
     "pull": ["tcp://127.0.0.1:{port}"],
     "request": ["tcp://127.0.0.1:{port}", "t", "v", "--timeout", "30"],
+    "respond": ["tcp://127.0.0.1:{port}", "t", "--echo"],
     "statsd": ["--listen", "udp://127.0.0.1:0", "--publish", "ipc://{folder}/statsd"],
     "bench": ["--seconds", "5"],
 }

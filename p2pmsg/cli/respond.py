@@ -1,0 +1,109 @@
+"""`p2pmsg respond`: answer requests."""
+
+import argparse
+import subprocess
+import threading
+from typing import Any
+
+import msgspec
+
+from p2pmsg.cli import arguments as kinds
+from p2pmsg.cli.command import UsageError, command, flag, note, option
+from p2pmsg.cli.program import Process, check_program, run_program, stop
+from p2pmsg.errors import P2PError
+from p2pmsg.requests import Responder
+
+
+class CommandFailedError(P2PError):
+    """The command that answers a request failed; the requester gets this."""
+
+
+@command(
+    "respond",
+    option("endpoint", "where to bind: tcp://HOST:PORT or ipc://PATH", "ENDPOINT",
+           kinds.bind_endpoint),
+    option("topic", "the topic of the requests", "TOPIC", kinds.topic),
+    flag("--echo", "answer each request with its own value"),
+    flag("--json", "the command's output is JSON (default: text; bytes if it is not UTF-8)"),
+    option("--threads", "answer so many requests at once (default 1)", "N", kinds.count(1, 1000),
+           default=1),
+    option("--answer-timeout", "kill the command after so many seconds (default: never)", "S",
+           kinds.seconds),
+    option("--count", "end after N requests (default: never)", "N", kinds.count(1)),
+    ended_by=("count",),
+    usage="p2pmsg respond [-h] [options] ENDPOINT TOPIC (--echo | -- COMMAND …)",
+)  # fmt: skip
+def respond(arguments: argparse.Namespace) -> int:
+    """Answer requests by running a command, with the value on its standard input.
+
+    Text and bytes come as they are, anything else as JSON. What the command prints, without its
+    last line break, is the answer. If it ends with another status than 0, the requester gets an
+    error that says so.
+
+    For example:
+      p2pmsg respond tcp://127.0.0.1:5560 square --json -- sh -c 'read n; echo $((n * n))'
+      p2pmsg respond 'tcp://*:5560' ping --echo
+    """
+    if arguments.echo == bool(arguments.rest):
+        raise UsageError("give --echo, or -- and a command")
+    check_program(arguments.rest)
+    answers = _Answers(arguments)
+    handlers = {arguments.topic: answers.answer}
+    with Responder(arguments.endpoint, handlers, threads=arguments.threads) as responder:
+        if responder.endpoint != arguments.endpoint:
+            note("respond", f"listening at {responder.endpoint}")
+        try:
+            answers.enough.wait()
+        except BaseException:
+            answers.stop()
+            raise
+    return 0
+
+
+class _Answers:
+    """Answers requests, in the responder's threads."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._running: set[Process] = set()
+        self._count = 0
+        self._is_over = False
+        self._lock = threading.Lock()
+        self.enough = threading.Event()
+        """Set when as many requests came as were wanted."""
+
+    def answer(self, value: Any) -> Any:
+        try:
+            return value if self._arguments.echo else self._run(value)
+        finally:
+            with self._lock:
+                self._count += 1
+                if self._count == self._arguments.count:
+                    self.enough.set()
+
+    def _run(self, value: Any) -> Any:
+        if self._is_over:
+            raise CommandFailedError("the responder is being stopped")
+        wrong, _, output = run_program(
+            self._arguments.rest, value, timeout=self._arguments.answer_timeout,
+            output=subprocess.PIPE, running=self._running,
+        )  # fmt: skip
+        if not wrong and self._arguments.json:
+            try:
+                return msgspec.json.decode(output)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                wrong = f"the output is not JSON: {error}"
+        if wrong:
+            note("respond", f"a request failed: {wrong}")
+            raise CommandFailedError(wrong)
+        output = output.removesuffix(b"\n")
+        try:
+            return output.decode()
+        except UnicodeDecodeError:
+            return output
+
+    def stop(self) -> None:
+        """Stop the commands that run, and begin no others."""
+        self._is_over = True
+        for process in list(self._running):
+            stop(process)
