@@ -98,6 +98,8 @@ class LineStats:
         frames_invalid: frames that were dropped, as those of a program that is no p2pmsg peer.
         found: what is at the endpoint where no welcome has ever come from it, for people: nobody,
             a ZeroMQ socket of another kind, a stranger. It is examined after 5 s, then each minute.
+        connected: whether a publisher or relay there was joined, and answers; see
+            `Subscriber.connected`.
 
     """
 
@@ -111,6 +113,7 @@ class LineStats:
     buffer_bytes: int
     frames_invalid: int = 0
     found: str = ""
+    connected: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

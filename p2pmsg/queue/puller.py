@@ -89,6 +89,7 @@ class Puller(ClosesAtOnce):
                 client.close()
             raise
         self._core = self._cores[0]
+        self._lost_ns = [-1] * len(places)  # what `heard_ns` was set to when one was found silent
         self._unanswered = Unanswered(
             "pusher", places, now_ns=_monotonic_ns(), usual="ROUTER"
         )
@@ -125,6 +126,14 @@ class Puller(ClosesAtOnce):
     def name(self) -> str:
         """The worker's name."""
         return self._name
+
+    @property
+    def connected(self) -> int:
+        """How many of its endpoints have a pusher that was joined, and answers."""
+        if self._closed:
+            return 0
+        pairs = zip(self._cores, self._lost_ns, strict=True)
+        return sum(core.joined and core.heard_ns != lost_ns for core, lost_ns in pairs)
 
     def __iter__(self) -> Iterator[Job]:
         return self
@@ -302,10 +311,10 @@ class Puller(ClosesAtOnce):
             raise transports.ClosedError("puller")
         now_ns = _monotonic_ns()
         silence_ns = self._config.pusher_timeout_ms * _MS
-        for core, client in zip(self._cores, self._clients, strict=True):
+        for at, (core, client) in enumerate(zip(self._cores, self._clients, strict=True)):
             core.handle_timer(now_ns=now_ns)
             if now_ns - core.heard_ns > silence_ns:
-                core.heard_ns = now_ns
+                core.heard_ns = self._lost_ns[at] = now_ns
                 client.reconnect()
         if now_ns >= self._unanswered.next_ns:
             strange = [sum(core.invalid.values()) for core in self._cores]

@@ -10,7 +10,7 @@ at once what was missed in between. A silent line is probed too, and a publisher
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -124,6 +124,40 @@ class SessionJoiner:
         """How many sessions ended, or fell silent for good, before they were joined."""
         group = self.member
         return self._unjoined + (0 if group is None else group.confirmation.sessions_unjoined)
+
+    def is_connected(self, line: int, now_ns: int) -> bool:
+        """Whether a publisher, or relay, at a line was joined, and is neither silent nor gone."""
+        state = self.lines[line]
+        if not state.shared and not (
+            state.is_heard and now_ns - state.heard_ns <= self._timeout_ns
+        ):
+            return False
+        if state.relay is not None:
+            up = self.relays.upstreams.get(state.relay)
+            return up is not None and up.complete and state.refused_until_ns is None
+        return any(
+            peer.joined
+            and not peer.gone
+            and not (peer.closing and peer.handshake.reported_complete)
+            and (not state.shared or now_ns - peer.heard_ns <= self._timeout_ns)
+            for peer in self._peers_at(line)
+        )
+
+    def _peers_at(self, line: int) -> Iterator[Session]:
+        """Return the sessions that are announced over a line."""
+        last = self.lines[line].session
+        for peer in self.peers.values():
+            group = peer.group
+            if peer.session == last or (group is not None and line in group.places):
+                yield peer
+
+    def known_topics(self) -> tuple[set[str], list[str]]:
+        """Return the topics that have streams, and the names of the publishers and relays asked."""
+        known: set[str] = set()
+        for peer in self.peers.values():
+            known.update(peer.streams)
+        asked = [peer.name for peer in self.peers.values() if peer.joined and not peer.gone]
+        return known, asked or [up.name for up in self.relays.upstreams.values() if up.complete]
 
     def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
         """Take the first frame of a new connection, or the one that a closing publisher sends."""

@@ -204,6 +204,11 @@ class Relay(ServingPeer):
     def _count_streams(self) -> int:
         return sum(len(served.streams) for served in self._core.sessions.values())
 
+    @property
+    def connected(self) -> int:
+        """How many of its upstreams' endpoints have somebody who was joined, and answers."""
+        return sum(self._receiving.connected())
+
     def stats(self) -> RelayStats:
         """Return the counters as they are now; also after `close`."""
         with self._receiving.lock:

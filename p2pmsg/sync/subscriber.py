@@ -284,6 +284,15 @@ class Subscriber(ClosesAtOnce):
             raise ConfigError("cursor", "given where commit() is called", None)
         self._commits.commit(message)
 
+    @property
+    def connected(self) -> int:
+        """How many of its endpoints have a publisher, or relay, that was joined and answers.
+
+        0 is false: `if not subscriber.connected`. One that vanishes without closing counts until it
+        was silent for `SubscriberConfig.publisher_timeout_ms`. `stats().lines` says which they are.
+        """
+        return sum(self._driver.connected())
+
     def stats(self) -> "SubscriberStats":
         """Return the ledger and the counters as they are now; also after `close`."""
         with self._driver.lock:

@@ -14,6 +14,7 @@ from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.heal import heal
 from p2pmsg.subscriber.redundancy import LineCount
 from p2pmsg.subscriber.sessions import Stream
+from p2pmsg.subscriber.unpublished import UnpublishedTopics
 from p2pmsg.sync.unanswered import Unanswered
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class SubscriberDriver:
         self.lock = lock
         self.io_lock = threading.RLock()
         self._unanswered = Unanswered("publisher", endpoints, now_ns=time.monotonic_ns())
+        self._unpublished = UnpublishedTopics(core.topics)
         self.stopping = False
         self.hurt = False
         self.commits: Commits | None = None
@@ -192,9 +194,10 @@ class SubscriberDriver:
 
         core, endpoints, found = self._core, self._endpoints, self._unanswered.found
         counts = [LineCount() for _ in endpoints] if core.tally is None else core.tally.counts
+        connected = self.connected()
         made = []
-        for endpoint, receiver, line, count, text in zip(
-            endpoints, self._receivers, core.lines, counts, found, strict=True
+        for endpoint, receiver, line, count, text, is_connected in zip(
+            endpoints, self._receivers, core.lines, counts, found, connected, strict=True
         ):
             own = None if isinstance(receiver, transports.ZmqReceiver) else receiver
             made.append(
@@ -209,16 +212,30 @@ class SubscriberDriver:
                     buffer_bytes=0 if own is None else own.buffer_bytes,
                     frames_invalid=line.invalid,
                     found=text,
+                    connected=is_connected,
                 )
             )
         return made
+
+    def connected(self) -> list[bool]:
+        """Return which endpoints have somebody who was joined, and answers."""
+        with self.lock:
+            if self.stopping:
+                return [False] * len(self._endpoints)
+            joiner, now_ns = self._core.joiner, time.monotonic_ns()
+            return [joiner.is_connected(line, now_ns) for line in range(len(self._endpoints))]
 
     def unanswered(self) -> dict[str, str]:
         """Return what is at endpoints from which no welcome has come, where that is known."""
         return self._unanswered.by_endpoint()
 
     def look_for_answers(self, now_ns: int) -> None:
-        """Say which endpoints have not answered, when that is due."""
+        """Say which endpoints have not answered, and which topics nobody has, when that is due."""
+        if now_ns >= self._unpublished.next_ns:
+            with self.lock:
+                known, publishers = self._core.joiner.known_topics()
+            for text in self._unpublished.look(known, publishers, now_ns):
+                _log.warning("%s", text)
         if now_ns >= self._unanswered.next_ns:
             lines = self._core.lines
             answered = [line.key is not None for line in lines]

@@ -1,0 +1,46 @@
+"""Who is connected, and what is said of topics that nobody publishes."""
+
+import p2pmsg
+from p2pmsg.subscriber import unpublished
+from tests.integration.peers import eventually
+
+
+def test_connected_follows_publishers_and_relays(make_publisher, make_relay, make_subscriber):
+    first, second = make_publisher(), make_publisher()
+    relay = make_relay(second.endpoint)
+    subscriber = make_subscriber([first.endpoint, relay.endpoint, "tcp://127.0.0.1:1"])
+
+    eventually(lambda: subscriber.connected == 2 and relay.connected == 1)
+    assert [line.connected for line in subscriber.stats().lines] == [True, True, False]
+
+    first.close()
+    eventually(lambda: subscriber.connected == 1)
+    first = make_publisher(first.endpoint)
+    eventually(lambda: subscriber.connected == 2)
+    subscriber.close()
+    assert subscriber.connected == 0
+
+
+def test_a_puller_knows_how_many_pushers_answer(opened, endpoint):
+    puller = opened.enter_context(p2pmsg.Puller([endpoint, f"{endpoint}2"]))
+    assert puller.connected == 0
+    opened.enter_context(p2pmsg.Pusher(endpoint))
+
+    eventually(lambda: puller.connected == 1)
+    puller.close()
+    assert puller.connected == 0
+
+
+def test_a_topic_that_nobody_publishes_is_named(
+    make_publisher, make_subscriber, caplog, monkeypatch
+):
+    monkeypatch.setattr(unpublished, "WAIT_NS", 10**8)
+    monkeypatch.setattr(unpublished, "_LOOK_NS", 10**7)
+    publisher = make_publisher(name="feed")
+    publisher.publish("quotes.btc", 1)
+    make_subscriber(publisher.endpoint, topics=["quote.btc", "quotes.*", "news.*"])
+
+    eventually(lambda: caplog.messages)
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("nobody has published on 'quote.btc' yet")
+    assert caplog.messages[0].endswith("'feed'. Similar topics: 'quotes.btc'")
