@@ -274,6 +274,7 @@ TOPICS = option(
     "topics", "topics, or prefixes such as 'trades.*' (default: all)", "TOPIC", topic_or_prefix,
     nargs="*", default=[],
 )  # fmt: skip
+QUIET = flag("--quiet", "do not say on standard error what is waited for")
 JSON = flag("--json", "print one JSON object")
 COUNT = option("--count", "end after N messages", "N", count(1))
 JSON_LINES = flag("--json", "each line is a JSON value")

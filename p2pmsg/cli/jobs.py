@@ -1,8 +1,10 @@
 """The work queue: `p2pmsg push`, `pull` and `dead-letters`."""
 
 import argparse
+import math
 import os
 import sys
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +13,7 @@ from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import check_program, run_program
 from p2pmsg.cli.pubsub import publish_lines
 from p2pmsg.cli.text import json_value, render_columns, to_json, value_text
+from p2pmsg.cli.waiting import Answers, Waiting
 from p2pmsg.queue.admin import LiveBox, LogBox
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.dead_letters import DeadLetter
@@ -20,6 +23,8 @@ from p2pmsg.queue.pusher import Pusher
 
 DISCARD_STATUS = 65
 """EX_DATAERR of sysexits.h: the input is wrong, so no worker can do the job."""
+_SLICE_S = 0.25
+"""How often `pull` looks whether there is something to say."""
 _REASON_CHARACTERS = 60
 _FIELDS = (
     "sequence", "why", "value", "key", "priority", "message_id", "headers", "delivery_count",
@@ -93,6 +98,7 @@ def push(arguments: argparse.Namespace) -> int:
     option("--job-timeout", "kill the command after so many seconds, and have the job tried again",
            "S", kinds.seconds),
     option("--name", "the worker's name (default: host and process id)"),
+    kinds.QUIET,
     ended_by=("count", "timeout"),
     usage="p2pmsg pull [options] ENDPOINT[,ENDPOINT…] [-- COMMAND …]",
 )  # fmt: skip
@@ -103,7 +109,8 @@ def pull(arguments: argparse.Namespace) -> int:
     with status 0, and is tried again otherwise; with status 65 it becomes a dead letter at once.
     The environment has P2PMSG_SEQUENCE, P2PMSG_DELIVERY_COUNT, P2PMSG_LAST_REASON and, where they
     were given, P2PMSG_KEY, P2PMSG_MESSAGE_ID and P2PMSG_HEADERS (JSON). Without a command, values
-    are printed, a line each.
+    are printed, a line each. What it waits for is said on standard error: an endpoint where nobody
+    answers, or a first job.
 
     For example:
       p2pmsg pull tcp://127.0.0.1:5557 -- sh -c 'read n; echo $((n * n))'
@@ -114,11 +121,13 @@ def pull(arguments: argparse.Namespace) -> int:
     taken = 0
     to_terminal = kinds.is_terminal(sys.stdout)
     with Puller(arguments.endpoints, prefetch=arguments.prefetch, name=arguments.name) as puller:
+        answers = Answers("no job")
+        waiting = Waiting("pull", lambda: _describe(puller, answers), quiet=arguments.quiet)
         while arguments.count is None or taken < arguments.count:
-            try:
-                job = puller.receive(timeout=arguments.timeout)
-            except TimeoutError:
+            job = _next_job(puller, arguments.timeout, waiting)
+            if job is None:
                 return 0
+            answers.came = True
             taken += 1
             if command_line:
                 _do(job, command_line, arguments.job_timeout)
@@ -126,6 +135,24 @@ def pull(arguments: argparse.Namespace) -> int:
                 with job:
                     print(value_text(job.value, to_terminal=to_terminal), flush=True)
     return 0
+
+
+def _next_job(puller: Puller, timeout: float | None, waiting: Waiting) -> Job | None:
+    """Return the next job; None: none came in time."""
+    end_s = math.inf if timeout is None else time.monotonic() + timeout
+    while True:
+        left_s = max(0.0, end_s - time.monotonic())
+        try:
+            return puller.receive(timeout=min(_SLICE_S, left_s))
+        except TimeoutError:
+            waiting.look()
+            if left_s <= _SLICE_S:
+                return None
+
+
+def _describe(puller: Puller, answers: Answers) -> str:
+    endpoints = puller.stats().answering
+    return answers.describe(endpoints, [one for one, answers in endpoints.items() if answers])
 
 
 def _do(job: Job, command_line: list[str], job_timeout: float | None) -> None:

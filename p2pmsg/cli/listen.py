@@ -8,9 +8,10 @@ import time
 from typing import Any
 
 import transports
-from p2pmsg.cli.arguments import datagram_endpoint, seconds
+from p2pmsg.cli.arguments import QUIET, datagram_endpoint, seconds
 from p2pmsg.cli.command import command, flag, one_line, option
 from p2pmsg.cli.text import render_columns
+from p2pmsg.cli.waiting import LOOK_S, Waiting
 from p2pmsg.errors import translated
 from p2pmsg.multicast.listener import Listener, StreamView
 
@@ -25,13 +26,15 @@ _TITLES = ("publisher", "session", "topic", "msg/s", "MB/s", "next", "missing", 
     option("--interval", "print so often, in seconds (default: 1)", "S", seconds, default=1.0),
     option("--seconds", "end after so many seconds (default: with Ctrl-C)", "S", seconds),
     flag("--json", "print one JSON object for each stream and interval"),
+    QUIET,
     ended_by=("seconds",),
 )  # fmt: skip
 def listen(arguments: argparse.Namespace) -> int:
     """Print what a multicast carries: its sessions, topics, rates and loss.
 
     It only listens: it joins no publisher, asks for no repair, and disturbs nobody. `missing`
-    counts the messages that did not arrive here and were not seen to be repaired.
+    counts the messages that did not arrive here and were not seen to be repaired. Until something
+    is heard, a line on standard error says so.
 
     For example:
       p2pmsg listen 'udp://239.1.1.1:5000?interface=eth0'
@@ -58,7 +61,12 @@ def _listen(
     began_s = shown_s = time.monotonic()
     end_s = None if arguments.seconds is None else began_s + arguments.seconds
     before: dict[tuple[str, str], tuple[int, int]] = {}
+    silence = f"waiting for {arguments.endpoint}: nothing heard yet"
+    waiting = Waiting(
+        "listen", lambda: "" if listener.streams else silence, quiet=arguments.quiet
+    )
     while True:
+        waiting.look()
         now_s = time.monotonic()
         is_over = end_s is not None and now_s >= end_s
         if is_over or now_s - shown_s >= arguments.interval:
@@ -69,6 +77,8 @@ def _listen(
         due_s = shown_s + arguments.interval
         if end_s is not None:
             due_s = min(due_s, end_s)
+        if not listener.streams:
+            due_s = min(due_s, now_s + LOOK_S)
         if poll.poll(max(0.0, due_s - now_s) * 1000 + 1):
             for _ in range(_TRAINS_PER_LOOK):
                 received = receiver.receive()
@@ -94,13 +104,15 @@ def _show(
         else:
             rows.append(_as_row(view, *rates))
     if not as_json:
-        print(render_columns(_TITLES, rows, len(_TITLES)) if rows else "nothing heard yet")
+        if rows:
+            print(render_columns(_TITLES, rows, len(_TITLES)))
         notes = [f"{count} invalid ({reason})" for reason, count in listener.invalid.items()]
         if receiver.kernel_drops:
             notes.append(f"{receiver.kernel_drops} dropped here by the kernel")
         if notes:
             print(f"datagrams: {', '.join(notes)}")
-        print()
+        if rows or notes:
+            print()
     sys.stdout.flush()
 
 

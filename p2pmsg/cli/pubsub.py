@@ -23,6 +23,7 @@ from p2pmsg.cli.text import (
     value_text,
     write_lines,
 )
+from p2pmsg.cli.waiting import Answers, Waiting, several
 from p2pmsg.errors import LossReport, MessageError, P2PError, SessionEndedError
 from p2pmsg.message import MessageBatch
 from p2pmsg.sync.publisher import Publisher
@@ -219,6 +220,7 @@ def _key(value: Any, field: str) -> str:
            "(default: never)", "S", kinds.seconds),
     flag("--stats", "print the ledger on standard error at the end"),
     option("--name", "the subscriber's name, which the publisher sees", default=""),
+    kinds.QUIET,
     ended_by=("count",),
 )  # fmt: skip
 def sub(arguments: argparse.Namespace) -> int:
@@ -226,6 +228,7 @@ def sub(arguments: argparse.Namespace) -> int:
 
     A message is printed as its value: text as it is, bytes that are not UTF-8 as base64:…, the
     rest as JSON. What is lost for good is reported on standard error, with its range and reason.
+    So is what it waits for: an endpoint where nobody answers, or a first message.
     When the session of a mold:// feed has ended and all of it was printed, a line on standard
     error says so, and the command ends.
 
@@ -265,6 +268,8 @@ def _print_messages(
     subscriber: Subscriber, arguments: argparse.Namespace, position: "_Position"
 ) -> None:
     output = _Output(arguments)
+    answers = Answers(_missing(arguments.topics))
+    waiting = Waiting("sub", _describer(subscriber, answers), quiet=arguments.quiet)
     wanted, timeout = arguments.count, arguments.timeout
     came = 0
     last_s = time.monotonic()
@@ -281,14 +286,39 @@ def _print_messages(
         except TimeoutError:
             output.check()
             position.commit()
+            waiting.look()
             if left_s <= _SLICE_S and timeout is not None:
                 of = f"{came:,}" if wanted is None else f"{came:,} of {wanted:,}"
                 raise TimeoutError(f"no message for {timeout:g} s; {of} came") from None
             continue
         came += len(batch)
+        answers.came = True
+        waiting.look()
         output.write(batch)
         position.note(batch)
         last_s = time.monotonic()
+
+
+def _missing(topics: list[str]) -> str:
+    return f"no message on {several([*map(repr, topics)], 'topic')}" if topics else "no message"
+
+
+def _describer(subscriber: Subscriber, answers: Answers) -> Callable[[], str]:
+    """Return what says what a subscriber waits for; counters are read where something changed."""
+    known: tuple[int, bool] | None = None
+    text = ""
+
+    def describe() -> str:
+        nonlocal known, text
+        now = subscriber.connected, answers.came
+        if now != known:
+            stats = subscriber.stats()
+            names = stats.publishers or ["a relay"]
+            text = answers.describe({one.endpoint: one.connected for one in stats.lines}, names)
+            known = now[0], answers.came
+        return text
+
+    return describe
 
 
 class _Position:

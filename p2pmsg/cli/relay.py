@@ -7,10 +7,13 @@ from typing import Any
 
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, note, option
+from p2pmsg.cli.waiting import Answers, Waiting
 from p2pmsg.relay.stats import RelayStats
 from p2pmsg.sync.relay import Relay
 
 _TICK_S = 0.2
+_LOOK_S = 1.0
+"""How often is looked what it waits for; the counters of many streams take some time."""
 
 
 @command(
@@ -36,6 +39,7 @@ _TICK_S = 0.2
            kinds.byte_count),
     option("--stats", "report the counters on standard error every so many seconds (default: "
            "never)", "S", kinds.seconds, default=0.0),
+    kinds.QUIET,
     ended_by=(),
 )  # fmt: skip
 def relay(arguments: argparse.Namespace) -> int:
@@ -43,7 +47,8 @@ def relay(arguments: argparse.Namespace) -> int:
 
     Subscribers of the relay get what the publishers publish, and what they missed, also when a
     publisher has ended for good. With --log the relay itself may end, too: started again with the
-    same directory it serves what it has, and continues after it. It runs until Ctrl-C.
+    same directory it serves what it has, and continues after it. It runs until Ctrl-C. An endpoint
+    where nobody answers is named on standard error.
 
     For example:
       p2pmsg relay --from tcp://127.0.0.1:5556 --listen 'tcp://*:5557' --log var/relay
@@ -61,7 +66,7 @@ def relay(arguments: argparse.Namespace) -> int:
     ) as running:
         note("relay", f"listening at {running.endpoint}")
         try:
-            _wait(running, arguments.stats)
+            _wait(running, arguments)
         finally:
             note("relay", _summary(running.stats()))
     return 0
@@ -86,11 +91,20 @@ def _log_config(arguments: argparse.Namespace) -> Any:
         raise UsageError(str(error)) from error
 
 
-def _wait(running: Relay, every_s: float) -> None:
-    never = threading.Event()
+def _wait(running: Relay, arguments: argparse.Namespace) -> None:
+    never, every_s = threading.Event(), arguments.stats
     reported_s = time.monotonic()
+    answers = Answers("no message")
+
+    def describe() -> str:
+        stats = running.stats()
+        answers.came |= stats.received > 0
+        return answers.describe(stats.answering, stats.upstreams)
+
+    waiting = Waiting("relay", describe, quiet=arguments.quiet, every_s=_LOOK_S)
     while True:
         never.wait(_TICK_S)
+        waiting.look()
         if every_s and time.monotonic() - reported_s >= every_s:
             reported_s = time.monotonic()
             note("relay", _summary(running.stats()))

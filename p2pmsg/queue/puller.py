@@ -73,6 +73,7 @@ class Puller(ClosesAtOnce):
         self._config = replace(config, prefetch=prefetch) if prefetch is not None else config
         self._name = check_name(name if name is not None else worker_name())
         places = check_endpoints(endpoints)
+        self._places = [*map(str, places)]
         self._lock = PublishLock(nests=True)  # what is settled may be so by itself
         self._closed = False
         self._unusable: str | None = None
@@ -130,10 +131,7 @@ class Puller(ClosesAtOnce):
     @property
     def connected(self) -> int:
         """How many of its endpoints have a pusher that was joined, and answers."""
-        if self._closed:
-            return 0
-        pairs = zip(self._cores, self._lost_ns, strict=True)
-        return sum(core.joined and core.heard_ns != lost_ns for core, lost_ns in pairs)
+        return sum(self._answering())
 
     def __iter__(self) -> Iterator[Job]:
         return self
@@ -355,7 +353,14 @@ class Puller(ClosesAtOnce):
             pushers=sum(core.joined for core in cores),
             frames_invalid={name: count for name, count in invalid.items() if count},
             unanswered=self._unanswered.by_endpoint(),
+            answering=dict(zip(self._places, self._answering(), strict=True)),
         )
+
+    def _answering(self) -> list[bool]:
+        pairs = zip(self._cores, self._lost_ns, strict=True)
+        return [
+            core.joined and core.heard_ns != lost_ns and not self._closed for core, lost_ns in pairs
+        ]
 
     def _check_usable(self) -> None:
         if self._unusable is not None or self._closed:

@@ -109,3 +109,5 @@ class PullerStats:
     unanswered: dict[str, str] = field(default_factory=dict)
     """What is at endpoints from which no pusher has ever answered, for people; updated after 5 s,
     then each minute."""
+    answering: dict[str, bool] = field(default_factory=dict)
+    """By endpoint, whether a pusher there took this worker on, and answers."""

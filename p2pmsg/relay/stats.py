@@ -58,6 +58,7 @@ class RelayStats:
             connections_oversubscribed: as in `PublisherStats`.
         unanswered: what is at upstreams' endpoints from which no welcome has ever come, for
             people, by endpoint. It is examined after 5 s, then each minute.
+        answering: by upstream's endpoint, whether somebody there was joined, and answers.
 
     """
 
@@ -94,6 +95,7 @@ class RelayStats:
     connections_oversubscribed: int = 0
     memo_errors: int = 0
     unanswered: dict[str, str] = field(default_factory=dict)
+    answering: dict[str, bool] = field(default_factory=dict)
 
     @property
     def streams(self) -> dict[tuple[int, str], tuple[int, int]]:

@@ -222,6 +222,7 @@ class Relay(ServingPeer):
                 upstreams=self._upstreams,
                 undelivered=self._undelivered,
                 unanswered=self._receiving.unanswered(),
+                answering=dict(zip(self._upstreams, self._receiving.connected(), strict=True)),
             )
 
     def _begin_close(self) -> None:

@@ -22,6 +22,7 @@ def relay_stats(
     upstreams: Sequence[str],
     undelivered: int,
     unanswered: dict[str, str],
+    answering: dict[str, bool],
 ) -> RelayStats:
     """Return the counters; the caller holds both locks."""
     served, subscribers = list(core.sessions.values()), core.requests.subscribers
@@ -69,7 +70,7 @@ def relay_stats(
         frames_invalid=dict(invalid),
         sessions_refused=core.sessions_refused,
         streams_refused=core.streams_refused,
-        undelivered=undelivered, unanswered=unanswered,
+        undelivered=undelivered, unanswered=unanswered, answering=answering,
         **_counts(core, source),
         **connection_counts(sender, server),
     )  # fmt: skip

@@ -44,3 +44,21 @@ def test_a_topic_that_nobody_publishes_is_named(
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("nobody has published on 'quote.btc' yet")
     assert caplog.messages[0].endswith("'feed'. Similar topics: 'quotes.btc'")
+
+
+def test_commands_say_what_they_wait_for_on_standard_error(start, make_publisher, endpoint):
+    feed = make_publisher(name="feed").endpoint
+    sub, quiet = start("sub", feed, "trades"), start("sub", feed, "trades", "--quiet")
+    pull = start("pull", endpoint)
+
+    lines = {
+        sub: "p2pmsg sub: connected to feed; no message on 'trades' yet\n",
+        pull: f"p2pmsg pull: waiting for {endpoint}: nobody answers there yet\n",
+    }
+    for command, line in lines.items():
+        eventually(lambda command=command, line=line: command.said() == line)
+    for command in (sub, pull, quiet):
+        command.interrupt()
+        assert command.wait() == 130
+        assert command.output() == b""
+    assert quiet.said() == ""

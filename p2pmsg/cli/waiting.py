@@ -1,0 +1,111 @@
+"""What a command waits for, said on standard error once it has waited for a second."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from p2pmsg.cli.command import note
+
+FIRST_S: Final = 1.0
+"""How long something is waited for until it is said."""
+LOOK_S: Final = 0.2
+"""How often is looked, by default."""
+_NAMES_MAX: Final = 3
+
+
+class Waiting:
+    """Says what a command waits for: each state once, and again where it comes back.
+
+    Args:
+        command: whose notes these are.
+        describe: returns what is waited for now; "": nothing.
+        quiet: whether nothing is to be said.
+        every_s: how often to ask `describe` at most.
+        say: what prints a note. Default: `note`.
+
+    """
+
+    def __init__(
+        self,
+        command: str,
+        describe: Callable[[], str],
+        *,
+        quiet: bool,
+        every_s: float = LOOK_S,
+        say: Callable[[str], object] | None = None,
+    ) -> None:
+        self._describe = describe
+        self._every_s = every_s
+        self._say = say or partial(note, command)
+        self._text: str | None = None
+        self._said = ""
+        self._since_s = time.monotonic()
+        self._next_s = float("inf") if quiet else 0.0
+
+    def look(self) -> None:
+        """Say what is waited for, if that is due and new; called again and again."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + self._every_s
+        text = self._describe()
+        if text != self._text:
+            if self._text is not None:
+                self._since_s = now_s
+            self._text = text
+        if text != self._said and (not text or now_s - self._since_s >= FIRST_S):
+            self._said = text
+            if text:
+                self._say(text)
+
+
+class Answers:
+    """Describes which endpoints answer, and what has not come yet.
+
+    Args:
+        missing: what is waited for once all answer, such as `no message on 'trades'`.
+
+    Attributes:
+        came: set by the caller when something came; unset here when an endpoint falls silent.
+
+    """
+
+    def __init__(self, missing: str) -> None:
+        self.came = False
+        self._missing = missing
+        self._came_once = False
+        self._answered: set[str] = set()
+
+    def describe(self, endpoints: Mapping[str, bool], names: Sequence[str]) -> str:
+        """Return what is waited for.
+
+        Args:
+            endpoints: whether somebody answers, by endpoint.
+            names: who does, for people.
+
+        """
+        self._came_once |= self.came
+        self._answered.update(endpoint for endpoint, answers in endpoints.items() if answers)
+        away = [endpoint for endpoint, answers in endpoints.items() if not answers]
+        parts = [f"connected to {several(names)}"] if any(endpoints.values()) else []
+        for group, since in (
+            ([one for one in away if one not in self._answered], "yet"),
+            ([one for one in away if one in self._answered], "any more"),
+        ):
+            if group:
+                parts.append(f"waiting for {several(group)}: nobody answers there {since}")
+        if away:
+            self.came &= any(endpoints.values())
+        elif self.came:
+            return ""
+        else:
+            parts.append(f"{self._missing} {'since' if self._came_once else 'yet'}")
+        return "; ".join(parts)
+
+
+def several(names: Sequence[str], noun: str = "") -> str:
+    """Return a few names, and how many others there are."""
+    text = ", ".join(names[:_NAMES_MAX])
+    rest = len(names) - _NAMES_MAX
+    return f"{text} and {rest:,} other{noun and ' ' + noun}s" if rest > 0 else text

@@ -1,0 +1,58 @@
+"""What commands say while they wait."""
+
+import pytest
+
+from p2pmsg.cli import waiting
+from p2pmsg.cli.waiting import Answers, Waiting, several
+
+A, B = "tcp://a:1", "tcp://b:1"
+
+
+def test_a_state_is_said_after_a_second_once_and_again_when_it_comes_back(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
+    said, text = [], ["nobody"]
+    one = Waiting("sub", lambda: text[0], quiet=False, say=said.append)
+    none = Waiting("sub", lambda: text[0], quiet=True, say=said.append)
+
+    def pass_s(seconds, what):
+        text[0] = what
+        for _ in range(int(seconds * 10)):
+            one.look()
+            none.look()
+            now[0] += 0.1
+
+    pass_s(0.9, "nobody")
+    assert said == []
+    pass_s(5, "nobody")
+    pass_s(0.5, "connected")
+    pass_s(5, "")
+    assert said == ["nobody"]
+    pass_s(2, "nobody")
+    pass_s(2, "connected")
+    assert said == ["nobody", "nobody", "connected"]
+
+
+def test_what_is_waited_for_is_said_by_endpoint():
+    answers = Answers("no message on 'trades'")
+    assert answers.describe({A: False, B: False}, []) == (
+        f"waiting for {A}, {B}: nobody answers there yet"
+    )
+    assert answers.describe({A: True, B: False}, ["feed"]) == (
+        f"connected to feed; waiting for {B}: nobody answers there yet"
+    )
+    both = {A: True, B: True}
+    assert answers.describe(both, ["feed"]) == "connected to feed; no message on 'trades' yet"
+    answers.came = True
+    assert answers.describe(both, ["feed"]) == ""
+    assert answers.describe({A: False, B: False}, []) == (
+        f"waiting for {A}, {B}: nobody answers there any more"
+    )
+    assert answers.describe(both, ["feed"]).endswith("no message on 'trades' since")
+
+
+@pytest.mark.parametrize(
+    ("names", "text"), [("ab", "a, b"), ("abc", "a, b, c"), ("abcde", "a, b, c and 2 other topics")]
+)
+def test_a_few_names_are_said_and_how_many_others_there_are(names, text):
+    assert several([*names], "topic") == text
