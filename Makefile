@@ -62,7 +62,7 @@ test-long: setup area ## run rounds of kills, thousands of seeds and soaks; says
 	took=$$(( $$(date +%s) - began )); \
 	echo "test-long: took $$(( took / 60 )) min $$(( took % 60 )) s"; exit $$status
 
-# A mistyped area is told at once, and not after the checks.
+# A mistyped area is reported at once, and not after the checks.
 area: setup
 	@$(if $(ONLY),$(BIN)/python -m tests.areas $(ONLY))
 

@@ -42,7 +42,7 @@ def run(main: Callable[..., int | None], *arguments: Any) -> None:
                     _silence_spark()
                     _end_children()
     except BaseException:
-        if not _was_pressed:  # what fails because of Ctrl-C is no news
+        if not _was_pressed:  # failures that Ctrl-C causes are not logged
             raise
     if _was_pressed:
         sys.stdout.flush()
@@ -106,7 +106,7 @@ def _silence(context: Any) -> None:
 def _end_children() -> None:
     """Terminate the processes that were started, and kill those that do not end.
 
-    Those that they have started, as Spark's workers, are killed first: each would tell at length
+    Those that they have started, as Spark's workers, are killed first: each would report at length
     that its parent has gone.
     """
     for child in _children():

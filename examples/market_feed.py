@@ -28,7 +28,7 @@ def publish(publisher: p2pmsg.Publisher) -> None:
 
 
 def subscribe(name: str, endpoint: str) -> None:
-    """Follow the feed, and tell how it went."""
+    """Follow the feed, and report the result."""
     with p2pmsg.Subscriber(endpoint, topics=["trades"], name=name) as subscriber:
         lose_datagrams(subscriber, LOSS)
         volume = 0
@@ -51,7 +51,7 @@ def main(place: str) -> int:
     context = multiprocessing.get_context("spawn")
     readers = [
         context.Process(target=subscribe, args=(name, place), daemon=True)
-        for name in ("desk", "archive")
+        for name in ("screen", "archive")
     ]
     with ctrl_c.held():
         for reader in readers:

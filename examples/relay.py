@@ -1,4 +1,4 @@
-"""A publisher dies for good, and nothing that its relay received is missing.
+"""A publisher dies and does not come back, and nothing that its relay received is missing.
 
 `python examples/relay.py` starts a publisher in a process of its own, a relay with a log, and kills
 the publisher with SIGKILL in the middle. A subscriber that was there all the time carries on, and
@@ -63,7 +63,7 @@ def main() -> int:
         ):
             relay.wait_for_streams(timeout=10)
             time.sleep(1.0)
-            child.kill()  # without a word, and for good
+            child.kill()  # it cannot say goodbye, and does not come back
             child.wait()
             first = read_all(early)
             with p2pmsg.Subscriber(relay.endpoint, start="earliest") as late:

@@ -41,7 +41,7 @@ def read_figures() -> tuple[float, float, dict[str, tuple[int, int]]]:
 
 
 def send_figures(host: str, port: int, stop: threading.Event) -> None:
-    """Send them until it is told to stop."""
+    """Send them until it is stopped."""
     client = statsd.StatsClient(host, port, prefix="machine")
     before = read_figures()[2]
     while not stop.wait(0.25):

@@ -166,7 +166,7 @@ def __getattr__(name: str) -> Any:
         home, _, now = _MOVED_TO[name].rpartition(".")
         value = getattr(import_module(home), now)
         warn(f"p2pmsg.{name} is {home}.{now} now", DeprecationWarning, stacklevel=2)
-        return value  # not kept, so that each place that names it is told
+        return value  # not kept, so that each place that names it gets a warning
     elif f"p2pmsg.{name}" in _SUBMODULES:
         try:
             return import_module(f"p2pmsg.{name}")

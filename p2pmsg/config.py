@@ -147,7 +147,7 @@ class PublisherConfig:
     """A frame is sent when it has this many bytes. 128 KiB: frames of that size are sent without a
     copy, and publishing takes a sixth less time than with 64 KiB; larger ones gain little, and this
     many bytes of small messages take 0.4 ms to gather at full rate. `publish_many` has its messages
-    at hand and fills frames of twice as many. Both are smaller, down to 64 KiB, where the replay
+    waiting and fills frames of twice as many. Both are smaller, down to 64 KiB, where the replay
     buffer would hold fewer than 16."""
 
     linger_ms: float = 1.0
@@ -261,7 +261,7 @@ class SubscriberConfig:
     """How many streams; frames of a further one are dropped and counted."""
 
     keep_alive_ms: float = 5000.0
-    """How often the publisher is told that this subscriber is there."""
+    """How often this subscriber reports to the publisher that it is there."""
 
     second_line_ms: float = 5.0
     """Where two lines carry the same stream, how long at least what one lost may come over the

@@ -235,7 +235,7 @@ class Marked(msgspec.Struct, array_like=True):
     subscriber: Id
     complete: Sequence
     """The last mark before which I miss nothing."""
-    room_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+    space_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
     """How much may be sent beyond it before my buffer may overflow."""
     token: Id = 0
     """What `Admitted` brought."""

@@ -160,7 +160,8 @@ class ReentrantCallError(P2PError, RuntimeError):
     """A signal handler called what its thread was inside of; nothing was done.
 
     It cannot wait, since what it struck goes on when it returns. Let the handler raise, or set
-    something that the program looks at. (A finalizer, or a handler of `logging`, may be it too.)
+    something that the program looks at. (A finalizer, or a handler of `logging`, may be the cause,
+    too.)
     """
 
     def __init__(self) -> None:
@@ -248,7 +249,7 @@ class NoHandlerError(RequestError):
 
 
 class MessagesLostError(P2PError):
-    """Messages were lost for good; `report` says which and why. Receiving may go on after them."""
+    """Messages were lost; `report` says which and why. Receiving may go on after them."""
 
     def __init__(self, report: "LossReport") -> None:
         super().__init__(str(report))
@@ -304,7 +305,7 @@ class SessionEnd:
 
 
 class LossReport:
-    """A range of messages of one stream that was lost for good.
+    """A range of messages of one stream that was lost and cannot be repaired.
 
     Attributes:
         topic: the stream's topic.

@@ -26,7 +26,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """An immutable event, as a subscriber gets it.
 
     A struct of msgspec, because it is made for every message: 50 ns, and a named tuple takes 150.
-    Each field that is given takes 6 of them, so what few ask for is behind `origin`.
+    Each field that is given takes 6 of them, so what few ask for is reached by `origin`.
 
     Attributes:
         topic: the stream's topic.

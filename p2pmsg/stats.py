@@ -91,8 +91,8 @@ class LineStats:
         second: messages that another line had brought, and were dropped.
         missing: messages that it did not bring and that followed others which it did.
         lag_ms: how much later than the first it brings what is second, smoothed, in ms.
-        kernel_drops: datagrams that the kernel dropped for want of room in the receive buffer. They
-            are lost here, not in the network.
+        kernel_drops: datagrams that the kernel dropped for lack of space in the receive buffer.
+            They are lost here, not in the network.
         buffer_bytes: size of the kernel's receive buffer, by the kernel's count; 0: not a datagram
             line.
         frames_invalid: frames that were dropped, as those of a program that is no p2pmsg peer.
@@ -128,9 +128,9 @@ class MulticastStats:
         repairs_throttled: times that the rate limit made a repair wait.
         receivers_waited_for: how many the flow control looks at.
         window_waits: times that it made the publisher wait.
-        invalid: datagrams that came in and were dropped, by reason; `token` are those of strangers,
-            and of subscribers of releases that send none.
-        kernel_drops: datagrams from receivers that the kernel dropped for want of room.
+        invalid: datagrams that came in and were dropped, by reason; `token` are those of unknown
+            senders, and of subscribers of releases that send none.
+        kernel_drops: datagrams from receivers that the kernel dropped for lack of space.
         buffer_bytes: how large the kernel's buffer for them is, at the smallest socket.
 
     """
@@ -172,8 +172,8 @@ class SubscriberStats:
         publishers: names of the publishers connected to now.
         cursor: of the durable position; None without one.
         lines: one entry an endpoint.
-        sessions_unjoined: sessions whose publisher was gone before it could be joined. What came of
-            them was delivered; what is known to have been before that was reported lost. In a
+        sessions_unjoined: sessions whose publisher was gone before it could be joined. What came
+            from them was delivered; what is known to have been before that was reported lost. In a
             multicast, where anybody can announce one, it was dropped: `messages_unconfirmed`.
         messages_unconfirmed: in a multicast, messages that datagrams brought or mentioned, and that
             were neither delivered nor reported lost: their publisher was gone before it confirmed
@@ -269,7 +269,7 @@ class PublisherStats:
         name, session, endpoint, recovery_endpoint: who and where it is.
         published: messages accepted, by this publisher and by those whose log it goes on with.
         pending: accepted messages that wait in open batches for others to share their frame.
-        unsent_frames: frames that wait for room in a subscriber's queue.
+        unsent_frames: frames that wait for space in a subscriber's queue.
         subscribers: how many have confirmed that they receive.
         streams: (earliest kept sequence, next sequence) by topic.
         replay_bytes, replay_frames: what the replay buffer holds.
@@ -278,20 +278,20 @@ class PublisherStats:
         repaired: the same by the source that had them: `buffer`, `log`.
         log: the local log, or None where there is none.
         requesters: who asked for repairs.
-        frames_shed: frames sent although a slow subscriber's queue had no room; it repairs them.
+        frames_shed: frames sent although a slow subscriber's queue had no space; it repairs them.
         stalls: times that a full queue made `publish` wait.
         stalled_ms: how long it waited in all.
         frames_invalid: frames that came in and were dropped, by reason.
         heartbeats_sent: heartbeats.
         undelivered: subscribers that had not got everything when the publisher was closed.
         control_dropped: answers that were dropped, to joining subscribers and over the recovery
-            channel: too many waited, or they found no room for a second, or no descriptor was left
+            channel: too many waited, or they found no space for a second, or no descriptor was left
             to read the log with. A peer that gets no answer asks again.
         control_rationed: rounds in which answers to joining subscribers waited, because somebody
             takes everybody's, as subscribers of former releases do: 250,000 frames a second leave.
         heads_throttled: questions about heads that were not answered, because who asked had used up
             its budget.
-        connections: connections that there are now, also of strangers, to both of its sockets.
+        connections: connections to both of its sockets now, also those of unknown programs.
         connections_refused: connections that were ended at once, because the process has no
             descriptors to spare for more, or for which the system had none.
         connections_oversubscribed: connections that were ended because of their subscriptions:

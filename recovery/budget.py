@@ -35,7 +35,7 @@ class TokenBucket:
     def take(self, amount: int, now_ns: int) -> None:
         """Take tokens, into debt if need be: a frame cannot be cut to what is left.
 
-        Whoever takes only while `available` is above 0 is never in debt by more than one frame.
+        One that takes only while `available` is above 0 is never in debt by more than one frame.
         """
         self._refill(now_ns)
         self._level -= amount * NS_PER_S

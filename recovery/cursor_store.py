@@ -13,7 +13,7 @@ class CursorFileStore:
     """A real file, locked by `flock` on a file next to it.
 
     The lock is on another file, because renaming puts a new one in the place of the first. Files
-    are objects, not descriptors, for Ctrl-C may come between any two steps: what it leaves behind
+    are objects, not descriptors, for Ctrl-C may come between any two steps: what it leaves
     is closed, once.
     """
 

@@ -1,6 +1,6 @@
 """How long a receiver of a multicast waits before it asks: RFC 5401's randomised back-off.
 
-Receivers behind one lossy link miss the same datagram at the same time. Each waits for a random
+Receivers on one lossy link miss the same datagram at the same time. Each waits for a random
 time, most of them long and few of them short, so that a few ask, the repair comes by multicast, and
 the others need not. The larger the group, the steeper the distribution (RFC 5401, section 5.2.2)::
 

@@ -14,7 +14,7 @@ from recovery.loss import Loss, LossReason
 from recovery.ranges import RangeSet
 
 _UNSURE_NS = 20_000_000
-_LAPS_MAX = 50  # retries' time: the longest that a gap without room is not looked at
+_LAPS_MAX = 50  # retries' time: the longest that a gap without space is not looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Gap:
     reason: LossReason
     attempts: int = 0
     put_off: bool = False
-    """It waits until there is room for what it lacks."""
+    """It waits until there is space for what it lacks."""
 
 
 class NackScheduler:
@@ -217,7 +217,7 @@ class NackScheduler:
         return True
 
     def miss_again(self, start: int, stop: int, *, now_ns: int) -> None:
-        """Record `[start, stop)` as missing once more: it had come, and gave its room away.
+        """Record `[start, stop)` as missing once more: it had come, and gave its space away.
 
         It becomes one with the gaps that it touches. The whole starts afresh, and its next NACK is
         in `retry_ms`, since answers for it may be on their way. Raises `ValueError` for a range
@@ -345,7 +345,7 @@ class NackScheduler:
         At most `ranges_max` gaps are taken at a time (default 64: the NACK fits one datagram);
         where more are due, `next_deadline_ns()` stays in the past and the next call gives more.
 
-        Answers for which there is no room are worse than none: what begins `window` sequences
+        Answers for which there is no space are worse than none: what begins `window` sequences
         after the first gap waits for that to move. While it is `crowded` all but the first gap
         wait, and each gap that becomes the first is asked for at once.
         """
@@ -365,7 +365,7 @@ class NackScheduler:
         window: int | None = None,
         crowded: bool = False,
     ) -> dict[int, RangeSet]:
-        """Do as `due` does, and tell the ranges apart by which attempt it is, from 1 on.
+        """Do as `due` does, and group the ranges by which attempt it is, from 1 on.
 
         With feedback a gap that has just become the first starts afresh.
         """
@@ -510,7 +510,7 @@ class NackScheduler:
         return self._retry_ns if self._feedback is None else self._feedback.retry_ns(0)
 
     def _admit(self, stop: int, now_ns: int) -> None:
-        """Ask at once for gaps before `stop` that were put off for want of room."""
+        """Ask at once for gaps before `stop` that were put off for lack of space."""
         starts = self._starts
         for gap in self._gaps[bisect_left(starts, self._admitted) : bisect_left(starts, stop)]:
             if gap.put_off:

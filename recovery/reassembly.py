@@ -48,8 +48,8 @@ class Reassembler(Generic[K]):
     """Collects the parts of wholes, in any order.
 
     Memory is taken for what came, never for what a part claims. Where a bound is met, one that is
-    farthest off its turn makes room, of several the one that got no part for longest; it is asked
-    for again as a gap. So what somebody invents cannot take the room of what is waited for.
+    farthest off its turn makes space, of several the one that got no part for longest; it is asked
+    for again as a gap. So what somebody invents cannot take the space of what is waited for.
 
     Args:
         config: bounds.

@@ -69,10 +69,10 @@ class StreamReceiver(Generic[T]):
         lost: messages reported lost, since the moment that is decided.
         duplicates: messages received again, partial overlaps included.
         late: messages that arrived after they had been decided to be lost; dropped, or without
-            `wait_for_repair` handed on as late where there is room.
+            `wait_for_repair` handed on as late where there is space.
         early: messages below `start`; dropped.
         repaired: messages that were missing and then arrived with `repaired=True`.
-        displaced: frames that gave their room to ones nearer, and are asked for again.
+        displaced: frames that gave their space to ones nearer, and are asked for again.
         reordered: messages that were missing and then arrived on their own.
         overflowed: frames, or parts of them, dropped because a bound was met.
         heads_refused: times that a higher head was ignored because `gaps_max` was met.
@@ -149,15 +149,15 @@ class StreamReceiver(Generic[T]):
         if self.started:
             raise RecoveryError(f"the stream has started at {self._start} already")
         self._start = self._expected = self._head = sequence
-        room = sys.maxsize if missing_max is None else missing_max
+        space = sys.maxsize if missing_max is None else missing_max
         for held in self._reorder.drain():
             start, item = held.item
             missing = max(0, start - max(self._head, known))
-            if missing <= room and (head_max is None or held.stop <= head_max):
-                room -= missing
+            if missing <= space and (head_max is None or held.stop <= head_max):
+                space -= missing
                 self.receive(start, held.stop - start, held.size, item, now_ns=now_ns)
         beyond = self._head_early - max(self._head, known)
-        if beyond <= room and (head_max is None or self._head_early <= head_max):
+        if beyond <= space and (head_max is None or self._head_early <= head_max):
             self.observe_head(self._head_early, now_ns=now_ns)
 
     def receive(
@@ -200,7 +200,7 @@ class StreamReceiver(Generic[T]):
         """Take a heartbeat: the publisher's next sequence, and the earliest that it keeps.
 
         What is missing below `earliest` is lost at once, reason `EVICTED`; leave it None where
-        somebody else may keep more. A head below the known one is old news and ignored.
+        somebody else may keep more. A head below the known one is out of date and ignored.
         """
         if next_sequence <= self._head and (earliest is None or earliest <= self._expected):
             return
@@ -279,7 +279,7 @@ class StreamReceiver(Generic[T]):
     def evict_beyond(
         self, beyond: int, size: int, *, now_ns: int, bytes_max: int | None = None
     ) -> bool:
-        """Make room for a frame of `size` bytes that ends at `beyond`, by frames further ahead.
+        """Make space for a frame of `size` bytes that ends at `beyond`, by frames further ahead.
 
         They are missing again. It is what keeps those that come first from keeping out those whose
         turn comes first. False, with nothing done, where it would not help. Default of `bytes_max`:

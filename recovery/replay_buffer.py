@@ -22,7 +22,7 @@ class ReplayConfig:
 
     age_ms_max: float | None = None
     """Age at which a frame is dropped, in ms. None: age does not matter, since old frames serve
-    late joiners as long as there is room."""
+    late joiners as long as there is space."""
 
     frames_max: int = 1_000_000
     """Bound on the number of kept frames, so that the bookkeeping for tiny frames is bounded,

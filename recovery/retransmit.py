@@ -40,7 +40,7 @@ class RetransmitConfig:
     refused and named. 1024 are 16 NACKs of 64 ranges."""
 
     requesters_max: int = 4096
-    """Bound on the requesters remembered. The one idle for longest makes room; where none is idle
+    """Bound on the requesters remembered. The one idle for longest is dropped; where none is idle
     the new one is refused. 4096, as many as one publisher may have subscribers."""
 
     def __post_init__(self) -> None:

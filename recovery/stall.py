@@ -15,12 +15,12 @@ class StallGuard:
     """Decides, each time a send would block, how long it may wait.
 
     The sender asks `blocked` after an attempt that would block: above 0, it waits at most so long
-    for room and tries again (`waited` when the time passed in vain); 0, it sends this frame in the
-    mode in which full queues drop. `succeeded` is for attempts that found room everywhere, never
+    for space and tries again (`waited` when the time passed in vain); 0, it sends this frame in the
+    mode in which full queues drop. `succeeded` is for attempts that found space everywhere, never
     for a send in the dropping mode.
 
     Args:
-        stall_ms: longest time in all that a send waits for room before frames are shed, in ms.
+        stall_ms: longest time in all that a send waits for space before frames are shed, in ms.
             While shedding one attempt is made every `stall_ms`; it may wait for a quarter of that,
             so that a dead reader costs the publisher at most a fifth of its time.
 
@@ -57,7 +57,7 @@ class StallGuard:
         return wait_ns
 
     def succeeded(self, *, now_ns: int) -> None:
-        """Note an attempt that found room: all is flowing. Cheap while it is."""
+        """Note an attempt that found space: all is flowing. Cheap while it is."""
         if self._stalled_since_ns is None:
             return
         self._stop_waiting(now_ns)

@@ -1,10 +1,10 @@
 """How far a multicast sender may be ahead of its receivers' buffers.
 
-A sender puts marks between its data, and receivers tell which mark they have come to. So it knows
+A sender puts marks between its data, and receivers report which mark they have come to. So it knows
 what may still lie in the buffer of the slowest one, and waits before that overflows; and it knows
 up to where everybody has everything, and waits before its own memory of the rest runs out. It is
-what TCP's window is for one receiver; who does not answer is left behind. Only receivers that were
-admitted count: datagrams come from anybody.
+what TCP's window is for one receiver; it does not wait for one that does not answer. Only receivers
+that were admitted count: datagrams come from anybody.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ _MARKS_A_WINDOW = 4
 class _Receiver:
     position: int
     complete: int
-    room_bytes: int
+    space_bytes: int
 
     def limit(self, lag_bytes_max: int) -> int:
         """Return up to which position it can take more."""
-        return min(self.position + self.room_bytes, self.complete + lag_bytes_max)
+        return min(self.position + self.space_bytes, self.complete + lag_bytes_max)
 
 
 class FlowWindow:
@@ -40,7 +40,7 @@ class FlowWindow:
         self._lag_bytes_max = lag_bytes_max
         self._admitted: set[int] = set()
         self._receivers: dict[int, _Receiver] = {}
-        self._limit = self._room = self._marked = self.position = 0
+        self._limit = self._space = self._marked = self.position = 0
 
     @property
     def receivers(self) -> int:
@@ -50,7 +50,7 @@ class FlowWindow:
     def sent(self, size: int) -> bool:
         """Count bytes that went out; returns whether a mark is to follow them."""
         self.position += size
-        step = self._room // _MARKS_A_WINDOW or 65_536
+        step = self._space // _MARKS_A_WINDOW or 65_536
         if self.position - self._marked >= step:
             self._marked = self.position
             return True
@@ -60,23 +60,23 @@ class FlowWindow:
         """Listen to a receiver from now on; it is waited for once it has acknowledged a mark."""
         self._admitted.add(receiver)
 
-    def acknowledge(self, receiver: int, position: int, complete: int, room_bytes: int) -> None:
+    def acknowledge(self, receiver: int, position: int, complete: int, space_bytes: int) -> None:
         """Take note of where a receiver has come to; nothing happens for one not admitted.
 
         It has read the mark at `position`, misses nothing before the one at `complete`, and its
-        buffer holds `room_bytes`.
+        buffer holds `space_bytes`.
         """
-        if not 0 <= complete <= position <= self.position or room_bytes < 1:
+        if not 0 <= complete <= position <= self.position or space_bytes < 1:
             return
         known = self._receivers.get(receiver)
         if known is None:
             if receiver not in self._admitted or len(self._receivers) >= RECEIVERS_MAX:
                 return
-            self._receivers[receiver] = _Receiver(position, complete, room_bytes)
+            self._receivers[receiver] = _Receiver(position, complete, space_bytes)
         else:
             known.position = max(known.position, position)
             known.complete = max(known.complete, complete)
-            known.room_bytes = room_bytes
+            known.space_bytes = space_bytes
         self._count()
 
     def forget(self, receiver: int) -> None:
@@ -85,14 +85,14 @@ class FlowWindow:
         if self._receivers.pop(receiver, None) is not None:
             self._count()
 
-    def room(self) -> int:
+    def space(self) -> int:
         """Return how many bytes may go out now; at least 1 where nobody is waited for."""
         if not self._receivers:
             return 1 << 62
         return self._limit - self.position
 
     def shed_slowest(self) -> list[int]:
-        """Wait no more for those who have no room; returns them."""
+        """Wait no more for those who have no space; returns them."""
         slow = [
             receiver
             for receiver, known in self._receivers.items()
@@ -106,4 +106,4 @@ class FlowWindow:
     def _count(self) -> None:
         receivers = self._receivers.values()
         self._limit = min((one.limit(self._lag_bytes_max) for one in receivers), default=0)
-        self._room = min((one.room_bytes for one in receivers), default=0)
+        self._space = min((one.space_bytes for one in receivers), default=0)

@@ -127,7 +127,7 @@ class SinkOptions:
 
     minSubscribers: int = 1
     """A task waits for so many subscribers before it publishes. 1: rows that nobody receives would
-    be lost without a word."""
+    be lost silently."""
 
     timeoutMs: int = 30_000
     """How long a task waits for a free endpoint, for subscribers, and until they have everything,
@@ -331,7 +331,7 @@ def _json_object(name: str, text: str) -> dict[str, Any]:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON; Python's own reader keeps the last of two without a word."""
+    """Return an object of JSON; Python's own reader keeps the last of two silently."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -144,7 +144,7 @@ class _Task:
     def __iter__(self) -> Iterator[p2pmsg.MessageBatch]:
         try:
             while self._waiting or self._fetches:
-                while self._waiting and self._has_room():
+                while self._waiting and self._has_space():
                     wanted = self._waiting.popleft()
                     self._ahead += min(wanted.count, _AHEAD_EACH)
                     self._fetches.append((wanted, self._begin(wanted)))
@@ -157,7 +157,7 @@ class _Task:
             for wanted, _ in self._fetches:
                 connections.drop(wanted)
 
-    def _has_room(self) -> bool:
+    def _has_space(self) -> bool:
         # Never more than there may be connections, or the oldest would be closed while it is used.
         return self._ahead < _AHEAD_MAX and len(self._fetches) < _FETCHES_MAX
 

@@ -145,7 +145,7 @@ class TypedLayout:
     def _array(
         self, plain: list[Any], name: str, gathered: Gathered, rows: list[Any], wrong: set[int]
     ) -> pa.Array:
-        """Return a column; what Arrow has no room for (a decimal's digits) is wrong, too."""
+        """Return a column; what Arrow has no space for (a decimal's digits) is wrong, too."""
         kind = self.schema.field(name).type
         plain = _plain(plain, kind)
         try:
@@ -178,7 +178,7 @@ def _is_any_inf(column: pa.Array) -> bool:
 
 
 def _check_fits(value: Any, kind: pa.DataType) -> None:
-    """Raise where Arrow has no room for a value; of a large float it makes an infinite one."""
+    """Raise where Arrow has no space for a value; of a large float it makes an infinite one."""
     made = pa.array([value], kind)
     if pa.types.is_float32(kind) and _is_any_inf(made) and not math.isinf(value):
         raise OverflowError(f"{value!r} is beyond a float")

@@ -25,7 +25,7 @@ class DataSender(Protocol):
 
         Args:
             frame: what to send.
-            wait_ms: how long to wait for room at most. Default 0: not at all.
+            wait_ms: how long to wait for space at most. Default 0: not at all.
 
         Returns:
             Whether it was sent. False: the queue of one receiver at least is full.
@@ -33,7 +33,7 @@ class DataSender(Protocol):
         """
 
     def send_shedding(self, frame: bytes | memoryview) -> None:
-        """Send to all receivers whose prefix matches and whose queue has room; the others miss it.
+        """Send to all receivers whose prefix matches and whose queue has space; the others miss it.
 
         A receiver that missed a frame may miss the following ones too, even those that `send` took,
         until it has caught up.

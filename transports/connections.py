@@ -62,18 +62,18 @@ class _Files:
         self._others = 0
         self._counted_s = -1.0
 
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if limit == resource.RLIM_INFINITY:
             return True
-        room = limit - _spared(limit)
-        if 2 * self.connections < room:
+        space = limit - _spared(limit)
+        if 2 * self.connections < space:
             return True
         now_s = time.monotonic()
         if now_s - self._counted_s > _COUNTED_AGAIN_S:
             self._counted_s = now_s
             self._others = max(0, _count_files() - self.connections)
-        return self.connections + self._others <= room
+        return self.connections + self._others <= space
 
 
 _files: Final = _Files()
@@ -120,7 +120,7 @@ class Connections:
         fd: a descriptor that is readable when a connection may have come or ended.
         refused: connections that were ended at once, because there were too many.
         oversubscribed: connections that were ended because of their subscriptions.
-        not_accepted: times that the system refused a connection, for want of descriptors mostly.
+        not_accepted: times that the system refused a connection, for lack of descriptors mostly.
         broken: connections that ended.
 
     """
@@ -151,8 +151,8 @@ class Connections:
         address = f"inproc://p2pmsg-monitor-{next(_numbers)}"
         socket.monitor(address, _EVENTS)
         self._monitor: Socket = context.socket(zmq.PAIR)
-        # Without a bound: libzmq's thread would wait for room here, and do nothing else. What it
-        # tells of is bounded by the connections between two calls of `update`.
+        # Without a bound: libzmq's thread would wait for space here, and do nothing else. What it
+        # reports is bounded by the connections between two calls of `update`.
         self._monitor.set(zmq.RCVHWM, 0)
         self._monitor.connect(address)
         self.fd = int(self._monitor.get(zmq.FD))
@@ -187,7 +187,7 @@ class Connections:
                 _files.connections += 1
                 if len(self._open) > self._connections_max:
                     self._refuse(value, f"there are {self._connections_max:,} already")
-                elif not _files.has_room():
+                elif not _files.has_space():
                     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
                     why = f"{_spared(limit):,} of {limit:,} open files are kept for all else"
                     self._refuse(value, f"{why} (ulimit -n)")
@@ -196,7 +196,7 @@ class Connections:
                 self._forget(value)
             else:
                 self.not_accepted += 1
-                self._refusals.note("the system accepts none, for want of open files (ulimit -n)")
+                self._refusals.note("the system accepts none, for lack of open files (ulimit -n)")
 
     def subscribed(self, fd: int, prefix: bytes) -> None:
         """Note that a connection took up a prefix; `fd` is -1 where it is not known."""
@@ -231,7 +231,7 @@ class Connections:
             self._see_shared()
 
     def _see_shared(self) -> None:
-        """Have libzmq tell of prefixes that another connection has already, where it matters.
+        """Have libzmq report prefixes that another connection has already, where it matters.
 
         Else one could take up what a helper had, which then goes, and again.
         """

@@ -76,7 +76,7 @@ def note_linger(used: Context, linger_ms: int) -> None:
             _state.linger_until = max(_state.linger_until, until)
 
 
-def _start_anew() -> None:
+def _start_again() -> None:
     global _state
     _inherited.append(_state)
     _state = _State()
@@ -108,5 +108,5 @@ def _start_ender(state: _State) -> None:
     state.has_ender = True
 
 
-os.register_at_fork(after_in_child=_start_anew)
+os.register_at_fork(after_in_child=_start_again)
 atexit.register(_let_frames_leave)

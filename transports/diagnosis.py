@@ -51,7 +51,7 @@ def describe_peer(endpoint: Endpoint) -> str:
         with suppress(OSError), _connect(endpoint) as stream:
             stream.sendall(question)
             if first := _read(stream, _GREETING_BYTES, whole=False):
-                return _describe_stranger(first)
+                return _describe_unknown(first)
     if found is None:
         return "somebody takes the connection and says nothing: no ZeroMQ socket"
     return f"somebody takes the connection and breaks it ({_reason(found)})"
@@ -82,7 +82,7 @@ def _describe(stream: socket.socket) -> str | OSError | None:
         if not greeting:
             return None
         if not greeting.startswith(b"\xff") or greeting[9:10] != b"\x7f":
-            return _describe_stranger(greeting)
+            return _describe_unknown(greeting)
         mechanism = greeting[12:32].rstrip(b"\0")
         if len(greeting) == _GREETING_BYTES and mechanism != b"NULL":
             return f"a ZeroMQ socket with {mechanism.decode('ascii', 'replace')} security is there"
@@ -98,7 +98,7 @@ def _describe(stream: socket.socket) -> str | OSError | None:
     return f"a ZeroMQ {kind} socket is there"
 
 
-def _describe_stranger(first: bytes) -> str:
+def _describe_unknown(first: bytes) -> str:
     if first.startswith(b"\0SP\0"):
         return "a nanomsg or nng socket is there"
     if first.startswith(_TLS_ANSWERS):

@@ -4,10 +4,10 @@ The sockets meet in a `MemoryNetwork`, as those of ZeroMQ do in a context. Each 
 the network's `deliver` hook, as a transfer on a `Link`; the hook calls `link.arrive(frame)` now,
 later, twice, in another order, or `link.lose()` instead. Without a hook, frames arrive at once.
 
-It behaves as the ZeroMQ sockets do, so far as the protocols above can tell:
+It behaves as the ZeroMQ sockets do, so far as the protocols above can see:
 
-- A frame is taken while its link has room: frames in flight, and those that wait to be received,
-  count. A frame that arrives beyond the room (a duplicate) is dropped and counted.
+- A frame is taken while its link has space: frames in flight, and those that wait to be received,
+  count. A frame that arrives beyond the space (a duplicate) is dropped and counted.
 - A client that connects first waits until the endpoint is bound, and again when it is unbound.
 - Each new connection gets the welcome first. Frames on a link that was cut never arrive.
 - Subscriptions take effect at once, which ZeroMQ's do not; delay `connect()` to delay them.
@@ -34,16 +34,16 @@ class Link:
         kind: which channel and direction.
         source: the name of the socket that sends.
         target: the name of the socket that receives.
-        connected: False for good once the connection is cut; another connection has other links.
+        connected: False forever once the connection is cut; another connection has other links.
         in_flight: how many frames were sent and neither arrived nor were lost yet.
         waiting: how many frames arrived and were not received yet.
-        overflowed: how many frames arrived where there was no room.
+        overflowed: how many frames arrived where there was no space.
 
     """
 
     __slots__ = (
         "_arrived",
-        "_room_frames",
+        "_space_frames",
         "connected",
         "in_flight",
         "kind",
@@ -58,7 +58,7 @@ class Link:
         kind: Literal["data", "request", "reply"],
         source: str,
         target: str,
-        room_frames: int,
+        space_frames: int,
         arrived: "Callable[[Link, bytes], bool]",
     ) -> None:
         self.kind = kind
@@ -68,13 +68,13 @@ class Link:
         self.in_flight = 0
         self.waiting = 0
         self.overflowed = 0
-        self._room_frames = room_frames
+        self._space_frames = space_frames
         self._arrived = arrived
 
     @property
     def is_full(self) -> bool:
-        """Whether the next frame has no room."""
-        return self.in_flight + self.waiting >= self._room_frames
+        """Whether the next frame has no space."""
+        return self.in_flight + self.waiting >= self._space_frames
 
     def arrive(self, frame: bytes) -> None:
         """Let a frame arrive; on a link that was cut, nothing happens."""
@@ -87,7 +87,7 @@ class Link:
             self.waiting += 1
 
     def lose(self) -> None:
-        """Note that a frame will not arrive, which makes room for another."""
+        """Note that a frame will not arrive, which makes space for another."""
         # Not below zero: a duplicate arrives more often than it was sent.
         self.in_flight = max(0, self.in_flight - 1)
 
@@ -117,7 +117,7 @@ class MemoryNetwork:
         return f"peer-{self._named}"
 
     def transfer(self, link: Link, frame: bytes) -> None:
-        """Send `frame` on `link`, which has room for it."""
+        """Send `frame` on `link`, which has space for it."""
         link.in_flight += 1
         self._deliver(link, frame)
 
@@ -316,7 +316,7 @@ class MemorySender(MemoryServer):
         return self.send(frame)
 
     def send_shedding(self, frame: bytes | memoryview) -> None:
-        """Send to those who match and have room."""
+        """Send to those who match and have space."""
         frame = bytes(frame)
         self._send([link for link in self._links_for(frame) if not link.is_full], frame)
 
@@ -336,8 +336,8 @@ class MemorySender(MemoryServer):
             self._network.transfer(link, frame)
 
     def _attach(self, receiver: "MemoryReceiver") -> Link:
-        room_frames = min(self.queue_frames, receiver.queue_frames)
-        link = Link("data", self.endpoint, receiver.name, room_frames, receiver._arrived)
+        space_frames = min(self.queue_frames, receiver.queue_frames)
+        link = Link("data", self.endpoint, receiver.name, space_frames, receiver._arrived)
         self._receivers[link] = receiver
         for prefix in receiver._prefixes:
             self._note(prefix, 1)
@@ -462,9 +462,9 @@ class MemoryRecoveryServer(MemoryServer):
     def _attach(self, client: "MemoryRecoveryClient") -> tuple[Link, Link]:
         self._connections += 1
         requester = b"\x00" + self._connections.to_bytes(4, "big")
-        room_frames = min(self.queue_frames, client.queue_frames)
-        request = Link("request", client.name, self.endpoint, room_frames, self._arrived)
-        reply = Link("reply", self.endpoint, client.name, room_frames, client._arrived)
+        space_frames = min(self.queue_frames, client.queue_frames)
+        request = Link("request", client.name, self.endpoint, space_frames, self._arrived)
+        reply = Link("reply", self.endpoint, client.name, space_frames, client._arrived)
         self._requesters[request] = requester
         self._replies[requester] = reply
         return request, reply
@@ -514,5 +514,5 @@ class MemoryRecoveryClient(MemoryClient):
         self._links = server._attach(self)
         while self._unsent and not self._links[0].is_full:
             self._network.transfer(self._links[0], self._unsent.popleft())
-        # The server's bound may be lower than this one; what it has no room for is lost.
+        # The server's bound may be lower than this one; what it has no space for is lost.
         self._unsent.clear()

@@ -32,7 +32,7 @@ class ReplyMemory:
         self._held: dict[bytes, int] = {}
         self.bytes_held = 0
 
-    def has_room(self, requester: bytes, size: int) -> bool:
+    def has_space(self, requester: bytes, size: int) -> bool:
         """Whether a reply of so many bytes may go into the requester's queue."""
         self._release(requester)
         if self.bytes_held + size > BYTES_MAX:

@@ -39,8 +39,8 @@ SEGMENTS_MAX: Final = 64
 _SEND_BUFFER_BYTES: Final = 4 * 2**20
 """Sixty trains."""
 ANSWER_BUFFER_BYTES: Final = 4 * 2**20
-"""Room for what receivers send back at once, as after a loss that is common to a thousand of them,
-and for what strangers send in addition."""
+"""Space for what receivers send back at once, as after a loss that is common to a thousand of them,
+and for what unknown senders add."""
 RECEIVE_BUFFER_BYTES: Final = 16 * 2**20
 """20 ms of what one Python process can take in; with more, what is read is only older."""
 _BUFFER_BYTES: Final = 65_536
@@ -153,7 +153,7 @@ class UdpSender(_UdpSocket):
         return address
 
     def send(self, datagram: bytes, address: Address | None = None) -> bool:
-        """Send one datagram, to one receiver where `address` is given; False: no room."""
+        """Send one datagram, to one receiver where `address` is given; False: no space."""
         try:
             self._sendto(datagram, address or self._address)
         except BlockingIOError:
@@ -163,7 +163,7 @@ class UdpSender(_UdpSocket):
         return True
 
     def send_train(self, pieces: Sequence[bytes], segment: int) -> bool:
-        """Send what `pieces` make together, cut into datagrams of `segment` bytes; False: no room.
+        """Send what `pieces` make together, cut into datagrams of `segment` bytes; False: no space.
 
         At most `SEGMENTS_MAX` datagrams and 65,507 bytes. All but the last have the same size.
         """
@@ -206,7 +206,7 @@ class UdpSender(_UdpSocket):
     def _send_singly(self, pieces: Sequence[bytes], segment: int) -> bool:
         train = memoryview(b"".join(pieces))
         for at in range(0, len(train), segment):
-            # A train that began to leave is through: what has no room is lost, and repaired.
+            # A train that began to leave is through: what has no space is lost, and repaired.
             if not self.send(train[at : at + segment]) and not at:  # type: ignore[arg-type]
                 return False
         return True
@@ -308,7 +308,7 @@ class UdpReceiver(_UdpSocket):
         return Received(self._view[:size], segment or 1, address)
 
     def send(self, datagram: bytes, address: Address) -> None:
-        """Send one datagram back to a sender; what has no room is lost."""
+        """Send one datagram back to a sender; what has no space is lost."""
         try:
             self.back.sendto(datagram, address)
         except OSError as error:

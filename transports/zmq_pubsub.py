@@ -29,7 +29,7 @@ _SUBSCRIPTIONS_AHEAD: Final = 8
 end is looked at in between, and pauses of the publisher are short."""
 _SUBSCRIPTIONS_MAX: Final = 65_536
 """Subscriptions that wait, as all do until there is a connection: libzmq drops one that has no
-room, silently. More than a subscriber may have topics."""
+space, silently. More than a subscriber may have topics."""
 _SUBSCRIPTIONS_NS: Final = 2_000_000
 """The same, where each takes long because it is new; the publisher's lock is held meanwhile."""
 _NOBLOCK: Final = int(zmq.NOBLOCK)
@@ -196,7 +196,7 @@ def _source_of(note: zmq.Frame) -> int:
 
 
 def _refresh(socket: Socket) -> None:
-    """Let ZeroMQ learn which queues have room again.
+    """Let ZeroMQ learn which queues have space again.
 
     To be quick, its send looks for that once in a millisecond only, so that until then a queue
     looks full that is not. Reading the socket's events looks at once.

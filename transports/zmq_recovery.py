@@ -96,7 +96,7 @@ class ZmqRecoveryServer(ZmqSocket):
         """
         counted = type(frame) is bytes and len(frame) >= TRACKED_BYTES
         memory = self.memory if counted else None
-        if memory is not None and not memory.has_room(requester, len(frame)):
+        if memory is not None and not memory.has_space(requester, len(frame)):
             return False
         try:
             self._send(requester, _NOBLOCK_MORE)

@@ -28,7 +28,7 @@ QUEUE_FRAMES: Final = 1000
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """Large enough for a frame of any sensible message, small enough that 64 peers cannot fill a GB."""
 SILENCE_MS: Final = 5000
-"""How long what was sent may stay unacknowledged, or find no room at the peer."""
+"""How long what was sent may stay unacknowledged, or find no space at the peer."""
 
 HANDSHAKE_MS: Final = 10_000
 """How long who connects to a bound socket may take to say that it speaks ZeroMQ's protocol."""
@@ -225,7 +225,8 @@ class ZmqConnectingSocket(ZmqSocket):
 
         ZeroMQ connects again by itself where a connection breaks or falls silent, but for one case:
         after a peer broke the protocol, or sent a frame above `frame_bytes_max`, it gives that
-        endpoint up for good, without a word. So call this when a peer is silent for too long.
+        endpoint up permanently, and reports nothing. So call this when a peer is silent for too
+        long.
         """
         self.disconnect()
         self.connect()

@@ -94,7 +94,7 @@ def _size(text: str) -> int:
     JSON,
 )  # fmt: skip
 def capacity(arguments: argparse.Namespace) -> int:
-    """Tell how long a window a disk holds, or how much disk a window needs.
+    """Say how long a window a disk holds, or how much disk a window needs.
 
     A message takes its value, what msgpack puts before it, and a share of what surrounds the
     frame that carries it: topic, header, record. How many messages share a frame depends on how

@@ -85,7 +85,7 @@ def read_request(data: bytes) -> tuple[bytes, int, int]:
 
 
 def packet(session: bytes, sequence: int, messages: Sequence[bytes]) -> bytes:
-    """Return a downstream packet, which must have room for all the messages."""
+    """Return a downstream packet, which must have space for all the messages."""
     pieces = [HEADER.pack(session, sequence, len(messages))]
     for message in messages:
         pieces += (_LENGTH.pack(len(message)), message)

@@ -115,7 +115,7 @@ class MoldLog:
         self._log.close(time.time_ns())
 
     def stats(self) -> LogStats:
-        """Return what there is to tell of the log."""
+        """Return what there is to report of the log."""
         return self._log.stats()
 
 

@@ -1,7 +1,7 @@
 """The sessions of MoldUDP64 feeds, as all lines of a subscriber know them.
 
 A session that begins again under the same name uses its sequences a second time. Its packets look
-like old ones that come late. What tells them apart::
+like old ones that come late. What distinguishes them::
 
     line's packets fall back ──▶ in doubt ──one at the head comes──▶ they were late
                                     ├──only such packets, and no line at the head, for
@@ -33,7 +33,7 @@ delays what it repeats."""
 AGAIN_PACKETS: Final = 32
 """So many packets in order are no repetition, though they say the same."""
 DIGESTS_MAX: Final = 256
-"""Messages, from the first on, of which a hash is kept to tell whether others say the same."""
+"""Messages, from the first on, of which a hash is kept to see whether others say the same."""
 HELD_BYTES: Final = 4 * 2**20
 """What is kept meanwhile of what may be the new session; beyond it, it is asked for later."""
 NAMES_MAX: Final = 4096
@@ -90,7 +90,7 @@ class Doubt:
         since_ns: when the first one came.
         packets: how many came.
         covered: messages in those that followed one another, up to `reached`.
-        held: the packets, as far as there is room.
+        held: the packets, as far as there is space.
 
     """
 
@@ -102,7 +102,7 @@ class Doubt:
     held_bytes: int = 0
 
     def hold(self, packet: Packet) -> bool:
-        """Keep a packet; False: there is no room for it."""
+        """Keep a packet; False: there is no space for it."""
         size = sum(map(len, packet.messages)) + 64
         self.packets += 1
         if packet.sequence >= self.reached:

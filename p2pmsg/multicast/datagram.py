@@ -93,8 +93,8 @@ def with_flags(frame: bytes, *, add: int = 0, remove: int = 0) -> bytes:
 def part_bytes(frame: bytes, datagram_bytes: int) -> int:
     """Return how much of a frame goes in each of its parts."""
     zero = frame.index(b"\0")
-    room = datagram_bytes - TRAILER_BYTES - (zero + 1 + _HEADER_BYTES + _PART.size)
-    return max(64, room, -(-len(frame) // PARTS_MAX))
+    space = datagram_bytes - TRAILER_BYTES - (zero + 1 + _HEADER_BYTES + _PART.size)
+    return max(64, space, -(-len(frame) // PARTS_MAX))
 
 
 def fragments(frame: bytes, datagram_bytes: int, flags: int = 0) -> list[bytes]:

@@ -80,7 +80,7 @@ class MulticastSender:
         frames_repaired, messages_repaired, bytes_repaired: what was sent again.
         datagram_bytes: the size of a datagram.
         frame_bytes: how much of a datagram a frame may be.
-        parity: makes parity, by choice.
+        parity: makes parity, where that is configured.
         life: random, and new at each start.
         hints: (address, frame) for those who asked for what only the recovery channel may have.
 
@@ -129,7 +129,7 @@ class MulticastSender:
                 if self._owner(body.token) != body.subscriber:
                     raise FrameError("token")
                 self.window.acknowledge(
-                    body.subscriber, frame.sequence, body.complete, body.room_bytes
+                    body.subscriber, frame.sequence, body.complete, body.space_bytes
                 )
             else:
                 raise FrameError("kind")
@@ -137,7 +137,7 @@ class MulticastSender:
             self.invalid[str(error)] += 1
 
     def admit(self, subscriber: int) -> bytes:
-        """Listen to the datagrams of a subscriber that has joined; returns what tells it so."""
+        """Listen to a subscriber that has joined; returns the frame that says so."""
         token = self._tokens.get(subscriber)
         if token is None:
             token = self._rng.getrandbits(64) or 1  # 0 stands for none

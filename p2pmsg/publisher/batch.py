@@ -69,7 +69,7 @@ class Batch:
     between, so an interrupt (Ctrl-C) leaves at most something that `repair` can cut off.
 
     Attributes:
-        buffer: the frame so far: topic, zero byte, room for the header, values.
+        buffer: the frame so far: topic, zero byte, space for the header, values.
         end: where in `buffer` the last message ends.
         first: the first message's sequence.
         next: the sequence after the last one's.
@@ -142,12 +142,12 @@ class Batch:
         """Whether the messages came further apart than those that are gathered.
 
         A batch of a datagram's size is full of them all the same. What comes next does not wait, or
-        a stream of a message each 100 µs, once it has gathered a few, would go on to for good.
+        a stream of a message each 100 µs, once it has gathered a few, would go on to do so.
         """
         return now_ns - self.opened_ns >= self.count * gather_ns
 
     def goes_on(self, oldest_ns: int) -> bool:
-        """Whether a batch at its `limit` has room, and was opened after `oldest_ns`.
+        """Whether a batch at its `limit` has space, and was opened after `oldest_ns`.
 
         The thread that seals batches may wait for the interpreter, even for seconds. So the thread
         that fills a batch checks it, too: when it has as much as the one before had, and each time
@@ -169,7 +169,7 @@ class Batch:
         """Do what is to be done when `end` and `next` were set; here nothing."""
 
     def add_columns(self, key: Any, timestamp_ns: Any, headers: Any) -> bool:
-        """Add what a message has in addition to its value; False where there is no room for it."""
+        """Add what a message has in addition to its value; False where there is no space for it."""
         count = self.next - self.first
         self._last_columns = extra = 0
         if key is not None:

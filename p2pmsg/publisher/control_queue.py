@@ -5,7 +5,7 @@
     answers   echoes of probes: may overtake messages; at most `ANSWERS_MAX`, asked for again
     notices   heartbeats, farewells: never overtake messages, or their heads would look like gaps
 
-The thread in `publish` never sends them, so it never waits for them. What has no room stays here.
+The thread in `publish` never sends them, so it never waits for them. What has no space stays here.
 
 A probe and the subscription to its echo come over two connections. Where the data path reports
 subscriptions, an answer waits for its own: sent before, it would reach nobody, and be asked for
@@ -33,7 +33,7 @@ _AT_ONCE: Final = 64
 _WRITES_AT_ONCE: Final = 8192
 """The same, in queues that they are put into: 3 ms, where each goes to thousands of subscribers."""
 _REFUSED_MAX: Final = 8
-"""How many are tried one after the other where there is no room: others' askers may have some."""
+"""How many are tried one after the other where there is no space: others' askers may have some."""
 ANSWER_AGE_NS: Final = 1_000_000_000
 """An answer that could not leave for so long is dropped: the asker has asked several times."""
 HELD_NS: Final = 1_000_000_000
@@ -54,7 +54,7 @@ class ControlQueue:
 
     Attributes:
         notices: heartbeats and farewells, oldest first.
-        dropped: answers that were dropped, for want of room or because they were too old.
+        dropped: answers that were dropped, for lack of space or because they were too old.
         sent: how many control frames were sent.
         rationed: how often answers had to wait because they go to more than who asked.
         awaits_subscriptions: whether `note_subscription` is called for those on the data path.
@@ -91,13 +91,13 @@ class ControlQueue:
         """Whether an answer to `probe` waits."""
         return probe in self._pages
 
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         """Whether a further answer would be taken."""
         waiting = len(self._answers) + self._held_pages
         return waiting < ANSWERS_MAX and self._bytes < ANSWERS_BYTES_MAX
 
     def answer(self, probe: int, pages: list[bytes], *, now_ns: int) -> bool:
-        """Add the frames that answer a probe; False, and counted, where there is no room.
+        """Add the frames that answer a probe; False, and counted, where there is no space.
 
         An impatient asker's repeated probe may come when it has its answer, and listens no more:
         then there is nothing to add.
@@ -105,7 +105,7 @@ class ControlQueue:
         if self._subscribed.get(probe) is False:
             return True
         size = sum(map(len, pages))
-        if not self.has_room() or (self._bytes and self._bytes + size > ANSWERS_BYTES_MAX):
+        if not self.has_space() or (self._bytes and self._bytes + size > ANSWERS_BYTES_MAX):
             self.dropped += 1
             return False
         self._pages[probe] = len(pages)
@@ -120,7 +120,7 @@ class ControlQueue:
     def note_subscription(self, note: bytes, *, now_ns: int) -> None:
         """Take what a data path reports: 1 or 0, and a prefix that is wanted from now on or not.
 
-        Of a prefix that several want only the first and the last tell.
+        Of a prefix that several want only the first and the last carry information.
         """
         if note[1:2] > b"\0":
             return  # of a topic
@@ -167,7 +167,7 @@ class ControlQueue:
     def next(self, *, data_waits: bool, may_answer: bool = True) -> bytes | None:
         """Return what to send next, or None; then call `leave` or `put_back`.
 
-        Answers and notices take turns; notices must not overtake messages that wait for room
+        Answers and notices take turns; notices must not overtake messages that wait for space
         (`data_waits`). Without `may_answer` it is no answer.
         """
         notices = () if data_waits else self.notices
@@ -188,9 +188,9 @@ class ControlQueue:
             self._answers_turn = True
 
     def put_back(self, frame: bytes, *, now_ns: int) -> None:
-        """Note that what `next` returned found no room: the next answer gets its turn.
+        """Note that what `next` returned found no space: the next answer gets its turn.
 
-        An answer finds no room where its asker does not read; the others' askers may.
+        An answer finds no space where its asker does not read; the others' askers may.
         """
         if not self._answers or self._answers[0][2] is not frame:
             self._answers_turn = bool(self._answers)
@@ -232,9 +232,9 @@ class ControlQueue:
 def send_some(
     queue: ControlQueue, sender: DataSender, guard: StallGuard, *, data_waits: bool, now_ns: int
 ) -> None:
-    """Send control frames that there is room for; it never waits.
+    """Send control frames that there is space for; it never waits.
 
-    What has had no room for as long as `guard` allows is shed, for any subscriber, so that one that
+    What had no space for as long as `guard` allows is shed, for any subscriber, so that one that
     never reads keeps no other from joining. `data_waits` is as for `ControlQueue.next`.
     """
     refused, writes = 0, _WRITES_AT_ONCE

@@ -330,7 +330,7 @@ class PublisherCore:
                 self.streams[topic].sealed_ns = now_ns + _SENDING_NS
 
     def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> bool:
-        """Add a message; False where the batch has no room for it."""
+        """Add a message; False where the batch has no space for it."""
         try:
             limit = batch.limit
             end = batch.put(value)
@@ -470,7 +470,7 @@ class PublisherCore:
             self.seal(topic, now_ns=now_ns)
 
     def begin_close(self, *, now_ns: int) -> None:
-        """Flush, and tell the subscribers that what they have not got they must ask for now."""
+        """Flush, and announce to subscribers that what they lack they must ask for now."""
         for topic in list(self.open_batches):
             self.seal_if_possible(topic, now_ns=now_ns)
         self.closing = True

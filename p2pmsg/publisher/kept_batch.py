@@ -91,7 +91,7 @@ class KeptBatch(Batch):
             self.header[_END] = self.end
 
     def add_columns(self, key: Any, timestamp_ns: Any, headers: Any) -> bool:
-        """Add what a message has in addition to its value; False: the slot has no room for it."""
+        """Add what a message has in addition to its value; False: the slot has no space for it."""
         packed = pack_headers(headers)
         count = self.next - self.first
         try:

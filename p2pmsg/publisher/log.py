@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("p2pmsg")
 _MS: Final = 1_000_000
 AHEAD_MAX: Final = 16
-"""How many readers are read ahead for, half a MiB each; the one idle for longest makes room."""
+"""How many readers are read ahead for, half a MiB each; the one idle for longest is dropped."""
 _STEPS_MAX: Final = 4
 _NOTHING: Final[Iterator[Kept]] = iter(())
 _Reading = tuple[bytes, int, str]
@@ -126,8 +126,8 @@ class PublisherLog:
         try:
             with log_errors():
                 self._recover(wall_ns)
-                room = min(slot_bytes, SLOT_BYTES_MAX) if self.keeps_batches else 0
-                self._tail = self._writer.begin_tail(room)
+                space = min(slot_bytes, SLOT_BYTES_MAX) if self.keeps_batches else 0
+                self._tail = self._writer.begin_tail(space)
         except BaseException:
             self._writer.release()
             raise
@@ -197,7 +197,7 @@ class PublisherLog:
         return self.put_off if lasted_ns >= OVERDUE_NS else None
 
     def take_slot(self) -> "TailSlot | None":
-        """Return room for a stream's messages in the tail file; None where there is none now."""
+        """Return space for a stream's messages in the tail file; None where there is none now."""
         return self._tail.take() if self.failed is None else None
 
     def give_back_slot(self, slot: "TailSlot") -> None:

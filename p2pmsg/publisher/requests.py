@@ -223,7 +223,7 @@ class RequestHandler:
         queue = self._queue
         if queue.is_waiting(probe.probe):
             return  # it was impatient: the answer is on its way
-        if not queue.has_room():
+        if not queue.has_space():
             queue.dropped += 1  # they cannot leave; it will probe again
             return
         bodies = self.heads.bodies(requester, probe, is_echo=True, now_ns=now_ns)

@@ -126,7 +126,7 @@ class Multicast(Protocol):
     frame_bytes: int
 
     def admit(self, subscriber: int) -> bytes:
-        """Listen to a subscriber from now on; returns the frame that tells it so."""
+        """Listen to a subscriber from now on; returns the frame that says so."""
 
     def dismiss(self, subscriber: int) -> None:
         """Listen no more to a subscriber."""

@@ -46,12 +46,12 @@ class PushBatch:
     def open(self) -> None:
         """Let `push` gather jobs, as many as a frame, the queue's limits and the linger allow."""
         config, store = self._config, self._store
-        room = config.in_flight_max - store.in_flight
+        space = config.in_flight_max - store.in_flight
         if store.bytes + self.bytes_max > config.in_flight_bytes_max:
-            room = 0
+            space = 0
         self._first = self.next
         self._opened_ns = time.monotonic_ns()
-        self.stop = self.next + max(0, min(room, config.frame_jobs, self._pace))
+        self.stop = self.next + max(0, min(space, config.frame_jobs, self._pace))
 
     def seal(self) -> None:
         """Put what was gathered into the queue."""

@@ -45,7 +45,7 @@ class Process(NamedTuple):
     """Names the set of processes among which `pid` means something; empty: unknown."""
     pid: int = 0
     started: int = 0
-    """When it began, in ticks of its system, to tell it from a later one with the same pid."""
+    """When it began, in ticks of its system, to distinguish it from later ones of this pid."""
 
 
 class Hello(msgspec.Struct, array_like=True):

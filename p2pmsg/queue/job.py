@@ -79,7 +79,7 @@ class Job(msgspec.Struct, gc=False):
 
     @property
     def message_id(self) -> str | None:
-        """The id by which the pusher tells duplicates."""
+        """The id by which the pusher recognizes duplicates."""
         return self._detail.message_id if self._detail is not None else None
 
     @property
@@ -141,9 +141,9 @@ class Job(msgspec.Struct, gc=False):
         """Ask for `seconds` from now on, where it takes longer than `job_timeout`; False as above.
 
         There is no need to call it for a job that merely takes longer than `ack_timeout`: a living
-        worker's jobs are extended by its heartbeats. The pusher is told, and takes its jobs back
-        from a worker that settles none for longer than `job_timeout` and what it asked for, at most
-        `QueueConfig.extend_max_ms` (24 h).
+        worker's jobs are extended by its heartbeats. It is reported to the pusher, which takes its
+        jobs back from a worker that settles none for longer than `job_timeout` and what it asked
+        for, at most `QueueConfig.extend_max_ms` (24 h).
 
         Raises:
             ConfigError: `seconds` is not a number of at least 0.

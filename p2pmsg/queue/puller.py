@@ -264,7 +264,7 @@ class Puller(ClosesAtOnce):
         return None
 
     def _settled(self) -> None:
-        """Tell the pusher what was settled, or leave that for a moment."""
+        """Report to the pusher what was settled, or leave that for a moment."""
         now_ns = _monotonic_ns()
         late = now_ns - self._flushed_ns >= self._ack_linger_ns
         if late or self._core.acks_waiting() >= self._flush_at:

@@ -97,7 +97,7 @@ class PullerCore:
             self.ready.appendleft(job)
 
     def resume(self) -> None:
-        """Go on after an exception that may have cost a frame: tell the pusher what is here."""
+        """Go on after an exception that may have cost a frame: say again what is here."""
         self.joined = False
         self._beat_due_ns = self.now_ns
 
@@ -346,7 +346,7 @@ class PullerCore:
         return [*found, *self._acked, *(job for job, _ in self._refusals), *self.open.values()]
 
     def _lease_ended(self) -> None:
-        # The pusher may have heard us all the while, and only its answers were lost: tell it again
+        # The pusher may have heard us all the while, and only its answers were lost: say again
         # what we have, which is nothing.
         self.joined = False
         self._beat_due_ns = self.now_ns

@@ -346,9 +346,9 @@ class Pusher(ClosesItself):
                 self._duplicates += 1
                 return known, 0 if journal is None else journal.written
         self._batch.seal()
-        if not self._has_room(job.size):
+        if not self._has_space(job.size):
             self._io.work(now_ns=now_ns)
-            if not self._has_room(job.size):
+            if not self._has_space(job.size):
                 return None
         batch = self._batch
         sequence = job.sequence = batch.next
@@ -382,7 +382,7 @@ class Pusher(ClosesItself):
         if self._unusable is None:
             self._io.work(now_ns=time.monotonic_ns())
 
-    def _has_room(self, size: int) -> bool:
+    def _has_space(self, size: int) -> bool:
         config, in_flight = self._config, self._in_flight
         if in_flight == 0:
             return True

@@ -267,7 +267,7 @@ class PusherCore:
 
     def _receive_leave(self, connection: WorkerConnection, frame: Frame, now_ns: int) -> None:
         # Also from one that was asked who it is, or came over a new connection: it knows its id,
-        # which is random, and does not stay to tell.
+        # which is random, and does not stay.
         worker = self.queue.workers.get(frame.session)
         if worker is not None and self._by_worker.get(worker.id) in (connection, None):
             self.queue.leave(worker.id, now_ns=now_ns)

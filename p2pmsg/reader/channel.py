@@ -301,7 +301,7 @@ class RangeChannel:
             self.meet(presence)
 
     def send(self, frame: bytes) -> None:
-        """Send a request; what has no room is dropped, and asked for again by the caller."""
+        """Send a request; what has no space is dropped, and asked for again by the caller."""
         if self._client is not None:
             self._client.send(frame)
 
@@ -331,7 +331,7 @@ class RangeChannel:
         poller.poll(max(1, -((time.monotonic_ns() - until_ns) // MS)))
 
     def reconnect(self) -> None:
-        """Connect again to a publisher that is silent; ZeroMQ gives up some for good."""
+        """Connect again to a publisher that is silent; ZeroMQ gives up some permanently."""
         for socket in (self._line, self._client):
             if socket is not None:
                 socket.reconnect()

@@ -6,7 +6,7 @@
     heard   by heartbeats of the followed topics, 10 ms after a stream falls quiet
 
     a publisher   one session: its welcome says which, HEADS and heartbeats where it stands
-    a relay       all that its list says; its pulse tells when there is another list
+    a relay       all that its list says; its pulse says when there is another list
 """
 
 import logging

@@ -57,7 +57,7 @@ class GroupMembers:
         """Take note of an announcement, whose session began `age_ms` ago.
 
         Anybody can send one. Another place for a session that is announced is not believed while
-        the former one is, and who is asked is not forgotten to make room for others.
+        the former one is, and who is asked is not forgotten to make space for others.
         """
         known = self._members.get(presence.session)
         if known is not None:

@@ -21,7 +21,7 @@ from recovery import Delivery, HeartbeatSchedule, Loss, LossReason, ReplayBuffer
 
 SESSIONS_MAX: Final = 4096
 """Sessions served at once. Those that nobody publishes any more and of which nothing is kept make
-room; a further one is refused and counted."""
+space; a further one is refused and counted."""
 _TIDY_NS: Final = 1_000_000_000
 """How often is looked for sessions that may be forgotten."""
 PULSE_NS: Final = 1_000_000_000
@@ -138,7 +138,7 @@ class RelayCore:
         """Serve a session from now on; None where there are too many."""
         served = self.sessions.get(session)
         if served is None:
-            if len(self.sessions) >= SESSIONS_MAX and not self._tidy(1, needs_room=True):
+            if len(self.sessions) >= SESSIONS_MAX and not self._tidy(1, needs_space=True):
                 self.sessions_refused += 1
                 return None
             served = self.sessions[session] = RelayedSession(
@@ -303,7 +303,7 @@ class RelayCore:
                 stream.unsynced_from = start
 
     def begin_close(self, *, now_ns: int) -> None:
-        """Tell the subscribers that what they have not got they must ask for now."""
+        """Announce to subscribers that what they lack they must ask for now."""
         self.closing = True
         self.requests.forget_completions()
         for served in self.sessions.values():
@@ -348,7 +348,7 @@ class RelayCore:
         body = control.Sessions(self.path, entries[at:stop], following, self.settled)
         return wire.control_frame(Kind.SESSIONS, self.id, body, sequence=at)
 
-    def _tidy(self, count_max: int, *, needs_room: bool = False) -> int:
+    def _tidy(self, count_max: int, *, needs_space: bool = False) -> int:
         """Forget sessions that no upstream carries and of which nothing is kept."""
         done = 0
         for session, served in list(self.sessions.items()):
@@ -356,7 +356,7 @@ class RelayCore:
                 break
             if served.is_live or any(a < b for a, b in served.heads().values()):
                 continue
-            if served.was_cut and not needs_room:
+            if served.was_cut and not needs_space:
                 continue
             for topic in served.streams:
                 self.replay.forget(served.key(topic))

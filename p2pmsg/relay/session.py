@@ -15,7 +15,7 @@ from recovery import HeartbeatSchedule, Kept, Loss, LossReason, RangeSet, Replay
 from recovery.loss import LossRanges
 
 LOSSES_MAX: Final = 1024
-"""Ranges whose loss a relay tells on with its reason, for each stream; others are `evicted`."""
+"""Ranges whose loss a relay passes on with its reason, for each stream; others are `evicted`."""
 
 
 class RelayedStream(PublisherStream):

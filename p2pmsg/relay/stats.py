@@ -46,7 +46,7 @@ class RelayStats:
         replay_bytes, replay_frames: what the replay buffer holds.
         log: the local log, or None.
         requesters: who asked for repairs, a session each.
-        frames_shed: frames sent although a slow subscriber's queue had no room; it repairs them.
+        frames_shed: frames sent although a slow subscriber's queue had no space; it repairs them.
         frames_invalid: frames that came in and were dropped, by reason.
         sessions_refused, streams_refused: what was not taken on because a bound was met.
         streams_rewound: times that a publisher's log was found to be shorter than what was received

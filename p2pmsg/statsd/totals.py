@@ -124,7 +124,7 @@ class ExactTotals:
         """Whether everything that clients have sent is in the totals.
 
         Deltas that a connected client has not sent yet (`interval_ms`), or that are on their way,
-        do not count. False for good once anything was lost, malformed or cut; and as long as a
+        do not count. False forever once anything was lost, malformed or cut; and as long as a
         client is `unfinished`.
         """
         trouble = self.lost or self.malformed or self.cut or self.forgotten or self.failed

@@ -249,7 +249,7 @@ class Confirmation:
                 self._table.begin(stream, now_ns=now_ns)
                 self._table.settle(stream)
 
-    def tell_unconfirmed(self, peer: Session) -> None:
+    def report_unconfirmed(self, peer: Session) -> None:
         """Count, and warn of, what datagrams reported and a publisher that is gone never confirmed.
 
         It may have been published and lost, or be forged. So it is in no ledger.
@@ -259,11 +259,11 @@ class Confirmation:
             head, hinted, stream.hinted = stream.receiver.head, stream.hinted, 0
             if hinted > head:
                 found.append((stream.topic, head, hinted))
-        what = "told of, and its publisher was gone before it confirmed, are"
+        what = "announced, and its publisher was gone before it confirmed, are"
         self._count(peer, found, what, is_quiet=False)
 
-    def tell_unjoined(self, peer: Session, now_ns: int) -> None:
-        """Count what came of a session that was announced and never joined; warn now and then."""
+    def report_unjoined(self, peer: Session, now_ns: int) -> None:
+        """Count what came from a session that was announced and never joined; warn now and then."""
         found = []
         for stream in peer.streams.values():
             first = stream.receiver.first_known
@@ -274,7 +274,7 @@ class Confirmation:
         is_quiet = now_ns - self._warn_ns < WARN_NS
         if found and not is_quiet:
             self._warn_ns = now_ns
-        what = "brought or told of, and whose publisher never answered over TCP, are"
+        what = "brought or announced, and whose publisher never answered over TCP, are"
         self._count(peer, found, what, is_quiet=is_quiet)
 
     def _count(

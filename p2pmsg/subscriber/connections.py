@@ -73,7 +73,7 @@ class ConnectionMonitor:
         """Whether a connection is to be made again; its silence then counts from now on.
 
         `asked_ns` is since when requests over its recovery channel are without an answer. ZeroMQ
-        gives up some connections for good, and does not say so.
+        gives up some connections permanently, and does not say so.
         """
         if one.is_heard:
             one.was_heard_ns = one.heard_ns

@@ -495,7 +495,7 @@ class SubscriberCore:
                 self.joiner.next_check_ns = 0  # their publishers may count this subscriber now
 
     def leave(self) -> None:
-        """Tell all publishers and relays that this subscriber goes."""
+        """Announce to all publishers and relays that this subscriber goes."""
         self.joiner.leave()
 
     def _ask_for_gaps(self, now_ns: int) -> None:

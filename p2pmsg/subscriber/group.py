@@ -210,7 +210,7 @@ class MulticastReceiver:
         peer.began_ns = began_ns
         return True
 
-    def make_room(self, now_ns: int) -> None:
+    def make_space(self, now_ns: int) -> None:
         """Forget sessions that were announced and never joined; `FrameError` where none can be."""
         unjoined = [peer for peer in self._peers.values() if peer.group and not peer.joined]
         for peer in unjoined:
@@ -221,7 +221,7 @@ class MulticastReceiver:
 
     def _give_up(self, peer: Session, now_ns: int) -> None:
         """Forget a session of which nothing is known but by datagrams."""
-        self.confirmation.tell_unjoined(peer, now_ns)
+        self.confirmation.report_unjoined(peer, now_ns)
         self._effects.disconnect(peer.session)
         self._joiner.forget_peer(peer.session)
         self._invalid["forged"] += 1
@@ -383,7 +383,7 @@ class MulticastReceiver:
             del self._timed[stream.peer.session]
 
     def note_pause(self) -> None:
-        """Note that nothing is read for want of room, so that answers seem to take long."""
+        """Note that nothing is read for lack of space, so that answers seem to take long."""
         self._timed.clear()
 
     def _send(self, peer: Session, nack: control.Nack) -> None:
@@ -564,13 +564,13 @@ class MulticastReceiver:
         if peer is None or not peer.joined:
             return
         peer.heard_ns = self._lines[line].heard_ns = now_ns
-        room = self.buffer_bytes.get(line, 0)
+        space = self.buffer_bytes.get(line, 0)
         if peer.group is None or peer.group.places.get(line) != address:
             return  # nobody is answered whose address is not known to be the publisher's
-        if room > 0:
+        if space > 0:
             gaps = [one.receiver for one in peer.streams.values() if one.receiver.missing]
             self.marks.note(peer.session, frame.sequence, gaps if peer.gaps else ())
-            self._answer_mark(peer, line, address, room)
+            self._answer_mark(peer, line, address, space)
 
     def _receive_hint(self, frame: Frame) -> None:
         """Note up to where a stream is history, and to be asked for over the recovery channel."""
@@ -586,17 +586,17 @@ class MulticastReceiver:
             stream.history = max(stream.history, min(stop, stream.receiver.head))
 
     def _answer_completed(self) -> None:
-        """Tell publishers that nothing is missing any more before their marks."""
+        """Report to publishers that nothing is missing any more before their marks."""
         for session in self.marks.completed():
             peer = self._peers.get(session)
             place = None if peer is None else self._place(peer)
             if peer is not None and place is not None:
                 self._answer_mark(peer, *place, self.buffer_bytes.get(place[0], 0))
 
-    def _answer_mark(self, peer: Session, line: int, address: Any, room: int) -> None:
+    def _answer_mark(self, peer: Session, line: int, address: Any, space: int) -> None:
         position, complete = self.marks.place(peer.session)
         token = 0 if peer.group is None else peer.group.token
-        body = control.Marked(self._settings.subscriber, complete, max(1, room), token)
+        body = control.Marked(self._settings.subscriber, complete, max(1, space), token)
         reply = wire.control_frame(Kind.MARKED, peer.session, body, sequence=position)
         self._put(line, address, reply)
 

@@ -1,8 +1,8 @@
 """Putting a subscriber's state machine right, after an exception cut one of its methods short.
 
 The thread that waits in `receive` does the work, so Ctrl-C may strike anywhere in it. Certain then
-is what stands in `ready` or was taken from there: each is one step. What is behind it is asked for
-anew.
+is what stands in `ready` or was taken from there: each is one step. What comes after it is asked
+for again.
 """
 
 from p2pmsg.subscriber.core import SubscriberCore
@@ -40,7 +40,7 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
             confirmation.streams[stream.peer.session, stream.topic] = stream
             confirmation.want(stream.peer, stream.topic, now_ns)
         else:
-            # It was about to begin, as one that is younger than what the echo told of.
+            # It was about to begin, as one that is younger than what the echo said.
             core.stream_table.begin(stream, now_ns=now_ns)
         core.stream_table.settle(stream)
 

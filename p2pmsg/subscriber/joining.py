@@ -121,7 +121,7 @@ class SessionJoiner:
 
     @property
     def sessions_unjoined(self) -> int:
-        """How many sessions ended, or fell silent for good, before they were joined."""
+        """How many sessions ended, or fell silent and stayed so, before they were joined."""
         group = self.member
         return self._unjoined + (0 if group is None else group.confirmation.sessions_unjoined)
 
@@ -187,9 +187,9 @@ class SessionJoiner:
                 return
             member.begin_life(peer)
         if peer is None:
-            self.make_room()
+            self.make_space()
             if member is not None:
-                member.make_room(now_ns)
+                member.make_space(now_ns)
             returning = state.contacted
             if member is not None:
                 returning &= now_ns - int(welcome.age_ms * _MS) > state.contacted_ns
@@ -247,7 +247,7 @@ class SessionJoiner:
         for up, entry in self.relays.receive_sessions(relay, frame, now_ns):
             peer = self.peers.get(entry.session)
             if peer is None:
-                self.make_room()
+                self.make_space()
                 welcome = control.Welcome(entry.name, "", up.stall_ms)
                 peer = Session(entry.session, welcome, returning=False, now_ns=now_ns)
                 self.peers[entry.session] = peer
@@ -276,7 +276,7 @@ class SessionJoiner:
         state = self.lines[line]
         resumed = None
         if feed.session not in self.peers:
-            self.make_room()
+            self.make_space()
             resumed = self._join_feed(line, feed, now_ns)
         former, state.session, state.contacted = state.session, feed.session, True
         return resumed, self._end_replaced(former, now_ns)
@@ -527,7 +527,7 @@ class SessionJoiner:
             self.member.note_pause()
 
     def leave(self) -> None:
-        """Tell all publishers and relays that this subscriber goes."""
+        """Announce to all publishers and relays that this subscriber goes."""
         body = control.Joined(self.settings.subscriber, self.settings.name)
         for session, peer in self.peers.items():
             if peer.joined and peer.direct and not peer.gone:
@@ -596,8 +596,8 @@ class SessionJoiner:
             silent = now_ns - peer.heard_ns > self._timeout_ns
             if now_ns - peer.heard_ns > self._give_up_ns:
                 self._give_up(peer, now_ns)
-            if silent or peer.blamed:  # or it is back, perhaps restarted on its log
-                peer.blamed = silent
+            if silent or peer.presumed_gone:  # or it is back, perhaps restarted on its log
+                peer.presumed_gone = silent
                 reason = LossReason.PUBLISHER_GONE if silent else LossReason.TIMEOUT
                 for stream in peer.streams.values():
                     stream.receiver.nacks.set_loss_reason(0, stream.receiver.head, reason)
@@ -642,7 +642,7 @@ class SessionJoiner:
             stream.receiver.give_up(LossReason.PUBLISHER_GONE, now_ns=now_ns)
             self.stream_table.settle(stream)
         if self.member is not None and peer.group is not None:
-            self.member.confirmation.tell_unconfirmed(peer)
+            self.member.confirmation.report_unconfirmed(peer)
         self.effects.disconnect(peer.session)
 
     def _hold_part(self, peer: Session) -> None:
@@ -652,7 +652,7 @@ class SessionJoiner:
             peer.held.setdefault(peer.session, part)
 
     def _give_up(self, peer: Session, now_ns: int) -> None:
-        """Deliver what came of a session that fell silent before it was joined, or confirmed it.
+        """Deliver what came from a session that fell silent before it was joined, or confirmed it.
 
         In a multicast only of one that was joined: anybody can announce one, and send data of it.
         It is still probed: when its publisher comes back on its log, it goes on from there.
@@ -663,7 +663,7 @@ class SessionJoiner:
         if peer.joined:
             if self.member is not None:
                 self.member.confirmation.believe(peer, now_ns)
-                self.member.confirmation.tell_unconfirmed(peer)
+                self.member.confirmation.report_unconfirmed(peer)
             return
         if peer.group is not None:
             return
@@ -712,7 +712,7 @@ class SessionJoiner:
         )
         self.effects.warn(peer.handshake.line, peer.session, text)
 
-    def make_room(self) -> None:
+    def make_space(self) -> None:
         """Forget the session that ended first if there are too many; `FrameError` if none has."""
         if len(self.peers) < PEERS_MAX:
             return

@@ -104,7 +104,7 @@ class Routes:
         ]
 
     def is_publisher_heard(self, session: Session) -> bool:
-        """Whether the publisher itself is there, or the session has ended for good."""
+        """Whether the publisher itself is there, or the session has ended and will not return."""
         return session.gone or any(
             one.session == session.session and one.is_heard for one in self._connections
         )

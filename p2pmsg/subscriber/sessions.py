@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from p2pmsg.stats import StreamLedger
 
 MALFORMED_MAX: Final = 1024
-"""Ranges of malformed messages that are told apart."""
+"""Ranges of malformed messages that are distinguished."""
 FIRST_WAIT_NS: Final = 10_000_000
 """Between two questions to one multicast session, as long as their hints are true."""
 REFUSED_MAX: Final = 1024
@@ -149,8 +149,8 @@ class Session:
     gone: bool = False
     """Another session has taken its place."""
     given_up: bool = False
-    """It fell silent before it was joined, and what came of it was delivered."""
-    blamed: bool = False
+    """It fell silent before it was joined, and its messages were delivered."""
+    presumed_gone: bool = False
     """What is missing will be lost as `publisher_gone`, for it is silent."""
     own: Route = field(init=False)
     """The route to the publisher itself, and `direct` whether there is one now."""

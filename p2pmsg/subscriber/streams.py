@@ -123,7 +123,7 @@ class StreamTable:
         stream, following, began = back
         peer, receiver = stream.peer, stream.receiver
         joined = receiver.started
-        if not joined:  # what came of the publisher's former life before its echo
+        if not joined:  # what the publisher's former life sent before its echo
             limit = None if peer.group is None else following + stream.jump_max
             first = max(began, receiver.first_known)
             receiver.start_at(first, now_ns=now_ns, head_max=limit)

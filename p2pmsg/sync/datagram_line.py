@@ -14,7 +14,7 @@ from p2pmsg.subscriber.group import MulticastReceiver, is_from
 from p2pmsg.wire import FrameError
 
 _TRAINS_PER_CALL: Final = 16
-_ROOM_PART: Final = 4
+_SPACE_PART: Final = 4
 """The kernel counts twice what is asked for, and takes its own bookkeeping out of it: a train takes
 1.1 times its bytes, a small datagram ten times."""
 _now_ns: Final = time.monotonic_ns
@@ -49,7 +49,7 @@ class DatagramLine:
             partial(self._poll.poll, 0),
             always=core.config.busy_wait_always,
         )
-        self._member.buffer_bytes[line] = self._udp.buffer_bytes // _ROOM_PART
+        self._member.buffer_bytes[line] = self._udp.buffer_bytes // _SPACE_PART
         if self._udp.buffer_bytes < wanted:
             _log.warning(
                 "%s: the kernel grants a receive buffer of %d bytes where %d were asked for; "
@@ -59,7 +59,7 @@ class DatagramLine:
 
     @property
     def kernel_drops(self) -> int:
-        """Datagrams that the kernel dropped for want of room."""
+        """Datagrams that the kernel dropped for lack of space."""
         return self._udp.kernel_drops
 
     @property

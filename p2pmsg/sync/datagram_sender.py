@@ -69,7 +69,7 @@ class DatagramSender:
 
     @property
     def kernel_drops(self) -> int:
-        """Datagrams from receivers that the kernel dropped for want of room."""
+        """Datagrams from receivers that the kernel dropped for lack of space."""
         return sum(one.kernel_drops for one in (self._udp, *self._others))
 
     @property
@@ -82,11 +82,11 @@ class DatagramSender:
         return self._readable.fileno()
 
     def send(self, frame: bytes | memoryview, *, wait_ms: int = 0) -> bool:
-        """Send one frame alone; False: not now, by the pace or for want of room."""
+        """Send one frame alone; False: not now, by the pace or for lack of space."""
         multicast, size = self.multicast, len(frame) + 4
         if size > self._datagram_bytes or self._parts or multicast.parity is not None:
             return False  # it goes the way of the outbox
-        if self._flows and multicast.window.room() <= 0 and not self._may_send():
+        if self._flows and multicast.window.space() <= 0 and not self._may_send():
             return False
         if not self._bucket.try_take(size, _now_ns()):
             return False
@@ -174,7 +174,7 @@ class DatagramSender:
         now_ns = _now_ns()
         if self._bucket.available(now_ns) < 1:
             return False
-        if not held or not self._flows or self.multicast.window.room() > 0:
+        if not held or not self._flows or self.multicast.window.space() > 0:
             return True
         self.waits += 1
         if now_ns - self._marked_ns > _MARK_AGAIN_NS:
@@ -182,7 +182,7 @@ class DatagramSender:
         return False
 
     def _send_train(self, frames: deque[bytes]) -> bool:
-        """Send frames from the front that make one train; False: no room."""
+        """Send frames from the front that make one train; False: no space."""
         pieces: list[bytes] = []
         first = frames[0]
         segment = len(first) + 4
@@ -206,7 +206,7 @@ class DatagramSender:
                 break
         if not self._udp.send_train(pieces, segment):
             return False
-        for other in self._others:  # what has no room there is lost there, as on any line
+        for other in self._others:  # what has no space there is lost there, as on any line
             other.send_train(pieces, segment)
         for _ in range(count):
             frames.popleft()
@@ -240,7 +240,7 @@ class DatagramOutgoing(Outgoing):
         """Send what may leave now; False where frames remain. It never waits."""
         outbox = self._datagrams
         while not self._trains.send_outbox(outbox, held=True):
-            if self._trains.is_paced or self._window.room() > 0:
+            if self._trains.is_paced or self._window.space() > 0:
                 return False
             if self._on_full == "raise" or self.guard.blocked(now_ns=_now_ns()) > 0:
                 self._held_up = True

@@ -115,11 +115,11 @@ def _quietly(
 ) -> Callable[[threading.ExceptHookArgs], Any]:
     """Say nothing of daemon threads that find their peer closed, since the process ends."""
 
-    def tell(args: threading.ExceptHookArgs) -> None:
+    def report(args: threading.ExceptHookArgs) -> None:
         if not issubclass(args.exc_type, ClosedError):
             hook(args)
 
-    return tell
+    return report
 
 
 atexit.register(_close_all)

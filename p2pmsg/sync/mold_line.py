@@ -173,10 +173,10 @@ class MoldLine(DatagramLine):
         taken = super().take(shed=shed)
         sessions = self._group.sessions
         if sessions.restarts or sessions.repeated:
-            self._tell(sessions)
+            self._report(sessions)
         return taken
 
-    def _tell(self, sessions: MoldSessions) -> None:
+    def _report(self, sessions: MoldSessions) -> None:
         while sessions.repeated:
             name, count = sessions.repeated.popleft()
             _log.warning(

@@ -346,7 +346,7 @@ class Publisher(ServingPeer):
             taken = not self._bulk.reserved or topic not in self._bulk.reserved
             gone = True
             if taken:
-                self._outgoing.make_room()
+                self._outgoing.make_space()
                 sequence = core.publish(
                     topic, value, key, timestamp_ns, headers,
                     now_ns=time.monotonic_ns(), wall_ns=time.time_ns(),
@@ -378,7 +378,7 @@ class Publisher(ServingPeer):
             raise LogFailedError(failure)
 
     def _send_rest(self, is_done: Callable[[], bool] | None = None) -> None:
-        """Send what has no room yet; the lock is left now and then, for those who need it."""
+        """Send what has no space yet; the lock is left now and then, for those who need it."""
         while True:
             time.sleep(0.0002)
             if self._lock.run(is_done or self._send_more):
@@ -449,7 +449,7 @@ class _Bulk:
 
     Attributes:
         reserved: the topics that a call is not through with, and its thread. The lock is left while
-            a call waits for room, and its sequences are to be one range all the same.
+            a call waits for space, and its sequences are to be one range all the same.
 
     """
 
@@ -471,7 +471,7 @@ class _Bulk:
         if reserved and reserved.get(topic, thread) != thread:
             return 0, -1, False
         core = self._core
-        self._outgoing.make_room()
+        self._outgoing.make_space()
         taken = core.publish_many(
             topic, values, keys, timestamps_ns, at,
             now_ns=_now_ns(), wall_ns=_wall_ns(),

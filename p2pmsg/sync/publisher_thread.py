@@ -146,7 +146,7 @@ class PublisherDriver:
     def _turn(self) -> None:
         wait_ms = self._wait_ms()
         # While messages are sent, sending looks at the data socket by itself, and what is signalled
-        # there is mostly of no use to us: room in queues. It belongs to the thread that holds the
+        # there is mostly of no use to us: space in queues. It belongs to the thread that holds the
         # lock, so only the descriptor that ZeroMQ signals on is polled.
         busy = time.monotonic_ns() - self._core.sealed_ns < _BUSY_NS and not self._has_datagrams
         if self._polls_sender == busy:
@@ -185,7 +185,7 @@ class PublisherDriver:
         if self.ticking:
             return self._tick_ms
         if len(self._core.outbox) >= _OUTBOX_MAX or self._core.control.is_full:
-            return _RETRY_NS // _MS  # deadlines pass unheeded until there is room
+            return _RETRY_NS // _MS  # deadlines pass unheeded until there is space
         with self._lock:
             now_ns = time.monotonic_ns()
             deadline_ns = now_ns + 1000 * _MS

@@ -168,7 +168,7 @@ def iterate(source: Reader) -> Iterator[Message]:
     A message takes 20 ns, where a `__next__` would take 100. The waiter and the messages that are
     there take turns. All but `wait` is C, so that an exception (a loss, Ctrl-C) can come from
     nowhere else, and from there the chain goes on the next time. If anything else raised, it would
-    have ended for good.
+    have ended and will not return.
     """
     turns = map(call, cycle(_turns), takewhile(_is_open, repeat(source)))
     return chain.from_iterable(turns)

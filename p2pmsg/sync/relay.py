@@ -47,10 +47,10 @@ class Relay(ServingPeer):
     """Receives streams and serves them on, under their own sessions and sequences.
 
     Its subscribers get what the publishers publish, and ask it for what they missed. Its
-    publishers may go away for good: what it received is served on, from its replay buffer and its
-    log. It takes all that its upstreams still have when it first meets them. Subscribers may be
-    given its endpoint alone, or with the publisher's own. Relays may be chained;
-    one that would get from itself what it has refuses that upstream, and says so.
+    publishers may go away and not come back: what it received is served on, from its replay buffer
+    and its log. It takes all that its upstreams still have when it first meets them. Subscribers
+    may be given its endpoint alone, or with the publisher's own. Relays may be chained; one that
+    would get from itself what it has refuses that upstream, and says so.
 
     Args:
         upstreams: endpoints of publishers and other relays; one, or several.

@@ -16,7 +16,7 @@ _MS = 1_000_000
 UNSYNCED_MAX = 64
 """So many frames may wait for the disk before `publish` waits, too."""
 _SLICE_MS = 5
-"""A publisher that waits for room lets others have the lock this often."""
+"""A publisher that waits for space lets others have the lock this often."""
 
 
 class Outgoing:
@@ -34,13 +34,13 @@ class Outgoing:
         self.guard = StallGuard(core.config.stall_ms)
         self._control_guard = StallGuard(core.config.stall_ms)
 
-    def make_room(self) -> None:
+    def make_space(self) -> None:
         """Before something is accepted: with `raise`, refuse it while frames cannot leave."""
         if self._outbox and self._on_full == "raise" and not self.send_now():
             raise SendQueueFullError(f"{len(self._outbox)} frames wait for a slow subscriber")
 
     def send_now(self) -> bool:
-        """Send what there is room for, or shed it; False where frames remain. It never waits."""
+        """Send what there is space for, or shed it; False where frames remain. It never waits."""
         outbox = self._outbox
         while outbox:
             if self._sender.send(outbox[0]):
@@ -53,7 +53,7 @@ class Outgoing:
         return True
 
     def send(self) -> bool:
-        """Send all; with `block`, wait for room, a little at a time.
+        """Send all; with `block`, wait for space, a little at a time.
 
         False: it is to be called again, after the lock was left for a moment. The driver needs it
         then: it answers the others' NACKs.
@@ -68,14 +68,14 @@ class Outgoing:
             elif self._on_full != "block":
                 self.send_now()
                 return True
-            elif self._wait_for_room(frame):
+            elif self._wait_for_space(frame):
                 outbox.popleft()
             else:
                 return False
         return len(self._core.unsynced) < UNSYNCED_MAX
 
     def send_control(self) -> None:
-        """Send control frames that there is room for; it never waits. See `send_some`."""
+        """Send control frames that there is space for; it never waits. See `send_some`."""
         self._core.control.connections = len(self._sender.connections)
         send_some(
             self._core.control,
@@ -86,13 +86,13 @@ class Outgoing:
         )
 
     def _must_stay(self) -> bool:
-        """Whether a frame without room waits in the outbox."""
+        """Whether a frame without space waits in the outbox."""
         if self._on_full == "block":
             return self.guard.blocked(now_ns=time.monotonic_ns()) > 0
         return self._on_full == "raise"
 
-    def _wait_for_room(self, frame: bytes | memoryview) -> bool:
-        """Wait a little for room; True when the frame has been sent, or shed."""
+    def _wait_for_space(self, frame: bytes | memoryview) -> bool:
+        """Wait a little for space; True when the frame has been sent, or shed."""
         self._held_up = True
         wait_ns = self.guard.blocked(now_ns=time.monotonic_ns())
         if wait_ns <= 0:

@@ -76,7 +76,7 @@ class SubscriberDriver:
         self._receivers = receivers
         self._endpoints = endpoints
         self._clients: dict[int, transports.ZmqRecoveryClient | MoldClient] = {}
-        self._unconnected: dict[int, Command] = {}  # for want of descriptors
+        self._unconnected: dict[int, Command] = {}  # for lack of descriptors
         self.lock = lock
         self.io_lock = threading.RLock()
         self._unanswered = Unanswered("publisher", endpoints, now_ns=time.monotonic_ns())
@@ -104,7 +104,7 @@ class SubscriberDriver:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell the publishers, end the thread, close the sockets."""
+        """Announce it to the publishers, end the thread, close the sockets."""
         self.stopping = True
         self._ended.set()
         self._thread.join(5.0)
@@ -401,7 +401,7 @@ class SubscriberDriver:
             if client is None and session in self._unconnected:
                 client = self._connect_again(session)
             if client is not None:
-                client.send(frame)  # what has no room is asked for again
+                client.send(frame)  # what has no space is asked for again
             requests.popleft()
 
     def _run(self) -> None:

@@ -112,7 +112,7 @@ class Worker:
 
 
 class Notifier:
-    """Tells threads that wait for a condition to look again, in a way that Ctrl-C cannot spoil.
+    """Wakes threads that wait for a condition, in a way that Ctrl-C cannot spoil.
 
     A `threading.Condition` is entered by Python code: an interrupt that comes when its lock was
     just taken leaves it taken, and the thread that wants to notify then waits for ever.

@@ -59,7 +59,7 @@ class History:
         former: what streams had before their publishers' logs were rewound.
         went_back: to which sequence, the last time.
         violations: what went wrong.
-        has_forged: whether a stranger tells of messages that never were; a head may then be false
+        has_forged: whether a stranger announces messages that never were; a head may then be false
             until the publisher was asked, as long as it can be taken back.
 
     """

@@ -44,7 +44,7 @@ class _End:
         self.came: tuple[deque[bytes], ...] = (deque(), deque(), deque())
         self._in, self.out = bytearray(), bytearray()
 
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         return len(self.out) < _OUT_BYTES
 
     def send(self, channel: int, frame: bytes | memoryview) -> None:
@@ -93,7 +93,7 @@ class PeerPair:
         """Accept a message and return its sequence; waits while the socket is full."""
         if self._closed:
             raise ClosedError("the pair")
-        self._run(self._here.has_room)
+        self._run(self._here.has_space)
         return self._publisher.publish(
             topic, value, None, None, None, now_ns=time.monotonic_ns(), wall_ns=time.time_ns()
         )
@@ -141,7 +141,7 @@ class PeerPair:
         """Wait until something comes or is due, and do it."""
         here, there, now_ns = self._here, self._there, time.monotonic_ns()
         due_ns: list[int | None] = [self._subscriber.next_deadline_ns()]
-        if here.has_room():
+        if here.has_space():
             requests = self._publisher.requests
             due_ns += self._publisher.next_deadline_ns(), requests.next_deadline_ns(now_ns=now_ns)
         wait_s = min(wait_s, *((due - now_ns) / 1e9 for due in due_ns if due is not None))
@@ -165,13 +165,13 @@ class PeerPair:
         core, end, requests = self._publisher, self._here, self._publisher.requests
         while end.came[_REQUEST]:
             requests.receive(b"subscriber", end.came[_REQUEST].popleft(), now_ns=now_ns)
-        if end.has_room():
+        if end.has_space():
             core.handle_timer(now_ns=now_ns)
             for frame in core.frames_to_send():
                 self._data_frames += (is_data := Frame(bytes(frame)).kind == Kind.DATA)
                 if not (is_data and self._drop_every and self._data_frames % self._drop_every == 0):
                     end.send(_DATA, frame)
-        while end.has_room() and (reply := requests.next_reply(now_ns=now_ns)) is not None:
+        while end.has_space() and (reply := requests.next_reply(now_ns=now_ns)) is not None:
             end.send(_REPLY, reply.frame)
             requests.reply_sent(reply, now_ns=now_ns)
 

@@ -277,8 +277,8 @@ class _Connection:
             return [(self.client, 0), (self.server, 0)]
         read, write = selectors.EVENT_READ, selectors.EVENT_WRITE
         return [
-            (self.client, read * self.up.has_room | write * (self.down.due <= now)),
-            (self.server, read * self.down.has_room | write * (self.up.due <= now)),
+            (self.client, read * self.up.has_space | write * (self.down.due <= now)),
+            (self.server, read * self.down.has_space | write * (self.up.due <= now)),
         ]
 
 
@@ -292,7 +292,7 @@ class _Pipe:
         self.source_ended = self.ended = False
 
     @property
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         return not self.source_ended and self.held_bytes < BUFFER_BYTES
 
     @property

@@ -30,7 +30,7 @@ class SimulatedPublisher:
         core: the real core, or None while it is dead.
         crashes: how often it died.
         system_crashes: how often the operating system died with it.
-        is_gone: whether it died for good.
+        is_gone: whether it died and will not return.
         evicted: whether a replay buffer of its forgot anything that no log has.
 
     """
@@ -215,7 +215,7 @@ class SimulatedPublisher:
     def publish(self, topic: str, count: int = 1) -> None:
         """Publish `count` random messages, as one call."""
         core, network = self.core, self._network
-        if core is None or not self._has_room(core):
+        if core is None or not self._has_space(core):
             return
         now_ns = network.clock.now_ns
         rng = network.rng
@@ -308,7 +308,7 @@ class SimulatedPublisher:
             at_ns=now_ns,
         )
 
-    def _has_room(self, core: PublisherCore) -> bool:
+    def _has_space(self, core: PublisherCore) -> bool:
         if not core.outbox or self._config.on_full != "raise":
             return True
         return self._side.send_outbox(self._network.clock.now_ns)

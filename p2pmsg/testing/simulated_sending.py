@@ -55,7 +55,7 @@ class QueueSending:
         return True
 
     def send_control(self, now_ns: int) -> None:
-        """Send control frames as far as there is room."""
+        """Send control frames as far as there is space."""
         waits, guard = bool(self._core.outbox), self._control_guard
         send_some(self._core.control, self._sender, guard, data_waits=waits, now_ns=now_ns)
 
@@ -64,7 +64,7 @@ class QueueSending:
         self._sender.close()
 
     def _must_wait(self, now_ns: int) -> bool:
-        """Whether a frame without room waits; otherwise the slow subscriber misses it."""
+        """Whether a frame without space waits; otherwise the slow subscriber misses it."""
         if self._on_full == "block":
             return self._guard.blocked(now_ns=now_ns) > 0
         return self._on_full == "raise"

@@ -1,6 +1,6 @@
 """The local log: frames on the disk, byte for byte as they were sent.
 
-Beside its file store nothing here reads a clock or knows the operating system. See README.md.
+Except for its file store nothing here reads a clock or knows the operating system. See README.md.
 """
 
 from recovery.errors import LogError, LogFormatError, LogLockedError, LogWriteError

@@ -1,7 +1,7 @@
 """The ends file: up to where a relay had the streams of other sessions.
 
 Where the log's own streams go on, its marks and its state say. Of others' streams only the segments
-do; so when one comes back shorter, nothing would tell. The file is mapped into memory: noting an
+do; so when one comes back shorter, nobody would know. The file is mapped into memory: noting an
 end is one store, and survives the death of the process. After a crash of the operating system, and
 in a copy, an end may be an older one, which says less, and nothing false.
 
@@ -106,7 +106,7 @@ class Ends:
         store: the log's files; this is their writer.
 
     Attributes:
-        refused: how often a stream's end could not be noted, for want of room on the disk.
+        refused: how often a stream's end could not be noted, for lack of space on the disk.
 
     """
 
@@ -202,5 +202,5 @@ def take_cut(
 
 
 def _check(session: int, topic: bytes) -> int:
-    """Return the length of a topic, and above it the CRC of all that tells a stream."""
+    """Return the length of a topic, and above it the CRC of all that identifies a stream."""
     return len(topic) | crc32c(session.to_bytes(8, sys.byteorder) + topic) << 32

@@ -8,9 +8,9 @@ A segment is a header and records; a record is a head and a payload, in network 
 
 A record of kind STREAM gives a number to a stream within its segment; its payload is the session
 and the topic. A record of kind DATA holds a frame of the stream, byte for byte. The head has a CRC
-of its own so that its length can be trusted: a record that a dying process wrote half is told from
-one that was damaged later. It begins with the head's offset in the file, so that a record within a
-frame, or one that came to another place, is not taken for one.
+of its own so that its length can be trusted: a record that a dying process wrote half is
+distinguished from one that was damaged later. It begins with the head's offset in the file, so that
+a record within a frame, or one that came to another place, is not taken for one.
 """
 
 from collections.abc import Callable, Iterator

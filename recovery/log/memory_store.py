@@ -10,7 +10,7 @@ from recovery.errors import FileDeletedError, LogLockedError, SyncFailedError
 
 
 class _Snapshot(dict[str, bytes]):
-    """What all files hold, by name; `numbers` tells them from copies."""
+    """What all files hold, by name; `numbers` distinguishes them from copies."""
 
     def __init__(self, files: dict[str, "_Content"]) -> None:
         super().__init__({name: bytes(content.data) for name, content in files.items()})
@@ -42,10 +42,10 @@ class _File:
     def write(self, parts: Sequence[bytes | memoryview], offset: int) -> None:
         joined = b"".join(parts)
         data = self._content.data
-        room = self._store.room(joined, "write")
+        space = self._store.space(joined, "write")
         data.extend(bytes(max(0, offset - len(data))))
-        data[offset : offset + len(room)] = room
-        if len(room) < len(joined):
+        data[offset : offset + len(space)] = space
+        if len(space) < len(joined):
             self._store.check("write")
 
     def read(self, byte_count: int, offset: int) -> bytes:
@@ -157,7 +157,7 @@ class MemoryStore:
         except OSError as error:
             raise SyncFailedError(error.errno, error.strerror) from error
 
-    def room(self, data: bytes, operation: str) -> bytes:
+    def space(self, data: bytes, operation: str) -> bytes:
         """Return what of `data` can be written."""
         return data[: len(data) // 2] if operation in self.failing else data
 
@@ -204,7 +204,7 @@ class MemoryStore:
         return part
 
     def identity(self, name: str | None = None) -> str:
-        """Return what tells a file from a copy of it; None: the lock file, which is not there."""
+        """Return what no copy of a file has; None: the lock file, which is not there."""
         return str(self.copies if name is None else f"{self.copies}/{self._files[name].number}")
 
     def write(self, name: str, data: bytes) -> None:

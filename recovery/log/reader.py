@@ -48,7 +48,7 @@ class LogReader:
     """Reads a log, of this process or of another one that may be writing it.
 
     It is to be used by one thread at a time. A damaged frame is never given: it is passed over, and
-    noted in `corrupt`. Where a file cannot be opened for want of descriptors its frames are not
+    noted in `corrupt`. Where a file cannot be opened for lack of descriptors its frames are not
     missing: reading them raises that `OSError`, and may be tried again.
 
     Args:

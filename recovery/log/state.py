@@ -41,7 +41,7 @@ class LogState:
             in the log, at most.
         in_tail: how many sequences of a stream a crash of the system may take that are in the tail
             file only, at most.
-        identity: what tells the log's lock file from a copy of it; empty: it is not known.
+        identity: what distinguishes the log's lock file from its copy; empty: it is not known.
         file: the same of the state file itself, whose content a copy put in its place may change.
         reserve, floor: a stream that is not in `marks` has no sequence at or above the sum; one
             that is new begins at `floor`.
@@ -136,7 +136,7 @@ class Reservations:
         self._given: dict[str, tuple[int, int]] = {}  # when, in syncs, and how much
 
     def set(self, stream: StreamIndex) -> None:
-        """Tell a stream its mark; others' streams, and those synced before sending, have none."""
+        """Give a stream its mark; others' streams, and those synced before sending, have none."""
         is_ours = stream.session == self._file.state.session and not self._file.state.always
         stream.mark = self._file.state.mark(stream.topic) if is_ours else _UNLIMITED
 

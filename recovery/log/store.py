@@ -89,7 +89,7 @@ class LogStore(Protocol):
         """
 
     def identity(self, name: str | None = None) -> str:
-        """Return what tells a file from a copy of it; None: the lock file, where it is locked."""
+        """Return what no copy of a file has; None: the lock file, where it is locked."""
 
     def replace(
         self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool
@@ -145,7 +145,7 @@ class _File:
                 written += os.pwrite(self._fd, rest[written:], offset + written)
 
     def _reserve(self, offset: int) -> None:
-        """Let the disk find room for many writes at once, which takes a fifth off each."""
+        """Let the disk find space for many writes at once, which takes a fifth off each."""
         self._reserved = offset + _RESERVE_BYTES
         if _fallocate is not None:
             _fallocate(self._fd, _KEEP_SIZE, offset, _RESERVE_BYTES)  # as a hint
@@ -212,7 +212,7 @@ def allocate(fd: int, start: int, byte_count: int) -> None:
     to another place (ZFS), promises nothing by either.
 
     Raises:
-        OSError: there is no room; the file is as long as it was.
+        OSError: there is no space; the file is as long as it was.
 
     """
     size, stop = os.fstat(fd).st_size, start + byte_count
@@ -261,7 +261,7 @@ _BIRTH_AT: Final = 80
 
 
 def _birth_of(fd: int) -> str:
-    """Return when a file was made, which Python does not tell on Linux; empty: it is not known."""
+    """Return when a file was made, which Python does not say on Linux; empty: it is not known."""
     data = ctypes.create_string_buffer(_STATX_BYTES)
     try:
         failed = ctypes.CDLL(None).statx(fd, b"", _AT_EMPTY_PATH, _STATX_BTIME, data)
@@ -438,7 +438,7 @@ class FileStore:
             os.close(fd)
 
     def identity(self, name: str | None = None) -> str:
-        """Return what tells a file from one in a copy: its inode, and when that was made.
+        """Return what distinguishes a file from its copy: its inode, and when that was made.
 
         A number alone is given to another file when this one is deleted. The other times of a file
         change with its owner and its rights.

@@ -49,7 +49,7 @@ class TailSlot:
         header: its last page as numbers. `header[0]`, where the values end that count, is stored
             after each message; 0: the slot is free. `header[1]`: how many bytes of columns there
             are.
-        bytes_max: where values end at the latest, and how many bytes of columns there is room for.
+        bytes_max: where values end at the latest, and how many bytes of columns there is space for.
 
     """
 
@@ -77,7 +77,7 @@ class TailSlot:
         header[_END] = origin
 
     def add_columns(self, data: bytes) -> bool:
-        """Add what a message has in addition to its value; False where there is no room."""
+        """Add what a message has in addition to its value; False where there is no space."""
         size = self.header[_COLUMNS]
         if size + len(data) > self.bytes_max:
             return False
@@ -103,11 +103,11 @@ class TailContent:
     __slots__ = ("base_ns", "columns", "first", "session", "topic", "values")
 
     def __init__(self, slot: TailSlot) -> None:
-        header, memory, room = slot.header, slot.memory, slot.bytes_max
+        header, memory, space = slot.header, slot.memory, slot.bytes_max
         columns_bytes, topic_bytes = header[_COLUMNS], header[_TOPIC_BYTES]
         origin, end = header[_ORIGIN], header[_END]
-        is_good = 0 < origin <= end <= room and 0 < topic_bytes <= _TOPIC_BYTES_MAX
-        if not is_good or columns_bytes > room:
+        is_good = 0 < origin <= end <= space and 0 < topic_bytes <= _TOPIC_BYTES_MAX
+        if not is_good or columns_bytes > space:
             raise ValueError(f"slot {slot.number} is damaged")
         self.session, self.first = header[_SESSION], header[_FIRST]
         base_ns = header[_BASE_NS]
@@ -115,7 +115,7 @@ class TailContent:
         at = len(memory) - PAGE + _TOPIC_AT
         self.topic = memory[at : at + topic_bytes].decode()
         self.values = memory[origin:end]
-        self.columns = memory[room : room + columns_bytes]
+        self.columns = memory[space : space + columns_bytes]
 
 
 class Tail:
@@ -148,7 +148,7 @@ class Tail:
         header[_SIZE_AT] = size
 
     def take(self) -> TailSlot | None:
-        """Return a free slot; None where there is none, or no room for one on the disk."""
+        """Return a free slot; None where there is none, or no space for one on the disk."""
         if self._free:
             return self._free.pop()
         number = len(self._slots)

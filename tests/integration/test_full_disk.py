@@ -54,7 +54,7 @@ def on_small_disk(tmp_path, opened):
 
 
 @pytest.mark.parametrize("how", ["written", "synced", "gathered"])
-def test_a_publisher_says_that_the_disk_is_full_and_goes_on_when_it_has_room(
+def test_a_publisher_says_that_the_disk_is_full_and_goes_on_when_it_has_space(
     on_small_disk, make_subscriber, how
 ):
     child = on_small_disk("fill", how)
@@ -95,7 +95,7 @@ def test_a_publisher_that_begins_on_a_full_disk_says_so(on_small_disk, how):
 
 
 @pytest.mark.parametrize("how", ["interval", "always"])
-def test_a_pusher_says_that_the_disk_is_full_and_goes_on_when_it_has_room(
+def test_a_pusher_says_that_the_disk_is_full_and_goes_on_when_it_has_space(
     on_small_disk, opened, how
 ):
     child = on_small_disk("push", how, "1m")

@@ -490,7 +490,7 @@ def test_who_asks_and_never_reads_fills_no_memory():
             while len(got) not in sent.values():
                 got.append(peer.recv())
             assert [int(data.rstrip(b"\0")) for data in got] == list(range(len(got)))
-        eventually(lambda: all(server.memory.has_room(one, limit) for one in who))
+        eventually(lambda: all(server.memory.has_space(one, limit) for one in who))
         assert server.memory.bytes_held == 0
     finally:
         for peer in peers:

@@ -87,7 +87,7 @@ class FileJournal:
     Args:
         settings: how it is kept.
         state: empty.
-        boot: tells one start of the operating system from another; empty where it is not known.
+        boot: distinguishes starts of the operating system; empty where it is not known.
         dedup_window_ms: how long the `message_id` of a job that is done is kept.
 
     Raises:
@@ -450,7 +450,7 @@ class PendingSync:
 
     Attributes:
         stop: up to where it goes, as `FileJournal.written` counts.
-        error: what came of it; None where all is well.
+        error: why it failed; None where all is well.
 
     """
 

@@ -35,7 +35,7 @@ RESERVE: Final = 1_000_000
 NAME: Final = "queue.position"
 _MAGIC: Final = b"p2q1"
 _HEAD: Final = struct.Struct("!4sI?")
-"""Magic, CRC-32 of the identity, whether times tell anything here."""
+"""Magic, CRC-32 of the identity, whether times are usable here."""
 _IDENTITY: Final = struct.Struct("!QQQ")
 """Inode of this file; inode and change time of the lock file."""
 _ENDS: Final = struct.Struct("!QQQ")
@@ -50,7 +50,7 @@ class Reservations:
 
     Args:
         state: what the log says; after a crash its `next_sequence` is moved to the mark.
-        boot: tells one start of the operating system from another; empty where it is not known.
+        boot: distinguishes starts of the operating system; empty where it is not known.
         reserve: how many numbers are reserved at a time.
 
     Attributes:
@@ -157,7 +157,7 @@ class PositionFile:
 
         def content(fd: int) -> bytes:
             identity = self._identity(fd)
-            os.pwrite(fd, ends, 0)  # to see whether times tell anything here
+            os.pwrite(fd, ends, 0)  # to see whether times are usable here
             return _head(identity, _is_as_written(fd)) + identity + ends
 
         os.fsync(self._lock_fd)

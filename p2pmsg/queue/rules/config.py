@@ -71,7 +71,7 @@ class QueueConfig:
     unproven_max: int = 4
     """What a worker may have in flight before it has done a job. Each job that it does lets it have
     one more, up to its `prefetch`, so an honest one has them after some round trips. 4: enough for
-    a few threads, and little for a stranger that takes jobs and does none."""
+    a few threads, and little for an unknown worker that takes jobs and does none."""
 
     hold_ms: float | None = None
     """How long a worker may have jobs in flight and settle none of them, although it lives. Then it

@@ -302,7 +302,7 @@ class JobQueue:
         """Do what is due: delayed jobs, silent workers, connections that did not return.
 
         Returns workers that live and settle nothing, each with whether it lost jobs. Then it has to
-        be told that these are not its any more, else to give back all that it has not begun.
+        learn that these are not its any more, else to give back all that it has not begun.
         """
         self.store.handle_timer(now_ns=now_ns)
         holders: list[tuple[Worker, bool]] = []

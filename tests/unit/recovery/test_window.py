@@ -13,7 +13,7 @@ def admitting(lag_bytes_max, receivers=(1, 2)):
 def test_without_receivers_there_is_always_room():
     window = FlowWindow(1000)
     window.sent(10**12)
-    assert window.room() > 10**12
+    assert window.space() > 10**12
 
 
 def test_the_slowest_receiver_bounds_it():
@@ -21,18 +21,18 @@ def test_the_slowest_receiver_bounds_it():
     window.sent(500)
     window.acknowledge(1, 500, 500, 1000)
     window.acknowledge(2, 200, 200, 1000)
-    assert window.room() == 700
+    assert window.space() == 700
     window.sent(700)
-    assert window.room() == 0
+    assert window.space() == 0
     window.acknowledge(2, 1200, 1200, 1000)
-    assert window.room() == 300  # the first one's turn
+    assert window.space() == 300  # the first one's turn
 
 
 def test_who_has_read_but_misses_something_bounds_it_by_the_lag():
     window = admitting(600)
     window.sent(1000)
     window.acknowledge(1, 1000, 500, 10_000)
-    assert window.room() == 100
+    assert window.space() == 100
 
 
 def test_what_is_old_news_or_nonsense_changes_nothing():
@@ -40,7 +40,7 @@ def test_what_is_old_news_or_nonsense_changes_nothing():
     window.sent(1000)
     window.acknowledge(1, 800, 800, 500)
     window.acknowledge(1, 300, 300, 500)
-    assert window.room() == 300
+    assert window.space() == 300
     window.admit(9)
     for position, complete, room in ((2000, 0, 5), (-1, -1, 5), (500, 600, 5), (500, 500, 0)):
         window.acknowledge(9, position, complete, room)
@@ -52,11 +52,11 @@ def test_the_slow_are_shed_and_come_back():
     window.acknowledge(1, 0, 0, 1000)
     window.acknowledge(2, 0, 0, 5000)
     window.sent(1000)
-    assert window.room() == 0
+    assert window.space() == 0
     assert window.shed_slowest() == [1]
-    assert window.room() == 4000
+    assert window.space() == 4000
     window.acknowledge(1, 900, 900, 1000)
-    assert window.room() == 900
+    assert window.space() == 900
 
 
 def test_marks_are_due_four_times_a_window():
@@ -80,11 +80,11 @@ def test_who_was_not_admitted_is_not_waited_for():
     for receiver in range(64):
         window.acknowledge(receiver, 0, 0, 1)
     assert window.receivers == 0
-    assert window.room() > 10**12
+    assert window.space() > 10**12
     window.admit(7)
     assert window.receivers == 0  # until it says where it is
     window.acknowledge(7, 0, 0, 500)
-    assert window.room() == -500
+    assert window.space() == -500
     window.forget(7)
     window.acknowledge(7, 0, 0, 500)
     assert window.receivers == 0

@@ -103,7 +103,7 @@ def test_what_is_beyond_a_bound_is_dropped_and_counted(bound, monkeypatch):
     queue = ControlQueue()
     taken = [queue.answer(number, [b"x"], now_ns=0) for number in range(20)]
     assert (taken.count(True), len(queue), queue.dropped) == (5, 5, 15)
-    assert not queue.has_room()
+    assert not queue.has_space()
     drive(queue, Sender())
     assert queue.answer(3, [b"x" * 50], now_ns=0), "one that is larger is taken where none waits"
 
@@ -113,7 +113,7 @@ def test_it_can_be_drained():
     queue.answer(1, [b"a", b"b"], now_ns=0)
     queue.notices.append(b"n")
     assert queue.drain() == [b"a", b"b", b"n"]
-    assert (len(queue), queue.is_waiting(1), queue.has_room()) == (0, False, True)
+    assert (len(queue), queue.is_waiting(1), queue.has_space()) == (0, False, True)
 
 
 def wanted(probe, mark=b"\1"):

@@ -425,7 +425,7 @@ def test_a_publisher_is_not_silent_because_nobody_listened():
 
     assert ("reconnect", 0, 0) not in talk.commanded()
     talk.hear(heartbeat(3))
-    assert not talk.core.peers[SESSION].blamed
+    assert not talk.core.peers[SESSION].presumed_gone
 
 
 def test_silence_after_a_stop_is_noticed():
