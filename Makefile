@@ -85,8 +85,9 @@ test-pythons: setup ## programs that end, under each other Python that is found;
 	[ -n "$$found" ] || { echo "test-pythons: skipped, no Python newer than 3.11 can be used" >&2; exit 0; }; \
 	P2PMSG_PYTHONS="$$found" $(BIN)/pytest -n $(WORKERS) tests/integration/test_exit.py $(PYTEST_ARGS)
 
-check: setup ## lint, types, import contracts
+check: setup ## lint, words, types, import contracts
 	$(BIN)/ruff check .
+	$(BIN)/python -m tests.words
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

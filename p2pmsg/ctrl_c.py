@@ -102,7 +102,7 @@ def _end_at_once(number: int = 0, frame: "FrameType | None" = None) -> None:
 
 
 def _unraisable(what: "Any") -> None:
-    """Have an interrupt strike again that came where Python has no place for an exception."""
+    """Raise an interrupt again that came where Python has no place for an exception."""
     if not isinstance(what.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(what)
         return
@@ -117,7 +117,7 @@ def _unraisable(what: "Any") -> None:
 
 
 def _ignore() -> None:
-    """Let nothing strike while the interpreter takes itself apart."""
+    """Let nothing interrupt while the interpreter takes itself apart."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

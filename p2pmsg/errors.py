@@ -14,7 +14,7 @@
     ├── BindError (OSError)       the endpoint could not be bound
     ├── LogFailedError (OSError)  the local log could not be written
     ├── SendQueueFullError        on_full="raise", and a subscriber's queue is full
-    ├── ReentrantCallError (RuntimeError)  a signal handler called what it had struck in
+    ├── ReentrantCallError (RuntimeError)  a signal handler called what it had interrupted
     ├── AdminRefusedError         a pusher administers no dead letters over the wire
     ├── LogError                  a local log cannot be opened or read
     │   ├── LogInUseError (OSError)  another writer has it
@@ -159,7 +159,7 @@ class LogFailedError(_SystemError):
 class ReentrantCallError(P2PError, RuntimeError):
     """A signal handler called what its thread was inside of; nothing was done.
 
-    It cannot wait, since what it struck goes on when it returns. Let the handler raise, or set
+    It cannot wait, since what it interrupted goes on when it returns. Let the handler raise, or set
     something that the program looks at. (A finalizer, or a handler of `logging`, may be the cause,
     too.)
     """

@@ -352,7 +352,7 @@ def topic_prefixes(topics: Iterable[str]) -> list[bytes]:
 
 
 _FIRST_BYTES: Final = [bytes((byte,)) for byte in (*range(1, 0x80), *range(0xC2, 0xF5))]
-"""What UTF-8 text may begin with (RFC 3629, section 4), but for the zero byte."""
+"""What UTF-8 text may begin with (RFC 3629, section 4), except for the zero byte."""
 
 
 def control_frame(

@@ -385,7 +385,7 @@ class CursorFile:
         if not (changed or new_scope or new_starts or new_places):
             cursor.sessions = {**others, session: known}  # it is the youngest now
             return False
-        self._suspect = True  # whatever strikes from here on, the next write is of the whole
+        self._suspect = True  # whatever comes from here on, the next write is of the whole
         if new_scope:
             known.scope = (known.scope + new_scope)[-max(_SCOPE_MAX, len(scope)) :]
         known.streams.update(new_starts)

@@ -219,7 +219,7 @@ class NackScheduler:
     def miss_again(self, start: int, stop: int, *, now_ns: int) -> None:
         """Record `[start, stop)` as missing once more: it had come, and gave its space away.
 
-        It becomes one with the gaps that it touches. The whole starts afresh, and its next NACK is
+        It becomes one with the gaps that it touches. The whole starts again, and its next NACK is
         in `retry_ms`, since answers for it may be on their way. Raises `ValueError` for a range
         that is empty, overlaps a gap, or would be a gap past `gaps_max`.
         """
@@ -246,7 +246,7 @@ class NackScheduler:
         """Take out `[start, stop)`, which arrived.
 
         Returns, for each gap that is now wholly repaired, the time since it was detected in ns.
-        What remains of a gap starts afresh: no attempts, a new deadline, and the next NACK in
+        What remains of a gap starts again: no attempts, a new deadline, and the next NACK in
         `retry_ms`, since the answer is on its way. Where a split would pass `gaps_max` nothing
         happens but a count in `splits_refused`: the caller asks `can_fill` first, and drops.
         """
@@ -367,7 +367,7 @@ class NackScheduler:
     ) -> dict[int, RangeSet]:
         """Do as `due` does, and group the ranges by which attempt it is, from 1 on.
 
-        With feedback a gap that has just become the first starts afresh.
+        With feedback a gap that has just become the first starts again.
         """
         found: dict[int, RangeSet] = {}
         taken = 0

@@ -2,8 +2,8 @@
 
 Two channels connect a publisher with its subscribers. On the *data* channel frames fan out, chosen
 by a prefix. On the *recovery* channel a subscriber asks its publisher for something (a NACK, a
-replay) and gets frames that are for it alone. A frame is bytes; nothing here looks inside, but for
-the prefix.
+replay) and gets frames that are for it alone. A frame is bytes; nothing here looks inside, except
+for the prefix.
 
 No method blocks unless its name or a parameter says so. No class here is thread-safe: one thread at
 a time uses an object. `close()` may be called again, and by another thread than the owner's once

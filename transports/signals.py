@@ -53,7 +53,7 @@ def defer_signals(call: Callable[..., R], *arguments: Any) -> R:
 
 
 def interrupts_only() -> bool:
-    """Whether no signal has a handler, but for the KeyboardInterrupt that is usual for Ctrl-C."""
+    """Whether no signal has a handler, except the usual KeyboardInterrupt for Ctrl-C."""
     global _usual
     handlers = tuple(map(get_handler, _SIGNALS))
     if handlers == _usual:

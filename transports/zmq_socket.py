@@ -223,10 +223,10 @@ class ZmqConnectingSocket(ZmqSocket):
     def reconnect(self) -> None:
         """Do as `Client.reconnect`.
 
-        ZeroMQ connects again by itself where a connection breaks or falls silent, but for one case:
-        after a peer broke the protocol, or sent a frame above `frame_bytes_max`, it gives that
-        endpoint up permanently, and reports nothing. So call this when a peer is silent for too
-        long.
+        ZeroMQ connects again by itself where a connection breaks or falls silent, except in one
+        case: after a peer broke the protocol, or sent a frame above `frame_bytes_max`, it gives
+        that endpoint up permanently, and reports nothing. So call this when a peer is silent for
+        too long.
         """
         self.disconnect()
         self.connect()

@@ -82,7 +82,7 @@ def describe(plan: Plan) -> str:
         fault = f"the kernel drops {LOSS:.0%} of each subscriber's datagrams"
     else:
         fault = f"slow's connection is cut every {plan.cut_every_s:.2g} s"
-    return f"playing {what} {origin} within {plan.seconds:.3g} s, so that faults strike; {fault}"
+    return f"playing {what} {origin} within {plan.seconds:.3g} s, so that faults occur; {fault}"
 
 
 def progress_line(state: State) -> str:

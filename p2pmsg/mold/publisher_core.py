@@ -81,7 +81,7 @@ class MoldPublisherCore:
     def publish(self, messages: Iterable[bytes], *, now_ns: int) -> tuple[int, int]:
         """Accept messages; returns the first and the last one's sequence."""
         if self._log is not None:
-            # An interrupt may have struck where the log alone had a packet.
+            # An interrupt may have come where the log alone had a packet.
             self.following = max(self.following, self._log.following)
         first = self.following
         made = codec.packets(self.session, first, messages, self._packet_bytes)

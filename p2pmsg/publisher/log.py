@@ -439,7 +439,7 @@ class PublisherLog:
 
 
 def next_sequence(replay: ReplayBuffer, log: PublisherLog | None, topic: str) -> int:
-    """Return a stream's next; an interrupt may have struck where the log alone had a frame."""
+    """Return a stream's next; an interrupt may have come where the log alone had a frame."""
     following = replay.next(topic)
     return following if log is None else max(following, log.next(topic))
 

@@ -190,7 +190,7 @@ class PullerCore:
         values, sequences, details, confirmed, delivered_ns = frames.read_jobs(frame)
         count = frame.count
         if frame.sequence < self._next_delivery:
-            raise FrameError("delivery")  # sent twice, by a pusher that Ctrl-C struck meanwhile
+            raise FrameError("delivery")  # sent twice, by a pusher that was interrupted
         self._next_delivery = frame.sequence + count
         origin = Origin(self, frame.session, frame.base_timestamp_ns, delivered_ns)
         each: Iterable[int] = (

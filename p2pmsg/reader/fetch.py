@@ -36,7 +36,7 @@ def _config(limit_ns: int) -> ReceiverConfig:
 
 
 class RangeFetch(Iterator[MessageBatch | LossReport]):
-    """One `fetch`; a class, so that it goes on where it was if an exception struck.
+    """One `fetch`; a class, so that it goes on where it was after an exception.
 
     A small range mostly comes as one frame, which is returned as it is: making the state machine
     for what else may happen takes as long as all the rest of such a fetch.

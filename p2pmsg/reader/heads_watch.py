@@ -45,7 +45,7 @@ _PATIENCE_NS: Final = 8000 * MS
 """It is waited twice as long before each further try, up to this: who needs more than 2 s for an
 answer (thousands of streams on a busy machine) would be cut off each time before it has come."""
 _ALONE_NS: Final = 100 * MS
-"""How often is looked after a peer that cannot be asked yet."""
+"""How often a peer is checked that cannot be asked yet."""
 _LIST_NS: Final = 1000 * MS
 """How often a relay is asked for its sessions, whatever its pulse says."""
 _LIST_AGAIN_NS: Final = 50 * MS
@@ -67,7 +67,7 @@ class _Question:
 class HeadsPeer:
     """The publisher or relay at one endpoint.
 
-    It belongs to the watch's thread, but for the attributes, each of which is changed in one step.
+    It belongs to the watch's thread, except the attributes, each of which is changed in one step.
 
     Attributes:
         channel: its sockets.

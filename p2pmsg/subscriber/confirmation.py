@@ -229,7 +229,7 @@ class Confirmation:
             return
         if head > receiver.head:
             waits = self._table.receiver_config.wait_for_repair
-            ahead = head - receiver.head > stream.jump_max or stream.doubted
+            ahead = head - receiver.head > stream.jump_max or stream.distrusted
             if ahead or not waits or self._table.policy.skips(stream.topic):
                 stream.hinted = max(stream.hinted, head)
                 self.want(stream.peer, stream.topic, now_ns, head=head)
@@ -379,7 +379,7 @@ class Confirmation:
             taken_back = receiver.retract(head.next)
             self.retracted += taken_back
             if taken_back:
-                stream.doubted = false = True
+                stream.distrusted = false = True
         receiver.observe_head(head.next, now_ns=now_ns)
         if stream.hinted <= max(head.next, hinted):
             stream.hinted = 0

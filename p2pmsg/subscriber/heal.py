@@ -1,6 +1,6 @@
 """Putting a subscriber's state machine right, after an exception cut one of its methods short.
 
-The thread that waits in `receive` does the work, so Ctrl-C may strike anywhere in it. Certain then
+The thread that waits in `receive` does the work, so Ctrl-C may come anywhere in it. Certain then
 is what stands in `ready` or was taken from there: each is one step. What comes after it is asked
 for again.
 """

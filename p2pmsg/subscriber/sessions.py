@@ -268,7 +268,7 @@ class Stream:
     """By how many messages a frame may be ahead of what is known of, to be believed."""
     confirmed: int = 0
     """In a multicast, up to where the publisher said itself that it has published."""
-    doubted: bool = False
+    distrusted: bool = False
     """Whether datagrams reported messages of it that never were."""
     hinted: int = 0
     """In a multicast, up to where datagrams reported messages that nobody has confirmed, where that

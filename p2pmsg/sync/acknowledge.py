@@ -57,7 +57,7 @@ class Acknowledgements:
             is_over: whether there will be no further one, since the publisher was closed.
 
         """
-        # A signal handler that struck within, and closes the publisher, would wait for its thread,
+        # A signal handler that came within, and closes the publisher, would wait for its thread,
         # which waits for this lock while it has the publisher's.
         commit, is_first = defer_signals(self._join, number)
         if is_first:

@@ -1,7 +1,7 @@
 """Tracks which messages the application has processed, and commits positions to the cursor.
 
 What was returned is known without a step per message: a stream's position is where the active
-batch ends, less what is left of it. What was *processed* is that, but for what is in hand: the
+batch ends, less what is left of it. What was *processed* is that, except for what is in hand: the
 message (or the batch) returned last, until the next one is asked for.
 """
 

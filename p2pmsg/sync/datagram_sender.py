@@ -105,7 +105,7 @@ class DatagramSender:
     def send_outbox(self, outbox: deque[bytes], *, held: bool) -> bool:
         """Send what is in the outbox, in trains; False where frames remain.
 
-        With `held` the receivers' window is heeded.
+        With `held` the receivers' window is respected.
         """
         trains = 0
         while outbox or self._parts:

@@ -30,7 +30,7 @@ R = TypeVar("R")
 class PublishLock:
     """A lock that refuses the thread that is inside.
 
-    A signal handler that struck inside and calls in again gets a `ReentrantCallError`, where it
+    A signal handler that came inside and calls in again gets a `ReentrantCallError`, where it
     would wait for ever, or find the work under the lock half done.
 
     A section that neither waits nor acquires may go without the lock, so that no call stands
@@ -44,8 +44,8 @@ class PublishLock:
         try: …
         finally: lock.owner = None
 
-    A thread that Ctrl-C may strike does not call `release`, since an interrupt at the start of the
-    call would leave the lock taken. It writes out what `release` does::
+    A thread that Ctrl-C may interrupt does not call `release`, since an interrupt at the start of
+    the call would leave the lock taken. It writes out what `release` does::
 
         lock.acquire()
         try: …
@@ -81,8 +81,8 @@ class PublishLock:
         `ReentrantCallError` where that is this thread.
         """
         mutex, me = self._mutex, _get_ident()
-        # One that owns the mutex alone was struck between two steps of this method: if it went on,
-        # it could wait for threads that need the lock.
+        # One that owns the mutex alone was interrupted between two steps of this method: if it went
+        # on, it could wait for threads that need the lock.
         if self._is_inside() or mutex._is_owned():
             self.wanted = False
             raise ReentrantCallError

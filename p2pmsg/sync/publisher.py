@@ -142,11 +142,11 @@ class Publisher(ServingPeer):
             SendQueueFullError: `on_full="raise"`, and a subscriber's queue is full.
             LogFailedError: the local log could not be written. With `acknowledge="synced"` the
                 message may be sent all the same when the log can be written again.
-            ReentrantCallError: a signal handler called it that struck within the publisher.
+            ReentrantCallError: a signal handler called it that came within the publisher.
             ClosedError: the publisher is closed.
 
         """
-        # Written out, since each call saved is a tenth of it: see PublishLock. Whatever strikes
+        # Written out, since each call saved is a tenth of it: see PublishLock. Whatever comes
         # after that (Ctrl-C too), a message is in or out by the setting of `end` and `next`, which
         # is one step, and repair() cuts off the rest.
         lock = self._lock

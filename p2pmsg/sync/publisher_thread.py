@@ -185,7 +185,7 @@ class PublisherDriver:
         if self.ticking:
             return self._tick_ms
         if len(self._core.outbox) >= _OUTBOX_MAX or self._core.control.is_full:
-            return _RETRY_NS // _MS  # deadlines pass unheeded until there is space
+            return _RETRY_NS // _MS  # deadlines pass unseen until there is space
         with self._lock:
             now_ns = time.monotonic_ns()
             deadline_ns = now_ns + 1000 * _MS
@@ -410,7 +410,7 @@ class ServingPeer(ClosesItself):
 
         Raises:
             LogFailedError: not everything could be written to the log.
-            ReentrantCallError: a signal handler called it that struck within this peer; it is still
+            ReentrantCallError: a signal handler called it that came within this peer; it is still
                 open.
 
         """

@@ -64,7 +64,7 @@ def receive_frame(
     """
     core, driver = source._core, source._driver
     io_lock = driver.io_lock
-    if driver.hurt or core.ready.entries or not io_lock.acquire(blocking=False):
+    if driver.interrupted or core.ready.entries or not io_lock.acquire(blocking=False):
         return None
     taken: Message | MessageBatch | Literal[True] | None = None
     stream: Stream | None = None
@@ -104,7 +104,7 @@ def receive_frame(
             with driver.lock:
                 left = 1 if isinstance(taken, Message) else len(taken)
                 core.ready.put_back(stream, taken, left)
-        driver.hurt = True  # Ctrl-C, perhaps in the core's work
+        driver.interrupted = True  # Ctrl-C, perhaps in the core's work
         raise
 
 

@@ -258,7 +258,7 @@ class Relay(ServingPeer):
             self._log_failure = str(error)
             self._worker.rest(_LOG_RETRY_S)
         except Exception:
-            self._receiving.hurt = True
+            self._receiving.interrupted = True
             raise
 
     def _receive(self) -> None:

@@ -296,7 +296,7 @@ class Subscriber(ClosesAtOnce):
     def stats(self) -> "SubscriberStats":
         """Return the ledger and the counters as they are now; also after `close`."""
         with self._driver.lock:
-            if self._driver.hurt:
+            if self._driver.interrupted:
                 self._driver.heal()
             left = 0 if self._stream is None else self._values.__length_hint__()
             commits = None if self._commits is None else self._commits.stats()

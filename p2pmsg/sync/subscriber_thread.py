@@ -53,7 +53,8 @@ class SubscriberDriver:
 
     Attributes:
         stopping: set by `stop`; rounds end soon after.
-        hurt: set when an exception may have cut the core's work short; `heal` is called then.
+        interrupted: set when an exception may have cut the core's work short; `heal` is called
+        then.
         commits: the subscriber's, if it has a cursor.
         last_round_ns: when the sockets were last looked at.
         late_ns: from when on the thread lacks the interpreter: it should have had its turn before.
@@ -82,7 +83,7 @@ class SubscriberDriver:
         self._unanswered = Unanswered("publisher", endpoints, now_ns=time.monotonic_ns())
         self._unpublished = UnpublishedTopics(core.topics)
         self.stopping = False
-        self.hurt = False
+        self.interrupted = False
         self.commits: Commits | None = None
         self.last_round_ns, self.late_ns = 0, _NEVER_NS
         only = receivers[0] if len(receivers) == 1 else None
@@ -128,7 +129,7 @@ class SubscriberDriver:
         except transports.TransportError as error:
             raise TransportError(str(error)) from error
         except BaseException:
-            self.hurt = True  # Ctrl-C, somewhere in the core's work
+            self.interrupted = True  # Ctrl-C, somewhere in the core's work
             raise
 
     def round(self, wait_ms: int) -> None:
@@ -136,7 +137,7 @@ class SubscriberDriver:
         core = self._core
         now_ns = time.monotonic_ns()
         self.last_round_ns, self.followed = now_ns, None
-        if self.hurt:
+        if self.interrupted:
             self.heal()
         deadline_ns = core.next_deadline_ns()
         if now_ns >= deadline_ns:
@@ -254,7 +255,7 @@ class SubscriberDriver:
         """Put the core right after an exception."""
         with self.lock:
             heal(self._core, now_ns=time.monotonic_ns())
-            self.hurt = False
+            self.interrupted = False
 
     def _poll(self, wait_ms: int) -> None:
         poller = zmq.Poller()
@@ -323,7 +324,7 @@ class SubscriberDriver:
                     self._do(commands[0])
                 except transports.TransportError as error:
                     _log.warning("%s", error)
-                commands.popleft()  # last, so that none is forgotten whatever strikes
+                commands.popleft()  # last, so that none is forgotten whatever comes
             self._send_requests()
 
     def _do(self, command: Command) -> None:
@@ -431,7 +432,7 @@ class SubscriberDriver:
             except transports.ClosedError:
                 return
             except Exception:  # the thread must go on: without it gaps are not asked for
-                self.hurt = True
+                self.interrupted = True
                 _log.exception("the subscriber's background thread failed; it goes on")
             finally:
                 self.io_lock.release()

@@ -46,7 +46,7 @@ def _stream_violations(subscriber: SimulatedSubscriber, stream: Stream) -> Itera
         return
     if receiver.missing or receiver.buffered:
         yield f"{name} misses {receiver.missing} and holds back {receiver.buffered}"
-    seen = subscriber.witness.seen.get(key_of(stream), Seen())
+    seen = subscriber.oracle.seen.get(key_of(stream), Seen())
     if seen.replaced:
         yield f"{name} did not deliver the newest value of {seen.replaced}"
     if receiver.head - receiver.start != seen.delivered + seen.lost + seen.conflated:
@@ -136,7 +136,7 @@ def _rewound_violations(
     starts = [o.receiver.start for o in stream.peer.former if o.topic == stream.topic]
     if starts and min(starts) <= history.went_back[key] < stream.receiver.start:
         yield f"{name} begins again at {stream.receiver.start} instead of {history.went_back[key]}"
-    seen, published = subscriber.witness.seen.get(key), history.published[key]
+    seen, published = subscriber.oracle.seen.get(key), history.published[key]
     first = max(history.went_back[key], stream.receiver.start)
     for sequence in range(first, len(published)):
         want = published[sequence]
@@ -151,7 +151,7 @@ def _loss_violations(
     subscriber: SimulatedSubscriber, publisher: SimulatedPublisher, stream: Stream, name: str
 ) -> Iterator[str]:
     """Check that what was lost had to be."""
-    seen = subscriber.witness.seen.get(key_of(stream))
+    seen = subscriber.oracle.seen.get(key_of(stream))
     reasons = set(seen.reasons) if seen else set()
     if LossReason.EVICTED.value in reasons and not publisher.evicted:
         yield f"{name} lost messages as evicted, and nothing was"

@@ -45,7 +45,7 @@ class SimulatedSubscriber:
     Attributes:
         name: of the subscriber, through all its lives.
         core: the real core, or None while it is dead.
-        witness: watches what the application of the current life gets.
+        oracle: watches what the application of the current life gets.
         reader: the application of the current life.
         crashes: how often it died.
         places: whom it connects to, one a line; `publishers` those of them that publish.
@@ -112,7 +112,7 @@ class SimulatedSubscriber:
         deadline_ns = int(self.config.nack.deadline_ms * MS)
         if len(self.publishers) < len(self.places):
             deadline_ns //= 2  # a relay gives up before its subscribers do
-        self.witness = Oracle(self.name, self._history, deadline_ns, conflate=self.conflate)
+        self.oracle = Oracle(self.name, self._history, deadline_ns, conflate=self.conflate)
         recorded = set() if self.cursor is None else self.cursor.recorded
         self.joins = {key: head for key, head in self.joins.items() if key[0] in recorded}
         self.whole &= recorded
@@ -264,7 +264,7 @@ class SimulatedSubscriber:
         """Give the application what comes next; a test may put something else in its place."""
         if self.cursor is not None:
             self.cursor.take(stream, output)
-        self.witness.take(stream, output, now_ns=self._network.clock.now_ns)
+        self.oracle.take(stream, output, now_ns=self._network.clock.now_ns)
 
     @property
     def streams(self) -> list[Stream]:
@@ -314,7 +314,7 @@ class SimulatedSubscriber:
     def _deliver(self, core: SubscriberCore, stream: Stream, output: MessageBatch | Loss) -> None:
         self._network.note(f"{self.name} reads {stream.topic} {_describe(output)}")
         self.hand_over(stream, output)
-        self.witness.check_position(stream, self.reader.position(stream))
+        self.oracle.check_position(stream, self.reader.position(stream))
         read_ms = 0.0 if self._hurried else self._network.options.read_ms
         if read_ms:
             self._reading = True
@@ -412,7 +412,7 @@ class SimulatedSubscriber:
         if wrong := self.reader.miscounted():
             self._history.complain(f"{self.name}: {wrong}")
         for stream in core.streams:
-            self.witness.check_position(stream, self.reader.position(stream))
+            self.oracle.check_position(stream, self.reader.position(stream))
 
     def check_streams(self) -> None:
         """Check the ledgers and the bounds; done now and then by itself."""
@@ -434,7 +434,7 @@ class SimulatedSubscriber:
             if len(list(receiver.missing_ranges)) > self.config.nack.gaps_max:
                 complain(f"{self.name} has more gaps than gaps_max")
             left = self.reader.left_of(stream)
-            self.witness.check_stream(stream, waiting.get(id(stream), 0) + left)
+            self.oracle.check_stream(stream, waiting.get(id(stream), 0) + left)
 
     def _schedule(self) -> None:
         core, now_ns = self.core, self._network.clock.now_ns

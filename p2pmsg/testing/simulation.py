@@ -93,14 +93,14 @@ class Simulation:
     @property
     def delivered(self) -> int:
         """How many messages applications got, in the current lives of their subscribers."""
-        return sum(seen.delivered for one in self.subscribers for seen in one.witness.seen.values())
+        return sum(seen.delivered for one in self.subscribers for seen in one.oracle.seen.values())
 
     @property
     def lost(self) -> dict[str, int]:
         """How many messages were reported lost, by reason, in subscribers' current lives."""
         total: Counter[str] = Counter()
         for one in self.subscribers:
-            for seen in one.witness.seen.values():
+            for seen in one.oracle.seen.values():
                 total.update(seen.reasons)
         return dict(total)
 

@@ -353,7 +353,7 @@ class FileStore:
             raise OSError(errno.EBADF, "a forked child cannot write its parent's log")
 
     def names(self) -> list[str]:
-        """Return the names of all files, but for the spare ones."""
+        """Return the names of all files, except the spare ones."""
         spares = {path.name for path, _ in self._spares}
         return [name for name in os.listdir(self._directory) if name not in spares]
 

@@ -70,7 +70,7 @@ def test_new_messages_with_old_sequences_are_delivered_and_said_to_be_new(shape,
         simulation.check(quiet_ms=0)
         sessions = {publisher.session for publisher in simulation.publishers}
         assert len(sessions) == 1
-        rewound += sum(subscriber.witness.rewound for subscriber in simulation.subscribers)
+        rewound += sum(subscriber.oracle.rewound for subscriber in simulation.subscribers)
     if shape["copy"]:  # an opener may notice a cut
         assert rewound > rounds
 
@@ -124,7 +124,7 @@ def passed(seed, seen=None, *, reconnects=False):
 
 def watch(subscriber, seen):
     """Count how often an application gets each message; another life gives it another time."""
-    take = subscriber.witness.take
+    take = subscriber.oracle.take
 
     def note(stream, output, *, now_ns):
         if not isinstance(output, Loss):
@@ -133,7 +133,7 @@ def watch(subscriber, seen):
                 seen[place] += 1
         take(stream, output, now_ns=now_ns)
 
-    subscriber.witness.take = note
+    subscriber.oracle.take = note
 
 
 @pytest.mark.rounds(6, 150)
@@ -148,7 +148,7 @@ def test_a_publisher_that_has_passed_the_position_again_is_known_to_have_gone_ba
         simulation.heal()
         assert simulation.settle(30_000), f"seed {seed} does not settle"
         simulation.check(quiet_ms=0)
-        rewound += sum(subscriber.witness.rewound for subscriber in simulation.subscribers)
+        rewound += sum(subscriber.oracle.rewound for subscriber in simulation.subscribers)
         if reconnects:  # else what came before another life was heard of may come again
             assert set(seen.values()) == {1}, seed
     assert rewound > 2 * rounds

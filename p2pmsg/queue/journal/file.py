@@ -50,7 +50,7 @@ class QueueLogConfig:
     """When what was written is forced to the disk. A killed process loses nothing with any of them;
     this is about the operating system. With `always` it is on the disk when `push` returns, before
     a worker gets it and before an acknowledgement is confirmed; threads that push at once share one
-    fsync. `never` leaves it to the system, but for a segment that is full."""
+    fsync. `never` leaves it to the system, except for a segment that is full."""
 
     fsync_interval_ms: float = 100.0
     """How much of the last pushes a crash of the operating system may cost."""

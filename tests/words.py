@@ -1,0 +1,112 @@
+"""Words that code, texts and READMEs of this project do not use, and what they say instead.
+
+Readers whose first language is not English know the field's words and the plain sense of others.
+`python -m tests.words` looks at identifiers, comments, strings and pages, and names each place.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+TREES = ("p2pmsg", "recovery", "transports", "spark_bridge", "examples")
+SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".service"}
+
+
+class Rule(NamedTuple):
+    """A word and its forms, what to write, where it is right: text around it, and files."""
+
+    words: str
+    instead: str
+    allowed: str = ""
+    files: str = ""
+
+
+_THREATS_PAGE = r"What a stranger can do"
+_LAG = (
+    r"behind a (firewall|NAT|proxy)|(lags?|lies|falls?|fell|is|are|was|far|[}0-9]) behind|"
+    r"no process left behind|spark_behind|\b_behind\b|behind[=}\"]|behind = |\bbehind, \"|"
+    r"Messages behind|Behind"
+)
+"""Who has fallen behind: Spark's queries, slow readers."""
+THREATS = r"README\.md|PROTOCOL\.md|p2pmsg/testing/|tests/"
+RULES = (
+    Rule("desks?", "the field's word for what it does: monitor, handler, client"),
+    Rule("rooms?", "space"),
+    Rule("houses?|ladders?|lanes?|rungs?|ears?|mouths?|parcels?", "the field's word",
+         r"parcel_(jobs_max|bytes)"),
+    Rule("memos?", "metadata", "memo_errors"),
+    Rule("witness(es)?", "oracle, observer"),
+    Rule("news", "notice, change"),
+    Rule("whoever|whosoever", "the caller; one that …"),
+    Rule("anew|afresh", "again"),
+    Rule("be it", "either … or"),
+    Rule("look(s|ed|ing)? after", "handle, check"),
+    Rule("told|tells?|telling", "report, say, announce; distinguish"),
+    Rule("behind", "after (in time or order)", _LAG),
+    Rule("beside", "also; next to"),
+    Rule("blam(e|es|ed|ing)", "set the reason; presume gone"),
+    Rule("doubted", "distrusted"),
+    Rule("hurts?", "interrupted, damaged"),
+    Rule("strikes?|struck", "come, interrupt", files="tests/"),
+    Rule("(un)?heed(s|ed)?", "respect; miss"),
+    Rule("for good", "permanently", "(gone|leave)_for_good"),
+    Rule("gone through", "passed, read"),
+    Rule("(what|which) came of", "its result"),
+    Rule("by choice", "optional; if configured"),
+    Rule("for want of", "for lack of"),
+    Rule("without a word", "silently; without notice"),
+    Rule("but for", "except for"),
+    Rule("lest|whence|thereby|thereof|albeit|ere", "a plain word"),
+    Rule("strangers?", "unknown session, sender or program", _THREATS_PAGE, THREATS),
+)  # fmt: skip
+
+
+def pattern(words: str) -> re.Pattern[str]:
+    """Match words in prose and within identifiers: `desk`, `_desk`, `LineDesk`, over line ends."""
+    start = r"((?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))"
+    end = r"(?![a-z])(?!(?<=[A-Z])[A-Z])"
+    return re.compile(f"{start}(?i:{words}){end}".replace(" ", r"[\s#_]+"))
+
+
+PATTERNS = [(rule, pattern(rule.words)) for rule in RULES]
+
+
+def found(text: str, name: str) -> Iterator[tuple[int, str, str]]:
+    """Return line, word and advice for each place in a text; `name` is its path."""
+    for rule, words in PATTERNS:
+        if rule.files and re.search(rule.files, name):
+            continue
+        right = [match.span() for match in re.finditer(rule.allowed, text)] if rule.allowed else []
+        for match in words.finditer(text):
+            if not any(start <= match.start() and match.end() <= stop for start, stop in right):
+                line = text.count("\n", 0, match.start()) + 1
+                yield line, " ".join(match[0].split()), rule.instead
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Return path and text of each file; of the changelog only what is not released yet."""
+    for path in sorted((*ROOT.glob("*.md"), ROOT / "Makefile", *files(TREES))):
+        text = path.read_text("utf-8")
+        if path.name == "CHANGELOG.md":
+            text = re.split(r"(?m)^## \[\d", text)[0]
+        if path != Path(__file__):
+            yield path.relative_to(ROOT).as_posix(), text
+
+
+def files(trees: tuple[str, ...]) -> Iterator[Path]:
+    for tree in trees:
+        yield from (path for path in (ROOT / tree).rglob("*") if path.suffix in SUFFIXES)
+
+
+def main() -> int:
+    places = [(name, *place) for name, text in pages() for place in sorted(found(text, name))]
+    for name, line, word, instead in places:
+        print(f"{name}:{line}: {word!r}; write: {instead}")
+    return 1 if places else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
