@@ -15,7 +15,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and exit with status 2."""
-        self.exit(2, f"{self.prog}: {message}; --help tells more\n")
+        self.exit(2, f"{self.prog}: {message}; --help says more\n")
 
 
 def none(text: str | None) -> None:

@@ -151,7 +151,7 @@ def _started_by(process: int, *, deep: bool = True) -> list[int]:
     return found
 
 
-def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _say(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Exit with one line for what the user can mend: a missing package, an endpoint in use."""
     p2pmsg: Any = sys.modules.get("p2pmsg")
     is_argument = p2pmsg is not None and issubclass(kind, p2pmsg.EndpointError)
@@ -168,4 +168,4 @@ def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType 
 
 if _is_program:
     signal.signal(signal.SIGINT, _end_at_once)
-    sys.excepthook = _tell
+    sys.excepthook = _say

@@ -97,7 +97,7 @@ class LineStats:
             line.
         frames_invalid: frames that were dropped, as those of a program that is no p2pmsg peer.
         found: what is at the endpoint where no welcome has ever come from it, for people: nobody,
-            a ZeroMQ socket of another kind, a stranger. It is examined after 5 s, then each minute.
+            a socket of another kind, another program. It is examined after 5 s, then each minute.
         connected: whether a publisher or relay there was joined, and answers; see
             `Subscriber.connected`.
 

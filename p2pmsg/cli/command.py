@@ -129,7 +129,7 @@ class CommandGroup:
             parser.exit()
         *most, last = by_name
         what = f"there is no command {words[0]!r}" if words else "name a command"
-        parser.error(f"{what}: {', '.join(most)} or {last} ({parser.prog} --help tells more)")
+        parser.error(f"{what}: {', '.join(most)} or {last} ({parser.prog} --help says more)")
 
 
 def option(

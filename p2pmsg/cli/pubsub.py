@@ -227,7 +227,7 @@ def sub(arguments: argparse.Namespace) -> int:
     """Print messages as they come.
 
     A message is printed as its value: text as it is, bytes that are not UTF-8 as base64:…, the
-    rest as JSON. What is lost for good is reported on standard error, with its range and reason.
+    rest as JSON. What cannot be repaired is reported on standard error, with its range and reason.
     So is what it waits for: an endpoint where nobody answers, or a first message.
     When the session of a mold:// feed has ended and all of it was printed, a line on standard
     error says so, and the command ends.

@@ -46,7 +46,7 @@ def relay(arguments: argparse.Namespace) -> int:
     """Receive streams and serve them on.
 
     Subscribers of the relay get what the publishers publish, and what they missed, also when a
-    publisher has ended for good. With --log the relay itself may end, too: started again with the
+    publisher has ended. With --log the relay itself may end, too: started again with the
     same directory it serves what it has, and continues after it. It runs until Ctrl-C. An endpoint
     where nobody answers is named on standard error.
 

@@ -27,7 +27,7 @@ COMMANDS = {
     ),
     "log": ("log", "Inspect a local log, check it, replay it, shorten it"),
     "capacity": (
-        "capacity", "Tell how long a window a disk holds, or how much disk a window needs",
+        "capacity", "Say how long a window a disk holds, or how much disk a window needs",
     ),
     "bench": ("bench", "Measure this machine: two processes over TCP loopback"),
     "help": ("help", "Print the help of a command"),
@@ -70,7 +70,7 @@ options:
   -h, --help  show this help message and exit
   --version   show program's version number and exit
 
-commands (`p2pmsg help COMMAND` tells more):
+commands (`p2pmsg help COMMAND` says more):
 {commands}
 
 Defaults of options: `[sub] json = true` in p2pmsg.toml, or in the file that P2PMSG_CONFIG names;
