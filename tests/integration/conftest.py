@@ -106,6 +106,29 @@ def make_proxy(opened):
 
 
 @pytest.fixture
+def connect(make_publisher, make_subscriber):
+    """Make a publisher with the options `publisher`, and a subscriber that has joined it."""
+
+    def make(endpoint=None, *, publisher=None, **options):
+        made = make_publisher(endpoint or LOOPBACK, **publisher or {})
+        return made, make_subscriber(endpoint or made.endpoint, joins=made, **options)
+
+    return make
+
+
+@pytest.fixture
+def connect_by_proxy(make_publisher, make_proxy, make_subscriber):
+    """Make a publisher, a proxy to it and a subscriber that has joined it through the proxy."""
+
+    def make(*, publisher=None, proxy=None, **options):
+        made = make_publisher(**publisher or {})
+        between = make_proxy(made, **proxy or {})
+        return made, between, make_subscriber(between.endpoint, joins=made, **options)
+
+    return make
+
+
+@pytest.fixture
 def make_child(opened):
     """Start a child process; it is killed in the end, if it still runs."""
 

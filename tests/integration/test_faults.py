@@ -82,10 +82,8 @@ def test_several_subscribers_each_lose_something_else(make_publisher, make_subsc
 
 
 @pytest.mark.rounds(15, 400)
-def test_a_connection_cut_again_and_again(make_publisher, make_subscriber, make_proxy, rounds):
-    publisher = make_publisher()
-    proxy = make_proxy(publisher)
-    subscriber = make_subscriber(proxy.endpoint, joins=publisher, on_gap="raise")
+def test_a_connection_cut_again_and_again(connect_by_proxy, rounds):
+    publisher, proxy, subscriber = connect_by_proxy(on_gap="raise")
     collector = Collector(subscriber)
     n = 0
     while proxy.cuts < rounds:
@@ -118,10 +116,8 @@ def test_both_channels_cut_while_frames_are_lost(make_publisher, make_subscriber
     check_ledger(subscriber, delivered=20_000, outstanding=0, lost=0)
 
 
-def test_stall_and_resume(make_publisher, make_subscriber, make_proxy):
-    publisher = make_publisher(stall_ms=50)
-    proxy = make_proxy(publisher)
-    subscriber = make_subscriber(proxy.endpoint, joins=publisher, on_gap="raise")
+def test_stall_and_resume(connect_by_proxy):
+    publisher, proxy, subscriber = connect_by_proxy(publisher={"stall_ms": 50}, on_gap="raise")
     collector = Collector(subscriber)
     for turn in range(5):
         proxy.stall()
@@ -132,10 +128,8 @@ def test_stall_and_resume(make_publisher, make_subscriber, make_proxy):
     check_ledger(subscriber, delivered=100_000, outstanding=0, lost=0)
 
 
-def test_a_partition_that_ends(make_publisher, make_subscriber, make_proxy):
-    publisher = make_publisher(stall_ms=50)
-    proxy = make_proxy(publisher)
-    subscriber = make_subscriber(proxy.endpoint, joins=publisher, on_gap="raise")
+def test_a_partition_that_ends(connect_by_proxy):
+    publisher, proxy, subscriber = connect_by_proxy(publisher={"stall_ms": 50}, on_gap="raise")
     collector = Collector(subscriber)
     publish_paced(publisher, 0, 1_000)
     collector.wait_for(1_000)
@@ -169,10 +163,8 @@ def test_a_partition_longer_than_the_buffer_reaches(make_publisher, make_subscri
     check_ledger(subscriber, published=50_000, lost=earliest - 1_000, outstanding=0)
 
 
-def test_a_topic_that_began_during_a_partition(make_publisher, make_subscriber, make_proxy):
-    publisher = make_publisher()
-    proxy = make_proxy(publisher)
-    subscriber = make_subscriber(proxy.endpoint, joins=publisher, on_gap="raise")
+def test_a_topic_that_began_during_a_partition(connect_by_proxy):
+    publisher, proxy, subscriber = connect_by_proxy(on_gap="raise")
     proxy.refuse()
     proxy.cut()
     for n in range(1_000):
@@ -503,9 +495,8 @@ def test_publish_many_against_a_full_queue_with_raise(make_publisher, make_subsc
     assert [message.sequence for message in messages] == list(range(head))
 
 
-def test_a_slow_callback_of_one_topic_keeps_the_others_in_order(make_publisher, make_subscriber):
-    publisher = make_publisher(stall_ms=50)
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**17)
+def test_a_slow_callback_of_one_topic_keeps_the_others_in_order(connect):
+    publisher, subscriber = connect(publisher={"stall_ms": 50}, receive_bytes=2**17)
     for n in range(30_000):
         publisher.publish(f"topic {n % 3}", n // 3)
     publisher.flush()

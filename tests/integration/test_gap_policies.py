@@ -113,12 +113,9 @@ def check_conflated(subscriber):
     return stats
 
 
-def test_a_reader_that_sleeps_is_conflated_and_holds_nobody_up(make_publisher, make_subscriber):
+def test_a_reader_that_sleeps_is_conflated_and_holds_nobody_up(connect):
     """Far more than its room goes by, and what it holds stays within that."""
-    publisher = make_publisher()
-    subscriber = make_subscriber(
-        publisher.endpoint, joins=publisher, on_gap="latest", receive_bytes=256 * 1024
-    )
+    publisher, subscriber = connect(on_gap="latest", receive_bytes=256 * 1024)
     for number in range(200):
         values = [b"%06d" % number + bytes(1000)] * 50
         publisher.publish_many("book", values, keys=[f"k{index}" for index in range(50)])

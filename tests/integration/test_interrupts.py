@@ -57,11 +57,8 @@ class Strike:
 
 @pytest.mark.parametrize("how", ["iterate", "receive", "receive_many", "in turns"])
 @pytest.mark.parametrize("count", [1, 300, 9000])
-def test_ctrl_c_behind_any_call_neither_loses_nor_doubles(
-    make_publisher, make_subscriber, how, count
-):
-    publisher = make_publisher()
-    receiver = make_subscriber(publisher.endpoint, joins=publisher)
+def test_ctrl_c_behind_any_call_neither_loses_nor_doubles(connect, how, count):
+    publisher, receiver = connect()
     iterator = iter(receiver)
     received, published, strikes = [], 0, 0
 
@@ -309,10 +306,9 @@ class LineHandler(Handler):
 @pytest.mark.parametrize("own", ["publish", "publish_many", "mixed"])
 @pytest.mark.parametrize("handler", ["publish", "publish_many"])
 def test_what_a_handler_publishes_is_accepted_or_refused_and_nothing_else_suffers(
-    make_publisher, make_subscriber, own, handler
+    connect, own, handler
 ):
-    sender = make_publisher()
-    subscriber = make_subscriber(sender.endpoint, joins=sender)
+    sender, subscriber = connect()
 
     def from_handler():
         if handler == "publish":

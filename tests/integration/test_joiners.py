@@ -23,7 +23,6 @@ from tests.integration.peers import (
     ROOT,
     eventually,
     short_of_descriptors,
-    start_child,
     take,
 )
 from transports import reply_memory
@@ -57,71 +56,74 @@ def busy(publisher):
     assert not thread.is_alive(), "publish does not return"
 
 
-def close(joiners):
-    for joiner in joiners:
-        joiner.close()
+@pytest.fixture
+def join(opened):
+    """Let many join at once; all of them are in, and are closed when the test ends."""
+
+    def join(endpoint, count, **options):
+        assert can_open(count)
+        joiners, _ = join_all(endpoint, count, JOIN_S, **options)
+        for joiner in joiners:
+            opened.callback(joiner.close)
+        assert sum(joiner.joined for joiner in joiners) == len(joiners)
+        return joiners
+
+    return join
+
+
+@pytest.fixture
+def make_sender(opened):
+    def make(**limits):
+        made = transports.ZmqSender(LOOPBACK, context=transports.context(), **limits)
+        opened.callback(made.close)
+        return made
+
+    return make
+
+
+def check_answers(joiners):
+    """Nobody was sent an answer that was not for it."""
+    assert all(joiner.echoes <= joiner.probes for joiner in joiners)
 
 
 def check_all(publisher, joiners):
-    """All of them are in, and nobody was sent an answer that was not for it."""
-    try:
-        assert sum(joiner.joined for joiner in joiners) == len(joiners)
-        assert all(joiner.echoes <= joiner.probes for joiner in joiners)
-        there = joined_ids(publisher)
-        assert turn_until(joiners, lambda: len(there) >= len(joiners), JOIN_S)
-        assert publisher.stats().control_dropped == 0
-    finally:
-        close(joiners)
+    check_answers(joiners)
+    there = joined_ids(publisher)
+    assert turn_until(joiners, lambda: len(there) >= len(joiners), JOIN_S)
+    assert publisher.stats().control_dropped == 0
 
 
-def test_200_join_a_publisher_that_is_idle(publisher):
-    assert can_open(200)
-    joiners, _ = join_all(publisher.endpoint, 200, JOIN_S)
-    check_all(publisher, joiners)
+def test_200_join_a_publisher_that_is_idle(publisher, join):
+    check_all(publisher, join(publisher.endpoint, 200))
 
 
-def test_200_join_a_publisher_that_is_busy(publisher, busy):
-    assert can_open(200)
-    joiners, _ = join_all(publisher.endpoint, 200, JOIN_S)
+def test_200_join_a_publisher_that_is_busy(publisher, busy, join):
+    joiners = join(publisher.endpoint, 200)
     before = len(busy)
     assert turn_until(joiners, lambda: len(busy) > before + 5, JOIN_S)
     check_all(publisher, joiners)
 
 
-def test_100_join_a_relay_that_is_busy(publisher, busy):
-    assert can_open(100)
-    with p2pmsg.Relay(publisher.endpoint, LOOPBACK) as relay:
-        relay.wait_for_streams(timeout=JOIN_S)
-        joiners, _ = join_all(relay.endpoint, 100, JOIN_S)
-        try:
-            assert sum(joiner.joined for joiner in joiners) == len(joiners)
-            assert all(joiner.echoes <= joiner.probes for joiner in joiners)
-        finally:
-            close(joiners)
-            relay.close(timeout=0)
+@pytest.mark.usefixtures("busy")
+def test_100_join_a_relay_that_is_busy(publisher, make_relay, join):
+    relay = make_relay(publisher.endpoint)
+    relay.wait_for_streams(timeout=JOIN_S)
+    check_answers(join(relay.endpoint, 100))
 
 
-def test_100_of_the_former_release_join_a_publisher_that_is_busy(publisher, busy):
+@pytest.mark.usefixtures("busy")
+def test_100_of_the_former_release_join_a_publisher_that_is_busy(publisher, join):
     """They take all topics with the empty prefix, so each gets everybody's echoes."""
-    assert can_open(100)
-    joiners, _ = join_all(publisher.endpoint, 100, JOIN_S, old=True)
-    try:
-        assert sum(joiner.joined for joiner in joiners) == len(joiners)
-    finally:
-        close(joiners)
+    join(publisher.endpoint, 100, old=True)
 
 
-def test_others_join_while_one_of_the_former_release_does_not_read(publisher):
+def test_others_join_while_one_of_the_former_release_does_not_read(publisher, opened, join):
     """Its queue fills with the others' echoes, and then it is the one who misses them."""
     deaf = Joiner(publisher.endpoint, 999, old=True)
+    opened.callback(deaf.close)
     assert turn_until([deaf], lambda: deaf.joined, JOIN_S)
-    assert can_open(150)
-    joiners, _ = join_all(publisher.endpoint, 150, JOIN_S)
-    try:
-        assert sum(joiner.joined for joiner in joiners) == len(joiners)
-        publisher.publish("t", b"and publishing goes on")
-    finally:
-        close([deaf, *joiners])
+    join(publisher.endpoint, 150)
+    publisher.publish("t", b"and publishing goes on")
 
 
 @pytest.mark.long
@@ -171,7 +173,9 @@ def small_ration(monkeypatch):
     monkeypatch.setattr(control_queue, "BROAD_FRAMES_AT_ONCE", 400)
 
 
-def test_subscribers_of_a_former_release_cannot_livelock_a_publisher(small_ration, publisher, busy):
+def test_subscribers_of_a_former_release_cannot_livelock_a_publisher(
+    small_ration, publisher, busy, join
+):
     """Each asks without end, and each answer goes to all of them: so many frames, and no more."""
     context = zmq.Context()
     former = [Former(context, publisher, number) for number in range(40)]
@@ -187,9 +191,7 @@ def test_subscribers_of_a_former_release_cannot_livelock_a_publisher(small_ratio
         assert 0 < echoes <= 400 + 4000 * took + 2 * len(former)
         assert stats.control_rationed > 0
         assert len(busy) > before + 5
-        (joiner,), _ = join_all(publisher.endpoint, 1, JOIN_S, first=1000)
-        assert joiner.joined
-        close([joiner])
+        join(publisher.endpoint, 1, first=1000)
     finally:
         for one in former:
             one.data.close(linger=0)
@@ -208,67 +210,41 @@ def address(endpoint):
 @contextlib.contextmanager
 def strangers(endpoint, count):
     """Open idle connections; the system takes up those that the process does not."""
-    opened = []
-    try:
+    with contextlib.ExitStack() as opened:
         for _ in range(count):
-            one = socket.create_connection(address(endpoint), timeout=5)
-            opened.append(one)
-        yield opened
-    finally:
-        for one in opened:
-            one.close()
+            opened.enter_context(socket.create_connection(address(endpoint), timeout=5))
+        yield
 
 
-@contextlib.contextmanager
-def child(tmp_path):
-    made = start_child("publish_with_few_files", tmp_path, FILES)
-    try:
-        yield made, *made.line().split()
-    finally:
-        made.finish()
-
-
-def test_idle_connections_take_no_descriptor_that_the_log_needs(tmp_path):
+def test_idle_connections_take_no_descriptor_that_the_log_needs(
+    tmp_path, make_child, make_subscriber
+):
     """1,109 of them, where 1,024 files may be open, disabled a publisher for good."""
-    with child(tmp_path) as (publisher, endpoint, recovery):
-        with strangers(endpoint, FILES), strangers(recovery, FILES):
-            for round_ in range(1, 6):
-                publisher.tell("200")  # 200 KB: three segments, and an fsync for each message
-                following, failed, *counts = publisher.line().split()
-                assert (following, failed) == (str(200 * round_), "None"), counts
-            connections, refused = map(int, counts)
-            assert refused > FILES
-            assert connections < FILES
-        with p2pmsg.Subscriber(endpoint, start="earliest") as subscriber:
-            messages = take(subscriber, 1000)
-        assert [message.sequence for message in messages] == list(range(1000))
-
-
-class Flood:
-    """A raw subscriber with as many prefixes as it likes."""
-
-    def __init__(self, endpoint, count, size):
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.XSUB)
-        self.socket.set(zmq.SNDHWM, 0)
-        self.socket.set(zmq.LINGER, 0)
-        self.socket.set(zmq.RECONNECT_IVL, -1)
-        self.socket.connect(endpoint)
-        for number in range(count):
-            self.socket.send(b"\1" + (b"%08d" % number)[::-1].ljust(size, b"."))
-
-    def close(self):
-        self.socket.close()
-        self.context.term()
+    publisher = make_child("publish_with_few_files", tmp_path, FILES)
+    endpoint, recovery = publisher.line().split()
+    with strangers(endpoint, FILES), strangers(recovery, FILES):
+        for round_ in range(1, 6):
+            publisher.tell("200")  # 200 KB: three segments, and an fsync for each message
+            following, failed, *counts = publisher.line().split()
+            assert (following, failed) == (str(200 * round_), "None"), counts
+        connections, refused = map(int, counts)
+        assert refused > FILES
+        assert connections < FILES
+    messages = take(make_subscriber(endpoint, start="earliest"), 1000)
+    assert [message.sequence for message in messages] == list(range(1000))
 
 
 @contextlib.contextmanager
 def flood(endpoint, count, size):
-    one = Flood(endpoint, count, size)
-    try:
+    """A raw subscriber with as many prefixes as it likes."""
+    with zmq.Context() as context, context.socket(zmq.XSUB) as one:
+        one.set(zmq.SNDHWM, 0)
+        one.set(zmq.LINGER, 0)
+        one.set(zmq.RECONNECT_IVL, -1)
+        one.connect(endpoint)
+        for number in range(count):
+            one.send(b"\1" + (b"%08d" % number)[::-1].ljust(size, b"."))
         yield one
-    finally:
-        one.close()
 
 
 @pytest.mark.parametrize(
@@ -278,98 +254,82 @@ def flood(endpoint, count, size):
         ({"subscription_bytes_max": 10_000}, 5000, 100),
     ],
 )
-def test_a_connection_with_too_many_subscriptions_is_ended(limits, count, size):
-    sender = transports.ZmqSender(LOOPBACK, context=transports.context(), **limits)
-    try:
-        other = transports.ZmqReceiver(sender.endpoint, context=transports.context())
-        other.subscribe(b"t")
-        other.connect()
-        with flood(sender.endpoint, count, size):
-            notes = []
+def test_a_connection_with_too_many_subscriptions_is_ended(make_sender, limits, count, size):
+    sender = make_sender(**limits)
+    other = transports.ZmqReceiver(sender.endpoint, context=transports.context())
+    other.subscribe(b"t")
+    other.connect()
+    with flood(sender.endpoint, count, size):
+        notes = []
 
-            def ended():
-                notes.extend(sender.receive_subscriptions())
-                return sender.connections.oversubscribed
+        def ended():
+            notes.extend(sender.receive_subscriptions())
+            return sender.connections.oversubscribed
 
-            eventually(ended)
-        eventually(lambda: sender.receive_subscriptions() or len(sender.connections) == 1)
-        assert sender.connections.oversubscribed == 1
-        assert len(notes) < count
-        assert sender.send(b"to the other one")
-        assert other.receive_wait(5000) == b"to the other one"
-        other.close()
-    finally:
-        sender.close()
+        eventually(ended)
+    eventually(lambda: sender.receive_subscriptions() or len(sender.connections) == 1)
+    assert sender.connections.oversubscribed == 1
+    assert len(notes) < count
+    assert sender.send(b"to the other one")
+    assert other.receive_wait(5000) == b"to the other one"
+    other.close()
 
 
-def test_connections_that_are_too_many_all_together_cost_the_one_with_most():
-    sender = transports.ZmqSender(
-        LOOPBACK, context=transports.context(), subscriptions_max=100, subscription_bytes_max=10**6
-    )
-    try:
-        with contextlib.ExitStack() as opened:
-            for _ in range(12):  # each within its bound; eight times that is theirs together
-                opened.enter_context(flood(sender.endpoint, 0, 8))
-            raw = [opened.enter_context(flood(sender.endpoint, 0, 8)) for _ in range(12)]
-            for at, one in enumerate(raw):
-                for number in range(90):
-                    one.socket.send(b"\1%d-%d" % (at, number))
+def test_connections_that_are_too_many_all_together_cost_the_one_with_most(make_sender):
+    sender = make_sender(subscriptions_max=100, subscription_bytes_max=10**6)
+    with contextlib.ExitStack() as opened:
+        for _ in range(12):  # each within its bound; eight times that is theirs together
+            opened.enter_context(flood(sender.endpoint, 0, 8))
+        raw = [opened.enter_context(flood(sender.endpoint, 0, 8)) for _ in range(12)]
+        for at, one in enumerate(raw):
+            for number in range(90):
+                one.send(b"\1%d-%d" % (at, number))
 
-            def ended():
-                sender.receive_subscriptions()
-                return sender.connections.oversubscribed
+        def ended():
+            sender.receive_subscriptions()
+            return sender.connections.oversubscribed
 
-            eventually(ended)
-    finally:
-        sender.close()
+        eventually(ended)
 
 
-def test_giving_up_what_nobody_has_makes_no_room_for_more():
+def test_giving_up_what_nobody_has_makes_no_room_for_more(make_sender):
     """300,000 prefixes passed the bound of 65,536 and took 850 MB, one "give up" after each."""
-    sender = transports.ZmqSender(LOOPBACK, context=transports.context(), subscriptions_max=500)
-    try:
-        with socket.create_connection(address(sender.endpoint), timeout=5) as one:
-            one.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48))
-            one.sendall(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\3SUB")
-            answer = b""
-            while b"READY" not in answer:  # libzmq resets who sends messages before
-                answer += one.recv(4096)
-            with contextlib.suppress(ConnectionError):  # it is ended on the way
-                for number in range(1000):
-                    for note in (b"\1%d" % number, b"\0nobody has %d" % number):
-                        one.sendall(bytes((0, len(note))) + note)
-            eventually(
-                lambda: [sender.receive_subscriptions(), sender.connections.oversubscribed][1]
-            )
-    finally:
-        sender.close()
+    sender = make_sender(subscriptions_max=500)
+    with socket.create_connection(address(sender.endpoint), timeout=5) as one:
+        one.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48))
+        one.sendall(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\3SUB")
+        answer = b""
+        while b"READY" not in answer:  # libzmq resets who sends messages before
+            answer += one.recv(4096)
+        with contextlib.suppress(ConnectionError):  # it is ended on the way
+            for number in range(1000):
+                for note in (b"\1%d" % number, b"\0nobody has %d" % number):
+                    one.sendall(bytes((0, len(note))) + note)
+        eventually(lambda: [sender.receive_subscriptions(), sender.connections.oversubscribed][1])
 
 
-def test_prefixes_that_others_took_up_first_count_too():
+def test_prefixes_that_others_took_up_first_count_too(make_sender):
     """Whoever subscribed to what a helper had, which then went, was counted with nothing."""
-    sender = transports.ZmqSender(LOOPBACK, context=transports.context(), subscriptions_max=4000)
-    try:
-        with flood(sender.endpoint, 0, 8) as keeper:
-            for round_ in range(10):
-                names = [b"\1%d-%d" % (round_, number) for number in range(1500)]
-                with flood(sender.endpoint, 0, 8) as helper:
-                    for name in names:
-                        helper.socket.send(name)
-                    taken = []
-                    eventually(
-                        lambda n=names, t=taken: (
-                            t.extend(sender.receive_subscriptions())
-                            or len([note for note in t if note[:1] == b"\1"]) >= len(n)
-                            or sender.connections.oversubscribed
-                        )
+    sender = make_sender(subscriptions_max=4000)
+    with flood(sender.endpoint, 0, 8) as keeper:
+        for round_ in range(10):
+            names = [b"\1%d-%d" % (round_, number) for number in range(1500)]
+            with flood(sender.endpoint, 0, 8) as helper:
+                for name in names:
+                    helper.send(name)
+                taken = []
+                eventually(
+                    lambda n=names, t=taken: (
+                        t.extend(sender.receive_subscriptions())
+                        or len([note for note in t if note[:1] == b"\1"]) >= len(n)
+                        or sender.connections.oversubscribed
                     )
-                    for name in names:
-                        keeper.socket.send(name)
-                    settle(sender)
+                )
+                for name in names:
+                    keeper.send(name)
                 settle(sender)
-            assert sender.connections.oversubscribed
-    finally:
-        sender.close()
+            settle(sender)
+        assert sender.connections.oversubscribed
 
 
 def settle(sender):
@@ -380,22 +340,19 @@ def settle(sender):
             quiet_s = time.monotonic() + 0.1
 
 
-def test_who_gives_up_what_others_share_is_not_counted_with_it_for_ever():
-    sender = transports.ZmqSender(LOOPBACK, context=transports.context(), subscriptions_max=100)
-    try:
-        with flood(sender.endpoint, 0, 8) as one, flood(sender.endpoint, 0, 8) as other:
-            for number in range(500):
-                prefix = b"%d" % number
-                for first, then in ((one, other), (other, one)):
-                    first.socket.send(b"\1" + prefix)
-                    eventually(lambda p=prefix: b"\1" + p in sender.receive_subscriptions())
-                    then.socket.send(b"\1" + prefix)
-                    first.socket.send(b"\0" + prefix)
-                    then.socket.send(b"\0" + prefix)
-                    eventually(lambda p=prefix: b"\0" + p in sender.receive_subscriptions())
-            assert not sender.connections.oversubscribed
-    finally:
-        sender.close()
+def test_who_gives_up_what_others_share_is_not_counted_with_it_for_ever(make_sender):
+    sender = make_sender(subscriptions_max=100)
+    with flood(sender.endpoint, 0, 8) as one, flood(sender.endpoint, 0, 8) as other:
+        for number in range(500):
+            prefix = b"%d" % number
+            for first, then in ((one, other), (other, one)):
+                first.send(b"\1" + prefix)
+                eventually(lambda p=prefix: b"\1" + p in sender.receive_subscriptions())
+                then.send(b"\1" + prefix)
+                first.send(b"\0" + prefix)
+                then.send(b"\0" + prefix)
+                eventually(lambda p=prefix: b"\0" + p in sender.receive_subscriptions())
+        assert not sender.connections.oversubscribed
 
 
 def test_a_publisher_outlives_one_with_very_many_subscriptions():
@@ -442,22 +399,19 @@ def test_a_relay_counts_too():
                 eventually(lambda: relay.stats().connections == 5)
 
 
-def test_a_probe_prefix_is_given_up_again():
+def test_a_probe_prefix_is_given_up_again(make_sender):
     """So that the prefixes of a connection do not add up over its life."""
     prefix = wire.control_prefix(wire.Kind.ECHO, 7)
-    sender = transports.ZmqSender(LOOPBACK, context=transports.context(), subscriptions_max=3)
-    try:
-        receiver = transports.ZmqReceiver(sender.endpoint, context=transports.context())
-        receiver.connect()
-        for _ in range(20):
-            receiver.subscribe(prefix)
-            eventually(sender.receive_subscriptions)
-            receiver.unsubscribe(prefix)
-            eventually(sender.receive_subscriptions)
-        assert sender.connections.oversubscribed == 0
-        receiver.close()
-    finally:
-        sender.close()
+    sender = make_sender(subscriptions_max=3)
+    receiver = transports.ZmqReceiver(sender.endpoint, context=transports.context())
+    receiver.connect()
+    for _ in range(20):
+        receiver.subscribe(prefix)
+        eventually(sender.receive_subscriptions)
+        receiver.unsubscribe(prefix)
+        eventually(sender.receive_subscriptions)
+    assert sender.connections.oversubscribed == 0
+    receiver.close()
 
 
 def test_who_asks_and_never_reads_fills_no_memory():

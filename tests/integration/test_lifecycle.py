@@ -28,9 +28,8 @@ from tests.integration.peers import (
 )
 
 
-def test_closing_twice_and_using_afterwards(make_publisher, make_subscriber):
-    publisher = make_publisher()
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+def test_closing_twice_and_using_afterwards(connect):
+    publisher, subscriber = connect()
     publisher.publish(TOPIC, 0)
     take(subscriber, 1)
     for _ in range(2):
@@ -103,9 +102,8 @@ def test_close_without_subscribers_does_not_wait(make_publisher):
     assert publisher.stats().undelivered == 0
 
 
-def test_a_subscriber_that_leaves_is_not_waited_for(make_publisher, make_subscriber):
-    publisher = make_publisher()
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+def test_a_subscriber_that_leaves_is_not_waited_for(connect):
+    publisher, subscriber = connect()
     subscriber.close()
     eventually(lambda: publisher.stats().subscribers == 0)
     publisher.publish(TOPIC, 0)
@@ -113,9 +111,8 @@ def test_a_subscriber_that_leaves_is_not_waited_for(make_publisher, make_subscri
     assert publisher.stats().undelivered == 0
 
 
-def test_a_closed_subscriber_keeps_its_ledger(make_publisher, make_subscriber):
-    publisher = make_publisher()
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+def test_a_closed_subscriber_keeps_its_ledger(connect):
+    publisher, subscriber = connect()
     publisher.publish_many(TOPIC, range(10_000))
     take(subscriber, 10)
     eventually(lambda: subscriber.stats().published == 10_000)

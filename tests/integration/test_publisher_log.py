@@ -138,9 +138,8 @@ def test_ranges_are_read_from_the_log(tmp_path, make_publisher):
     assert values == list(range(100, 300))
 
 
-def test_with_always_a_flushed_message_is_on_the_disk(tmp_path, make_publisher, make_subscriber):
-    publisher = make_publisher(log=LogConfig(tmp_path, fsync="always"))
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+def test_with_always_a_flushed_message_is_on_the_disk(tmp_path, connect):
+    publisher, subscriber = connect(publisher={"log": LogConfig(tmp_path, fsync="always")})
     threads = [
         threading.Thread(target=lambda: [publisher.publish("t", n) for n in range(500)])
         for _ in range(4)

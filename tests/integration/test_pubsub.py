@@ -197,9 +197,8 @@ def test_iterating_receiving_and_receiving_many_share_one_order(pair):
         (["nothing"], set()),
     ],
 )
-def test_topics_and_prefixes(make_publisher, make_subscriber, topics, taken):
-    publisher = make_publisher()
-    subscriber = make_subscriber(publisher.endpoint, topics=topics, joins=publisher)
+def test_topics_and_prefixes(connect, topics, taken):
+    publisher, subscriber = connect(topics=topics)
     for n in range(50):
         for topic in ("trades", "trades.a", "trades.b", "tradesx", "quotes", "ü.1"):
             publisher.publish(topic, n)
@@ -211,21 +210,16 @@ def test_topics_and_prefixes(make_publisher, make_subscriber, topics, taken):
     check_ledger(subscriber, published=50 * len(taken), outstanding=0, lost=0)
 
 
-def test_topics_are_filtered_at_the_publisher(make_publisher, make_subscriber, make_proxy):
-    publisher = make_publisher()
-    proxy = make_proxy(publisher)
-    subscriber = make_subscriber(proxy.endpoint, topics=["small"], joins=publisher)
+def test_topics_are_filtered_at_the_publisher(connect_by_proxy):
+    publisher, proxy, subscriber = connect_by_proxy(topics=["small"])
     publisher.publish_many("large", [bytes(1000)] * 5000)
     publisher.publish("small", 0)
     assert subscriber.receive(10).value == 0
     assert proxy.bytes_down < 1_000_000
 
 
-def test_a_topic_that_begins_later_is_received_from_its_first_message(
-    make_publisher, make_subscriber
-):
-    publisher = make_publisher()
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+def test_a_topic_that_begins_later_is_received_from_its_first_message(connect):
+    publisher, subscriber = connect()
     for topic in range(200):
         publisher.publish_many(f"topic {topic}", range(3))
     messages = take(subscriber, 600)
@@ -234,9 +228,8 @@ def test_a_topic_that_begins_later_is_received_from_its_first_message(
 
 
 @pytest.mark.parametrize("run", [1, 7, 500])
-def test_topics_that_take_turns(run, make_publisher, make_subscriber):
-    publisher = make_publisher(config=p2pmsg.PublisherConfig(frame_bytes=1024))
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+def test_topics_that_take_turns(run, connect):
+    publisher, subscriber = connect(publisher={"config": p2pmsg.PublisherConfig(frame_bytes=1024)})
     topics, following = ("a", "b", "c"), {"a": 0, "b": 0, "c": 0}
     for turn in range(6000 // run):
         topic = topics[turn % 3]
@@ -551,15 +544,9 @@ def test_each_topic_is_asked_for_again_behind_a_cut(make_publisher, make_subscri
 
 
 @pytest.mark.parametrize("frames", [1, 2])
-def test_the_shortest_queue_has_room_for_what_joining_takes(
-    make_publisher, make_subscriber, frames
-):
-    publisher = make_publisher()
-    subscriber = make_subscriber(
-        publisher.endpoint,
-        topics=["a", "b", "c"],
-        joins=publisher,
-        config=p2pmsg.SubscriberConfig(queue_frames=frames),
+def test_the_shortest_queue_has_room_for_what_joining_takes(connect, frames):
+    publisher, subscriber = connect(
+        topics=["a", "b", "c"], config=p2pmsg.SubscriberConfig(queue_frames=frames)
     )
     for value in range(50):
         publisher.publish("b", value)

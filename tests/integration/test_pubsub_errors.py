@@ -175,11 +175,8 @@ def state(request):
 
 
 @pytest.mark.parametrize(("arguments", "options", "text"), BAD_MESSAGES.values(), ids=BAD_MESSAGES)
-def test_a_refused_message_leaves_no_trace(
-    make_publisher, make_subscriber, state, arguments, options, text
-):
-    publisher = make_publisher()
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+def test_a_refused_message_leaves_no_trace(connect, state, arguments, options, text):
+    publisher, subscriber = connect()
     sent = 0
     columns = {"key": "k", "headers": {"h": 1}} if state == "wide batch" else {}
     for _ in range(1 if state == "idle" else 200):
@@ -199,9 +196,8 @@ def test_a_refused_message_leaves_no_trace(
     assert publisher.stats().published == sent
 
 
-def test_a_message_as_large_as_may_be_arrives(make_publisher, make_subscriber):
-    publisher = make_publisher()
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+def test_a_message_as_large_as_may_be_arrives(connect):
+    publisher, subscriber = connect()
     limit = 2**20
     for size in (limit - 40, limit - 10):
         for _ in range(3):
@@ -212,10 +208,9 @@ def test_a_message_as_large_as_may_be_arrives(make_publisher, make_subscriber):
         assert len(message.value) >= limit - 40
 
 
-def test_the_limit_of_a_message_holds_in_every_way_of_publishing(make_publisher, make_subscriber):
+def test_the_limit_of_a_message_holds_in_every_way_of_publishing(connect):
     config = PublisherConfig(message_bytes_max=1024)
-    publisher = make_publisher(config=config)
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    publisher, subscriber = connect(publisher={"config": config})
     sent = 0
     for _ in range(300):
         sent += publisher.publish(TOPIC, sent) >= 0
@@ -262,9 +257,8 @@ def test_publish_many_refuses(make_publisher, values, columns, kind):
     assert publisher.publish_many(TOPIC, [1, 2]) == (1, 2)
 
 
-def test_publish_many_says_how_many_it_took(make_publisher, make_subscriber):
-    publisher = make_publisher()
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+def test_publish_many_says_how_many_it_took(connect):
+    publisher, subscriber = connect()
     values = [*range(50_000), Odd(), *range(10)]
     with pytest.raises(p2pmsg.MessageError) as refused:
         publisher.publish_many(TOPIC, values)
@@ -275,9 +269,8 @@ def test_publish_many_says_how_many_it_took(make_publisher, make_subscriber):
     check_exact(take(subscriber, accepted + 1))
 
 
-def test_other_bad_calls(make_publisher, make_subscriber):
-    publisher = make_publisher()
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+def test_other_bad_calls(connect):
+    publisher, subscriber = connect()
     with pytest.raises(p2pmsg.ConfigError):
         subscriber.receive_many(0)
     with pytest.raises(TimeoutError):

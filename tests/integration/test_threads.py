@@ -113,9 +113,8 @@ def test_threads_publish_to_topics_of_their_own(make_publisher, make_subscriber,
 
 
 @pytest.mark.parametrize("ways", ["receive", "iterate", "receive_many", "all"])
-def test_threads_share_the_messages_of_one_subscriber(make_publisher, make_subscriber, ways):
-    publisher = make_publisher()
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+def test_threads_share_the_messages_of_one_subscriber(connect, ways):
+    publisher, subscriber = connect()
 
     def receive(into):
         with contextlib.suppress(TimeoutError):
@@ -162,9 +161,8 @@ def test_threads_share_the_messages_of_one_subscriber(make_publisher, make_subsc
 
 
 @pytest.mark.parametrize("how", ["receive", "receive_many", "iterate"])
-def test_close_ends_a_wait_in_another_thread(make_publisher, make_subscriber, how):
-    publisher = make_publisher()
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+def test_close_ends_a_wait_in_another_thread(connect, how):
+    _, subscriber = connect()
     ended = []
 
     def wait():
@@ -209,9 +207,8 @@ def test_close_while_others_publish(make_publisher, make_subscriber):
     check_ledger(collector.subscriber, delivered=count, outstanding=0, lost=0)
 
 
-def test_close_while_another_thread_waits_for_room(make_publisher, make_subscriber):
-    publisher = make_publisher(stall_ms=20_000)
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16)
+def test_close_while_another_thread_waits_for_room(connect):
+    publisher, subscriber = connect(publisher={"stall_ms": 20_000}, receive_bytes=2**16)
     returned, errors = [], []
 
     def publish():

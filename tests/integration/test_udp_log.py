@@ -144,12 +144,11 @@ def test_what_the_buffer_has_forgotten_comes_from_the_log(
     assert late.stats().lost == 0
 
 
-def test_a_gap_that_the_buffer_has_forgotten_comes_from_the_log(
-    tmp_path, make_publisher, make_subscriber, endpoint
-):
+def test_a_gap_that_the_buffer_has_forgotten_comes_from_the_log(tmp_path, connect, endpoint):
     log = LogConfig(tmp_path)
-    publisher = make_publisher(endpoint, log=log, replay_bytes=LITTLE, stall_ms=10)
-    subscriber = make_subscriber(endpoint, joins=publisher)
+    publisher, subscriber = connect(
+        endpoint, publisher={"log": log, "replay_bytes": LITTLE, "stall_ms": 10}
+    )
     publish(publisher, range(1000))
     check_exact(take(subscriber, 1000))
     lose_datagrams(subscriber, 1.0)
@@ -162,11 +161,10 @@ def test_a_gap_that_the_buffer_has_forgotten_comes_from_the_log(
 
 
 def test_a_log_that_fails_in_the_middle_of_a_call_has_what_was_accepted(
-    tmp_path, make_publisher, make_subscriber, endpoint
+    tmp_path, connect, endpoint
 ):
     log = LogConfig(tmp_path / "log", segment_bytes=64 * 1024)
-    publisher = make_publisher(endpoint, log=log)
-    subscriber = make_subscriber(endpoint, joins=publisher)
+    publisher, subscriber = connect(endpoint, publisher={"log": log})
     publisher.publish(TOPIC, b"first")
     shutil.rmtree(tmp_path / "log")
     with pytest.raises(LogFailedError, match="log") as failure:

@@ -41,10 +41,9 @@ def values_of(messages):
 @pytest.mark.parametrize(
     "text", [GROUP, "udp://127.0.0.1:{1}", "udp://[::1]:{1}"], ids=["group", "address", "ipv6"]
 )
-def test_messages_arrive_once_and_in_order(make_publisher, make_subscriber, text):
+def test_messages_arrive_once_and_in_order(connect, text):
     place = text.format(next(_group), free_port())
-    publisher = make_publisher(place)
-    subscriber = make_subscriber(place, joins=publisher)
+    publisher, subscriber = connect(place)
     for number in range(100):
         publisher.publish("t", number, key=f"k{number}", headers={"n": number})
     publisher.publish_many("t", list(range(100, 3000)))
@@ -55,9 +54,8 @@ def test_messages_arrive_once_and_in_order(make_publisher, make_subscriber, text
     check_ledger(subscriber)
 
 
-def test_topics_are_chosen_at_the_subscriber(make_publisher, make_subscriber, endpoint):
-    publisher = make_publisher(endpoint)
-    subscriber = make_subscriber(endpoint, topics=["a", "b*"], joins=publisher)
+def test_topics_are_chosen_at_the_subscriber(connect, endpoint):
+    publisher, subscriber = connect(endpoint, topics=["a", "b*"])
     for number in range(50):
         for topic in ("a", "aa", "b", "bb", "c"):
             publisher.publish(topic, number)
@@ -67,9 +65,8 @@ def test_topics_are_chosen_at_the_subscriber(make_publisher, make_subscriber, en
 
 
 @pytest.mark.parametrize("size", [1300, 1500, 5000, 70_000, 1_000_000])
-def test_large_messages_go_in_parts(make_publisher, make_subscriber, endpoint, size):
-    publisher = make_publisher(endpoint)
-    subscriber = make_subscriber(endpoint, joins=publisher)
+def test_large_messages_go_in_parts(connect, endpoint, size):
+    publisher, subscriber = connect(endpoint)
     lose_datagrams(subscriber, 0.05)
     values = [random.Random(number).randbytes(size) for number in range(4)]
     for value in values:
@@ -118,9 +115,8 @@ def test_nothing_is_lost_although_the_kernel_drops(make_publisher, make_subscrib
     assert counted.messages_repaired > 0
 
 
-def test_a_lost_tail_is_repaired(make_publisher, make_subscriber, endpoint):
-    publisher = make_publisher(endpoint)
-    subscriber = make_subscriber(endpoint, joins=publisher)
+def test_a_lost_tail_is_repaired(connect, endpoint):
+    publisher, subscriber = connect(endpoint)
     publisher.publish("t", "first")
     assert subscriber.receive(5).value == "first"
     lose_datagrams(subscriber, 1.0)
@@ -195,9 +191,8 @@ def test_history_comes_over_the_recovery_channel(make_publisher, make_subscriber
     assert publisher.stats().multicast.nacks == 0
 
 
-def test_what_nobody_keeps_is_reported_lost(make_publisher, make_subscriber, endpoint):
-    publisher = make_publisher(endpoint, replay_bytes=20_000, stall_ms=10)
-    subscriber = make_subscriber(endpoint, joins=publisher)
+def test_what_nobody_keeps_is_reported_lost(connect, endpoint):
+    publisher, subscriber = connect(endpoint, publisher={"replay_bytes": 20_000, "stall_ms": 10})
     publisher.publish("t", b"")
     subscriber.receive(5)
     lose_datagrams(subscriber, 1.0)
@@ -309,9 +304,8 @@ def test_errors_name_what_is_wrong(endpoint):
         p2pmsg.Subscriber("udp://239.1.1.1:5000?mtu=9000")
 
 
-def test_messages_check_exactly(make_publisher, make_subscriber, endpoint):
-    publisher = make_publisher(endpoint)
-    subscriber = make_subscriber(endpoint, topics=["trades"], joins=publisher)
+def test_messages_check_exactly(connect, endpoint):
+    publisher, subscriber = connect(endpoint, topics=["trades"])
     for number in range(1000):
         publisher.publish("trades", number)
     check_exact(take(subscriber, 1000))
