@@ -5,10 +5,11 @@ ping-pong's round trip. Aeron's idle strategies and Linux's haltpoll governor wa
 same reason, and the governor decides as it is done here: by how long the last waits were.
 """
 
-import os
 import time
 from collections.abc import Callable
 from typing import Final
+
+from transports.platform import sched_yield
 
 BUSY_WAIT_US: Final = 200.0
 """How long a wait looks by default, in µs: twice as long as an answer takes that comes from another
@@ -16,7 +17,6 @@ process of this machine, and as long as KVM and haltpoll look."""
 _REST_MAX: Final = 16
 """How many waits sleep at most after looks in vain. Two ends that both sleep may take longer than
 the window where looking would take half of it: one of them has to try, and at that it succeeds."""
-_sched_yield: Final = getattr(os, "sched_yield", None)
 
 
 class Turn:
@@ -61,7 +61,7 @@ class BusyWait:
         always: bool = False,
         turn: Turn = TURN,
         now_ns: Callable[[], int] = time.monotonic_ns,
-        yield_core: Callable[[], object] | None = _sched_yield,
+        yield_core: Callable[[], object] | None = sched_yield,
     ) -> None:
         """Sleep in the first wait.
 

@@ -6,7 +6,6 @@ libzmq then finds the connection ended and closes it.
 """
 
 import logging
-import os
 import resource
 import socket as system_socket
 import struct
@@ -17,6 +16,7 @@ from typing import Final
 import zmq
 
 from transports.context import Context, Socket
+from transports.platform import open_files
 
 CONNECTIONS_MAX: Final = 65_536
 """Connections to one bound socket: as many as a publisher counts subscribers."""
@@ -72,7 +72,8 @@ class _Files:
         now_s = time.monotonic()
         if now_s - self._counted_s > _COUNTED_AGAIN_S:
             self._counted_s = now_s
-            self._others = max(0, _count_files() - self.connections)
+            opened = open_files()
+            self._others = max(0, (limit if opened is None else opened) - self.connections)
         return self.connections + self._others <= space
 
 
@@ -296,12 +297,3 @@ def hang_up(fd: int, port: int | None = None) -> None:
         pass  # it has ended by itself, or another file has its number now
     finally:
         connection.detach()
-
-
-def _count_files() -> int:
-    for folder in ("/proc/self/fd", "/dev/fd"):
-        try:
-            return len(os.listdir(folder))
-        except OSError:
-            continue  # not there, or no descriptor is left to read it with
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -27,12 +27,11 @@ from dataclasses import dataclass, replace
 from typing import Final, NoReturn, Self
 
 from transports.errors import EndpointError
+from transports.platform import IPC_PATH_BYTES_MAX, IS_LINUX
 
 SCHEMES: Final = ("tcp", "ipc", "inproc", "memory", "udp", "mold")
 DATAGRAM_SCHEMES: Final = ("udp", "mold")
 PORT_MAX: Final = 65535
-IPC_PATH_BYTES_MAX: Final = 107
-"""`sockaddr_un.sun_path` has 108 bytes on Linux, the last of them a zero."""
 NAME_BYTES_MAX: Final = 255
 """ZeroMQ keeps an endpoint in 256 bytes."""
 HOST_CHARACTERS_MAX: Final = 253
@@ -170,6 +169,8 @@ def parse_endpoint(text: str) -> Endpoint:
     if scheme == "tcp":
         return _parse_tcp(text, rest)
     if scheme in DATAGRAM_SCHEMES:
+        if not IS_LINUX:
+            _refuse(text, "scheme", f"{scheme}:// needs Linux")
         place, question, options = rest.partition("?")
         where = _parse_tcp(text, place)
         known = _parse_options(text, scheme, options) if question else ()
@@ -262,6 +263,8 @@ def _parse_path(text: str, path: str) -> str:
         _refuse(text, "path", "empty path")
     if path == "*":
         _refuse(text, "path", "a path must be named: '*' is not one")
+    if path.startswith("@") and not IS_LINUX:
+        _refuse(text, "path", f"{path!r} is an abstract name, which needs Linux")
     size = _bytes_of(text, "path", path)
     if size > IPC_PATH_BYTES_MAX:
         _refuse(text, "path", f"path of {size} bytes is above {IPC_PATH_BYTES_MAX}")

@@ -17,16 +17,19 @@ from typing import Any, Final, NamedTuple
 
 from transports.endpoint import Endpoint, as_endpoint, is_address
 from transports.errors import ClosedError, EndpointError, TransportError, translate_bind
+from transports.platform import (
+    IP_MTU,
+    IPV6_MTU,
+    SIOCGIFADDR,
+    SIOCGIFMTU,
+    SO_RCVBUFFORCE,
+    SO_RXQ_OVFL,
+    SO_SNDBUFFORCE,
+    UDP_GRO,
+    UDP_SEGMENT,
+    read_proc,
+)
 
-_UDP_SEGMENT: Final = 103
-_UDP_GRO: Final = 104
-_SO_RXQ_OVFL: Final = 40
-_SO_SNDBUFFORCE: Final = 32
-SO_RCVBUFFORCE: Final = 33
-_IP_MTU: Final = 14
-_IPV6_MTU: Final = 24
-_SIOCGIFADDR: Final = 0x8915
-_SIOCGIFMTU: Final = 0x8921
 DATAGRAM_BYTES_MAX: Final = 65_507
 """The largest UDP payload over IPv4 (RFC 768 and 791)."""
 _MTU_MAX: Final = 1500
@@ -130,17 +133,17 @@ class UdpSender(_UdpSocket):
         self.datagram_bytes = _datagram_bytes(place)
         try:
             _set_outgoing(self.socket, place)
-            raise_buffer(self.socket, socket.SO_SNDBUF, _SO_SNDBUFFORCE, _SEND_BUFFER_BYTES)
+            raise_buffer(self.socket, socket.SO_SNDBUF, SO_SNDBUFFORCE, _SEND_BUFFER_BYTES)
             self.buffer_bytes = raise_buffer(
                 self.socket, socket.SO_RCVBUF, SO_RCVBUFFORCE, answer_buffer_bytes
             )
-            _set_if_known(self.socket, socket.SOL_SOCKET, _SO_RXQ_OVFL)
+            _set_if_known(self.socket, socket.SOL_SOCKET, SO_RXQ_OVFL)
             local = place.interface_address if place.family == socket.AF_INET else ""
             self.socket.bind((local, 0))
         except OSError as error:
             self.socket.close()
             raise translate_bind(error, str(self._endpoint)) from error
-        self.segmenting = _has_option(self.socket, _UDP_SEGMENT)
+        self.segmenting = _has_option(self.socket, UDP_SEGMENT)
         self._sendmsg: Callable[..., int] = self.socket.sendmsg
         self._sendto: Callable[..., int] = self.socket.sendto
         self._recvmsg: Callable[..., _Answer] = self.socket.recvmsg
@@ -169,7 +172,7 @@ class UdpSender(_UdpSocket):
         """
         if not self.segmenting:
             return self._send_singly(pieces, segment)
-        control = [(socket.IPPROTO_UDP, _UDP_SEGMENT, _SEGMENT.pack(segment))]
+        control = [(socket.IPPROTO_UDP, UDP_SEGMENT, _SEGMENT.pack(segment))]
         try:
             self._sendmsg(pieces, control, 0, self._address)
         except BlockingIOError:
@@ -195,7 +198,7 @@ class UdpSender(_UdpSocket):
                 self._failed(error)
                 return None
         for level, kind, value in control:
-            if kind == _SO_RXQ_OVFL and level == socket.SOL_SOCKET:
+            if kind == SO_RXQ_OVFL and level == socket.SOL_SOCKET:
                 self._note_drops(_UINT.unpack(value)[0])
         return data, address
 
@@ -252,8 +255,8 @@ class UdpReceiver(_UdpSocket):
         self.buffer_bytes = raise_buffer(
             self.socket, socket.SO_RCVBUF, SO_RCVBUFFORCE, buffer_bytes
         )
-        _set_if_known(self.socket, socket.SOL_SOCKET, _SO_RXQ_OVFL)
-        _set_if_known(self.socket, socket.IPPROTO_UDP, _UDP_GRO)
+        _set_if_known(self.socket, socket.SOL_SOCKET, SO_RXQ_OVFL)
+        _set_if_known(self.socket, socket.IPPROTO_UDP, UDP_GRO)
         self._recvmsg_into = self.socket.recvmsg_into
 
     def connect(self) -> None:
@@ -301,9 +304,9 @@ class UdpReceiver(_UdpSocket):
                 raise TransportError(f"{self._endpoint}: {error.strerror or error}") from error
         segment = size
         for level, kind, data in control:
-            if level == socket.IPPROTO_UDP and kind == _UDP_GRO:
+            if level == socket.IPPROTO_UDP and kind == UDP_GRO:
                 segment = _INT.unpack(data)[0]
-            elif kind == _SO_RXQ_OVFL and level == socket.SOL_SOCKET:
+            elif kind == SO_RXQ_OVFL and level == socket.SOL_SOCKET:
                 self._note_drops(_UINT.unpack(data)[0])
         return Received(self._view[:size], segment or 1, address)
 
@@ -417,15 +420,15 @@ def _ioctl(name: str, request: int) -> bytes:
 
 
 def _address_of(name: str) -> str:
-    return socket.inet_ntoa(_ioctl(name, _SIOCGIFADDR)[20:24])
+    return socket.inet_ntoa(_ioctl(name, SIOCGIFADDR)[20:24])
 
 
 def _addresses_of(name: str) -> set[str]:
     found: set[str] = set()
     with suppress(OSError):
         found.add(_address_of(name))
-    with suppress(OSError), open("/proc/net/if_inet6") as table:
-        for line in table:
+    with suppress(OSError):
+        for line in read_proc("net/if_inet6").splitlines():
             digits, _, _, _, _, owner = line.split()
             if owner == name:
                 found.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
@@ -473,15 +476,18 @@ def _change_membership(made: socket.socket, place: _Place, *, join: bool) -> Non
         made.setsockopt(socket.IPPROTO_IPV6, option, request)
 
 
-def raise_buffer(made: socket.socket, option: int, force: int, wanted_bytes: int) -> int:
+def raise_buffer(made: socket.socket, option: int, force: int | None, wanted_bytes: int) -> int:
     """Make a socket's buffer as large as may be; returns how large it is, in bytes of the kernel.
 
     Linux gives twice what is asked for and takes its own bookkeeping out of it.
     """
     try:
+        if force is None:
+            raise OSError("only Linux has it")
         made.setsockopt(socket.SOL_SOCKET, force, wanted_bytes)  # needs CAP_NET_ADMIN
     except OSError:
-        made.setsockopt(socket.SOL_SOCKET, option, wanted_bytes)  # up to net.core.?mem_max
+        with suppress(OSError):  # Linux gives net.core.?mem_max at most, macOS then refuses
+            made.setsockopt(socket.SOL_SOCKET, option, wanted_bytes)
     return made.getsockopt(socket.SOL_SOCKET, option)
 
 
@@ -491,13 +497,13 @@ def _datagram_bytes(place: _Place) -> int:
     try:
         if place.is_multicast and place.interface_index:
             name = socket.if_indextoname(place.interface_index)
-            mtu = struct.unpack_from("i", _ioctl(name, _SIOCGIFMTU), 16)[0]
+            mtu = struct.unpack_from("i", _ioctl(name, SIOCGIFMTU), 16)[0]
         else:
             with _make_socket(place) as probe:
                 probe.connect((place.address[0], place.address[1] or 9, *place.address[2:]))
                 v4 = place.family == socket.AF_INET
                 level, option = (
-                    (socket.IPPROTO_IP, _IP_MTU) if v4 else (socket.IPPROTO_IPV6, _IPV6_MTU)
+                    (socket.IPPROTO_IP, IP_MTU) if v4 else (socket.IPPROTO_IPV6, IPV6_MTU)
                 )
                 mtu = probe.getsockopt(level, option)
     except OSError:  # no route yet; sending will say so

@@ -6,9 +6,9 @@ another yet. That its process ended says everything.
 
 import os
 import socket
-from pathlib import Path
 
 from p2pmsg.queue.frames import Process
+from transports.platform import process_namespace, read_proc
 
 _ENDED = frozenset("ZXx")
 
@@ -26,7 +26,7 @@ def host() -> str:
     """
     boot = boot_id()
     try:
-        return f"{boot}/{os.readlink('/proc/self/ns/pid')}" if boot else ""
+        return f"{boot}/{process_namespace()}" if boot else ""
     except OSError:
         return ""
 
@@ -34,7 +34,7 @@ def host() -> str:
 def boot_id() -> str:
     """Return what is another one after each start of the operating system; empty where unknown."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return read_proc("sys/kernel/random/boot_id").strip()
     except OSError:
         return ""
 
@@ -57,7 +57,7 @@ def worker_name() -> str:
 def _started(pid: int) -> int | None:
     """Return when a process began, in ticks; None where it has ended."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = read_proc(f"{pid}/stat")
     except (FileNotFoundError, ProcessLookupError):
         return None
     except OSError as error:

@@ -5,12 +5,12 @@ import os
 import socket
 import stat
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from p2pmsg.errors import BindError, ConfigError
-from transports.udp import SO_RCVBUFFORCE, raise_buffer
+from transports.platform import SO_RCVBUFFORCE, read_proc
+from transports.udp import raise_buffer
 
 SCHEMES = ("udp", "tcp", "unixgram", "unix", "unixstream")
 _UNIX = ("unixgram", "unix", "unixstream")
@@ -126,7 +126,7 @@ def kernel_drops(sockets: list[socket.socket]) -> int:
     drops = 0
     for name in ("udp", "udp6"):
         try:
-            lines = Path(f"/proc/net/{name}").read_text(encoding="ascii").splitlines()
+            lines = read_proc(f"net/{name}").splitlines()
         except OSError:
             continue
         for line in lines[1:]:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from recovery.platform import libc_function
+
 DATAGRAM_BYTES_MAX = 65_535
 _SLOTS = 64
 _SLOT_BYTES = 65_536
@@ -44,9 +46,8 @@ class _MMsgHdr(ctypes.Structure):
 
 
 def _find_recvmmsg() -> Any:
-    try:
-        found = ctypes.CDLL(None, use_errno=True).recvmmsg
-    except (OSError, AttributeError):
+    found = libc_function("recvmmsg")
+    if found is None:
         return None
     found.argtypes = (
         ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p,

@@ -1,6 +1,5 @@
 """Sends a multicast: frames in trains of datagrams, at the right pace."""
 
-import select
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.sync.sending import UNSYNCED_MAX, Outgoing
 from p2pmsg.wire import Kind
 from recovery import TokenBucket
+from transports.platform import AnyReadable
 from transports.udp import DATAGRAM_BYTES_MAX, SEGMENTS_MAX
 
 _MS: Final = 1_000_000
@@ -51,9 +51,7 @@ class DatagramSender:
         self._udp = udp
         self._others = list(others)
         # One descriptor that is readable when any of the sockets is.
-        self._readable = select.epoll()
-        for one in (udp, *others):
-            self._readable.register(one.fileno(), select.EPOLLIN)
+        self._readable = AnyReadable(one.fileno() for one in (udp, *others))
         self._bucket = TokenBucket(config.rate_limit_bytes_s, config.burst_bytes)
         self._flows = config.flow_control and core.config.on_full != "drop"
         self._frame_bytes = multicast.frame_bytes

@@ -1,11 +1,8 @@
 """Where a log's files are: the one place of `recovery` that knows the operating system."""
 
-import ctypes
 import errno
 import fcntl
 import os
-import struct
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -14,10 +11,10 @@ from pathlib import Path
 from typing import Final, Protocol
 from weakref import WeakSet
 
+from recovery import platform
 from recovery.durable import make_folder, replace_file
 from recovery.errors import FileDeletedError, LogLockedError, SyncFailedError, lacks_means
 
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _LOCK: Final = "lock"
 _TEMPORARY: Final = ".tmp"
 _RESERVE_FROM: Final = 1024 * 1024
@@ -27,8 +24,6 @@ _SPARES: Final = 4
 _WRITTEN_MAX: Final = 8
 """Files that were written last, and can be synced without being opened."""
 _ZEROS_BYTES: Final = 64 * 1024
-_KEEP_SIZE: Final = 1
-"""FALLOC_FL_KEEP_SIZE; fallocate(2)."""
 
 
 class LogFile(Protocol):
@@ -147,8 +142,8 @@ class _File:
     def _reserve(self, offset: int) -> None:
         """Let the disk find space for many writes at once, which takes a fifth off each."""
         self._reserved = offset + _RESERVE_BYTES
-        if _fallocate is not None:
-            _fallocate(self._fd, _KEEP_SIZE, offset, _RESERVE_BYTES)  # as a hint
+        if platform.fallocate is not None:
+            platform.fallocate(self._fd, platform.KEEP_SIZE, offset, _RESERVE_BYTES)  # as a hint
 
     def read(self, byte_count: int, offset: int) -> bytes:
         return os.pread(self._fd, byte_count, offset)
@@ -157,13 +152,12 @@ class _File:
         return os.fstat(self._fd).st_size
 
     def sync(self) -> None:
-        _forced(os.fdatasync, self._fd)
+        _forced(platform.sync_data, self._fd)
         if os.fstat(self._fd).st_nlink == 0:
             raise FileDeletedError(errno.ENOENT, "the file was deleted")
 
     def uncache(self, start: int, stop: int) -> None:
-        if _fadvise is not None:
-            _fadvise(self._fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+        platform.drop_cached(self._fd, start, stop - start)
 
     def truncate(self, byte_count: int) -> None:
         os.ftruncate(self._fd, byte_count)
@@ -217,60 +211,13 @@ def allocate(fd: int, start: int, byte_count: int) -> None:
     """
     size, stop = os.fstat(fd).st_size, start + byte_count
     try:
-        if not _has_reserved(fd, start, byte_count):
+        if not platform.has_reserved(fd, start, byte_count):
             at = size
             while at < stop:
                 at += os.pwrite(fd, bytes(min(stop - at, _ZEROS_BYTES)), at)
     except OSError:
         os.ftruncate(fd, size)
         raise
-
-
-def _has_reserved(fd: int, start: int, byte_count: int) -> bool:
-    """Reserve a part of a file; False where this system, or file system, cannot."""
-    reserve = getattr(os, "posix_fallocate", None)
-    if reserve is None:
-        return False
-    try:
-        reserve(fd, start, byte_count)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise
-        return False
-    return True
-
-
-def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
-    """Return Linux' fallocate(2); Python has only POSIX's, which makes the file longer."""
-    try:
-        function = ctypes.CDLL(None).fallocate
-    except (OSError, AttributeError):
-        return None
-    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    function.restype = ctypes.c_int
-    called: Callable[[int, int, int, int], int] = function
-    return called
-
-
-_STATX_BYTES: Final = 256
-_STATX_BTIME: Final = 0x800
-_AT_EMPTY_PATH: Final = 0x1000
-_BIRTH: Final = struct.Struct("=qI")
-_BIRTH_AT: Final = 80
-"""Of `stx_btime` in `struct statx`; statx(2)."""
-
-
-def _birth_of(fd: int) -> str:
-    """Return when a file was made, which Python does not say on Linux; empty: it is not known."""
-    data = ctypes.create_string_buffer(_STATX_BYTES)
-    try:
-        failed = ctypes.CDLL(None).statx(fd, b"", _AT_EMPTY_PATH, _STATX_BTIME, data)
-    except (OSError, AttributeError):
-        return ""
-    if failed or not int.from_bytes(data.raw[:4], sys.byteorder) & _STATX_BTIME:
-        return ""
-    seconds, ns = _BIRTH.unpack_from(data.raw, _BIRTH_AT)
-    return f"{seconds}.{ns}"
 
 
 def _lock_directory(fd: int) -> None:
@@ -283,11 +230,9 @@ def _lock_directory(fd: int) -> None:
 
 
 def _identity_of(fd: int) -> str:
-    return f"{os.fstat(fd).st_ino}-{_birth_of(fd)}"
+    return f"{os.fstat(fd).st_ino}-{platform.birth_of(fd)}"
 
 
-_fallocate = _find_fallocate()
-_fadvise = getattr(os, "posix_fadvise", None)  # macOS has none
 _open_files: WeakSet[_File] = WeakSet()
 
 
@@ -508,7 +453,7 @@ class FileStore:
 
     def boot_id(self) -> str:
         """Return the kernel's boot id."""
-        return _BOOT_ID.read_text().strip()
+        return platform.boot_id()
 
     def path(self, name: str) -> str:
         """Return the file's path."""

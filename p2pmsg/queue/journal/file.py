@@ -32,6 +32,7 @@ from p2pmsg.queue.journal.reading import (
 from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.journal.reservations import Position, PositionFile, Reservations
 from p2pmsg.sync.lock import PublishLock
+from recovery import platform
 from recovery.durable import lock_file, make_folder, sync_path, unlock_file
 
 _decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
@@ -468,7 +469,7 @@ class PendingSync:
         if fd < 0:
             return
         try:
-            os.fdatasync(fd)
+            platform.sync_data(fd)
         except OSError as error:
             self.error = error
         finally:

@@ -1,0 +1,56 @@
+"""What only Linux has for sockets: the one module here, and above, that asks for it.
+
+Elsewhere (macOS) everything over TCP works, by what POSIX has. What cannot work is refused by name
+when its endpoint is parsed: `udp://`, `mold://` and abstract names of `ipc://`.
+"""
+
+import os
+import select
+import sys
+from collections.abc import Callable, Iterable
+from typing import Final
+
+IS_LINUX: Final = sys.platform == "linux"
+IPC_PATH_BYTES_MAX: Final = 107 if IS_LINUX else 103
+"""`sockaddr_un.sun_path` has 108 bytes on Linux, 104 elsewhere, the last of them a zero."""
+UDP_SEGMENT: Final = 103
+UDP_GRO: Final = 104
+SO_RXQ_OVFL: Final = 40
+SO_SNDBUFFORCE: Final = 32 if IS_LINUX else None
+SO_RCVBUFFORCE: Final = 33 if IS_LINUX else None
+IP_MTU: Final = 14
+IPV6_MTU: Final = 24
+SIOCGIFADDR: Final = 0x8915
+SIOCGIFMTU: Final = 0x8921
+sched_yield: Final[Callable[[], object] | None] = getattr(os, "sched_yield", None)
+
+
+class AnyReadable:
+    """One descriptor that is readable when any of several is."""
+
+    def __init__(self, fds: Iterable[int]) -> None:
+        self._poll = select.epoll()
+        for fd in fds:
+            self._poll.register(fd, select.EPOLLIN)
+        self.fileno, self.close = self._poll.fileno, self._poll.close
+
+
+def read_proc(path: str) -> str:
+    """Return the text of a file under /proc; `OSError` where there is none."""
+    with open(f"/proc/{path}", encoding="ascii", errors="replace") as file:
+        return file.read()
+
+
+def process_namespace() -> str:
+    """Return the name of the name space of process ids; `OSError` where there is none."""
+    return os.readlink("/proc/self/ns/pid")
+
+
+def open_files() -> int | None:
+    """Return how many descriptors this process has; None where that cannot be found out."""
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        try:
+            return len(os.listdir(folder))
+        except OSError:
+            continue  # not there, or no descriptor is left to read it with
+    return None
