@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.bench.harness import Plan, say
 
-AREAS = ("spine", "log", "spark", "multicast", "queue", "statsd")
+AREAS = ("spine", "log", "spark", "multicast", "queue", "statsd", "packaging")
 """Each is a module of this package with `run(plan)`, which yields rows."""
 
 RUN_COUNT = 5
