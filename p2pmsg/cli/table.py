@@ -30,6 +30,7 @@ COMMANDS = {
         "capacity", "Say how long a window a disk holds, or how much disk a window needs",
     ),
     "bench": ("bench", "Measure this machine: two processes over TCP loopback"),
+    "latency": ("latency", "Measure latency between two processes: one way and round trip"),
     "help": ("help", "Print the help of a command"),
 }  # fmt: skip
 """In the order of `p2pmsg --help`: the module in `p2pmsg.cli`, and the docstring's first line."""

@@ -358,6 +358,19 @@ def test_respond_ends_by_a_signal_with_its_command(how, start, endpoint, tmp_pat
     assert eventually(lambda: not respond.processes(), 10)
 
 
+def test_latency_is_measured_against_a_server(start, endpoint):
+    server = start("latency", "--serve", endpoint)
+    measured = run("latency", endpoint, "--count", "100", "--rate", "5k", "--json")
+
+    result = json.loads(measured.stdout)
+    assert (result["count"], result["clock_error_us"]) == (100, 0)
+    for times in (result["one_way_us"], result["round_trip_us"]):
+        assert list(times) == ["median", "p90", "p99", "p99.9", "max"]
+        assert 0 < times["median"] <= times["p90"] <= times["p99"] <= times["max"]
+    server.process.send_signal(signal.SIGTERM)
+    assert (server.wait(), server.errors()) == (0, f"p2pmsg latency: listening at {endpoint}\n")
+
+
 def test_bench_prints_a_table():
     bench = run("bench", "--quick")
 

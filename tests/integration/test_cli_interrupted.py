@@ -27,6 +27,7 @@ LONG_RUNNING = {
     "respond": ["tcp://127.0.0.1:{port}", "t", "--echo"],
     "statsd": ["--listen", "udp://127.0.0.1:0", "--publish", "ipc://{folder}/statsd"],
     "bench": ["--seconds", "5"],
+    "latency": ["--count", "10000"],
 }
 SHORT = {
     "capacity": ["--rate", "50000", "--size", "128", "--disk", "500GB"],
