@@ -31,6 +31,9 @@ COMMANDS = {
     ),
     "bench": ("bench", "Measure this machine: two processes over TCP loopback"),
     "latency": ("latency", "Measure latency between two processes: one way and round trip"),
+    "completion": (
+        "completion", "Print a script that completes commands and options in a shell",
+    ),
     "help": ("help", "Print the help of a command"),
 }  # fmt: skip
 """In the order of `p2pmsg --help`: the module in `p2pmsg.cli`, and the docstring's first line."""

@@ -154,6 +154,7 @@ WRONG = {
     "latency: two": (["latency", f"{TCP},{TCP}"], "give one ENDPOINT"),
     "latency: rate 0": (["latency", "--rate", "0"], "above 0"),
     "latency: no room for a time": (["latency", "--size", "7"], "at least 8"),
+    "completion: another shell": (["completion", "csh"], "invalid choice: 'csh'"),
     "respond: nothing to run": (["respond", "ipc://x", "t"], "give --echo, or -- and a command"),
     "respond: both": (["respond", "ipc://x", "t", "--echo", "--", "cat"], "give --echo, or --"),
     "respond: command": (["respond", "ipc://x", "t", "--", "/no/such"], "no command '/no/such'"),
