@@ -15,7 +15,8 @@ from p2pmsg.cli.table import COMMANDS, load, overview
 
 TYPE_CHECKING = False  # what only a command needs is imported when one runs
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from argparse import Namespace
+    from collections.abc import Callable, Sequence
     from logging import Handler
     from types import FrameType
     from typing import Self
@@ -28,21 +29,21 @@ _FAILED, _WRONG, _PIPE_CLOSED, _TERMINATED = 1, 2, 141, 143
 def main(argv: "Sequence[str] | None" = None) -> int:
     """Run a command and return its exit status."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if words and words[0] in COMMANDS:
-        load(words[0])  # here, since no import is to be interrupted by an exception
-    return ctrl_c.run(lambda: _main(words))
-
-
-def _main(words: "list[str]") -> int:
-    _write_any_text()
     name = words[0] if words else ""
     if name not in COMMANDS:
-        return _answer(name)
+        return ctrl_c.run(lambda: _answer(name))
+    # Imported before a command can be interrupted, since an import is not to be.
     from p2pmsg.cli.settings import parse
 
+    found = load(name)
     own, rest = _split(words[1:], name)
+    return ctrl_c.run(lambda: _run(lambda: parse(found, own), rest))
+
+
+def _run(parse: "Callable[[], Namespace]", rest: "list[str]") -> int:
+    _write_any_text()
     try:
-        arguments = parse(load(name), own)
+        arguments = parse()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     arguments.rest = rest
@@ -68,18 +69,24 @@ def _main(words: "list[str]") -> int:
 
 def _answer(name: str) -> int:
     """Do what needs no command: `--help`, `--version`, or refuse what is none."""
+    _write_any_text()
     if name in ("-h", "--help"):
-        print(overview(), end="")
+        text = overview().rstrip("\n")
     elif name == "--version":
         from importlib.metadata import version
 
-        print(f"p2pmsg {version('p2pmsg')}")
+        text = f"p2pmsg {version('p2pmsg')}"
     else:
         *most, last = COMMANDS
         kind = "option" if name.startswith("-") else "command"
         what = f"there is no {kind} {name!r}" if name else "name a command"
         choice = f"{', '.join(most)} or {last}"
         return _fail("p2pmsg", f"{what}: {choice} (p2pmsg --help says more)", _WRONG)
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _let_go_of_output()
+        return _PIPE_CLOSED
     return 0
 
 

@@ -54,20 +54,26 @@ def _with_defaults(
     from_file = _from_file(command, known, environment)
     from_environment = _from_environment(command, known, environment)
     given = {word.partition("=")[0][2:] for word in words if word.startswith("--")}
-    given |= {name.removeprefix("no-") for name in given}
     options: list[Option | OneOf] = []
     for each in command.options:
         members = _members(each)
         names = {option.name[2:] for option in members}
-        chosen = next((s for s in (from_environment, from_file) if names & s.keys()), {})
+        chosen = {name: value for name, value in from_file.items() if name in names}
+        nearer = {name: value for name, value in from_environment.items() if name in names}
+        chosen = nearer if _effective(nearer) else chosen | nearer
         if names & given:
             chosen = {}
+        elif len(both := _effective(chosen)) > 1:
+            raise UsageError(f"the defaults of {' and '.join(both)} exclude one another")
         changed = tuple(_with_default(option, chosen) for option in members)
-        is_set = bool(names & chosen.keys())
-        options.append(
-            OneOf(changed, each.required and not is_set) if isinstance(each, OneOf) else changed[0]
-        )
+        is_missing = isinstance(each, OneOf) and each.required and not chosen
+        options.append(OneOf(changed, is_missing) if isinstance(each, OneOf) else changed[0])
     return replace(command, options=tuple(options))
+
+
+def _effective(chosen: Mapping[str, Any]) -> list[str]:
+    """Return the options that a default turns on, or gives a value."""
+    return [f"--{name}" for name, value in chosen.items() if value is not False]
 
 
 def _members(each: Option | OneOf) -> tuple[Option, ...]:

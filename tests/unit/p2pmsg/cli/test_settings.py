@@ -51,6 +51,16 @@ def test_of_options_that_exclude_one_another_the_nearer_one_holds(folder, monkey
         assert (capacity.disk is None) == ("--window" in given)
 
 
+def test_a_flag_that_is_off_excludes_no_other_option(folder, monkeypatch):
+    text = "[sub]\njson = false\nformat = '{key}'\n"
+    assert parsed(folder, monkeypatch, text, {}, "sub", TCP).format == "{key}"
+    assert parse(load("sub"), [TCP, "--no-json"]).format == "{key}"
+    monkeypatch.setenv("P2PMSG_SUB_TIMESTAMPS", "0")
+    assert parse(load("sub"), [TCP]).format == "{key}"
+    monkeypatch.setenv("P2PMSG_SUB_JSON", "1")
+    assert (parse(load("sub"), [TCP]).format, parse(load("sub"), [TCP]).json) == (None, True)
+
+
 def test_commands_of_a_group_have_sections_of_their_own(folder, monkeypatch):
     text = "[log.ls]\njson = true\n"
     assert parsed(folder, monkeypatch, text, {"LOG_LS_DISK": "1kB"}, "log", "ls", ".").json
@@ -81,6 +91,7 @@ REFUSED = {
     "no flag": ("[sub]\njson = 1\n", {}, "line 2: json: must be true or false, not 1"),
     "list": ("[sub]\ncount = [1]\n", {}, "line 2: count: must be a value as on the command line"),
     "flag as a value": ("[sub]\ncount = true\n", {}, "line 2: count: must be a value"),
+    "both": ("[sub]\njson = true\nformat = ''\n", {}, "defaults of --json and --format exclude"),
     "no such file": ("", {"CONFIG": "x.toml"}, "cannot read 'x.toml': No such file"),
     "variable": ("", {"SUB_COUNT": "x"}, "P2PMSG_SUB_COUNT: must be a whole number, not 'x'"),
     "unknown variable": ("", {"SUB_JSN": "1"}, "P2PMSG_SUB_JSN: sub has no such option"),
