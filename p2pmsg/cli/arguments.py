@@ -275,6 +275,7 @@ TOPICS = option(
     nargs="*", default=[],
 )  # fmt: skip
 QUIET = flag("--quiet", "do not say on standard error what is waited for")
+NO_BAR = flag("--quiet", "draw no progress bar")
 JSON = flag("--json", "print one JSON object")
 COUNT = option("--count", "end after N messages", "N", count(1))
 JSON_LINES = flag("--json", "each line is a JSON value")

@@ -5,12 +5,16 @@ import math
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import check_program, run_program
+from p2pmsg.cli.progress import Bar, looking, make_bar
 from p2pmsg.cli.pubsub import publish_lines
 from p2pmsg.cli.text import json_value, render_columns, to_json, value_text
 from p2pmsg.cli.waiting import Answers, Waiting
@@ -52,12 +56,14 @@ _FIELDS = (
            default="local"),
     option("--timeout", "give up when jobs are not done so many seconds after the last line "
            "(default: never)", "S", kinds.seconds),
+    flag("--quiet", "draw no progress bar, and do not say that a worker is waited for"),
 )  # fmt: skip
 def push(arguments: argparse.Namespace) -> int:
     """Make a job of each line of standard input.
 
     A job's value is the line's bytes; with --json, the JSON value on it. At the end the command
-    waits until all jobs are done. Exit status 1: some became dead letters.
+    waits until all jobs are done. Exit status 1: some became dead letters. On a terminal, a bar
+    shows how far the jobs are. Where there is no worker, a line on standard error says so.
 
     For example:
       seq 100 | p2pmsg push tcp://127.0.0.1:5557
@@ -77,14 +83,47 @@ def push(arguments: argparse.Namespace) -> int:
         pusher.push(value, key=key, priority=arguments.priority, delay=arguments.delay)
 
     try:
-        publish_lines(source, arguments, push_one)
-        pusher.drain(timeout=arguments.timeout)
+        with _shown(pusher, arguments.quiet) as bar:
+            publish_lines(source, arguments, push_one)
+            bar.unit = "jobs"
+            pusher.drain(timeout=arguments.timeout)
     finally:
         pusher.close(timeout=0.0)
         stats = pusher.stats()
         counts = f"{stats.done:,} done, {stats.dead:,} dead letters, {stats.in_flight:,} not done"
         note("push", counts)
     return 1 if stats.dead else 0
+
+
+@contextmanager
+def _shown(pusher: Pusher, quiet: bool) -> Iterator[Bar]:
+    """Show on standard error how far jobs are, and that no worker is there."""
+    # Not over what is being typed.
+    bar = make_bar("jobs read so far", quiet=quiet or kinds.is_terminal(sys.stdin))
+
+    def describe() -> str:
+        stats = pusher.stats()
+        if not stats.in_flight or any(worker.connected for worker in stats.workers):
+            return ""
+        return f"waiting for a worker at {stats.endpoint}"
+
+    say = bar.around(partial(note, "push"))
+    waiting = Waiting("push", describe, quiet=quiet, say=say)
+
+    def look() -> None:
+        stats = pusher.stats()
+        if stats.in_flight:
+            done = stats.done + stats.dead
+            bar.update(done, done + stats.in_flight, now_s=time.monotonic())
+        else:
+            bar.clear()
+        waiting.look()
+
+    try:
+        with looking(None if quiet else look):
+            yield bar
+    finally:
+        bar.clear()
 
 
 @command(

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg.cli import text
-from p2pmsg.cli.arguments import COUNT, JSON, byte_count, is_terminal, moment
+from p2pmsg.cli.arguments import COUNT, JSON, NO_BAR, byte_count, is_terminal, moment
 from p2pmsg.cli.command import CommandGroup, UsageError, command, note, one_line, option
 from p2pmsg.cli.log_access import (
     DIRECTORY,
@@ -24,6 +24,7 @@ from p2pmsg.cli.log_access import (
     translated,
 )
 from p2pmsg.cli.log_replay import replay
+from p2pmsg.cli.progress import drawn, make_bar
 from p2pmsg.message import MessageBatch
 from p2pmsg.wire import Frame, FrameError, decode_columns
 
@@ -203,7 +204,7 @@ def _write(batch: MessageBatch) -> None:
         sys.stdout.buffer.flush()
 
 
-@command("log verify", DIRECTORY)
+@command("log verify", DIRECTORY, NO_BAR)
 def verify(arguments: argparse.Namespace) -> int:
     """Check every record of a log by its checksum.
 
@@ -213,19 +214,26 @@ def verify(arguments: argparse.Namespace) -> int:
     For example:
       p2pmsg log verify var/prices
     """
-    count = 0
-    with translated() as log:
-        for finding in log.verify(arguments.directory):
+    count, checked = 0, [0]
+    bar = make_bar("bytes", quiet=arguments.quiet)
+    show = bar.around(partial(print, flush=True))
+
+    def add(size: int) -> None:
+        checked[0] += size
+
+    size = directory_bytes(arguments.directory)
+    with translated() as log, drawn(bar, lambda: (min(checked[0], size), size)):
+        for finding in log.verify(arguments.directory, progress=add):
             count += 1
             path = os.fspath(finding.path)
-            print(one_line(f"{path}:{finding.offset}: {finding.what}"), flush=True)
+            show(one_line(f"{path}:{finding.offset}: {finding.what}"))
     with open_log(arguments.directory) as reader:
         note_waiting("verify", reader)
-    size = text.bytes_text(directory_bytes(arguments.directory))
+    whole = text.bytes_text(directory_bytes(arguments.directory))
     if count:
-        print(f"{text.plural(count, 'finding')} in {size}")
+        print(f"{text.plural(count, 'finding')} in {whole}")
         return 1
-    print(f"all is well in {size}")
+    print(f"all is well in {whole}")
     return 0
 
 
@@ -235,6 +243,7 @@ def verify(arguments: argparse.Namespace) -> int:
            "as 2024-08-09T00:00:00Z", "TIME", moment),
     option("--keep", "delete segments until they take no more than so many bytes: 50GB, 500MiB",
            "BYTES", byte_count),
+    NO_BAR,
 )  # fmt: skip
 def truncate(arguments: argparse.Namespace) -> int:
     """Delete the oldest messages of a log.
@@ -252,10 +261,18 @@ def truncate(arguments: argparse.Namespace) -> int:
     directory, before_ns, keep = arguments.directory, arguments.before, arguments.keep
     if before_ns is None and keep is None:
         raise UsageError("say what is to go: --before TIME, --keep BYTES, or both")
-    had = _ranges(directory)
-    with translated() as log:
-        deleted = log.truncate(directory, before_ns=before_ns, bytes_max=keep)
-    has = _ranges(directory)
+    size = directory_bytes(directory)
+    bar = make_bar("bytes", quiet=arguments.quiet)
+
+    def count() -> tuple[int, int]:
+        gone = size - directory_bytes(directory)
+        return gone, gone if keep is None else max(gone, size - keep)
+
+    with drawn(bar, count):
+        had = _ranges(directory)
+        with translated() as log:
+            deleted = log.truncate(directory, before_ns=before_ns, bytes_max=keep)
+        has = _ranges(directory)
     for key, (start, stop) in had.items():
         earliest = has[key][0] if key in has else stop
         if earliest > start:

@@ -2,26 +2,23 @@
 
 import argparse
 import math
-import shutil
-import sys
 import time
 from functools import partial
-from typing import TextIO
 
-from p2pmsg.cli.arguments import BIND, is_terminal, seconds, speed, waiting_options
+from p2pmsg.cli.arguments import BIND, NO_BAR, seconds, speed, waiting_options
 from p2pmsg.cli.command import command, note, option
 from p2pmsg.cli.log_access import (
     DIRECTORY,
     PART,
     LogAccessError,
     Reading,
-    Report,
     choose,
     note_waiting,
     open_log,
 )
+from p2pmsg.cli.progress import Bar, make_bar
 from p2pmsg.cli.pubsub import publishing
-from p2pmsg.cli.text import plural, rate_text, span_text
+from p2pmsg.cli.text import plural, rate_text
 from p2pmsg.config import PublisherConfig
 from p2pmsg.message import MessageBatch
 from p2pmsg.sync.publisher import Publisher
@@ -33,8 +30,6 @@ _MESSAGE_BYTES_MAX = 2**30
 _SLICE = 1024
 _FEW = 4
 _NAP_S = 0.1
-_DRAW_EVERY_S = 0.1
-_BAR_MAX = 40
 
 
 @command(
@@ -44,6 +39,7 @@ _BAR_MAX = 40
     option("--pause-max", "shorten each pause to so many seconds, such as a night (default: as it "
            "was)", "S", seconds, default=math.inf),
     *waiting_options("--wait-for", 60.0),
+    NO_BAR,
 )  # fmt: skip
 def replay(arguments: argparse.Namespace) -> int:
     """Publish again what a log has.
@@ -58,7 +54,7 @@ def replay(arguments: argparse.Namespace) -> int:
       p2pmsg log replay var/prices tcp://127.0.0.1:5556 --speed max --wait-for 2 --timeout 30
     """
     with open_log(arguments.directory) as reader:
-        bar = Bar(sys.stderr if is_terminal(sys.stderr) else None)
+        bar = make_bar("messages", quiet=arguments.quiet)
         parts = choose(reader, arguments)
         if not parts:  # or else it would wait for subscribers, to give them nothing
             raise LogAccessError("there are no such messages in the log")
@@ -73,63 +69,6 @@ def replay(arguments: argparse.Namespace) -> int:
                 bar.clear()
     print(run.summary())
     return 1 if not reading.is_whole or publisher.stats().undelivered else 0
-
-
-class Bar:
-    """A line that is drawn over itself; nothing where there is no terminal.
-
-    Args:
-        file: where to draw, or None.
-
-    """
-
-    def __init__(self, file: TextIO | None) -> None:
-        self._file = file
-        self._began_s: float | None = None
-        self._drawn_s = -math.inf
-        self._is_drawn = False
-
-    def update(self, done: int, total: int, *, now_s: float) -> None:
-        """Draw it, if the last time is a tenth of a second ago."""
-        if self._began_s is None:
-            self._began_s = now_s
-        if self._file is None or now_s - self._drawn_s < _DRAW_EVERY_S:
-            return
-        self._drawn_s = now_s
-        self._is_drawn = True
-        columns = shutil.get_terminal_size().columns
-        text = bar_text(done, total, now_s - self._began_s, columns - 1)
-        self._file.write(f"\r\x1b[K{text}")
-        self._file.flush()
-
-    def clear(self) -> None:
-        """Remove it."""
-        if self._file is not None and self._is_drawn:
-            self._is_drawn = False
-            self._file.write("\r\x1b[K")
-            self._file.flush()
-
-    def around(self, report: Report) -> Report:
-        """Return a `report` that removes the bar first."""
-
-        def report_cleanly(text: str) -> None:
-            self.clear()
-            report(text)
-
-        return report_cleanly
-
-
-def bar_text(done: int, total: int, seconds: float, columns: int) -> str:
-    """Return the bar: how much is done, how fast, and how long it will take yet."""
-    share = done / total if total else 1.0
-    rate = done / seconds if seconds > 0 else 0.0
-    left = f", {span_text((total - done) / rate)} left" if rate and done < total else ""
-    text = f"{share:4.0%} {done:,} of {total:,} messages, {rate_text(rate)}/s{left}"
-    width = min(_BAR_MAX, columns - len(text) - 3)
-    if width < 5:
-        return text[: max(0, columns)]
-    full = int(share * width)
-    return f"[{'#' * full}{'.' * (width - full)}] {text}"
 
 
 class Pace:

@@ -1,6 +1,6 @@
 """Checking a log byte by byte, and shortening it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -24,12 +24,20 @@ _NEVER_S = 1e12
 
 
 def verify(
-    directory: "str | os.PathLike[str]", *, store: LogStore | None = None
+    directory: "str | os.PathLike[str]",
+    *,
+    store: LogStore | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> Iterator[Finding]:
     """Check every file of a log by its checksums, and the files against each other.
 
     What is not whole at the end of the last segment is no finding where the log was not
     closed: its writer is at work, or died.
+
+    Args:
+        directory: of the log.
+        store: where the files are; for tests.
+        progress: called after each segment, with the bytes that it had.
 
     Yields:
         what is wrong.
@@ -69,6 +77,8 @@ def verify(
         except OSError as error:
             yield Finding(files.path(segment.name), 0, f"{error.strerror or error}")
             continue
+        if progress is not None:
+            progress(result.file_bytes)
         is_growing = after is None and not is_closed
         is_begun = is_growing and result.file_bytes < SEGMENT_HEADER.size
         if not is_begun:
