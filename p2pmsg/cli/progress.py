@@ -53,7 +53,7 @@ class Bar:
         if self._file is None or seconds < FIRST_S or now_s - self._drawn_s < _DRAW_EVERY_S:
             return
         columns = shutil.get_terminal_size().columns
-        text = bar_text(done, total, seconds, columns - 1, self.unit)
+        text = bar_text(done, total, seconds, columns - 1 - len("^C"), self.unit)
         with self._lock:
             self._drawn_s = now_s
             self._is_drawn = True

@@ -80,7 +80,9 @@ class SubscriberDriver:
         self._unconnected: dict[int, Command] = {}  # for lack of descriptors
         self.lock = lock
         self.io_lock = threading.RLock()
-        self._unanswered = Unanswered("publisher", endpoints, now_ns=time.monotonic_ns())
+        self._unanswered = Unanswered(
+            "publisher", endpoints, now_ns=time.monotonic_ns(), datagrams=True
+        )
         self._unpublished = UnpublishedTopics(core.topics)
         self.stopping = False
         self.interrupted = False

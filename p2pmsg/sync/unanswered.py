@@ -32,6 +32,7 @@ class Unanswered:
         usual: the type of the ZeroMQ socket that a p2pmsg peer of this kind has.
         first_ns: how long to wait before the first look, where that is less than `FIRST_NS`.
         says_at_once: whether a warning is logged when something was found. False: `say` does it.
+        datagrams: whether groups are watched, too; there is nobody to connect to.
 
     Attributes:
         found: what was found, by endpoint; "" where all is well, or nothing is known.
@@ -48,6 +49,7 @@ class Unanswered:
         usual: str = "XPUB",
         first_ns: int | None = None,
         says_at_once: bool = True,
+        datagrams: bool = False,
     ) -> None:
         self._expected = expected
         self._usual = f"a ZeroMQ {usual} socket is there"
@@ -57,7 +59,7 @@ class Unanswered:
         self._waiting = {
             index: due_ns
             for index, endpoint in enumerate(endpoints)
-            if endpoint.scheme in ("tcp", "ipc")
+            if endpoint.scheme in ("tcp", "ipc") or (datagrams and endpoint.is_datagram)
         }
         self._loud_ns = [0] * len(self._endpoints)
         self._said = [""] * len(self._endpoints)
@@ -104,15 +106,20 @@ class Unanswered:
         if found == self._said[index] and now_ns - self._loud_ns[index] < _LOUD_NS:
             return
         self._said[index], self._loud_ns[index] = found, now_ns
+        endpoint = self._endpoints[index]
         _log.warning(
-            "no p2pmsg %s has answered at %s for %.1f s: %s%s",
-            self._expected, self._endpoints[index], (now_ns - self._since_ns) / 1e9, found,
+            "no p2pmsg %s has answered at %s for %.1f s: %s%s"
+            if not endpoint.is_datagram
+            else "no %s was heard at %s for %.1f s: %s%s",
+            self._expected, endpoint, (now_ns - self._since_ns) / 1e9, found,
             ". It is waited for" if self._says_at_once else "",
         )  # fmt: skip
 
     def _find_out(self, index: int, strange: int, now_ns: int) -> None:
         endpoint = self._endpoints[index]
         found = transports.describe_peer(endpoint) or "nothing is known of who is there"
+        if endpoint.is_datagram:
+            found = "check that group, port and interface are those that are sent to"
         if found == self._usual:
             found += f", as a {self._expected} has: one that is busy, or no p2pmsg peer"
         if strange:

@@ -2,7 +2,9 @@
 
 import p2pmsg
 from p2pmsg.subscriber import unpublished
+from p2pmsg.sync import unanswered
 from tests.integration.peers import eventually
+from tests.integration.test_udp_multicast import free_port
 
 
 def test_connected_follows_publishers_and_relays(make_publisher, make_relay, make_subscriber):
@@ -44,6 +46,18 @@ def test_a_topic_that_nobody_publishes_is_named(
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("nobody has published on 'quote.btc' yet")
     assert caplog.messages[0].endswith("'feed'. Similar topics: 'quotes.btc'")
+
+
+def test_a_group_in_which_nothing_is_heard_is_named(make_subscriber, caplog, monkeypatch):
+    monkeypatch.setattr(unanswered, "FIRST_NS", 10**8)
+    place = f"udp://239.255.11.2:{free_port()}?interface=127.0.0.1"
+    subscriber = make_subscriber(place)
+
+    eventually(lambda: caplog.messages)
+    assert caplog.messages[0].startswith(f"no publisher was heard at {place} for 0.")
+    assert subscriber.stats().lines[0].found.startswith("check that group, port and interface")
+    with p2pmsg.Publisher(place):
+        eventually(lambda: subscriber.connected == 1 and not subscriber.stats().lines[0].found)
 
 
 def test_commands_say_what_they_wait_for_on_standard_error(start, make_publisher, endpoint):
