@@ -61,8 +61,8 @@ class MulticastPublisherConfig:
     where `on_full` is not `drop`. It looks at 64 subscribers; what the others miss is repaired."""
 
     datagram_bytes: int | None = None
-    """Size of a datagram, UDP and IP headers aside. None: what the interface carries in one packet,
-    at most 1452, for Ethernet."""
+    """Size of a datagram in bytes, without UDP and IP headers. None: what the interface carries in
+    one packet, at most 1452, for Ethernet."""
 
     repair: GroupRepairConfig = field(default_factory=GroupRepairConfig)
     """How NACKs are answered, to all and to each: budgets, rates, linger."""

@@ -314,6 +314,7 @@ class LossReport:
         start: first sequence lost.
         stop: the sequence after the last one lost.
         reason: a `LossReason`.
+        loss: the same as the lower layers have it, with `start`, `stop` and `reason`.
 
     """
 

@@ -67,7 +67,7 @@ class CursorStats:
         commits: how often positions were written, since the subscriber was made.
         sessions, streams: how many it remembers.
         sessions_dropped, streams_dropped: what was forgotten at the bounds.
-        bytes_cut: length of a torn commit that was found and taken back at the start.
+        bytes_cut: length in bytes of a torn commit that was found and taken back at the start.
 
     """
 
@@ -93,8 +93,8 @@ class LineStats:
         lag_ms: how much later than the first it brings what is second, smoothed, in ms.
         kernel_drops: datagrams that the kernel dropped for lack of space in the receive buffer.
             They are lost here, not in the network.
-        buffer_bytes: size of the kernel's receive buffer, by the kernel's count; 0: not a datagram
-            line.
+        buffer_bytes: size of the kernel's receive buffer in bytes, by the kernel's count; 0: not a
+            datagram line.
         frames_invalid: frames that were dropped, as those of a program that is no p2pmsg peer.
         found: what is at the endpoint where no welcome has ever come from it, for people: nobody,
             a socket of another kind, another program. It is examined after 5 s, then each minute.
@@ -121,9 +121,10 @@ class MulticastStats:
     """What a publisher to a multicast counts in addition.
 
     Attributes:
-        datagrams_sent, bytes_sent: what went out, repairs included.
+        datagrams_sent, bytes_sent: datagrams and bytes that went out, repairs included.
         nacks: NACKs that came by UDP.
-        frames_repaired, messages_repaired, bytes_repaired: what was sent again by UDP.
+        frames_repaired, messages_repaired, bytes_repaired: frames, messages and bytes that were
+            sent again by UDP.
         messages_lingering: messages asked for that had just been repaired, or were about to be.
         repairs_throttled: times that the rate limit made a repair wait.
         receivers_waited_for: how many the flow control looks at.
@@ -131,7 +132,7 @@ class MulticastStats:
         invalid: datagrams that came in and were dropped, by reason; `token` are those of unknown
             senders, and of subscribers of releases that send none.
         kernel_drops: datagrams from receivers that the kernel dropped for lack of space.
-        buffer_bytes: how large the kernel's buffer for them is, at the smallest socket.
+        buffer_bytes: size in bytes of the kernel's buffer for them, at the smallest socket.
 
     """
 
@@ -220,9 +221,9 @@ class LogStats:
 
     Attributes:
         directory: where it is.
-        bytes: its size on disk.
-        unsynced_bytes: what a crash of the operating system could still take away.
-        bytes_cut: the torn tail that was cut off when it was opened.
+        bytes: its size on disk, in bytes.
+        unsynced_bytes: how many bytes a crash of the operating system could still take away.
+        bytes_cut: length in bytes of the torn tail that was cut off when it was opened.
         skipped: messages skipped when it was opened after such a crash, so that no sequence is
             used twice.
         failed: why nothing more is written to it (`on_error="continue"`), or None.
@@ -272,7 +273,7 @@ class PublisherStats:
         unsent_frames: frames that wait for space in a subscriber's queue.
         subscribers: how many have confirmed that they receive.
         streams: (earliest kept sequence, next sequence) by topic.
-        replay_bytes, replay_frames: what the replay buffer holds.
+        replay_bytes, replay_frames: what the replay buffer holds, in bytes and in frames.
         messages_evicted: messages that the replay buffer no longer holds.
         messages_repaired: messages sent again, by whichever way.
         repaired: the same by the source that had them: `buffer`, `log`.
@@ -280,7 +281,7 @@ class PublisherStats:
         requesters: who asked for repairs.
         frames_shed: frames sent although a slow subscriber's queue had no space; it repairs them.
         stalls: times that a full queue made `publish` wait.
-        stalled_ms: how long it waited in all.
+        stalled_ms: how long it waited in all, in ms.
         frames_invalid: frames that came in and were dropped, by reason.
         heartbeats_sent: heartbeats.
         undelivered: subscribers that had not got everything when the publisher was closed.

@@ -26,7 +26,7 @@ class LatencyHistogram:
         self.max = 0
 
     def record(self, ns: int) -> None:
-        """Count one time; a negative one, which only a clock gone wrong gives, as 0."""
+        """Count a time of `ns` nanoseconds; a negative one, as a wrong clock gives, as 0."""
         ns = max(0, ns)
         self._buckets[_index(ns)] += 1
         self.count += 1
@@ -34,7 +34,7 @@ class LatencyHistogram:
             self.max = ns
 
     def merge(self, other: "LatencyHistogram") -> None:
-        """Add what another histogram has recorded."""
+        """Add what the histogram `other` has recorded."""
         for index, count in enumerate(other._buckets):
             self._buckets[index] += count
         self.count += other.count

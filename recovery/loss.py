@@ -58,7 +58,7 @@ class LossReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The half-open range `[start, stop)` of sequences that is lost, and why."""
+    """A range of sequences that is lost: from `start` up to, without, `stop`; `reason` says why."""
 
     start: int
     stop: int

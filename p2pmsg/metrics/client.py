@@ -232,6 +232,11 @@ class Client(ClosesItself):
     def increment(self, name: str, value: float = 1, *, tags: Iterable[str] = ()) -> None:
         """Add to a counter; a negative value subtracts.
 
+        Args:
+            name: of the metric, without the client's prefix. The other calls take it as well.
+            value: how much; an int is added up exactly. Default 1.
+            tags: of this metric, `key:value` or `key`, added to the client's. Default none.
+
         Raises:
             MessageError: the name, a tag or the value cannot be sent.
             ClosedError: the client is closed.
@@ -251,7 +256,7 @@ class Client(ClosesItself):
     def gauge(
         self, name: str, value: float, *, delta: bool = False, tags: Iterable[str] = ()
     ) -> None:
-        """Set a gauge, or with `delta` add to it. Raises as `increment`."""
+        """Set a gauge to `value`, or with `delta` add `value`. Raises as `increment`."""
         key = self._key(name, tags)
         check_number("value", value)
         with self._lock:
@@ -260,19 +265,25 @@ class Client(ClosesItself):
         self._after()
 
     def timing(self, name: str, value_ms: float, *, tags: Iterable[str] = ()) -> None:
-        """Add a value in milliseconds to a timer. Raises as `increment`."""
+        """Add `value_ms`, in milliseconds, to a timer. Raises as `increment`."""
         self._value("ms", name, value_ms, tags)
 
     def histogram(self, name: str, value: float, *, tags: Iterable[str] = ()) -> None:
-        """Add a value to a histogram. Raises as `increment`."""
+        """Add `value`, of any unit, to a histogram. Raises as `increment`."""
         self._value("h", name, value, tags)
 
     def distribution(self, name: str, value: float, *, tags: Iterable[str] = ()) -> None:
-        """Add a value to a distribution. Raises as `increment`."""
+        """Add `value`, of any unit, to a distribution. Raises as `increment`."""
         self._value("d", name, value, tags)
 
     def set_add(self, name: str, value: str | int, *, tags: Iterable[str] = ()) -> None:
-        """Add a value to a set, whose distinct values are counted. Raises as `increment`."""
+        """Add `value` to a set, whose distinct values are counted.
+
+        Raises:
+            MessageError: as `increment`; or `value` is neither a str nor an int.
+            ClosedError: the client is closed.
+
+        """
         key, text = self._key(name, tags), str(value)
         if not text or not text.isprintable() or "|" in text:
             raise MessageError("value", f"must be a text without a bar, not {value!r}")

@@ -70,7 +70,13 @@ def dead_job_of(row: list[Any]) -> DeadJob:
 
 
 class DeadLetters(Sequence[DeadLetter]):
-    """The dead letters at one moment, oldest first; `retry` and `purge` act on the queue itself."""
+    """The dead letters at one moment, oldest first; `retry` and `purge` act on the queue itself.
+
+    Args:
+        letters: what is listed.
+        act: does `retry` and `purge`; a `Pusher` gives both.
+
+    """
 
     def __init__(
         self, letters: list[DeadLetter], act: Callable[[str, list[int] | None], int]
@@ -91,12 +97,12 @@ class DeadLetters(Sequence[DeadLetter]):
     def retry(self, *sequences: int) -> int:
         """Make dead letters jobs again, with all their deliveries before them; returns how many.
 
-        Without a sequence: all that are dead letters now.
+        Without `sequences`: all that are dead letters now.
         """
         return self._act("retry", _chosen(sequences))
 
     def purge(self, *sequences: int) -> int:
-        """Throw dead letters away; returns how many. Without a sequence: all that there are now."""
+        """Delete dead letters; returns how many. Without `sequences`: all that there are now."""
         return self._act("purge", _chosen(sequences))
 
     def __repr__(self) -> str:

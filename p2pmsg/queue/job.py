@@ -134,7 +134,12 @@ class Job(msgspec.Struct, gc=False):
         return self._origin.core.reject(self, reason, delay)
 
     def discard(self, reason: str = "") -> bool:
-        """Say that no worker can do it: it becomes a dead letter; False as with `ack`."""
+        """Say that no worker can do it: it becomes a dead letter. False as with `ack`.
+
+        Args:
+            reason: why, for the dead letter; its first 4096 characters are kept.
+
+        """
         return self._origin.core.discard(self, reason)
 
     def extend(self, seconds: float) -> bool:

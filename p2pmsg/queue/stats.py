@@ -8,11 +8,15 @@ class WorkerStats:
     """One worker, as the pusher sees it."""
 
     name: str
+    """Its name, for people."""
     in_hand: int
     """Jobs that it has."""
     acked: int
+    """Deliveries that it acknowledged."""
     failed: int
+    """Deliveries that it rejected, or that timed out with it."""
     connected: bool
+    """Whether it is there now."""
     breaker: str
     """`closed`, or `open` where it fails at what others do."""
     allowed: int = 0
@@ -29,6 +33,7 @@ class PusherStats:
     """
 
     endpoint: str
+    """Where workers connect to."""
     pushed: int
     """Jobs accepted."""
     restored: int
@@ -38,13 +43,17 @@ class PusherStats:
     duplicates: int
     """Pushes that were not accepted, since their `message_id` was known."""
     done: int
+    """Jobs that were acknowledged."""
     dead: int
     """Jobs that became dead letters."""
     in_flight: int
+    """Jobs that are neither done nor dead: waiting, delayed or with a worker."""
     in_hands: int
     """Of those in flight, how many workers have."""
     delayed: int
+    """Jobs that wait for their delay to pass."""
     waiting_for_key: int
+    """Jobs that wait for an earlier one of their key."""
     delivered: int
     """Deliveries; each that did not lead to `done` is counted in one of the next three, or in
     `held_back`."""
@@ -57,12 +66,17 @@ class PusherStats:
     refused: int
     """Answers to deliveries that were not the worker's, or no longer."""
     dead_letters: int
+    """Dead letters that are kept now."""
     dead_letters_dropped: int
+    """Dead letters that were dropped at the bounds; `QueueConfig` has them."""
     breaker: str
     """`closed`; `open` while nothing is handed out since everything fails; `half-open`."""
     breaker_trips: int
+    """How often a breaker opened."""
     frames_invalid: dict[str, int] = field(default_factory=dict)
+    """Frames that came in and were dropped, by reason."""
     workers: tuple[WorkerStats, ...] = ()
+    """One entry a worker."""
     held_back: int = 0
     """Taken back from workers that live, and settled nothing for too long; see
     `QueueConfig.hold_ms`."""
@@ -92,8 +106,11 @@ class PullerStats:
     received: int
     """Deliveries."""
     acked: int
+    """Jobs acknowledged."""
     rejected: int
+    """Jobs rejected, to be tried again."""
     discarded: int
+    """Jobs discarded: they are dead letters."""
     refused: int
     """Settled too late, or twice."""
     given_back: int
@@ -101,11 +118,13 @@ class PullerStats:
     dropped: int
     """Not begun, and no longer this worker's."""
     in_hand: int
+    """Jobs that this worker has now."""
     ready: int
     """Of those, not begun."""
     pushers: int
     """Pushers that took this worker on."""
     frames_invalid: dict[str, int] = field(default_factory=dict)
+    """Frames that came in and were dropped, by reason."""
     unanswered: dict[str, str] = field(default_factory=dict)
     """What is at endpoints from which no pusher has ever answered, for people; updated after 5 s,
     then each minute."""

@@ -313,6 +313,10 @@ class HeadsWatch(ClosesAtOnce):
         """Return the last known heads of all sessions at each endpoint; of a publisher one.
 
         None where nobody has answered yet. What has not changed is the same object as before.
+
+        Raises:
+            ClosedError: the watch is closed.
+
         """
         if self._closed:
             raise ClosedError("the heads watch")

@@ -43,7 +43,7 @@ class RelayStats:
         upstreams: names of the publishers and relays connected to now.
         loops_refused: how often an upstream was refused, because it gets what it has from here.
         refused: the endpoints that are refused now for that.
-        replay_bytes, replay_frames: what the replay buffer holds.
+        replay_bytes, replay_frames: what the replay buffer holds, in bytes and in frames.
         log: the local log, or None.
         requesters: who asked for repairs, a session each.
         frames_shed: frames sent although a slow subscriber's queue had no space; it repairs them.
@@ -54,8 +54,8 @@ class RelayStats:
         memo_errors: how often what it keeps next to its log (names, losses) could not be written;
             that is tried again.
         undelivered: subscribers that had not got everything when the relay was closed.
-        control_dropped, control_rationed, heads_throttled, connections, connections_refused,
-            connections_oversubscribed: as in `PublisherStats`.
+        control_dropped, control_rationed, heads_throttled: as in `PublisherStats`.
+        connections, connections_refused, connections_oversubscribed: as there.
         unanswered: what is at upstreams' endpoints from which no welcome has ever come, for
             people, by endpoint. It is examined after 5 s, then each minute.
         answering: by upstream's endpoint, whether somebody there was joined, and answers.

@@ -19,7 +19,10 @@ _CHOICES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """How lines are read. The defaults are the strict reading of the documents."""
+    """How lines are read. The defaults are the strict reading of the documents.
+
+    `ConfigError` for a value that is not one of those named.
+    """
 
     name: str = "strict"
     """The key in `DIALECTS`."""

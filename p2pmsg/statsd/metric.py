@@ -60,7 +60,15 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A DogStatsD event, `_e{…}`; `timestamp_s` is 0 where none was sent."""
+    """A DogStatsD event, `_e{…}`.
+
+    Attributes:
+        title, text: what happened.
+        timestamp_s: when, in seconds since the epoch; 0 where none was sent.
+        hostname, aggregation_key, priority, source_type, alert_type, container: as sent, or "".
+        tags: `key:value` or `key`, in order.
+
+    """
 
     title: str
     text: str
@@ -76,7 +84,16 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ServiceCheck:
-    """A DogStatsD service check, `_sc|…`; status 0 OK, 1 warning, 2 critical, 3 unknown."""
+    """A DogStatsD service check, `_sc|…`.
+
+    Attributes:
+        name: of the check.
+        status: 0 OK, 1 warning, 2 critical, 3 unknown.
+        timestamp_s: when, in seconds since the epoch; 0 where none was sent.
+        hostname, message, container: as sent, or "".
+        tags: `key:value` or `key`, in order.
+
+    """
 
     name: str
     status: int
@@ -89,7 +106,7 @@ class ServiceCheck:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line, or a part of one, that is no item; `reason` is one of `REASONS`."""
+    """A line, or a part of one, that is no item: its `text`; `reason` is one of `REASONS`."""
 
     reason: str
     text: str

@@ -40,7 +40,13 @@ _EVENT_TEXTS = _CHECK_TEXTS | {"k": "aggregation_key", "s": "source_type"}
 
 
 def parse_line(line: bytes, dialect: Dialect) -> list[Item]:
-    """Return the items of a line: several in the etsy grammar, else one, or none if it is empty."""
+    """Return the items of a line: several in the etsy grammar, else one, or none if it is empty.
+
+    Args:
+        line: without its line end.
+        dialect: how it is read, of `DIALECTS` or your own.
+
+    """
     if not line:
         return []
     if len(line) > LINE_BYTES_MAX:

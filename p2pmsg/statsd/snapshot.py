@@ -208,8 +208,10 @@ class Snapshot:
 
     Attributes:
         timestamp_s: when it was taken, seconds since the epoch.
-        interval_s: how long it is.
+        interval_s: how long it is, in seconds.
         events: events and service checks, in order.
+        config: the collector's settings.
+        series, values, sets, exact_totals, timed: the metrics, by kind; `rows` gives all of them.
 
     """
 
@@ -350,7 +352,7 @@ class Snapshot:
         return Row(kind, key, fields, self.timestamp_s, sketch)
 
     def sketch(self, kind: Kind, key: str) -> DDSketch | None:
-        """Return the values of one metric as a sketch, to merge with other collectors'."""
+        """Return the values of the metric `key` of a `kind` as a sketch, to merge with others'."""
         mark = next(number for number, found in KIND_OF_MARK.items() if found is kind)
         found = np.flatnonzero(self._kinds == mark).tolist()
         row = next((row for row in found if self._key(row) == key), None)

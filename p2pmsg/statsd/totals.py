@@ -31,7 +31,15 @@ HERE, NOT_JOINED, VANISHED, UNREACHED = "here", "not_joined", "vanished", "unrea
 
 @dataclass(frozen=True, slots=True)
 class LostDeltas:
-    """Messages of deltas that are not in the totals: `[start, stop)` of a session, and why."""
+    """Messages of deltas that are not in the totals.
+
+    Attributes:
+        session: 64-bit id of the client's publisher.
+        start: first sequence lost.
+        stop: the sequence after the last one lost.
+        reason: why, as in `LossReport.reason`.
+
+    """
 
     session: int
     start: int
@@ -85,6 +93,9 @@ class _Delta:
 
 class ExactTotals:
     """Totals by key (name and tags).
+
+    In its methods `session` is the 64-bit id of a client's publisher, and `sequence` the number of
+    a message of it.
 
     Args:
         names_max: how many keys are kept; deltas of others are counted as cut.
@@ -145,15 +156,15 @@ class ExactTotals:
         ]
 
     def expect(self, endpoints: Iterable[str]) -> None:
-        """Set the endpoints to collect from; those reached before a restart stay reached."""
+        """Set the `endpoints` to collect from; those reached before a restart stay reached."""
         self._endpoints = {place: self._endpoints.get(place, False) for place in endpoints}
 
     def note_reached(self, endpoint: str) -> None:
-        """Note that a client has answered at an endpoint."""
+        """Note that a client has answered at `endpoint`."""
         self._endpoints[endpoint] = True
 
     def note_client(self, session: int, name: str, status: str) -> bool:
-        """Note a status: `here`, `not_joined` or `vanished`; True where that is new."""
+        """Note the `status` of client `name`: `here`, `not_joined` or `vanished`; True if new."""
         if self._clients.get(session) == (name, status):
             return False
         self._clients[session] = name, status
@@ -179,7 +190,7 @@ class ExactTotals:
         return self._next.get(session, 0)
 
     def apply(self, session: int, sequence: int, value: Any) -> list[Metric]:
-        """Count a message; return its metrics, none if it was counted before."""
+        """Count the deltas in `value`; return its metrics, none if it was counted before."""
         expected = self._next.get(session, 0)
         if sequence < expected:
             self.duplicates += 1
@@ -207,7 +218,10 @@ class ExactTotals:
         return [delta.metric() for delta in found]
 
     def note_lost(self, session: int, start: int, stop: int, reason: str) -> None:
-        """Note that messages will not come; those that were counted before are not lost."""
+        """Note that messages from `start` up to `stop` will not come, and the `reason`.
+
+        Those that were counted before are not lost.
+        """
         start = max(start, self._next.get(session, 0))
         if start >= stop:
             return

@@ -225,6 +225,9 @@ def bins_object(
 def read_sketch(found: dict[str, Any]) -> DDSketch:
     """Return the `sketch` of a distribution in the stream as a `DDSketch`, to merge with others.
 
+    Args:
+        found: the object as it came, from msgpack or JSON.
+
     Raises:
         ConfigError: it is no such object, or of another relative error.
 

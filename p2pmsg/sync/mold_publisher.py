@@ -37,7 +37,7 @@ class MoldPublisherStats:
     Attributes:
         session: its name.
         published: messages accepted.
-        replay_bytes: what the replay buffer holds.
+        replay_bytes: what the replay buffer holds, in bytes.
         requests, messages_repaired: requests taken, and messages sent again.
         unanswered: messages asked for that nothing keeps.
         throttled: requests not answered, since their host had had 16 MiB/s, or all had 64 MiB/s.
@@ -140,6 +140,9 @@ class MoldPublisher(ClosesAtOnce):
     def publish(self, message: bytes) -> int:
         """Send one message and return its sequence.
 
+        Args:
+            message: 1 to 65,471 bytes.
+
         Raises:
             ConfigError: it is not bytes, or has more than 65,471 of them.
             LogFailedError: the log could not be written; a note says how many were accepted.
@@ -151,8 +154,12 @@ class MoldPublisher(ClosesAtOnce):
     def publish_many(self, messages: Sequence[bytes]) -> tuple[int, int]:
         """Send messages, in as few packets as hold them; returns the first and last sequence.
 
+        Args:
+            messages: each as for `publish`.
+
         Raises:
-            As `publish`.
+            ClosedError: the publisher is closed.
+            Others as `publish`.
 
         """
         check("len(messages)", len(messages), len(messages) > 0, "at least 1")

@@ -210,7 +210,8 @@ class Subscriber(ClosesAtOnce):
             timeout: in seconds, for the first of them. Default None: without end.
 
         Raises:
-            As `receive`.
+            ConfigError: `count_max` is not an int of at least 1.
+            Others as `receive`.
 
         """
         if count_max < 1:

@@ -42,7 +42,7 @@ def lose(one: socket.socket, part: float) -> None:
 
 
 def lose_datagrams(subscriber: Subscriber, part: float) -> None:
-    """Let the kernel drop `part` (0 to 1) of a subscriber's datagrams; 0: none any more."""
+    """Let the kernel drop `part` (0 to 1) of the datagrams to `subscriber`; 0: none any more."""
     for line in subscriber._driver._receivers:
         if isinstance(line, DatagramLine):
             lose(line.sockets[0], part)

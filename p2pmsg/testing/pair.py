@@ -69,6 +69,9 @@ class PeerPair:
         topics: what the subscriber takes. Default: all.
         drop_every: each so-many-th data frame is lost on its way, repairs are not. 0: none.
 
+    Raises:
+        TimeoutError: they did not join each other within seconds.
+
     """
 
     def __init__(self, topics: Collection[str] = (), *, drop_every: int = 0) -> None:
@@ -90,7 +93,16 @@ class PeerPair:
             raise TimeoutError("the subscriber has not joined within 30 s")
 
     def publish(self, topic: str, value: Any) -> int:
-        """Accept a message and return its sequence; waits while the socket is full."""
+        """Accept a message and return its sequence; waits while the socket is full.
+
+        Args:
+            topic: of the message.
+            value: any msgpack value.
+
+        Raises:
+            ClosedError: the pair is closed.
+
+        """
         if self._closed:
             raise ClosedError("the pair")
         self._run(self._here.has_space)
@@ -116,7 +128,7 @@ class PeerPair:
         return iter(self.receive, [])
 
     def close(self, timeout: float = 5.0) -> bool:
-        """End both; what came may be received. False: in this time not everything came."""
+        """End both; what came may be received. False: in `timeout` seconds not everything came."""
         if not self._closed:
             self._publisher.begin_close(now_ns=time.monotonic_ns())
             self._run(lambda: not self._publisher.requests.incomplete, timeout)

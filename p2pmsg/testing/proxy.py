@@ -120,7 +120,7 @@ class TcpProxy:
         self._call(lambda: self._set_cutting(0.0))
 
     def refuse(self, refusing: bool = True) -> None:
-        """Reset new connections at once, or no longer; with `cut` it makes a partition."""
+        """While `refusing`, reset new connections at once; with `cut` it makes a partition."""
         self._call(lambda: setattr(self, "_refusing", refusing))
 
     def stall(self) -> None:

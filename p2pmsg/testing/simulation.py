@@ -201,7 +201,7 @@ class Simulation:
             subscriber.hurry()
 
     def settle(self, limit_ms: float) -> bool:
-        """Run until every subscriber has everything or knows it lost; False at the limit."""
+        """Run until every subscriber has everything or knows it lost; False after `limit_ms`."""
         end_ns = self.clock.now_ns + int(limit_ms * MS)
         while not self._is_settled():
             if self.clock.now_ns >= end_ns:

@@ -21,8 +21,9 @@ class LogConfig:
     """Where its files are; made where it is missing. One log a directory."""
 
     retention_bytes: int = 10 * 2**30
-    """Bound on the size of all segments. The oldest are deleted, whole ones at a time and never
-    one that is being read: it is exceeded by up to `segment_bytes`, and while readers hold more."""
+    """Bound on the size of all segments, in bytes. The oldest are deleted, whole ones at a time and
+    never one that is being read: it is exceeded by up to `segment_bytes`, and while readers hold
+    more."""
 
     retention_age_s: float | None = None
     """Age at which a segment is deleted, counted from its newest frame. None: age does not

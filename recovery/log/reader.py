@@ -102,7 +102,7 @@ class LogReader:
         return [summary for summary in summaries if summary is not None]
 
     def skips(self, session: int, topic: str) -> list[tuple[int, int]]:
-        """Return the ranges of a stream that were skipped after crashes of the system."""
+        """Return the ranges of `topic` that were skipped after crashes of the system."""
         if self._state is None or session != self._state.session:
             return []
         return list(self._state.skips.get(topic, ()))
@@ -121,10 +121,10 @@ class LogReader:
         return [one for one in found if one.first >= stops.get((one.session, one.topic), 0)]
 
     def frames(self, session: int, topic: str, start: int, stop: int, bytes_max: int) -> list[Kept]:
-        """Return frames that overlap `[start, stop)`, in order, of `bytes_max` bytes in all.
+        """Return frames of `topic` from `start` up to, without, `stop`, in order.
 
-        The first is given even where it alone is larger. What is not kept any more, or damaged, is
-        left out: a frame may begin after `start`.
+        They have `bytes_max` bytes in all at most; the first is given even where it alone is
+        larger. What is not kept any more, or damaged, is left out: a frame may begin after `start`.
         """
         total = 0
         result: list[Kept] = []
@@ -140,7 +140,7 @@ class LogReader:
     def follow(
         self, session: int, topic: str, start: int, *, copy: bool = True
     ) -> Iterator[Kept]:
-        """Yield the frames of a stream from the one that has `start` on, in order.
+        """Yield the frames of `topic` from the one that has `start` on, in order.
 
         It reads ahead by half a megabyte, and ends where the log did at that time. Without `copy` a
         frame is a view of what was read, all of which stays in memory for as long as the view does.
@@ -152,7 +152,7 @@ class LogReader:
                 yield kept
 
     def first_at_or_after(self, session: int, topic: str, timestamp_ns: int) -> Kept | None:
-        """Return the first kept frame with a `timestamp_ns_max` of at least `timestamp_ns`."""
+        """Return the first kept frame of `topic` that ends at `timestamp_ns` or later."""
         key = (session, topic)
         segments = self._catalog.from_time(key, timestamp_ns)
         frames = self._frames_of(key, segments, lambda e: e.offset_of_time(timestamp_ns), True)

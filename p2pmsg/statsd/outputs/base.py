@@ -18,15 +18,15 @@ class Output(Protocol):
     """For the management port and the log."""
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Begin a flush."""
+        """Begin a flush; `snapshot` has its time and settings."""
         return
 
     def write(self, rows: list[Row]) -> None:
-        """Take some rows of the flush."""
+        """Take some `rows` of the flush, one a metric."""
         ...
 
     def end(self, snapshot: Snapshot) -> None:
-        """End a flush."""
+        """End a flush; `snapshot` is the one it began with."""
         return
 
     def status(self) -> Iterable[tuple[str, float]]:

@@ -47,11 +47,11 @@ class ConsoleOutput:
             self._live.start()
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Begin a table."""
+        """Begin a table for `snapshot`."""
         self._rows, self._left_out = [], 0
 
     def write(self, rows: list[Row]) -> None:
-        """Keep the busiest rows."""
+        """Keep the busiest of `rows`."""
         if not self._idle:
             rows = [row for row in rows if _weight(row) > 0 or row.kind is Kind.GAUGE]
         self._rows += rows
@@ -64,7 +64,7 @@ class ConsoleOutput:
         del self._rows[self._rows_max :]
 
     def end(self, snapshot: Snapshot) -> None:
-        """Show it."""
+        """Show the table of `snapshot`."""
         self._shrink()
         table = _make_table(sorted(self._rows, key=lambda row: row.key))
         at = time.strftime("%H:%M:%S", time.localtime(snapshot.timestamp_s))
@@ -85,7 +85,7 @@ class ConsoleOutput:
         return (("flushes", self._flushes),)
 
     def close(self, timeout: float) -> None:
-        """Leave the last table."""
+        """Leave the last table; it takes no time of `timeout`, in seconds."""
         if self._live is not None and not self.is_unread:
             self._live.stop()
 

@@ -50,7 +50,7 @@ _log = logging.getLogger("p2pmsg")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphiteNames:
-    """How paths are made; the defaults are statsd's."""
+    """How paths are made; the defaults are statsd's. `ConfigError` for an unknown timer metric."""
 
     legacy: bool = True
     """`stats.name` and `stats_counts.name` for counters instead of `stats.counters.name.rate` and
@@ -129,7 +129,7 @@ class GraphiteNames:
         return "".join(f"{part}." for part in (self.global_prefix, prefix) if part)
 
     def stats_path(self, prefix_stats: str) -> str:
-        """Return the path of the number of metrics."""
+        """Return the path of the number of metrics; `prefix_stats` is statsd's own name there."""
         suffix = f".{self.global_suffix}" if self.global_suffix else ""
         space = f"{self.global_prefix}." if self.global_prefix and not self.legacy else ""
         return f"{space}{prefix_stats}.numStats{suffix}"
@@ -215,13 +215,13 @@ class GraphiteOutput:
         self._thread.start()
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Begin a flush."""
+        """Begin the flush of `snapshot`."""
         self._paths = []
         self._taken.clear()
         self._flushed = 0
 
     def write(self, rows: list[Row]) -> None:
-        """Take rows."""
+        """Take `rows`."""
         for row in rows:
             at = round(row.timestamp_s)
             refused = self.refused.get("names", 0)
@@ -236,7 +236,7 @@ class GraphiteOutput:
             self._send_paths()
 
     def end(self, snapshot: Snapshot) -> None:
-        """Send the rest, and the number of metrics."""
+        """Send the rest, and the number of metrics in `snapshot`."""
         path = self._names.stats_path(snapshot.config.prefix_stats)
         self._paths.append((path, len(snapshot), round(snapshot.timestamp_s)))
         self._send_paths()
@@ -341,7 +341,7 @@ class GraphiteOutput:
         )
 
     def close(self, timeout: float) -> None:
-        """Send what is left, for at most so many seconds; the rest is counted as dropped."""
+        """Send what is left, for `timeout` seconds at most; the rest is counted as dropped."""
         with self._changed:
             self._closing = True
             self._changed.notify()
