@@ -1,8 +1,9 @@
-"""What the README and the guide show runs, and prints what they say."""
+"""What the README and the guide show runs, and prints what they say.
 
-import importlib.util
+What needs Spark runs in `tests/spark/test_examples.py`, in the session that is there anyway.
+"""
+
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +14,10 @@ ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "examples" / "guide" / "pages"
 GENERATED = {"commands", "inside", "reference"}
 PAGES = sorted(path for path in GUIDE.rglob("*.md") if path.parent.name not in GENERATED)
-PROGRAMS = [path for path in PAGES if "```python" in path.read_text()]
+PROGRAMS = {path.stem: path.read_text() for path in PAGES if "```python" in path.read_text()}
 README = (ROOT / "README.md").read_text()
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = re.compile(r"print\(.*\)  # prints (.+)$", re.MULTILINE)
-HAS_SPARK = shutil.which("java") is not None and importlib.util.find_spec("pyspark") is not None
 
 
 def blocks(text, language):
@@ -26,8 +26,6 @@ def blocks(text, language):
 
 def run(source, folder):
     """Run a program as a user would; deprecated names are an error."""
-    if "pyspark" in source and not HAS_SPARK:
-        pytest.skip("needs Java and PySpark")
     path = folder / "program.py"
     path.write_text(source)
     command = [sys.executable, "-W", "error::DeprecationWarning:__main__", path]
@@ -41,19 +39,34 @@ def recipes():
     titles = re.findall(r"^\*\*(.+?)\.?\*\*", section, re.MULTILINE)
     programs = blocks(section, "python")
     assert len(titles) == len(programs) == 7
+    return dict(zip(titles, programs, strict=True))
+
+
+def pages():
+    return {name: "\n".join(blocks(text, "python")) for name, text in PROGRAMS.items()}
+
+
+def programs(found, *, spark):
+    """Those that use Spark, or those that do not."""
     return [
-        pytest.param(program, id=title) for title, program in zip(titles, programs, strict=True)
+        pytest.param(program, id=name)
+        for name, program in found.items()
+        if ("pyspark" in program) == spark
     ]
 
 
-@pytest.mark.parametrize("program", recipes())
+@pytest.mark.parametrize("program", programs(recipes(), spark=False))
 def test_recipe(program, tmp_path):
-    assert len([line for line in program.splitlines() if line.strip()]) <= 18
     shown = SHOWN.findall(program)
 
     printed = run(program, tmp_path).splitlines()
 
     assert [line for line in printed if line in shown] == shown
+
+
+def test_recipes_are_short():
+    for program in recipes().values():
+        assert len([line for line in program.splitlines() if line.strip()]) <= 18
 
 
 def test_quickstart_prints_what_the_readme_shows(tmp_path):
@@ -76,9 +89,9 @@ def test_quickstart_prints_what_the_readme_shows(tmp_path):
     assert printed.startswith(expected)
 
 
-@pytest.mark.parametrize("page", PROGRAMS, ids=[page.stem for page in PROGRAMS])
-def test_page(page, tmp_path):
-    run("\n".join(blocks(page.read_text(), "python")), tmp_path)
+@pytest.mark.parametrize("program", programs(pages(), spark=False))
+def test_page(program, tmp_path):
+    run(program, tmp_path)
 
 
 LINK = re.compile(r"\]\(([^)#\s]+)(#[\w-]+)?\)")

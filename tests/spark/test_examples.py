@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-import p2pmsg
 import spark_bridge
 from spark_bridge.picture import write_picture
+from tests.integration.test_guide import SHOWN, pages, programs, recipes
 from tests.spark.conftest import ROOT
 
 BARS = [
@@ -88,9 +88,22 @@ def test_the_sink(play):
 
 
 @pytest.mark.spark
-@pytest.mark.skipif(not hasattr(p2pmsg, "LogReader"), reason="this p2pmsg has no local log")
 def test_sql_over_a_log(play):
     assert "|BTCUSDT|" in play("log_analytics.py")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "program", [each for found in (recipes(), pages()) for each in programs(found, spark=True)]
+)
+def test_what_the_readme_and_the_guide_show(program, spark, monkeypatch, tmp_path, capfd):
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+    path = tmp_path / "program.py"
+    path.write_text(program)
+
+    runpy.run_path(str(path), run_name="__main__")
+
+    assert capfd.readouterr().out.split() == SHOWN.findall(program)
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])

@@ -12,10 +12,6 @@ from spark_bridge.logs import log_ranges, read_logs
 from spark_bridge.options import parse_options
 from tests.spark.streams import sealed
 
-needs_log = pytest.mark.skipif(
-    not hasattr(p2pmsg, "LogReader"), reason="this p2pmsg has no local log"
-)
-
 
 def publish(directory, count, topics=("t",)):
     log = p2pmsg.LogConfig(directory)
@@ -33,7 +29,6 @@ def offsets_of(directory, **options):
     return [message.sequence for batch in read_logs(ranges, parsed, None) for message in batch]
 
 
-@needs_log
 def test_ranges_of_a_log(tmp_path):
     session = publish(tmp_path, 100, ("t", "u"))
 
@@ -45,7 +40,6 @@ def test_ranges_of_a_log(tmp_path):
     assert offsets_of(tmp_path, **times) == list(range(10, 20))
 
 
-@needs_log
 def test_what_a_log_has_not_got_is_named(tmp_path):
     publish(tmp_path, 10)
     parsed = parse_options({"path": str(tmp_path), "subscribe": "t"})
@@ -62,7 +56,6 @@ def test_a_directory_without_a_log_is_refused(tmp_path):
         log_ranges(parse_options({"path": str(tmp_path), "subscribe": "t"}))
 
 
-@needs_log
 @pytest.mark.spark
 @pytest.mark.timeout(90)
 def test_a_batch_over_a_log(spark, tmp_path):
