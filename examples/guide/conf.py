@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from docutils import nodes
 from sphinx.ext import napoleon
 
 from p2pmsg.cli import main
@@ -52,6 +53,19 @@ def _process_all_but_fields(app: Any, what: str, *arguments: Any) -> None:
 
 napoleon._process_docstring = _process_all_but_fields
 
+
+def _shorten_types(_: Any, doctree: nodes.document) -> None:
+    """Show `~collections.abc.Callable` as `Callable` where Sphinx has nothing to link to."""
+    for text in list(doctree.findall(nodes.Text)):
+        if "~" in text:
+            text.parent.replace(text, nodes.Text(LONG_NAME.sub(r"\1", text)))
+
+
+def setup(app: Any) -> None:
+    """Register what Sphinx has to call."""
+    app.connect("doctree-read", _shorten_types)
+
+
 ROOT = Path(__file__).parents[2]
 PAGES = Path(__file__).parent / "pages"
 MODULES = (
@@ -60,6 +74,7 @@ MODULES = (
     "p2pmsg.moldudp64", "p2pmsg.metrics", "p2pmsg.statsd", "p2pmsg.testing", "spark_bridge",
 )  # fmt: skip
 PACKAGES = ("p2pmsg", "transports", "recovery", "spark_bridge")
+LONG_NAME = re.compile(r"~(?:\w+\.)+(\w+)")
 LINK = re.compile(r"\[([^]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
 
 
