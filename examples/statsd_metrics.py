@@ -101,7 +101,7 @@ def main(duration: float) -> None:
         "udp://127.0.0.1:0",
         publish="tcp://127.0.0.1:0",
         outputs=[p2pmsg.statsd.ConsoleOutput(rows_max=15, idle=True)],
-        interval_s=0.5,
+        interval=0.5,
     ) as collector:
         host, port = collector.endpoints[0].removeprefix("udp://").split(":")
         sender = threading.Thread(target=send_figures, args=(host, int(port), stop))

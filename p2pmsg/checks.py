@@ -25,10 +25,10 @@ def whole(field_name: str, value: int, least: int) -> None:
     check(field_name, value, ok, f"an int of at least {least}")
 
 
-def check_busy_wait(us: float) -> None:
-    """Raise `ConfigError` unless `us` is how long a wait may look before it sleeps."""
-    at_least("busy_wait_us", us, 0)
-    check("busy_wait_us", us, us <= 1000, "at most 1000")
+def check_busy_wait(seconds: float) -> None:
+    """Raise `ConfigError` unless it is how long a wait may look before it sleeps."""
+    at_least("busy_wait", seconds, 0)
+    check("busy_wait", seconds, seconds <= 0.001, "at most 0.001")
 
 
 def of_kind(field_name: str, value: Any, kind: type) -> None:

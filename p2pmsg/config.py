@@ -14,19 +14,20 @@ from recovery import (
     ReplayConfig,
     RetransmitConfig,
 )
+from recovery._renamed import renamed_fields
 
 if TYPE_CHECKING:
     from recovery import CursorConfig
 
 OnFull = Literal["block", "drop", "raise"]
-LINGER_MS_MIN: Final = 0.1
-"""What `linger_ms` counts for at least, so that 0 still gathers what comes at once."""
+LINGER_MIN: Final = 0.0001
+"""What `linger` counts for at least, so that 0 still gathers what comes at once."""
 _BULK_FRAMES: Final = 2
 _FRAMES_KEPT: Final = 16
 _ROOMY_BYTES: Final = 64 * 1024
 
 __all__ = [
-    "LINGER_MS_MIN",
+    "LINGER_MIN",
     "CursorConfig",
     "FeedbackConfig",
     "GroupRepairConfig",
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 
+@renamed_fields(announce_ms="announce_interval")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MulticastPublisherConfig:
     """How a publisher uses `udp://`. `ConfigError` for a value out of its limits."""
@@ -57,8 +59,9 @@ class MulticastPublisherConfig:
     """How much leaves at once after a pause. 1 MiB: a sixteenth of a receive buffer."""
 
     flow_control: bool = True
-    """Whether to wait for subscribers whose receive buffer would overflow, for `stall_ms` at most,
-    where `on_full` is not `drop`. It looks at 64 subscribers; what the others miss is repaired."""
+    """Whether to wait for subscribers whose receive buffer would overflow, for `stall_timeout` at
+    most, where `on_full` is not `drop`. It looks at 64 subscribers; what the others miss is
+    repaired."""
 
     datagram_bytes: int | None = None
     """Size of a datagram in bytes, without UDP and IP headers. None: what the interface carries in
@@ -67,9 +70,9 @@ class MulticastPublisherConfig:
     repair: GroupRepairConfig = field(default_factory=GroupRepairConfig)
     """How NACKs are answered, to all and to each: budgets, rates, linger."""
 
-    announce_ms: float = 200.0
-    """How often the session is announced to those who have not joined it yet. A newcomer waits half
-    of that on average; 5 small datagrams a second cost nothing."""
+    announce_interval: float = 0.2
+    """How often the session is announced to those who have not joined it yet, in seconds. A
+    newcomer waits half of that on average; 5 small datagrams a second cost nothing."""
 
     fec_data: int = 0
     """Forward error correction: datagrams in a block, after which parity follows. 0: none, since
@@ -85,13 +88,14 @@ class MulticastPublisherConfig:
         if self.datagram_bytes is not None:
             whole("datagram_bytes", self.datagram_bytes, 512)
         of_kind("repair", self.repair, GroupRepairConfig)
-        at_least("announce_ms", self.announce_ms, 10)
+        at_least("announce_interval", self.announce_interval, 0.01)
         whole("fec_data", self.fec_data, 0)
         check("fec_data", self.fec_data, self.fec_data <= 64, "at most 64")
         whole("fec_parity", self.fec_parity, 1)
         check("fec_parity", self.fec_parity, self.fec_parity <= 16, "at most 16")
 
 
+@renamed_fields(reorder_ms="reorder_wait", unasked_ms="unasked_wait", parity_wait_ms="parity_wait")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MulticastSubscriberConfig:
     """How a subscriber uses `udp://`. `ConfigError` for a value out of its limits."""
@@ -104,18 +108,18 @@ class MulticastSubscriberConfig:
     feedback: FeedbackConfig = field(default_factory=FeedbackConfig)
     """How long to wait before asking, and for answers."""
 
-    reorder_ms: float = 0.0
-    """How long a datagram may be late before it counts as missing. 0: a local network keeps the
-    order, and a subscriber that asks in vain has asked for one datagram too many."""
+    reorder_wait: float = 0.0
+    """How long a datagram may be late before it counts as missing, in seconds. 0: a local network
+    keeps the order, and a subscriber that asks in vain has asked for one datagram too many."""
 
-    unasked_ms: float = 20.0
+    unasked_wait: float = 0.02
     """Where nobody can be asked for what is missing (`mold://` without `request=`), how long a gap
-    waits for datagrams that come out of order before it is reported lost, in ms; the wait for a
-    second line comes on top. 20 ms: what a network reorders is less than 1 ms late."""
+    waits for datagrams that come out of order before it is reported lost, in seconds; the wait for
+    a second line comes on top. 0.02: what a network reorders is less than 0.001 s late."""
 
-    parity_wait_ms: float = 10.0
-    """Where a publisher sends parity, how long a gap waits for it before it is asked for, in ms.
-    10 ms: a block is complete by then, or a heartbeat has ended it."""
+    parity_wait: float = 0.01
+    """Where a publisher sends parity, how long a gap waits for it before it is asked for, in
+    seconds. 0.01: a block is complete by then, or a heartbeat has ended it."""
 
     attempts_max: int = 4
     """Times that a gap is asked for by UDP; then the recovery channel, over TCP, is asked. Four in
@@ -131,14 +135,18 @@ class MulticastSubscriberConfig:
     def __post_init__(self) -> None:
         whole("buffer_bytes", self.buffer_bytes, 4096)
         of_kind("feedback", self.feedback, FeedbackConfig)
-        at_least("reorder_ms", self.reorder_ms, 0)
-        at_least("unasked_ms", self.unasked_ms, 1)
-        at_least("parity_wait_ms", self.parity_wait_ms, 0)
+        at_least("reorder_wait", self.reorder_wait, 0)
+        at_least("unasked_wait", self.unasked_wait, 0.001)
+        at_least("parity_wait", self.parity_wait, 0)
         whole("attempts_max", self.attempts_max, 0)
         whole("history_messages", self.history_messages, 1)
         of_kind("reassembly", self.reassembly, ReassemblyConfig)
 
 
+@renamed_fields(
+    linger_ms="linger", gather_us="gather_within", stall_ms="stall_timeout",
+    subscriber_timeout_ms="subscriber_timeout",
+)  # fmt: skip
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublisherConfig:
     """How a publisher works. `ConfigError` for a value out of its limits."""
@@ -150,13 +158,13 @@ class PublisherConfig:
     waiting and fills frames of twice as many. Both are smaller, down to 64 KiB, where the replay
     buffer would hold fewer than 16."""
 
-    linger_ms: float = 1.0
-    """How long a message waits at most for others to share its frame, while messages follow one
-    another closely. A message that comes alone does not wait at all."""
+    linger: float = 0.001
+    """How long a message waits at most for others to share its frame, in seconds, while messages
+    follow one another closely. A message that comes alone does not wait at all."""
 
-    gather_us: float = 20.0
-    """Messages closer together than this are gathered. Sending a frame costs about half as long, so
-    a stream that is slower gains nothing from waiting."""
+    gather_within: float = 0.00002
+    """Messages closer together than this, in seconds, are gathered. Sending a frame costs about
+    half as long, so a stream that is slower gains nothing from waiting."""
 
     message_bytes_max: int = 1024 * 1024
     """Largest message, packed, with its key and headers. 1 MiB as with Kafka and NATS; what is
@@ -167,13 +175,13 @@ class PublisherConfig:
     20 ms at full rate. The memory that a subscriber who does not read can cost."""
 
     on_full: OnFull = "block"
-    """What `publish` does when a subscriber's queue is full. `block` waits up to `stall_ms`, then
-    sheds the slow one only, who repairs from the replay buffer when it reads again. `drop` sheds at
-    once. `raise` refuses the next messages with `SendQueueFullError`."""
+    """What `publish` does when a subscriber's queue is full. `block` waits up to `stall_timeout`,
+    then sheds the slow one only, who repairs from the replay buffer when it reads again. `drop`
+    sheds at once. `raise` refuses the next messages with `SendQueueFullError`."""
 
-    stall_ms: float = 1000.0
-    """How long one slow subscriber may hold up the others in all. 1 s outlasts a garbage collection
-    or a page-in."""
+    stall_timeout: float = 1.0
+    """How long one slow subscriber may hold up the others in all, in seconds. 1.0 outlasts a
+    garbage collection or a page-in."""
 
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     """Bounds of the replay buffer."""
@@ -193,22 +201,22 @@ class PublisherConfig:
     streams_max: int = 65_536
     """How many topics; a further one is refused with `ConfigError`. Bounds the heartbeats."""
 
-    subscriber_timeout_ms: float = 15_000.0
-    """A subscriber that has not been heard of for so long is no longer counted: three of its
-    keep-alives."""
+    subscriber_timeout: float = 15.0
+    """A subscriber that has not been heard of for so long is no longer counted, in seconds: three
+    of its keep-alives."""
 
     multicast: MulticastPublisherConfig = field(default_factory=MulticastPublisherConfig)
     """What matters where the endpoint is `udp://`."""
 
     def __post_init__(self) -> None:
         whole("frame_bytes", self.frame_bytes, 1024)
-        at_least("linger_ms", self.linger_ms, 0)
-        at_least("gather_us", self.gather_us, 0)
+        at_least("linger", self.linger, 0)
+        at_least("gather_within", self.gather_within, 0)
         whole("message_bytes_max", self.message_bytes_max, 1024)
         whole("queue_frames", self.queue_frames, 1)
-        at_least("stall_ms", self.stall_ms, 1)
+        at_least("stall_timeout", self.stall_timeout, 0.001)
         whole("streams_max", self.streams_max, 1)
-        at_least("subscriber_timeout_ms", self.subscriber_timeout_ms, 100)
+        at_least("subscriber_timeout", self.subscriber_timeout, 0.1)
         of_kind("replay", self.replay, ReplayConfig)
         of_kind("retransmit", self.retransmit, RetransmitConfig)
         of_kind("heartbeat", self.heartbeat, HeartbeatConfig)
@@ -235,6 +243,11 @@ class PublisherConfig:
         return min(roomy, self.message_bytes_max)
 
 
+@renamed_fields(
+    publisher_timeout_ms="publisher_timeout", keep_alive_ms="keep_alive",
+    second_line_ms="second_line_wait", second_line_max_ms="second_line_max",
+    busy_wait_us="busy_wait",
+)  # fmt: skip
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberConfig:
     """How a subscriber works. `ConfigError` for a value out of its limits."""
@@ -251,33 +264,34 @@ class SubscriberConfig:
     a message."""
 
     nack: NackConfig = field(default_factory=NackConfig)
-    """How gaps are asked for; `deadline_ms` is how long without progress until one is reported."""
+    """How gaps are asked for; `deadline` is how long without progress until one is reported."""
 
-    publisher_timeout_ms: float = 5000.0
-    """A publisher that was silent for so long is connected to again, and what it still owes will be
-    reported as `publisher_gone`: five of its slowest heartbeats."""
+    publisher_timeout: float = 5.0
+    """A publisher that was silent for so long, in seconds, is connected to again, and what it still
+    owes will be reported as `publisher_gone`: five of its slowest heartbeats."""
 
     streams_max: int = 65_536
     """How many streams; frames of a further one are dropped and counted."""
 
-    keep_alive_ms: float = 5000.0
-    """How often this subscriber reports to the publisher that it is there."""
+    keep_alive: float = 5.0
+    """How often this subscriber reports to the publisher that it is there, in seconds."""
 
-    second_line_ms: float = 5.0
+    second_line_wait: float = 0.005
     """Where two lines carry the same stream, how long at least what one lost may come over the
-    other before it is asked for, in ms. 5 ms: more than two ways through one building differ. It is
-    longer where the later line was measured to be later, and ends once all lines are past the gap.
+    other before it is asked for, in seconds. 0.005: more than two ways through one building differ.
+    It is longer where the later line was measured to be later, and ends once all lines are past the
+    gap.
     """
 
-    second_line_max_ms: float = 100.0
-    """How long at most, in ms, where it is more than `second_line_ms`; also until the second line
-    brought its first frame. 100 ms: more than two ways round the earth differ."""
+    second_line_max: float = 0.1
+    """How long at most, in seconds, where it is more than `second_line_wait`; also until the second
+    line brought its first frame. 0.1: more than two ways round the earth differ."""
 
-    busy_wait_us: float = 200.0
-    """How long a wait looks for the next message before it sleeps, in µs, at most 1000; 0 never
-    looks. Being woken costs 40 µs. It looks only where this process publishes messages that stand
-    alone, so where two take turns, and in one of 17 waits where that is in vain. It leaves its core
-    to others that want it. 200 µs: twice as long as an answer takes from this machine."""
+    busy_wait: float = 0.0002
+    """How long a wait looks for the next message before it sleeps, in seconds, at most 0.001; 0
+    never looks. Being woken costs 40 µs. It looks only where this process publishes messages that
+    stand alone, so where two take turns, and in one of 17 waits where that is in vain. It leaves
+    its core to others that want it. 0.0002: twice as long as an answer takes from this machine."""
 
     busy_wait_always: bool = False
     """Whether it looks where this process only consumes, too. Messages that come one by one at more
@@ -290,13 +304,13 @@ class SubscriberConfig:
         whole("receive_bytes", self.receive_bytes, 64 * 1024)
         whole("queue_frames", self.queue_frames, 1)
         whole("frame_bytes_max", self.frame_bytes_max, 64 * 1024)
-        at_least("publisher_timeout_ms", self.publisher_timeout_ms, 100)
+        at_least("publisher_timeout", self.publisher_timeout, 0.1)
         whole("streams_max", self.streams_max, 1)
-        at_least("keep_alive_ms", self.keep_alive_ms, 10)
+        at_least("keep_alive", self.keep_alive, 0.01)
         of_kind("nack", self.nack, NackConfig)
-        at_least("second_line_ms", self.second_line_ms, 0)
-        at_least("second_line_max_ms", self.second_line_max_ms, 0)
-        check_busy_wait(self.busy_wait_us)
+        at_least("second_line_wait", self.second_line_wait, 0)
+        at_least("second_line_max", self.second_line_max, 0)
+        check_busy_wait(self.busy_wait)
         of_kind("busy_wait_always", self.busy_wait_always, bool)
         of_kind("multicast", self.multicast, MulticastSubscriberConfig)
 

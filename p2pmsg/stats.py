@@ -167,8 +167,8 @@ class SubscriberStats:
         frames_received: frames that came over the data path.
         frames_invalid: frames that were dropped, by reason; `forged` is what datagrams claimed and
             their publisher denied.
-        frames_shed: frames not taken in, because nobody read for longer than `stall_ms`; they count
-            as missing and are asked for later.
+        frames_shed: frames not taken in, because nobody read for longer than `stall_timeout`; they
+            count as missing and are asked for later.
         bytes_held: bytes of frames that wait.
         publishers: names of the publishers connected to now.
         cursor: of the durable position; None without one.

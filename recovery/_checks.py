@@ -35,9 +35,9 @@ def at_most(field: str, value: float, limit: float) -> None:
         raise ValueError(f"{field} must be at most {limit}, not {value!r}")
 
 
-def ms_to_ns(value_ms: float) -> int:
-    """Milliseconds as whole nanoseconds, rounded to the nearest."""
-    return round(value_ms * 1_000_000)
+def to_ns(seconds: float) -> int:
+    """Seconds as whole nanoseconds, rounded to the nearest."""
+    return round(seconds * NS_PER_S)
 
 
 def backed_off_ns(

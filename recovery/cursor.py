@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from recovery._checks import at_least
+from recovery._renamed import renamed_fields
 from recovery.errors import RecoveryError
 
 MAGIC: Final = b"p2cursor"
@@ -43,6 +44,7 @@ class CursorLockedError(RecoveryError):
     """Another subscriber, of this process or another, has the cursor."""
 
 
+@renamed_fields(fsync_interval_ms="fsync_interval")
 @dataclass(frozen=True, slots=True)
 class CursorConfig:
     """Where a subscriber keeps its position, and how. `ValueError` for a value out of limits.
@@ -60,11 +62,11 @@ class CursorConfig:
     fsync: Fsync = "interval"
     """When a commit is forced to the disk, to survive a crash of the operating system. `interval`
     (default): `commit()` before it returns, and so at `close()`; automatic commits at most every
-    `fsync_interval_ms`, since forcing takes about a millisecond. `always`: every commit before it
+    `fsync_interval`, since forcing takes about a millisecond. `always`: every commit before it
     is done. `never`: the operating system decides, half a minute later perhaps."""
 
-    fsync_interval_ms: float = 1000.0
-    """How much automatic committing an operating system's crash may take back, in ms. 1 s."""
+    fsync_interval: float = 1.0
+    """How much automatic committing an operating system's crash may take back, in seconds."""
 
     sessions_max: int = 1024
     """How many sessions are remembered; the one joined longest ago is forgotten first, and would be
@@ -80,7 +82,7 @@ class CursorConfig:
             raise ValueError(f"path must be a str or a Path, not {self.path!r}")
         if self.fsync not in ("always", "interval", "never"):
             raise ValueError(f'fsync must be "always", "interval" or "never", not {self.fsync!r}')
-        at_least("fsync_interval_ms", self.fsync_interval_ms, 1)
+        at_least("fsync_interval", self.fsync_interval, 0.001)
         at_least("sessions_max", self.sessions_max, 1)
         at_least("streams_max", self.streams_max, 1)
 

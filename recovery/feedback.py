@@ -14,36 +14,41 @@ from dataclasses import dataclass
 from math import exp, log
 from random import Random
 
-from recovery._checks import above, at_least, backed_off_ns, ms_to_ns
+from recovery._checks import above, at_least, backed_off_ns, to_ns
+from recovery._renamed import renamed_fields
 
 
+@renamed_fields(
+    backoff_ms="backoff", retry_ms="retry_interval", retry_floor_ms="retry_min",
+    retry_ceiling_ms="retry_max",
+)  # fmt: skip
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackConfig:
     """How receivers of a multicast ask. Raises `ValueError` for a value out of limits."""
 
-    backoff_ms: float = 10.0
-    """T, the longest wait of a large group, in ms. 10 ms, as in Aeron: ten round trips of a local
-    network, in which the first one's repair reaches the others."""
+    backoff: float = 0.01
+    """T, the longest wait of a large group, in seconds. 0.01, as in Aeron: ten round trips of a
+    local network, in which the first one's repair reaches the others."""
 
     group_size: int = 10
     """How many receivers to reckon with until the publisher says, at least 1. 10, as in Aeron."""
 
-    retry_ms: float = 5.0
-    """Wait for an answer before one was ever timed, in ms."""
+    retry_interval: float = 0.005
+    """Wait for an answer before one was ever timed, in seconds."""
 
-    retry_floor_ms: float = 2.0
-    """Shortest wait for an answer, in ms. 2 ms outlast a scheduler's slice; a shorter one would ask
-    for what is on its way."""
+    retry_min: float = 0.002
+    """Shortest wait for an answer, in seconds. 0.002 outlasts a scheduler's slice; a shorter one
+    would ask for what is on its way."""
 
-    retry_ceiling_ms: float = 1000.0
-    """Longest wait for an answer, in ms."""
+    retry_max: float = 1.0
+    """Longest wait for an answer, in seconds."""
 
     def __post_init__(self) -> None:
-        at_least("backoff_ms", self.backoff_ms, 0)
+        at_least("backoff", self.backoff, 0)
         at_least("group_size", self.group_size, 1)
-        above("retry_ms", self.retry_ms, 0)
-        above("retry_floor_ms", self.retry_floor_ms, 0)
-        at_least("retry_ceiling_ms", self.retry_ceiling_ms, self.retry_floor_ms)
+        above("retry_interval", self.retry_interval, 0)
+        above("retry_min", self.retry_min, 0)
+        at_least("retry_max", self.retry_max, self.retry_min)
 
 
 FULL_GROUP: int = 1000
@@ -66,9 +71,9 @@ class Feedback:
         self._config = config
         self._rng = rng
         self.group_size = config.group_size
-        self._floor_ns = ms_to_ns(config.retry_floor_ms)
-        self._ceiling_ns = ms_to_ns(config.retry_ceiling_ms)
-        self._retry_ns = max(self._floor_ns, ms_to_ns(config.retry_ms))
+        self._floor_ns = to_ns(config.retry_min)
+        self._ceiling_ns = to_ns(config.retry_max)
+        self._retry_ns = max(self._floor_ns, to_ns(config.retry_interval))
         self._rtt: tuple[float, float] | None = None  # smoothed, and its variation
 
     @property
@@ -77,7 +82,7 @@ class Feedback:
         if self.group_size <= 1:
             return 0
         part = min(1.0, log(self.group_size) / log(FULL_GROUP))
-        return round(ms_to_ns(self._config.backoff_ms) * part)
+        return round(to_ns(self._config.backoff) * part)
 
     def delay_ns(self) -> int:
         """Draw a wait before the first question, in ns: 0 to `backoff_ns`."""

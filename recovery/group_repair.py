@@ -5,7 +5,7 @@ It is a `RetransmitScheduler` (turns, bounds and a budget for each requester) th
     request ──▶ on its way already? ──yes──▶ ignored (messages_lingering)
                   │no
                   ▼
-               queued, by the first asker ──sent──▶ lingers for linger_ms
+               queued, by the first asker ──sent──▶ lingers for linger
 
 A repair *lingers*: who asks for it meanwhile has most likely not seen it yet. But who asks for the
 second time has waited for it in vain, so a range is ignored only while it was repaired at least as
@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from recovery._checks import at_least, ms_to_ns
+from recovery._checks import at_least, to_ns
+from recovery._renamed import renamed_fields
 from recovery.budget import TokenBucket
 from recovery.ranges import RangeSet
 from recovery.retransmit import RetransmitConfig, RetransmitScheduler
@@ -24,12 +25,13 @@ from recovery.retransmit import RetransmitConfig, RetransmitScheduler
 _LINGERING_MAX = 4096
 
 
+@renamed_fields(linger_ms="linger")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRepairConfig:
     """How a multicast publisher answers NACKs. Raises `ValueError` for a value out of limits."""
 
-    linger_ms: float = 10.0
-    """Time for which a repair is not repeated without need, in ms. 10 ms, as in Aeron."""
+    linger: float = 0.01
+    """Time for which a repair is not repeated without need, in seconds. 0.01, as in Aeron."""
 
     rate_bytes_s: int = 128 * 2**20
     """Bytes of repairs a second, to all receivers together, at least 1. 128 MiB/s leave most of a
@@ -44,13 +46,13 @@ class GroupRepairConfig:
 
     requester: RetransmitConfig = field(
         default_factory=lambda: RetransmitConfig(
-            linger_ms=0.0, budget_bytes_s=64 * 2**20, budget_burst_bytes=8 * 2**20
+            linger=0.0, budget_bytes_s=64 * 2**20, budget_burst_bytes=8 * 2**20
         )
     )
     """Bounds on what each requester may ask for: half of the rate above."""
 
     def __post_init__(self) -> None:
-        at_least("linger_ms", self.linger_ms, 0)
+        at_least("linger", self.linger, 0)
         at_least("rate_bytes_s", self.rate_bytes_s, 1)
         at_least("burst_bytes", self.burst_bytes, 1)
 
@@ -80,7 +82,7 @@ class GroupRepair:
 
     def __init__(self, config: GroupRepairConfig) -> None:
         self.scheduler = RetransmitScheduler(config.requester)
-        self._linger_ns = ms_to_ns(config.linger_ms)
+        self._linger_ns = to_ns(config.linger)
         self._bucket = TokenBucket(config.rate_bytes_s, config.burst_bytes)
         self._unicast = config.unicast
         self._queued: dict[str, RangeSet] = {}

@@ -7,7 +7,8 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from random import Random
 
-from recovery._checks import above, at_least, at_most, backed_off_ns, ms_to_ns
+from recovery._checks import above, at_least, at_most, backed_off_ns, to_ns
+from recovery._renamed import renamed_fields
 from recovery.deadlines import DeadlineHeap
 from recovery.feedback import Feedback
 from recovery.loss import Loss, LossReason
@@ -17,19 +18,23 @@ _UNSURE_NS = 20_000_000
 _LAPS_MAX = 50  # retries' time: the longest that a gap without space is not looked at
 
 
+@renamed_fields(
+    delay_ms="delay", retry_ms="retry_interval", retry_ceiling_ms="retry_max",
+    deadline_ms="deadline",
+)  # fmt: skip
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NackConfig:
     """How a receiver asks for what is missing. Raises `ValueError` for a value out of limits."""
 
-    delay_ms: float = 0.0
-    """Wait before the first NACK, in ms. 0, because TCP does not reorder: a gap is a loss."""
+    delay: float = 0.0
+    """Wait before the first NACK, in seconds. 0, because TCP does not reorder: a gap is a loss."""
 
-    retry_ms: float = 20.0
-    """Wait before the second NACK, in ms; it doubles with each one. 20 ms is twice the time for
+    retry_interval: float = 0.02
+    """Wait before the second NACK, in seconds; it doubles with each one. 0.02 is twice the time for
     which a publisher ignores repeated NACKs, so that a retry is never ignored."""
 
-    retry_ceiling_ms: float = 1000.0
-    """Longest wait between two NACKs of a gap, in ms. 1 s, the same as the rarest heartbeat: a
+    retry_max: float = 1.0
+    """Longest wait between two NACKs of a gap, in seconds. 1.0, the same as the rarest heartbeat: a
     publisher that comes back is asked within a second."""
 
     jitter: float = 0.1
@@ -40,22 +45,22 @@ class NackConfig:
     """NACKs for a gap without any progress before it is given up. 30 take some 25 s with the
     other defaults, so that the deadline rules; it matters where the ceiling is low."""
 
-    deadline_ms: float = 10_000.0
-    """Time without any progress after which a gap is given up, in ms. 10 s outlast a restart of
-    the publisher and a TCP reconnection."""
+    deadline: float = 10.0
+    """Time without any progress after which a gap is given up, in seconds. 10.0 outlast a restart
+    of the publisher and a TCP reconnection."""
 
     gaps_max: int = 4096
     """Bound on the number of gaps (not of messages) of a stream; what would pass it is not
     recorded. 4096 gaps cost about 2 MiB, and are more than any repairable stream has."""
 
     def __post_init__(self) -> None:
-        at_least("delay_ms", self.delay_ms, 0)
-        at_least("retry_ms", self.retry_ms, 0.001)
-        at_least("retry_ceiling_ms", self.retry_ceiling_ms, self.retry_ms)
+        at_least("delay", self.delay, 0)
+        at_least("retry_interval", self.retry_interval, 0.000001)
+        at_least("retry_max", self.retry_max, self.retry_interval)
         at_least("jitter", self.jitter, 0)
         at_most("jitter", self.jitter, 1)
         at_least("attempts_max", self.attempts_max, 1)
-        above("deadline_ms", self.deadline_ms, 0)
+        above("deadline", self.deadline, 0)
         at_least("gaps_max", self.gaps_max, 1)
 
 
@@ -122,10 +127,10 @@ class NackScheduler:
         self._starts: list[int] = []
         self._gaps: list[Gap] = []
         self._feedback = feedback
-        self._delay_ns = ms_to_ns(config.delay_ms)
-        self._retry_ns = ms_to_ns(config.retry_ms)
-        self._deadline_ns = ms_to_ns(config.deadline_ms)
-        self._ceiling_ns = ms_to_ns(config.retry_ceiling_ms)
+        self._delay_ns = to_ns(config.delay)
+        self._retry_ns = to_ns(config.retry_interval)
+        self._deadline_ns = to_ns(config.deadline)
+        self._ceiling_ns = to_ns(config.retry_max)
         self._rng = rng
         self._due: DeadlineHeap[Gap] = DeadlineHeap()
         self._expiry: DeadlineHeap[Gap] = DeadlineHeap()
@@ -220,8 +225,8 @@ class NackScheduler:
         """Record `[start, stop)` as missing once more: it had come, and gave its space away.
 
         It becomes one with the gaps that it touches. The whole starts again, and its next NACK is
-        in `retry_ms`, since answers for it may be on their way. Raises `ValueError` for a range
-        that is empty, overlaps a gap, or would be a gap past `gaps_max`.
+        in `retry_interval`, since answers for it may be on their way. Raises `ValueError` for a
+        range that is empty, overlaps a gap, or would be a gap past `gaps_max`.
         """
         low, high = self._touched(start, stop)
         if not 0 <= start < stop or low != high or len(self._gaps) >= self._config.gaps_max:
@@ -247,8 +252,9 @@ class NackScheduler:
 
         Returns, for each gap that is now wholly repaired, the time since it was detected in ns.
         What remains of a gap starts again: no attempts, a new deadline, and the next NACK in
-        `retry_ms`, since the answer is on its way. Where a split would pass `gaps_max` nothing
-        happens but a count in `splits_refused`: the caller asks `can_fill` first, and drops.
+        `retry_interval`, since the answer is on its way. Where a split would pass `gaps_max`
+        nothing happens but a count in `splits_refused`: the caller asks `can_fill` first, and
+        drops.
         """
         if not self.can_fill(start, stop):
             self.splits_refused += 1

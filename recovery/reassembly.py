@@ -6,11 +6,13 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from recovery._checks import at_least, ms_to_ns
+from recovery._checks import at_least, to_ns
+from recovery._renamed import renamed_fields
 
 K = TypeVar("K", bound=Hashable)
 
 
+@renamed_fields(age_ms_max="age_max")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassemblyConfig:
     """How much waits for its other parts. Raises `ValueError` for a value out of limits."""
@@ -24,14 +26,15 @@ class ReassemblyConfig:
     whole_bytes_max: int = 4 * 2**20
     """Largest whole, in bytes; parts of a larger one are dropped. 4 MiB, as a frame over TCP."""
 
-    age_ms_max: float = 10_000.0
-    """Time after which one that got no further part is given up, in ms; as long as a gap lives."""
+    age_max: float = 10.0
+    """Time after which one that got no further part is given up, in seconds: as long as a gap
+    lives."""
 
     def __post_init__(self) -> None:
         at_least("bytes_max", self.bytes_max, 0)
         at_least("wholes_max", self.wholes_max, 1)
         at_least("whole_bytes_max", self.whole_bytes_max, 1)
-        at_least("age_ms_max", self.age_ms_max, 0)
+        at_least("age_max", self.age_max, 0)
 
 
 @dataclass(slots=True)
@@ -64,7 +67,7 @@ class Reassembler(Generic[K]):
 
     def __init__(self, config: ReassemblyConfig) -> None:
         self._config = config
-        self._age_ns = ms_to_ns(config.age_ms_max)
+        self._age_ns = to_ns(config.age_max)
         self._wholes: OrderedDict[K, _Whole] = OrderedDict()
         self._ranks: list[int] = []
         self._waiting: dict[int, OrderedDict[K, None]] = {}

@@ -8,9 +8,11 @@ from itertools import repeat
 from operator import itemgetter
 from typing import NamedTuple
 
-from recovery._checks import above, at_least, ms_to_ns
+from recovery._checks import above, at_least, to_ns
+from recovery._renamed import renamed_fields
 
 
+@renamed_fields(age_ms_max="age_max")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayConfig:
     """How much of what was sent is remembered. Raises `ValueError` for a value out of limits."""
@@ -20,9 +22,9 @@ class ReplayConfig:
     times what a repair takes. A frame's bookkeeping comes on top: some 200 bytes, 300 more for a
     message of 4 KiB or more that stands alone, and 900 for a frame of 32 KiB that ZeroMQ sends."""
 
-    age_ms_max: float | None = None
-    """Age at which a frame is dropped, in ms. None: age does not matter, since old frames serve
-    late joiners as long as there is space."""
+    age_max: float | None = None
+    """Age at which a frame is dropped, in seconds. None: age does not matter, since old frames
+    serve late joiners as long as there is space."""
 
     frames_max: int = 1_000_000
     """Bound on the number of kept frames, so that the bookkeeping for tiny frames is bounded,
@@ -34,8 +36,8 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         at_least("bytes_max", self.bytes_max, 0)
-        if self.age_ms_max is not None:
-            above("age_ms_max", self.age_ms_max, 0)
+        if self.age_max is not None:
+            above("age_max", self.age_max, 0)
         at_least("frames_max", self.frames_max, 1)
         at_least("streams_max", self.streams_max, 1)
 
@@ -135,7 +137,7 @@ class ReplayBuffer:
         self._bytes_max = config.bytes_max
         self._frames_max = config.frames_max
         self._streams_max = config.streams_max
-        self._age_ns = None if config.age_ms_max is None else ms_to_ns(config.age_ms_max)
+        self._age_ns = None if config.age_max is None else to_ns(config.age_max)
         self._streams: dict[str, _Stream] = {}
         self._order: deque[_Stream] = deque()  # one entry a kept frame
         self._appended_ns: deque[int] = deque()  # as _order, only where age matters
@@ -292,7 +294,7 @@ class ReplayBuffer:
         return None
 
     def expire(self, *, now_ns: int) -> None:
-        """Drop the frames that are as old as `age_ms_max`."""
+        """Drop the frames that are as old as `age_max`."""
         if self._age_ns is None:
             return
         limit_ns = now_ns - self._age_ns

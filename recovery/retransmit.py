@@ -13,19 +13,21 @@ from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
 
-from recovery._checks import at_least, ms_to_ns
+from recovery._checks import at_least, to_ns
+from recovery._renamed import renamed_fields
 from recovery.budget import TokenBucket
 from recovery.deadlines import DeadlineHeap
 from recovery.ranges import RangeSet
 
 
+@renamed_fields(linger_ms="linger")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetransmitConfig:
     """How NACKs are answered. Raises `ValueError` for a value out of limits."""
 
-    linger_ms: float = 10.0
-    """Time for which an answered range is not answered again to the same requester, in ms. 10 ms,
-    as in Aeron: longer than most round trips, and half of a receiver's first retry."""
+    linger: float = 0.01
+    """Time for which an answered range is not answered again to the same requester, in seconds.
+    0.01, as in Aeron: longer than most round trips, and half of a receiver's first retry."""
 
     budget_bytes_s: int = 128 * 2**20
     """Bytes a second that one requester may have, at least 1. 128 MiB/s, a gigabit link: one
@@ -44,7 +46,7 @@ class RetransmitConfig:
     the new one is refused. 4096, as many as one publisher may have subscribers."""
 
     def __post_init__(self) -> None:
-        at_least("linger_ms", self.linger_ms, 0)
+        at_least("linger", self.linger, 0)
         at_least("budget_bytes_s", self.budget_bytes_s, 1)
         at_least("budget_burst_bytes", self.budget_burst_bytes, 1)
         at_least("ranges_max", self.ranges_max, 1)
@@ -129,7 +131,7 @@ class RetransmitScheduler:
 
     def __init__(self, config: RetransmitConfig) -> None:
         self._config = config
-        self._linger_ns = ms_to_ns(config.linger_ms)
+        self._linger_ns = to_ns(config.linger)
         self._requesters: dict[bytes, _Requester] = {}
         # Each known requester is in exactly one of these three.
         self._ready: OrderedDict[bytes, None] = OrderedDict()
@@ -144,7 +146,7 @@ class RetransmitScheduler:
         """Take a NACK; returns the ranges refused because a bound is met.
 
         Ranges are merged with what the requester waits for already. Parts answered to it within
-        `linger_ms` are ignored, since that answer is on its way. Malformed ranges are counted.
+        `linger` are ignored, since that answer is on its way. Malformed ranges are counted.
         """
         well_formed: list[tuple[int, int]] = []
         for start, stop in ranges:
@@ -279,7 +281,7 @@ class RetransmitScheduler:
             when, name, first, last = recent[-1]
             if name == stream and last == start and now_ns - when < self._linger_ns // 8:
                 # A run of frames is one entry, by its first frame's time: its end may be answered
-                # an eighth of linger_ms early, and its entries are few.
+                # an eighth of `linger` early, and its entries are few.
                 recent[-1] = (when, name, first, stop)
                 return
         recent.append((now_ns, stream, start, stop))

@@ -2,13 +2,13 @@
 
 ::
 
-              blocked, stall_ms waited in vain
-    FLOWING ───────────────────────────────────▶ SHEDDING ──┐ every stall_ms one
+           blocked, stall_timeout waited in vain
+    FLOWING ───────────────────────────────────▶ SHEDDING ──┐ every stall_timeout one
        ▲                                            │   ▲   │ attempt that waits
-       └──────────────── succeeded ─────────────────┘   └───┘ stall_ms / 4
+       └──────────────── succeeded ─────────────────┘   └───┘ stall_timeout / 4
 """
 
-from recovery._checks import above, ms_to_ns
+from recovery._checks import above, to_ns
 
 
 class StallGuard:
@@ -20,12 +20,12 @@ class StallGuard:
     for a send in the dropping mode.
 
     Args:
-        stall_ms: longest time in all that a send waits for space before frames are shed, in ms.
-            While shedding one attempt is made every `stall_ms`; it may wait for a quarter of that,
-            so that a dead reader costs the publisher at most a fifth of its time.
+        stall_timeout: longest time in all that a send waits for space before frames are shed, in s.
+            While shedding one attempt is made every `stall_timeout`; it may wait for a quarter of
+            that, so that a dead reader costs the publisher at most a fifth of its time.
 
     Raises:
-        ValueError: `stall_ms` is not above 0.
+        ValueError: `stall_timeout` is not above 0.
 
     Attributes:
         flowing: whether the sender waits; else it sheds.
@@ -35,10 +35,10 @@ class StallGuard:
 
     """
 
-    def __init__(self, stall_ms: float) -> None:
-        above("stall_ms", stall_ms, 0)
-        self._stall_ns = max(1, ms_to_ns(stall_ms))
-        self._probe_ns = max(1, ms_to_ns(stall_ms / 4))
+    def __init__(self, stall_timeout: float) -> None:
+        above("stall_timeout", stall_timeout, 0)
+        self._stall_ns = max(1, to_ns(stall_timeout))
+        self._probe_ns = max(1, to_ns(stall_timeout / 4))
         self.flowing = True
         self._stalled_since_ns: int | None = None
         self._wait_since_ns: int | None = None

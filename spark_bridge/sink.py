@@ -166,7 +166,7 @@ def _open(name: str, options: SinkOptions) -> p2pmsg.Publisher:
                     name=name,
                     replay_bytes=options.replayBytes,
                     on_full="block",
-                    stall_ms=options.timeoutMs,
+                    stall_timeout=options.timeoutMs / 1000,
                 )
             except p2pmsg.BindError as error:
                 refused = error

@@ -58,12 +58,12 @@ def footprint(
 def _per_frame(rate: float, packed_bytes: int) -> float:
     """Return how many messages share a frame that come at random, `rate` a second on one stream.
 
-    The first message after a frame begins a batch if it comes within `gather_us`, and the batch
-    gathers what comes within `linger_ms`; otherwise it is sent alone.
+    The first message after a frame begins a batch if it comes within `gather_within`, and the batch
+    gathers what comes within `linger`; otherwise it is sent alone.
     """
     config = PublisherConfig()
-    gathered = 1 - math.exp(-rate * config.gather_us / 1e6)
-    lingering = gathered * rate * config.linger_ms / 1000
+    gathered = 1 - math.exp(-rate * config.gather_within)
+    lingering = gathered * rate * config.linger
     return max(1.0, min(1 + lingering, config.full_bytes // packed_bytes))
 
 

@@ -251,7 +251,7 @@ def truncate(arguments: argparse.Namespace) -> int:
     Whole segments are deleted, the oldest first, and the newest one stays: the newest messages
     cannot be cut off, since subscribers have them and their sequences would be used twice. With
     both options a segment is deleted where either says so. A log that a publisher writes is
-    refused; that publisher deletes by itself, as its retention_bytes and retention_age_s say. A
+    refused; that publisher deletes by itself, as its retention_bytes and retention_age say. A
     segment that somebody reads stays, and so do those after it.
 
     For example:

@@ -23,7 +23,7 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.message import MessageBatch
 from p2pmsg.sync.publisher import Publisher
 
-_STALL_MS = 60_000.0
+_STALL_S = 60.0
 """How long a subscriber that does not read may hold up the replay: nothing else waits for it."""
 _MESSAGE_BYTES_MAX = 2**30
 """What the log has was accepted once."""
@@ -60,7 +60,7 @@ def replay(arguments: argparse.Namespace) -> int:
             raise LogAccessError("there are no such messages in the log")
         reading = Reading(reader, parts, bar.around(partial(note, "log replay")))
         note_waiting("replay", reader)
-        config = PublisherConfig(stall_ms=_STALL_MS, message_bytes_max=_MESSAGE_BYTES_MAX)
+        config = PublisherConfig(stall_timeout=_STALL_S, message_bytes_max=_MESSAGE_BYTES_MAX)
         with publishing(arguments, "log replay", arguments.wait_for, config=config) as publisher:
             run = _Replay(publisher, reading, bar, arguments)
             try:

@@ -75,7 +75,7 @@ def relay(arguments: argparse.Namespace) -> int:
 def _log_config(arguments: argparse.Namespace) -> Any:
     given = {
         "retention_bytes": arguments.retention,
-        "retention_age_s": arguments.retention_age,
+        "retention_age": arguments.retention_age,
         "fsync": arguments.fsync,
     }
     options = {name: value for name, value in given.items() if value is not None}

@@ -109,7 +109,7 @@ def statsd(arguments: argparse.Namespace) -> int:
 
     idle = arguments.delete_idle
     config = AggregateConfig(
-        interval_s=arguments.interval,
+        interval=arguments.interval,
         percentiles=arguments.percentiles,
         names_max=arguments.names_max,
         dialect=DIALECTS[arguments.dialect],

@@ -13,7 +13,7 @@ from p2pmsg.sync.publisher import Publisher
 from recovery import ReplayConfig
 from recovery.log import LogConfig
 
-STALL_MS = 100.0
+STALL_S = 0.1
 """How long the slow subscriber may hold up the feed in all; after that it needs repairs."""
 _JOIN_TIMEOUT_S = 30.0
 _PACE_EVERY = 64
@@ -24,7 +24,7 @@ def main() -> None:
     """Publish, and stay until the parent says `close`."""
     plan = msgspec.json.decode(sys.argv[1], type=Plan)
     config = PublisherConfig(
-        replay=ReplayConfig(bytes_max=plan.replay_bytes), stall_ms=STALL_MS, on_full="block"
+        replay=ReplayConfig(bytes_max=plan.replay_bytes), stall_timeout=STALL_S, on_full="block"
     )
     log = LogConfig(plan.log) if plan.log is not None else None
     with Publisher(plan.endpoint, name="feed", log=log, config=config) as publisher:

@@ -21,6 +21,7 @@ from p2pmsg.statsd.metric import make_key
 from p2pmsg.statsd.totals import TOPIC
 from p2pmsg.sync.lifecycle import ClosesItself, close_in_children
 from p2pmsg.sync.publisher import Publisher
+from recovery._renamed import renamed_arguments
 
 _PACKET_BYTES = 1432
 """What fits into one Ethernet frame, as statsd's documentation advises."""
@@ -118,7 +119,7 @@ class _Plain:
 
 
 class Client(ClosesItself):
-    """Counts and measures, and sends the changes every `interval_ms`.
+    """Counts and measures, and sends the changes every `interval`.
 
     With `tcp://` or `ipc://` it publishes deltas with sequences: a collector with
     `exact=[endpoint]` subscribes, requests what was lost, and so arrives at exactly the totals that
@@ -134,7 +135,7 @@ class Client(ClosesItself):
     order in which they are sent. In a forked child a client of a StatsD server starts again with
     nothing gathered; one that is bound is closed.
 
-    When a call returns, its value is in this process's memory. It is sent within `interval_ms`, and
+    When a call returns, its value is in this process's memory. It is sent within `interval`, and
     kept for collectors until the process ends; it is safe once a collector has it on its disk
     (`exact=`, `state=`). `close` waits for a collector, and so does the end of a program that has
     not called it. A process that is killed loses what no collector had; with `log` only what was
@@ -144,7 +145,7 @@ class Client(ClosesItself):
         endpoint: where to bind (`tcp`, `ipc`, `inproc`), or where the StatsD server is.
         prefix: put before each name, with a dot between. Default "".
         tags: added to each metric, `key:value` or `key`. Default none.
-        interval_ms: how long deltas are gathered, in ms. Default 100: what a crash may cost, and
+        interval: how long deltas are gathered, in seconds. Default 0.1: what a crash may cost, and
             ten messages a second. 0 sends each call by itself.
         name: of the publisher, for people. Default: the endpoint.
         config: of the publisher. Its replay buffer bounds how long a collector may be away: the
@@ -165,25 +166,26 @@ class Client(ClosesItself):
 
     _patience_s = None  # what `close_timeout` says
 
+    @renamed_arguments(interval_ms="interval")
     def __init__(
         self,
         endpoint: str,
         *,
         prefix: str = "",
         tags: Iterable[str] = (),
-        interval_ms: float = 100.0,
+        interval: float = 0.1,
         name: str | None = None,
         config: PublisherConfig | None = None,
         log: Any = None,
         close_timeout: float = 5.0,
     ) -> None:
-        at_least("interval_ms", interval_ms, 0)
+        at_least("interval", interval, 0)
         at_least("close_timeout", close_timeout, 0)
         self._close_timeout = close_timeout
         self._prefix = f"{check_name(prefix)}." if prefix else ""
         self._tags = check_tags(tags)
         self._keys: dict[tuple[str, tuple[str, ...]], str] = {}
-        self._interval_s = interval_ms / 1e3
+        self._interval_s = interval
         scheme = endpoint.partition(":")[0] if isinstance(endpoint, str) else ""
         self._sink: _Reliable | _Plain
         if scheme in _RELIABLE:
@@ -224,7 +226,7 @@ class Client(ClosesItself):
     def undelivered(self) -> int:
         """How many messages of deltas were not sent or, known after `close`, reached no collector.
 
-        One message has the changes of one `interval_ms`. Messages that a killed collector may have
+        One message has the changes of one `interval`. Messages that a killed collector may have
         received, but did not confirm, count too.
         """
         return self._undelivered

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from p2pmsg import control, wire
-from p2pmsg.config import LINGER_MS_MIN, PublisherConfig
+from p2pmsg.config import LINGER_MIN, PublisherConfig
 from p2pmsg.errors import ConfigError, LogFailedError, MessageError
 from p2pmsg.publisher.batch import (
     PACKING_ERRORS,
@@ -35,6 +35,7 @@ from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory, Multicast, Packe
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Kind
 from recovery import HeartbeatSchedule, Kept, Loss, PartedFrame, ReplayBuffer
+from recovery._checks import to_ns
 
 _MS = 1_000_000
 _SENDING_NS = _MS // 2
@@ -95,12 +96,12 @@ class PublisherCore:
         self.closing = False
         self._started_ns = self._announce_due_ns = now_ns
         self._buffers = BufferPool(2 * config.bulk_bytes)
-        self._gather_ns = int(config.gather_us * 1000)
-        self._linger_ns = int(config.linger_ms * _MS)
-        self._look_ns = int(max(config.linger_ms, LINGER_MS_MIN) * _MS)
+        self._gather_ns = to_ns(config.gather_within)
+        self._linger_ns = to_ns(config.linger)
+        self._look_ns = to_ns(max(config.linger, LINGER_MIN))
         # So that the fast path need not look at the size of each message.
         self._batch_bytes = config.full_bytes
-        stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
+        stall_ms = config.stall_timeout * 1000 if config.on_full != "drop" else -1.0
         self.life = life
         self.greeting = control.Welcome(name, recovery, stall_ms, life=life)
         self.place = control.place_of(recovery)
@@ -489,7 +490,7 @@ class PublisherCore:
         if self.multicast is None or self.closing or now_ns < self._announce_due_ns:
             return
         if not self.control.is_full:
-            self._announce_due_ns = now_ns + int(self.config.multicast.announce_ms * _MS)
+            self._announce_due_ns = now_ns + to_ns(self.config.multicast.announce_interval)
             self.control.notices.append(self._announcement(0, now_ns))
 
     def lingering(self, *, now_ns: int) -> list[str]:

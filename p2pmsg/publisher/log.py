@@ -22,6 +22,7 @@ from p2pmsg.publisher.kept_batch import frame_of
 from p2pmsg.trouble import Trouble
 from recovery import Kept, Loss, LossReason, ReplayBuffer
 from recovery import errors as recovery_errors
+from recovery._checks import to_ns
 from recovery.ranges import RangeSet
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class PublisherLog:
         self._now_ns = 0
         self.gated = config.is_synced
         self.keeps_batches = config.is_written and slot_bytes > 0
-        self._interval_ns = int(config.fsync_interval_ms * _MS)
+        self._interval_ns = to_ns(config.fsync_interval)
         self._sync_due_ns: int | None = None
         self._expire_due_ns = 0
         self._errors = 0

@@ -10,6 +10,7 @@ from p2pmsg.publisher.heads import HeadsMaker, NotNow
 from p2pmsg.publisher.served import Multicast, Served
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason, RetransmitScheduler
+from recovery._checks import to_ns
 
 _MS = 1_000_000
 REPLIES_MAX = 4096
@@ -84,7 +85,7 @@ class RequestHandler:
         self.replies_dropped = 0
         self.frames_repaired = 0
         self.messages_repaired = {"buffer": 0, "log": 0}
-        self._timeout_ns = int(config.subscriber_timeout_ms * _MS)
+        self._timeout_ns = to_ns(config.subscriber_timeout)
         self._handlers = {
             Kind.PROBE: self._receive_probe,
             Kind.JOINED: self._receive_joined,

@@ -98,7 +98,7 @@ class LogBox:
         state = JournalState()
         settings = QueueLogConfig(directory=self._directory)
         boot = process_id.boot_id()
-        journal = FileJournal(settings, state, boot=boot, dedup_window_ms=math.inf)
+        journal = FileJournal(settings, state, boot=boot, dedup_window=math.inf)
         try:
             chosen = sorted(state.dead) if everything else sequences
             count = 0

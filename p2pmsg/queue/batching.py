@@ -3,10 +3,11 @@
 import time
 from typing import Final
 
-from p2pmsg.config import LINGER_MS_MIN
+from p2pmsg.config import LINGER_MIN
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.rules import JobRun, JobStore
 from p2pmsg.wire import encoder
+from recovery._checks import to_ns
 
 _DUMMY: Final = 1
 """Bytes before the first value in the buffer, which keep its memory when it is emptied."""
@@ -17,7 +18,7 @@ class PushBatch:
 
     A job is in by one append to `ends`; `repair` cuts off what an interrupt left after it.
 
-    The pusher's thread hands the batch out after `linger_ms`, but may have to wait for the
+    The pusher's thread hands the batch out after `linger`, but may have to wait for the
     interpreter, even for seconds. So `push` does it, too, after as many jobs as came within that
     time before.
 
@@ -26,7 +27,7 @@ class PushBatch:
         ends: where each ends.
         next: the next sequence. stop: the first that `push` may not add without looking for space.
         bytes_max: how many bytes are gathered.
-        linger_ms: for how long.
+        linger: for how long, in seconds.
 
     """
 
@@ -34,8 +35,8 @@ class PushBatch:
         self._store = store
         self._config = config
         self._first = sequence
-        self.linger_ms = max(config.linger_ms, LINGER_MS_MIN)
-        self._linger_ns = int(self.linger_ms * 1_000_000)
+        self.linger = max(config.linger, LINGER_MIN)
+        self._linger_ns = to_ns(self.linger)
         self._opened_ns = 0
         self._pace = 1
         self.buffer = bytearray(_DUMMY)

@@ -5,10 +5,12 @@ from typing import Literal
 
 from p2pmsg.checks import at_least, check, of_kind, whole
 from p2pmsg.queue.rules import QueueConfig
+from recovery._renamed import renamed_fields
 
 __all__ = ["PullerConfig", "PusherConfig"]
 
 
+@renamed_fields(job_timeout_ms="job_timeout", linger_ms="linger", gather_us="gather_within")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PusherConfig:
     """How a pusher works. `ConfigError` for a value out of its limits."""
@@ -24,16 +26,18 @@ class PusherConfig:
     message_bytes_max: int = 1024 * 1024
     """Largest job, packed, with its headers. 1 MiB, as for messages."""
 
-    job_timeout_ms: float = 1_800_000.0
-    """A job that takes longer is given to another worker. 30 min, as RabbitMQ has it; 0: a job may
-    take as long as its worker lives, and one that only holds jobs keeps them so long."""
+    job_timeout: float = 1800.0
+    """A job that takes longer, in seconds, is given to another worker. 1800.0, as RabbitMQ has it;
+    0: a job may take as long as its worker lives, and one that only holds jobs keeps them so
+    long."""
 
-    linger_ms: float = 1.0
-    """How long a job waits at most for others to share its frame, while jobs follow one another
-    closely. A job that comes alone does not wait at all."""
+    linger: float = 0.001
+    """How long a job waits at most for others to share its frame, in seconds, while jobs follow one
+    another closely. A job that comes alone does not wait at all."""
 
-    gather_us: float = 50.0
-    """Jobs closer together than this are gathered: handing one out alone takes about as long."""
+    gather_within: float = 0.00005
+    """Jobs closer together than this, in seconds, are gathered: handing one out alone takes about
+    as long."""
 
     frame_bytes: int = 64 * 1024
     """Gathered jobs are handed out when they have this many bytes."""
@@ -55,19 +59,20 @@ class PusherConfig:
         whole("message_bytes_max", self.message_bytes_max, 64)
         fits = self.message_bytes_max < 2**31
         check("message_bytes_max", self.message_bytes_max, fits, "< 2**31")
-        at_least("job_timeout_ms", self.job_timeout_ms, 0)
-        at_least("linger_ms", self.linger_ms, 0)
-        at_least("gather_us", self.gather_us, 0)
+        at_least("job_timeout", self.job_timeout, 0)
+        at_least("linger", self.linger, 0)
+        at_least("gather_within", self.gather_within, 0)
         whole("frame_bytes", self.frame_bytes, 1024)
         whole("frame_jobs", self.frame_jobs, 1)
         of_kind("queue", self.queue, QueueConfig)
         check("admin", self.admin, self.admin in ("local", "always", "never"),
               'one of "local", "always", "never"')  # fmt: skip
-        hold_ms = self.queue.hold_ms
-        limit = f"0, None, or at least job_timeout_ms ({self.job_timeout_ms})"
-        check("queue.hold_ms", hold_ms, not hold_ms or hold_ms >= self.job_timeout_ms, limit)
+        hold = self.queue.hold_timeout
+        limit = f"0, None, or at least job_timeout ({self.job_timeout})"
+        check("queue.hold_timeout", hold, not hold or hold >= self.job_timeout, limit)
 
 
+@renamed_fields(pusher_timeout_ms="pusher_timeout", ack_linger_ms="ack_linger")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullerConfig:
     """How a puller works. `ConfigError` for a value out of its limits."""
@@ -81,15 +86,16 @@ class PullerConfig:
     """A pusher that sends a larger frame is disconnected. 16 MiB: a frame of 256 KiB and the
     largest job that is sensible."""
 
-    pusher_timeout_ms: float = 5000.0
-    """A pusher that was silent for so long is connected to again."""
+    pusher_timeout: float = 5.0
+    """A pusher that was silent for so long, in seconds, is connected to again."""
 
-    ack_linger_ms: float = 1.0
-    """How long acknowledgements wait for others while jobs follow one another closely."""
+    ack_linger: float = 0.001
+    """How long acknowledgements wait for others, in seconds, while jobs follow one another
+    closely."""
 
     def __post_init__(self) -> None:
         whole("prefetch", self.prefetch, 1)
         check("prefetch", self.prefetch, self.prefetch <= 65_536, "at most 65536")
         whole("frame_bytes_max", self.frame_bytes_max, 64 * 1024)
-        at_least("pusher_timeout_ms", self.pusher_timeout_ms, 100)
-        at_least("ack_linger_ms", self.ack_linger_ms, 0)
+        at_least("pusher_timeout", self.pusher_timeout, 0.1)
+        at_least("ack_linger", self.ack_linger, 0)

@@ -23,6 +23,7 @@ from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.sync.unanswered import Unanswered
+from recovery._checks import to_ns
 
 _MS: Final = 1_000_000
 _ROUNDS_MAX: Final = 16
@@ -80,7 +81,7 @@ class Puller(ClosesAtOnce):
         self._clients: list[transports.ZmqQueueClient] = []
         self._cores: list[PullerCore] = []
         self._flushed_ns = 0
-        self._ack_linger_ns = round(self._config.ack_linger_ms * _MS)
+        self._ack_linger_ns = to_ns(self._config.ack_linger)
         # Answers are sent together, and still soon enough that the next jobs come in time.
         self._flush_at = max(1, min(self._config.prefetch // 2, 1024))
         try:
@@ -308,7 +309,7 @@ class Puller(ClosesAtOnce):
         if self._unusable is not None:
             raise transports.ClosedError("puller")
         now_ns = _monotonic_ns()
-        silence_ns = self._config.pusher_timeout_ms * _MS
+        silence_ns = self._config.pusher_timeout * 1e9
         for at, (core, client) in enumerate(zip(self._cores, self._clients, strict=True)):
             core.handle_timer(now_ns=now_ns)
             if now_ns - core.heard_ns > silence_ns:

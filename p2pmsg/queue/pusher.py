@@ -60,7 +60,7 @@ class Pusher(ClosesItself):
             that is killed goes on after a restart with what was not acknowledged. Default None: in
             memory only.
         ack_timeout: how long a worker may be silent, in seconds, before its jobs are given to
-            others. Default 30; see `QueueConfig.ack_timeout_ms`.
+            others. Default 30; see `QueueConfig.ack_timeout`.
         deliveries_max: after so many failed deliveries a job becomes a dead letter. Default 5.
         in_flight_max: how many jobs may be accepted and not yet done. Default 1000.
         job_timeout: how long a job may take at a worker that lives, in seconds. Default 1800; 0: as
@@ -99,10 +99,10 @@ class Pusher(ClosesItself):
         state = JournalState()
         self._journal: FileJournal | None = None
         if settings is not None:
-            window_ms = self._config.queue.dedup_window_ms
+            window = self._config.queue.dedup_window
             boot = process_id.boot_id()
             try:
-                self._journal = FileJournal(settings, state, boot=boot, dedup_window_ms=window_ms)
+                self._journal = FileJournal(settings, state, boot=boot, dedup_window=window)
             except P2PError:
                 raise
             except OSError as error:
@@ -136,7 +136,7 @@ class Pusher(ClosesItself):
             name=self._name,
             session=session,
             incarnation=incarnation,
-            job_timeout_ms=self._config.job_timeout_ms,
+            job_timeout=self._config.job_timeout,
             is_gone=process_id.is_gone,
             admin_refusal=admin_refusal,
         )
@@ -184,7 +184,7 @@ class Pusher(ClosesItself):
         """Accept one job and return its sequence; waits while `in_flight_max` are in flight.
 
         It is handed out at once, and shares a frame with others where jobs follow one another
-        closely, for at most `linger_ms`. What is changed in `value` afterwards changes nothing.
+        closely, for at most `linger`. What is changed in `value` afterwards changes nothing.
 
         Args:
             value: any msgpack value: bytes, str, int (64 bits), float, bool, None, list, dict.
@@ -195,7 +195,7 @@ class Pusher(ClosesItself):
                 the order of pushing rules. Default 0.
             delay: how long it is not handed out, in seconds. Default 0.
             message_id: by which a job that was pushed before, within the window
-                (`QueueConfig.dedup_window_ms`), is known and not accepted again; the sequence that
+                (`QueueConfig.dedup_window`), is known and not accepted again; the sequence that
                 it got then is returned. Default None.
             headers: further fields by name, msgpack values. Default None.
             timeout: how long to wait at `in_flight_max`, in seconds. Default None: without end.
@@ -364,7 +364,7 @@ class Pusher(ClosesItself):
         self._io.accept(job, now_ns=now_ns)
         if self._group is not None and journal is not None:
             return sequence, journal.written
-        close = now_ns - self._pushed_ns < config.gather_us * 1000
+        close = now_ns - self._pushed_ns < config.gather_within * 1e9
         if journal is None and close and not self._gathering:
             self._gathering = True
             self._idle_rounds = 0
@@ -407,7 +407,7 @@ class Pusher(ClosesItself):
             return 0.0
         if self._gathering:
             self._batch.open()
-            return self._batch.linger_ms
+            return self._batch.linger * 1000
         return self._io.wait_ms(now_ns=now_ns)
 
     def _wait(self, seconds: float) -> None:
@@ -569,14 +569,14 @@ def _config_of(
     changes: dict[str, Any] = {}
     if ack_timeout is not None:
         at_least("ack_timeout", ack_timeout, 0.05)
-        queue["ack_timeout_ms"] = ack_timeout * 1000
+        queue["ack_timeout"] = ack_timeout
     if deliveries_max is not None:
         if type(deliveries_max) is not int or not 1 <= deliveries_max <= 1_000_000:
             raise ConfigError("deliveries_max", "an int from 1 to 1000000", deliveries_max)
         queue["deliveries_max"] = deliveries_max
     if job_timeout is not None:
         at_least("job_timeout", job_timeout, 0)
-        changes["job_timeout_ms"] = job_timeout * 1000
+        changes["job_timeout"] = job_timeout
     if in_flight_max is not None:
         changes["in_flight_max"] = in_flight_max
     return replace(config, queue=replace(config.queue, **queue), **changes)

@@ -9,6 +9,7 @@ from p2pmsg.queue.frames import Admin, Answer, Hello, Process, QueueWelcome, Rep
 from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.rules import DeadJob, JobQueue, Worker
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
+from recovery._checks import to_ns
 from recovery.budget import TokenBucket
 
 _MS: Final = 1_000_000
@@ -17,7 +18,7 @@ _MS_MAX: Final = 1e15
 _ALL: Final = 2**31
 _CHECK_NS: Final = 10 * _MS
 """How often the process of a broken connection is checked: it may have ended."""
-HOLD_MARGIN_MS: Final = 60_000.0
+HOLD_MARGIN_S: Final = 60.0
 """How much longer than `job_timeout` a worker may have jobs and settle none, by default."""
 LETTERS_MAX: Final = 100
 """How many dead letters go into one answer."""
@@ -55,7 +56,7 @@ class PusherCore:
         name: who pushes, for people.
         session: the queue's id.
         incarnation: another one at each start.
-        job_timeout_ms: how long a job may take; 0: as long as it likes.
+        job_timeout: how long a job may take, in seconds; 0: as long as it likes.
         is_gone: whether the process (host, pid, started) is known to have ended.
         admin_refusal: why dead letters are not administered over the wire; None where they are.
 
@@ -74,7 +75,7 @@ class PusherCore:
         name: str,
         session: int,
         incarnation: int,
-        job_timeout_ms: float = 0.0,
+        job_timeout: float = 0.0,
         is_gone: IsGone = lambda host, pid, started: False,
         admin_refusal: str | None = None,
     ) -> None:
@@ -85,12 +86,12 @@ class PusherCore:
         self.invalid: dict[str, int] = {}
         self.reports = 0
         self._incarnation = incarnation
-        self._job_timeout_ms = job_timeout_ms
+        self._job_timeout = job_timeout
         self._is_gone = is_gone
         self.admin_refused = 0
         self._admin_refusal = admin_refusal
-        if queue.config.hold_ms is None and job_timeout_ms:
-            queue.hold_ns = round((job_timeout_ms + HOLD_MARGIN_MS) * _MS)
+        if queue.config.hold_timeout is None and job_timeout:
+            queue.hold_ns = to_ns(job_timeout + HOLD_MARGIN_S)
         self._connections: dict[bytes, WorkerConnection] = {}
         self._unwelcomed: OrderedDict[bytes, WorkerConnection] = OrderedDict()
         self._hello_budget = TokenBucket(HELLO_BYTES_PER_S, HELLO_BYTES_AT_ONCE)
@@ -261,7 +262,7 @@ class PusherCore:
             gone = self.queue.reconcile(worker, hello.held, now_ns=now_ns)
         welcome = QueueWelcome(
             self.name, self._incarnation, self._serials[connection.worker_id],
-            self.queue.config.ack_timeout_ms, self._job_timeout_ms, gone,
+            self.queue.config.ack_timeout * 1000, self._job_timeout * 1000, gone,
         )  # fmt: skip
         self._send(connection, Kind.QUEUE_WELCOME, welcome, timestamp_ns=frame.base_timestamp_ns)
 

@@ -79,11 +79,11 @@ class PusherStats:
     """One entry a worker."""
     held_back: int = 0
     """Taken back from workers that live, and settled nothing for too long; see
-    `QueueConfig.hold_ms`."""
+    `QueueConfig.hold_timeout`."""
     delays_capped: int = 0
-    """Rejections with a delay beyond `QueueConfig.reject_delay_max_ms`."""
+    """Rejections with a delay beyond `QueueConfig.reject_delay_max`."""
     extends_capped: int = 0
-    """Extensions beyond `QueueConfig.extend_max_ms`."""
+    """Extensions beyond `QueueConfig.extend_max`."""
     admin_refused: int = 0
     """Requests to list, retry or purge dead letters over the wire that were refused; see
     `PusherConfig.admin`."""

@@ -31,7 +31,7 @@ _random: Final = Random()
 def _config(limit_ns: int) -> ReceiverConfig:
     """Return how a range is received; checking it each time took a quarter of a small fetch."""
     # The deadline ends it, whatever the number of attempts.
-    nack = NackConfig(deadline_ms=limit_ns / MS, attempts_max=1_000_000, retry_ceiling_ms=500.0)
+    nack = NackConfig(deadline=limit_ns / 1e9, attempts_max=1_000_000, retry_max=0.5)
     return ReceiverConfig(nack=nack)
 
 

@@ -92,7 +92,7 @@ class RelayCore:
         self.cut: dict[tuple[int, str], RelayedStream] = {}
         self.settled = False
         self._pulse_ns = now_ns
-        self.stall_ms = config.stall_ms if config.on_full != "drop" else -1.0
+        self.stall_ms = config.stall_timeout * 1000 if config.on_full != "drop" else -1.0
         self.place = control.place_of(recovery)
         body = control.Welcome(name, recovery, self.stall_ms)
         self.welcome = wire.control_frame(Kind.WELCOME, relay, body, flags=wire.FLAG_RELAY)

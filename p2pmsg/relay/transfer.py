@@ -6,6 +6,7 @@ from p2pmsg.errors import RewoundReport
 from p2pmsg.relay.core import RelayCore, malformed
 from p2pmsg.subscriber.effects import Command
 from recovery import Delivery, Loss, LossReason, Rewound
+from recovery._checks import to_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +70,7 @@ class Transfer:
         self._source = source
         self._relay = relay
         self._look_ns = 0
-        self._give_up_ns = int(source.config.nack.deadline_ms * _MS)
+        self._give_up_ns = to_ns(source.config.nack.deadline)
         self._cut_ns: dict[tuple[int, str], int] = {}
 
     def note_sessions(self, *, now_ns: int) -> None:

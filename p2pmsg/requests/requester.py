@@ -19,6 +19,7 @@ from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind, encoder
+from recovery._renamed import renamed_arguments
 
 _SLICE_MS: Final = 20
 _TOPICS_MAX: Final = 1024
@@ -46,7 +47,7 @@ class Requester(ClosesAtOnce):
     Args:
         endpoints: of one responder, or of several that can answer the same.
         message_bytes_max: largest request, packed. Default 1 MiB.
-        busy_wait_us: how long it looks for the answer before it sleeps, in µs, in one of 17
+        busy_wait: how long it looks for the answer before it sleeps, in seconds, in one of 17
             waits where answers take longer; at most 1000, and 0 never looks. Default 200: a round
             trip on one machine takes 90 to 150, and a third more where every answer has to wake
             the asker.
@@ -56,18 +57,19 @@ class Requester(ClosesAtOnce):
 
     """
 
+    @renamed_arguments(busy_wait_us="busy_wait")
     def __init__(
         self,
         endpoints: str | Sequence[str],
         *,
         message_bytes_max: int = 1024 * 1024,
-        busy_wait_us: float = transports.BUSY_WAIT_US,
+        busy_wait: float = transports.BUSY_WAIT_US / 1e6,
     ) -> None:
         self._endpoints = check_endpoints(endpoints)
         whole("message_bytes_max", message_bytes_max, 64)
-        check_busy_wait(busy_wait_us)
+        check_busy_wait(busy_wait)
         self._bytes_max = message_bytes_max
-        self._busy_wait_us = busy_wait_us
+        self._busy_wait_us = busy_wait * 1e6
         self._id = secrets.randbits(64)
         self._numbers = itertools.count(1)
         self._local = threading.local()

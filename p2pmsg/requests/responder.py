@@ -18,6 +18,7 @@ from p2pmsg.requests.frames import Status
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind, encoder
+from recovery._renamed import renamed_arguments
 
 _WAIT_MS: Final = 50
 _REPLY_WAIT_MS: Final = 1
@@ -110,9 +111,9 @@ class Responder(ClosesAtOnce):
             again, and counted. Default 1000.
         cache_max: how many replies are kept. Default 10,000.
         cache_bytes_max: bytes of them. Default 64 MiB.
-        cache_seconds: for how long. Default 60: beyond the retries of most requests.
+        cache_age: for how long, in seconds. Default 60: beyond the retries of most requests.
         message_bytes_max: largest reply, packed. Default 1 MiB.
-        busy_wait_us: how long it looks for the next request before it sleeps, in µs; as for
+        busy_wait: how long it looks for the next request before it sleeps, in seconds; as for
             `Requester`. Default 200.
 
     Raises:
@@ -121,6 +122,7 @@ class Responder(ClosesAtOnce):
 
     """
 
+    @renamed_arguments(cache_seconds="cache_age", busy_wait_us="busy_wait")
     def __init__(
         self,
         endpoint: str,
@@ -130,21 +132,21 @@ class Responder(ClosesAtOnce):
         pending_max: int = 1000,
         cache_max: int = 10_000,
         cache_bytes_max: int = 64 * 2**20,
-        cache_seconds: float = 60.0,
+        cache_age: float = 60.0,
         message_bytes_max: int = 1024 * 1024,
-        busy_wait_us: float = transports.BUSY_WAIT_US,
+        busy_wait: float = transports.BUSY_WAIT_US / 1e6,
     ) -> None:
         whole("threads", threads, 1)
         whole("pending_max", pending_max, 1)
         whole("cache_max", cache_max, 0)
         whole("cache_bytes_max", cache_bytes_max, 0)
-        at_least("cache_seconds", cache_seconds, 0)
+        at_least("cache_age", cache_age, 0)
         whole("message_bytes_max", message_bytes_max, 64)
-        check_busy_wait(busy_wait_us)
+        check_busy_wait(busy_wait)
         self._threads = threads
         self._pending_max = pending_max
         self._bytes_max = message_bytes_max
-        self._cache = ReplyCache(cache_max, cache_bytes_max, round(cache_seconds * 1e9))
+        self._cache = ReplyCache(cache_max, cache_bytes_max, round(cache_age * 1e9))
         self._handlers: dict[str, Handler] = {}
         for topic, handler in (handlers or {}).items():
             self._add(topic, handler)
@@ -158,7 +160,7 @@ class Responder(ClosesAtOnce):
         self._unusable = "it is closed"
         with translated():
             self._server = transports.ZmqQueueServer(
-                endpoint, context=transports.context(), busy_wait_us=busy_wait_us
+                endpoint, context=transports.context(), busy_wait_us=busy_wait * 1e6
             )
         # There is no credit here: a requester that never reads must not fill the memory.
         self._server.memory = transports.ReplyMemory()

@@ -357,7 +357,7 @@ class Aggregator:
         before, self._flushed_s = self._flushed_s, timestamp_s
         if before is not None:
             row = self.series.own_row(Kind.GAUGE, f"{self.config.prefix_stats}.timestamp_lag")
-            self.series.totals[row] = round(timestamp_s - before - self.config.interval_s, 3)
+            self.series.totals[row] = round(timestamp_s - before - self.config.interval, 3)
             self.series.seen[row] = self._interval
 
     def _delete_idle(self) -> None:

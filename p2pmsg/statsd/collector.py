@@ -31,6 +31,7 @@ from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.statsd.values import Binned
 from p2pmsg.sync.lifecycle import ClosesItself
 from p2pmsg.sync.publisher import Publisher
+from recovery._renamed import renamed_arguments
 
 _log = logging.getLogger("p2pmsg")
 _BUFFER_BYTES = 8 * 2**20
@@ -204,7 +205,7 @@ class Collector(ClosesItself):
         topic: under which they are published. Default `metrics`.
         outputs: further outputs.
         management: endpoint of the management port, `tcp://HOST:PORT`. Default: none.
-        interval_s: time between flushes, in seconds. Default 10.
+        interval: time between flushes, in seconds. Default 10.
         dialect: how lines are read, by name (`strict`, `etsy`, …) or a `Dialect`. Default `strict`.
         percentiles: of timers. Default 90.
         exact: endpoints of `p2pmsg.metrics.Client`s, whose deltas are added up exactly, see
@@ -225,6 +226,7 @@ class Collector(ClosesItself):
 
     _hurried_s = 0.5
 
+    @renamed_arguments(interval_s="interval")
     def __init__(
         self,
         listen: str | Sequence[str] = "udp://127.0.0.1:8125",
@@ -233,7 +235,7 @@ class Collector(ClosesItself):
         topic: str = "metrics",
         outputs: Iterable[Output] = (),
         management: str | None = None,
-        interval_s: float | None = None,
+        interval: float | None = None,
         dialect: str | Dialect | None = None,
         percentiles: Sequence[float] | None = None,
         exact: str | Sequence[str] = (),
@@ -242,7 +244,7 @@ class Collector(ClosesItself):
         receive_buffer_bytes: int = _BUFFER_BYTES,
         config: AggregateConfig | None = None,
     ) -> None:
-        self.config = _settings(config, interval_s, dialect, percentiles)
+        self.config = _settings(config, interval, dialect, percentiles)
         places = [parse_listen(text) for text in ([listen] if isinstance(listen, str) else listen)]
         if not places:
             raise ConfigError("listen", "at least one endpoint", listen)
@@ -380,7 +382,7 @@ class Collector(ClosesItself):
             self._flushing.abandon()
 
     def _serve(self) -> None:
-        interval_s = self.config.interval_s
+        interval_s = self.config.interval
         next_s = time.monotonic() + interval_s
         while not self._stop.is_set():
             busy = self._flushing.is_busy
@@ -437,12 +439,12 @@ def _in_thread(work: Callable[[], Binned]) -> Callable[[], Binned]:
 
 def _settings(
     config: AggregateConfig | None,
-    interval_s: float | None,
+    interval: float | None,
     dialect: str | Dialect | None,
     percentiles: Sequence[float] | None,
 ) -> AggregateConfig:
     given = {
-        "interval_s": interval_s,
+        "interval": interval,
         "dialect": None if dialect is None else find_dialect(dialect),
         "percentiles": None if percentiles is None else tuple(percentiles),
     }

@@ -5,8 +5,10 @@ from itertools import pairwise
 
 from p2pmsg.checks import at_least, check, of_kind, whole
 from p2pmsg.statsd.dialect import STRICT, Dialect
+from recovery._renamed import renamed_fields
 
 
+@renamed_fields(interval_s="interval")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateConfig:
     """How metrics are added up. Raises `ConfigError` for a value out of its limits."""
@@ -14,8 +16,8 @@ class AggregateConfig:
     dialect: Dialect = STRICT
     """How lines are read."""
 
-    interval_s: float = 10.0
-    """Time between flushes. 10 s as with statsd and DataDog."""
+    interval: float = 10.0
+    """Time between flushes, in seconds. 10.0 as with statsd and DataDog."""
 
     percentiles: tuple[float, ...] = (90.0,)
     """Percentiles of timers, 0 to 100; below 0 for the top ones: -10 is the mean, sum and lower
@@ -58,7 +60,7 @@ class AggregateConfig:
 
     def __post_init__(self) -> None:
         of_kind("dialect", self.dialect, Dialect)
-        at_least("interval_s", self.interval_s, 0.01)
+        at_least("interval", self.interval, 0.01)
         for percentile in self.percentiles:
             number = isinstance(percentile, int | float) and not isinstance(percentile, bool)
             ok = number and -100 <= percentile <= 100

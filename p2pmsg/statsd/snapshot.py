@@ -230,7 +230,7 @@ class Snapshot:
         count = series.row_count
         self.timestamp_s = timestamp_s
         self.config = config
-        self.interval_s = config.interval_s
+        self.interval_s = config.interval
         self.events = events
         self._timed = timed
         self._exact = dict(exact_totals)

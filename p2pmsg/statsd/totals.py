@@ -134,7 +134,7 @@ class ExactTotals:
     def is_exact(self) -> bool:
         """Whether everything that clients have sent is in the totals.
 
-        Deltas that a connected client has not sent yet (`interval_ms`), or that are on their way,
+        Deltas that a connected client has not sent yet (`interval`), or that are on their way,
         do not count. False forever once anything was lost, malformed or cut; and as long as a
         client is `unfinished`.
         """

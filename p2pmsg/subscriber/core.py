@@ -28,6 +28,7 @@ from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, LossReason, RangeSet, ReceiverConfig
+from recovery._checks import to_ns
 
 if TYPE_CHECKING:
     from p2pmsg.mold.feed import SessionAnnounced
@@ -108,7 +109,7 @@ class SubscriberCore:
             nack=config.nack, reorder_bytes_max=config.receive_bytes,
             wait_for_repair=wait_for_repair,
         )  # fmt: skip
-        waits_ns = int(config.second_line_ms * _MS), int(config.second_line_max_ms * _MS)
+        waits_ns = to_ns(config.second_line_wait), to_ns(config.second_line_max)
         self.tally = Redundancy(self.lines, *waits_ns) if lines > 1 else None
         self.stream_table = StreamTable(
             config, self.receiver_config, start=start, policy=self.policy, cursor=cursor,
@@ -347,8 +348,8 @@ class SubscriberCore:
     def intake(self, now_ns: int) -> Intake:
         """Return what to do with frames that come now; fold conflated streams if all is full.
 
-        A publisher has to wait for its `stall_ms` at most. A multicast repairs over the data path,
-        so that is read while nothing but repairs can free the buffer.
+        A publisher has to wait for its `stall_timeout` at most. A multicast repairs over the data
+        path, so that is read while nothing but repairs can free the buffer.
         """
         if self.is_full and self.policy.any_conflates:
             self.ready.fold_all()

@@ -32,6 +32,7 @@ from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Feedback, RangeSet, Reassembler, ReassemblyConfig
+from recovery._checks import to_ns
 
 _MS = 1_000_000
 OUTGOING_MAX = 1024
@@ -45,7 +46,7 @@ UNJOINED_MAX = 64
 """Sessions that were announced and not joined; with more, further ones have to wait."""
 UNCONFIRMED_MAX = 1024
 """Streams that no publisher has confirmed. Where there are more it is asked for all that it has."""
-CONTROL_PARTS = ReassemblyConfig(bytes_max=2**20, wholes_max=64, age_ms_max=1000.0)
+CONTROL_PARTS = ReassemblyConfig(bytes_max=2**20, wholes_max=64, age_max=1.0)
 """Bounds on the parts of what is no message, most of which nothing waits for."""
 RANGES_PER_NACK = 48
 """So many ranges fit a datagram, with the longest topic."""
@@ -485,7 +486,7 @@ class MulticastReceiver:
         peer.heard_ns = self._lines[line].heard_ns = now_ns
         if self.parity is None:
             self.parity = ParityReader()
-        wait_ns = int(self._config.parity_wait_ms * _MS)
+        wait_ns = to_ns(self._config.parity_wait)
         for stream in peer.streams.values():
             stream.receiver.nacks.delay(wait_ns)
         for data in self.parity.take(frame, self._wants):

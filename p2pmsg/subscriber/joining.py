@@ -34,6 +34,7 @@ from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason, ReceiverConfig
+from recovery._checks import to_ns
 
 if TYPE_CHECKING:
     from p2pmsg.mold.feed import SessionAnnounced
@@ -47,7 +48,7 @@ HURRIED_CHECK_NS: Final = 25 * _MS
 PEERS_MAX = 4096
 """Sessions known at once; those that ended first are forgotten first."""
 _NEVER_NS = 2**62
-_NEVER_MS = 1e9
+_NEVER_S = 1e6
 AGAIN_NS = 1000 * _MS
 """How long a publisher that was not joined yet has to answer on a connection made again."""
 
@@ -100,12 +101,12 @@ class SessionJoiner:
         self.is_settled: Callable[[Session], bool] | None = None
         self._forget_last = forget_last
         self._rng = rng
-        self._timeout_ns = int(config.publisher_timeout_ms * _MS)
-        self._keep_alive_ns = int(config.keep_alive_ms * _MS)
+        self._timeout_ns = to_ns(config.publisher_timeout)
+        self._keep_alive_ns = to_ns(config.keep_alive)
         self._monitor = ConnectionMonitor(lines, self._timeout_ns)
         # Not before a silent line was connected again, and a publisher there could answer.
         again_ns = self._timeout_ns + min(AGAIN_NS, self._timeout_ns)
-        self._give_up_ns = max(again_ns, int(config.nack.deadline_ms * _MS))
+        self._give_up_ns = max(again_ns, to_ns(config.nack.deadline))
         self._asked = self.start.position if self.start.kind == "sequence" else 0
         self._pages = control.HeadPages(config.streams_max)
 
@@ -309,8 +310,8 @@ class SessionJoiner:
         """Return how to receive a stream that nobody can be asked for."""
         config = self.settings.config
         never = replace(
-            config.nack, delay_ms=_NEVER_MS, retry_ms=_NEVER_MS, retry_ceiling_ms=_NEVER_MS,
-            deadline_ms=min(config.multicast.unasked_ms, config.nack.deadline_ms),
+            config.nack, delay=_NEVER_S, retry_interval=_NEVER_S, retry_max=_NEVER_S,
+            deadline=min(config.multicast.unasked_wait, config.nack.deadline),
         )  # fmt: skip
         return replace(self.stream_table.receiver_config, nack=never)
 

@@ -20,6 +20,7 @@ from p2pmsg.subscriber.effects import Command, Effects
 from p2pmsg.subscriber.sessions import Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.wire import Frame, FrameError, Kind
+from recovery._checks import to_ns
 
 _MS = 1_000_000
 ASK_NS: Final = 1000 * _MS
@@ -121,7 +122,7 @@ class RelayClient:
         self.upstreams: dict[int, RelayConnection] = {}
         self.loops_refused = 0
         self._born_ns = now_ns
-        self._timeout_ns = int(settings.config.publisher_timeout_ms * _MS)
+        self._timeout_ns = to_ns(settings.config.publisher_timeout)
 
     def unsettled(self, now_ns: int) -> bool:
         """Whether another line may still turn out to be a route to a session that is known.

@@ -15,6 +15,7 @@ from p2pmsg.subscriber.resume import Resume, WentBack, WentBackBelow
 from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.wire import Frame
 from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig, Rewound
+from recovery._checks import to_ns
 
 _MS: Final = 1_000_000
 FORMER_MAX: Final = 16
@@ -53,11 +54,11 @@ class StreamTable:
     ) -> None:
         self.config = config
         self.receiver_config = receiver_config
-        group_nack = replace(config.nack, delay_ms=config.multicast.reorder_ms)
+        group_nack = replace(config.nack, delay=config.multicast.reorder_wait)
         self._group_config = replace(receiver_config, nack=group_nack)
         self.start = start
         self.policy = policy
-        self.gaps = GapScheduler(int(config.nack.deadline_ms * _MS))
+        self.gaps = GapScheduler(to_ns(config.nack.deadline))
         self.count = self.rewound = 0
         self.forgotten: Counter[str] = Counter()
         self.repair_latency = LatencyHistogram()

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from p2pmsg.checks import at_least
+from p2pmsg.checks import at_least, check
 from p2pmsg.errors import ClosedError, ConfigError, CursorError, CursorInUseError, SessionEndedError
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber.conflation import ConflatedBatch
@@ -19,6 +19,8 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
 from recovery import CursorConfig, CursorFile, CursorFileError, CursorFileStore, CursorLockedError
+from recovery._checks import to_ns
+from recovery._renamed import warn
 
 if TYPE_CHECKING:
     from p2pmsg.stats import CursorStats
@@ -28,7 +30,7 @@ _RETRY_NS = 1000 * _MS
 """How long the background thread waits after it failed to write."""
 _log = logging.getLogger("p2pmsg")
 
-Commit = Literal["explicit", "message"] | float
+Commit = Literal["explicit", "message"]
 
 
 class Source(Protocol):
@@ -61,15 +63,16 @@ class Commits:
         points: ResumePoints,
         config: CursorConfig,
         commit: Commit,
+        interval: float | None,
     ) -> None:
         self._source = source
         self._core = core
         self._core_lock = core_lock
         self._points = points
         self._fsync = config.fsync
-        self._fsync_ns = int(config.fsync_interval_ms * _MS)
-        self._interval_ns = int(commit * _MS) if not isinstance(commit, str) else None
-        self.automatic = commit != "explicit"
+        self._fsync_ns = to_ns(config.fsync_interval)
+        self._interval_ns = None if interval is None else to_ns(interval)
+        self.automatic = commit != "explicit" or interval is not None
         self.each = commit == "message"
         self.touched: set[Stream] = set()
         self._latest: tuple[Stream, int, Any] | None = None
@@ -312,14 +315,16 @@ def open_cursor(config: CursorConfig, places: list[str], topics: list[str]) -> R
         return ResumePoints(CursorFile(store, config), places, topics)
 
 
-def check_commit(commit: Any) -> Commit:
-    """Return `commit`, or raise `ConfigError`."""
-    if commit in ("explicit", "message"):
-        return str(commit)  # type: ignore[return-value]
-    if isinstance(commit, bool) or not isinstance(commit, int | float):
-        raise ConfigError("commit", '"explicit", "message" or a number of milliseconds', commit)
-    at_least("commit", commit, 1)
-    return float(commit)
+def check_commit(commit: Any, interval: float | None) -> tuple[Commit, float | None]:
+    """Return `commit` and `commit_interval`, or raise `ConfigError`."""
+    if isinstance(commit, int | float) and not isinstance(commit, bool) and interval is None:
+        warn(f"commit={commit}, in ms,", f"commit_interval={commit / 1000}", stacklevel=3)
+        commit, interval = "explicit", commit / 1000
+    check("commit", commit, commit in ("explicit", "message"), '"explicit" or "message"')
+    if interval is not None:
+        check("commit", commit, commit == "explicit", "left out where commit_interval is given")
+        at_least("commit_interval", interval, 0.001)
+    return commit, interval
 
 
 @contextlib.contextmanager

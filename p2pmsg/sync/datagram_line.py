@@ -45,7 +45,7 @@ class DatagramLine:
         for one in self.sockets:
             self._poll.register(one.fileno(), select.POLLIN)
         self._busy_wait = transports.BusyWait(
-            core.config.busy_wait_us,
+            core.config.busy_wait * 1e6,
             partial(self._poll.poll, 0),
             always=core.config.busy_wait_always,
         )

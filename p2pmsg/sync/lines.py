@@ -62,7 +62,7 @@ def make_receiver(
         context=transports.context(),
         queue_frames=config.queue_frames,
         frame_bytes_max=config.frame_bytes_max,
-        busy_wait_us=config.busy_wait_us,
+        busy_wait_us=config.busy_wait * 1e6,
         busy_wait_always=config.busy_wait_always,
     )
     for prefix in wire.topic_prefixes(topics or ["*"]):

@@ -16,6 +16,7 @@ from p2pmsg.sync.publisher_thread import PublisherDriver, ServingPeer
 from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.settings import check_columns, check_name, publish_error, publisher_config
 from p2pmsg.wire import encoder
+from recovery._renamed import renamed_arguments
 from transports import TURN
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Publisher(ServingPeer):
         replay_bytes: bound of the replay buffer in bytes. Default 64 MiB.
         on_full: what happens when a subscriber's queue is full: `block` (default), `drop`, `raise`;
             see `PublisherConfig.on_full`.
-        stall_ms: how long a slow subscriber may hold up `publish`, in ms. Default 1000.
+        stall_timeout: how long a slow subscriber may hold up `publish`, in seconds. Default 1.0.
         recovery_endpoint: where repairs are asked for. Default: the same host, a port that the
             system picks. Set it where a firewall must know it.
         log: where a local log of what is sent is kept, and how much of it. A publisher that is
@@ -64,6 +65,7 @@ class Publisher(ServingPeer):
     _kind = "publisher"
     _core: PublisherCore
 
+    @renamed_arguments(stall_ms="stall_timeout")
     def __init__(
         self,
         endpoint: str | Sequence[str],
@@ -71,12 +73,12 @@ class Publisher(ServingPeer):
         name: str | None = None,
         replay_bytes: int | None = None,
         on_full: OnFull | None = None,
-        stall_ms: float | None = None,
+        stall_timeout: float | None = None,
         recovery_endpoint: str | None = None,
         log: "LogConfig | None" = None,
         config: PublisherConfig | None = None,
     ) -> None:
-        self._config = publisher_config(config, replay_bytes, on_full, stall_ms)
+        self._config = publisher_config(config, replay_bytes, on_full, stall_timeout)
         self._name = check_name(name if name is not None else str(endpoint)[:80])
         self._lock = PublishLock()
         self._unusable: str | None = None
@@ -125,7 +127,7 @@ class Publisher(ServingPeer):
 
         With a log it is in there on return, as safe as `LogConfig.acknowledge` says. It is sent at
         once where the stream is idle, and shares a frame with others where messages follow one
-        another closely, for at most `linger_ms`. What is changed in `value` afterwards does not
+        another closely, for at most `linger`. What is changed in `value` afterwards does not
         change the message.
 
         Args:
@@ -134,7 +136,7 @@ class Publisher(ServingPeer):
                 tuple or set arrives as a list.
             key: what it belongs to. Default None.
             timestamp_ns: when it happened, in ns since the epoch. Default: the time at which its
-                frame was begun, at most `linger_ms` ago.
+                frame was begun, at most `linger` ago.
             headers: further fields by name, msgpack values. Default None.
 
         Raises:

@@ -51,7 +51,7 @@ class PublisherDriver:
     """The thread.
 
     It sleeps until a request comes, a deadline is due, or it is woken because a batch was begun. As
-    long as batches are begun often it ticks once a `linger_ms`, so that waking it costs nothing.
+    long as batches are begun often it ticks once a `linger`, so that waking it costs nothing.
 
     Attributes:
         ticking: whether it looks at the batches by itself; set and read under the lock.
@@ -80,7 +80,7 @@ class PublisherDriver:
         self._begun_ns = 0
         self._often = False
         self._idle_rounds = 0
-        self._tick_ms = max(1, round(core.config.linger_ms))
+        self._tick_ms = max(1, round(core.config.linger * 1000))
         self._changed = Notifier()
         core.control.awaits_subscriptions = isinstance(sender, transports.ZmqSender)
         if self._publisher is not None:

@@ -29,6 +29,7 @@ from p2pmsg.sync.settings import check_endpoints, check_name, check_topics, publ
 from p2pmsg.sync.settings import subscriber_config as intake_config
 from p2pmsg.sync.worker import Worker
 from p2pmsg.trouble import Refusals
+from recovery._renamed import renamed_arguments
 
 if TYPE_CHECKING:
     from recovery.log import LogConfig
@@ -59,7 +60,7 @@ class Relay(ServingPeer):
         topics: what to relay, as for `Subscriber`. Default: all.
         replay_bytes: bound of the replay buffer, over all sessions, in bytes. Default 64 MiB.
         on_full: what happens when a subscriber's queue is full; see `PublisherConfig.on_full`.
-        stall_ms: how long a slow subscriber may hold up the others, in ms. Default 1000.
+        stall_timeout: how long a slow subscriber may hold up the others, in seconds. Default 1.0.
         recovery_endpoint: where repairs are asked for. Default: the same host, a port that the
             system picks.
         log: where a local log of what is received is kept, and how much of it. A relay that is
@@ -79,6 +80,7 @@ class Relay(ServingPeer):
     _kind = "relay"
     _core: RelayCore
 
+    @renamed_arguments(stall_ms="stall_timeout")
     def __init__(
         self,
         upstreams: str | Sequence[str],
@@ -88,13 +90,13 @@ class Relay(ServingPeer):
         topics: str | Sequence[str] | None = None,
         replay_bytes: int | None = None,
         on_full: OnFull | None = None,
-        stall_ms: float | None = None,
+        stall_timeout: float | None = None,
         recovery_endpoint: str | None = None,
         log: "LogConfig | None" = None,
         config: PublisherConfig | None = None,
         intake: SubscriberConfig | None = None,
     ) -> None:
-        settings = publisher_config(config, replay_bytes, on_full, stall_ms)
+        settings = publisher_config(config, replay_bytes, on_full, stall_timeout)
         receiving = intake_config(intake, None, REPAIR_TIMEOUT_S if intake is None else None)
         self._name = check_name(name if name is not None else str(endpoint)[:80])
         places, names = check_endpoints(upstreams), check_topics(topics)

@@ -31,8 +31,8 @@ class Outgoing:
         self._sender = sender
         self._on_full = core.config.on_full
         self._held_up = False
-        self.guard = StallGuard(core.config.stall_ms)
-        self._control_guard = StallGuard(core.config.stall_ms)
+        self.guard = StallGuard(core.config.stall_timeout)
+        self._control_guard = StallGuard(core.config.stall_timeout)
 
     def make_space(self) -> None:
         """Before something is accepted: with `raise`, refuse it while frames cannot leave."""

@@ -28,7 +28,7 @@ def publisher_config(
     config: PublisherConfig | None,
     replay_bytes: int | None,
     on_full: OnFull | None,
-    stall_ms: float | None,
+    stall_timeout: float | None,
 ) -> PublisherConfig:
     """Return `config` with the keywords that were given."""
     config = _config_of(PublisherConfig, config)
@@ -38,8 +38,8 @@ def publisher_config(
         changes["replay"] = replace(config.replay, bytes_max=replay_bytes)
     if on_full is not None:
         changes["on_full"] = on_full
-    if stall_ms is not None:
-        changes["stall_ms"] = stall_ms
+    if stall_timeout is not None:
+        changes["stall_timeout"] = stall_timeout
     return replace(config, **changes) if changes else config
 
 
@@ -53,7 +53,7 @@ def subscriber_config(
         changes["receive_bytes"] = receive_bytes
     if repair_timeout is not None:
         at_least("repair_timeout", repair_timeout, 0.001)
-        changes["nack"] = replace(config.nack, deadline_ms=repair_timeout * 1000)
+        changes["nack"] = replace(config.nack, deadline=repair_timeout)
     return replace(config, **changes) if changes else config
 
 
@@ -65,11 +65,12 @@ def check_on_end(on_end: OnEnd) -> OnEnd:
 
 
 def cursor_config(
-    cursor: "str | Path | CursorConfig | None", commit: str | float
+    cursor: "str | Path | CursorConfig | None", commit: str, interval: float | None
 ) -> "CursorConfig | None":
     """Return the settings of a cursor, or None without one."""
     if cursor is None:
         check("commit", commit, commit == "explicit", "left out without a cursor")
+        check("commit_interval", interval, interval is None, "left out without a cursor")
         return None
     from recovery import CursorConfig
 

@@ -92,9 +92,11 @@ class Subscriber(ClosesAtOnce):
         commit: when a message counts as processed, so that it does not come again after a restart.
             `explicit` (default): when `commit` is called; what was returned since then comes again.
             `message`: when the next one is asked for; at most the one in hand comes again, or the
-            batch of `receive_many`. A number: every so many milliseconds what is processed by then;
-            what was returned in the last so many ms (and 50 more) comes again, and what is in hand.
-            The last two also commit on closing, and need one thread that does all the receiving.
+            batch of `receive_many`. It also commits on closing, and needs one thread that does all
+            the receiving; so does `commit_interval`.
+        commit_interval: instead of `commit`: every so many seconds what is processed by then
+            counts; what was returned in the last so many seconds (and 0.05 more) comes again, and
+            what is in hand. At least 0.001. Default: none.
         config: all settings; the arguments above go before it.
 
     Raises:
@@ -116,16 +118,16 @@ class Subscriber(ClosesAtOnce):
         repair_timeout: float | None = None,
         cursor: str | Path | CursorConfig | None = None,
         commit: Commit = "explicit",
+        commit_interval: float | None = None,
         config: SubscriberConfig | None = None,
     ) -> None:
         self._policy, self._on_end = GapPolicy(on_gap), check_on_end(on_end)
-        first = parse_start(start)
+        how, first = check_commit(commit, commit_interval), parse_start(start)
         if self._policy.any_skips and (first.kind != "latest" or cursor is not None):
             # What came before is a gap, and skipping is not to wait for gaps.
             raise ConfigError("start", '"latest", without a cursor, where on_gap is "skip"', start)
         settings = subscriber_config(config, receive_bytes, repair_timeout)
-        mode = check_commit(commit)
-        keeping = cursor_config(cursor, mode)
+        keeping = cursor_config(cursor, *how)
         places = check_endpoints(endpoints)
         names, name = check_topics(topics), check_name(name)
         points = None if keeping is None else open_cursor(keeping, [*map(str, places)], names)
@@ -153,7 +155,7 @@ class Subscriber(ClosesAtOnce):
         try:
             self._driver = open_lines(self._core, places, names, settings)
             if points is not None and keeping is not None:
-                commits = Commits(self, self._core, self._driver.lock, points, keeping, mode)
+                commits = Commits(self, self._core, self._driver.lock, points, keeping, *how)
                 self._commits = self._driver.commits = commits
                 self._on_ask = commits.asked_each if commits.each else None
             close_in_children(self)

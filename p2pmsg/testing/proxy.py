@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Self
 
+from recovery._renamed import renamed_fields
 from transports.endpoint import Endpoint, parse_endpoint
 
 BUFFER_BYTES: Final = 4 * 1024 * 1024
@@ -30,6 +31,7 @@ _Address = tuple[socket.AddressFamily, tuple[str, int]]
 _Change = Callable[[bytes], bytes]
 
 
+@renamed_fields(delay_ms="delay")
 class TcpProxy:
     """A TCP proxy on one thread of its own; a context manager.
 
@@ -37,7 +39,7 @@ class TcpProxy:
 
     Attributes:
         endpoint: where clients connect to, such as `"tcp://127.0.0.1:40001"`.
-        delay_ms, frame_loss: as given; they may be set at any time, for bytes that come later.
+        delay, frame_loss: as given; they may be set at any time, for bytes that come later.
         connections: how many connections were taken up; those that were refused do not count.
         cuts: how many connections were reset by `cut` and `cut_every`.
         bytes_up, bytes_down: how many bytes were passed on to the server, and to clients.
@@ -53,7 +55,7 @@ class TcpProxy:
         listen: str = "127.0.0.1",
         port: int = 0,
         seed: int | None = None,
-        delay_ms: float = 0.0,
+        delay: float = 0.0,
         frame_loss: float | None = None,
         loss_after_frames: int = 0,
         drop: Callable[[bytes], bool] | None = None,
@@ -70,7 +72,7 @@ class TcpProxy:
             port: the port to listen on. Default 0: the system picks one.
             seed: makes losses repeatable: the n-th connection loses the same frames of the same
                 sequence of frames. Default None: each run differs.
-            delay_ms: latency of every chunk of bytes, each way; order is kept. Default 0.
+            delay: latency of every chunk of bytes, each way, in seconds; order is kept. Default 0.
             frame_loss: the probability with which a message from server to client is dropped. The
                 server has to speak ZMTP 3, ZeroMQ's protocol, of which commands (handshake,
                 heartbeats) are never dropped. Default None: 1 where `drop` is given, else 0.
@@ -80,9 +82,9 @@ class TcpProxy:
                 be dropped. Default None: any. What it raises stops the proxy; `close` raises it.
 
         """
-        if delay_ms < 0 or not 0 <= (frame_loss or 0) <= 1:
-            raise ValueError(f"out of range: {delay_ms=} (from 0), {frame_loss=} (0 to 1)")
-        self.delay_ms = delay_ms
+        if delay < 0 or not 0 <= (frame_loss or 0) <= 1:
+            raise ValueError(f"out of range: {delay=} (from 0), {frame_loss=} (0 to 1)")
+        self.delay = delay
         self.frame_loss = frame_loss if frame_loss is not None else float(drop is not None)
         self.connections = self.cuts = self.bytes_up = self.bytes_down = 0
         self.frames_passed = self.frames_dropped = 0
@@ -228,7 +230,7 @@ class TcpProxy:
                     self.bytes_down += connection.down.write()
             if events & selectors.EVENT_READ:
                 pipe = connection.up if used is connection.client else connection.down
-                pipe.read(self.delay_ms / 1000)
+                pipe.read(self.delay)
         except BlockingIOError:
             return
         except OSError:

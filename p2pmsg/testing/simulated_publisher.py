@@ -13,7 +13,7 @@ from p2pmsg.testing.simulated_sending import ServingSide, publisher_config
 from recovery import HeartbeatConfig
 from recovery.log import LogConfig, MemoryStore
 
-_NEVER_MS = 1e9
+_NEVER_S = 1e6
 LOG_SEGMENT_BYTES = 64 * 1024
 LOG_RESERVE = 1000
 WALL_NS = 1_700_000_000 * 10**9
@@ -50,7 +50,7 @@ class SimulatedPublisher:
         self._history = history
         self._config = publisher_config(config or PublisherConfig(frame_bytes=1024), options)
         if not options.heartbeats:
-            never = HeartbeatConfig(initial_ms=_NEVER_MS, ceiling_ms=_NEVER_MS)
+            never = HeartbeatConfig(interval_min=_NEVER_S, interval_max=_NEVER_S)
             self._config = replace(self._config, heartbeat=never)
         if options.parity:
             multicast = replace(self._config.multicast, fec_data=4, fec_parity=options.parity)

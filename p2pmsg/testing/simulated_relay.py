@@ -48,7 +48,7 @@ class SimulatedRelay(SimulatedSubscriber):
     def _make_config(self, config: SubscriberConfig) -> SubscriberConfig:
         """Give up a gap before the subscribers do, as `Relay` does; see `REPAIR_TIMEOUT_S`."""
         config = super()._make_config(config)
-        nack = replace(config.nack, deadline_ms=config.nack.deadline_ms / 2)
+        nack = replace(config.nack, deadline=config.nack.deadline / 2)
         return replace(config, nack=nack)
 
     @property

@@ -38,8 +38,8 @@ class QueueSending:
             queue_frames=config.queue_frames,
             welcome=core.welcome,
         )
-        self._guard = StallGuard(config.stall_ms)
-        self._control_guard = StallGuard(config.stall_ms)
+        self._guard = StallGuard(config.stall_timeout)
+        self._control_guard = StallGuard(config.stall_timeout)
 
     def send_outbox(self, now_ns: int) -> bool:
         """Send what waits; False: some of it has to wait for a slow subscriber."""
@@ -76,7 +76,7 @@ def publisher_config(config: PublisherConfig, options: NetworkOptions) -> Publis
         config,
         queue_frames=options.queue_frames,
         on_full=options.on_full,
-        stall_ms=options.stall_ms,
+        stall_timeout=options.stall_ms / 1000,
         replay=replace(config.replay, bytes_max=options.replay_bytes),
     )
 

@@ -25,6 +25,7 @@ from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_reader import SimulatedReader
 from p2pmsg.wire import Kind
 from recovery import Delivery, Loss
+from recovery._checks import to_ns
 from transports import MemoryReceiver, MemoryRecoveryClient
 
 _FULL_NS = 5 * MS
@@ -101,7 +102,7 @@ class SimulatedSubscriber:
             config,
             queue_frames=options.queue_frames,
             receive_bytes=options.receive_bytes,
-            nack=replace(config.nack, deadline_ms=options.repair_timeout_ms),
+            nack=replace(config.nack, deadline=options.repair_timeout_ms / 1000),
         )
 
     def revive(self) -> None:
@@ -109,7 +110,7 @@ class SimulatedSubscriber:
         if self.core is not None:
             return
         network = self._network
-        deadline_ns = int(self.config.nack.deadline_ms * MS)
+        deadline_ns = to_ns(self.config.nack.deadline)
         if len(self.publishers) < len(self.places):
             deadline_ns //= 2  # a relay gives up before its subscribers do
         self.oracle = Oracle(self.name, self._history, deadline_ns, conflate=self.conflate)

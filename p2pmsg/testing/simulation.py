@@ -249,7 +249,7 @@ class Simulation:
         self.run(quiet_ms)
         noise = self._network.sent - before
         heartbeat = self.publishers[0].core.config.heartbeat if self.publishers[0].core else None
-        ceiling_ms = heartbeat.ceiling_ms if heartbeat else 1000.0
+        ceiling_ms = heartbeat.interval_max * 1000 if heartbeat else 1000.0
         pairs = sum(
             len(publisher.topics)
             for subscriber in self.subscribers

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from recovery._checks import above, at_least, whole
+from recovery._renamed import renamed_fields
 
 FSYNC = ("interval", "always", "never")
 ACKNOWLEDGE = ("written", "synced", "gathered")
@@ -13,6 +14,10 @@ RESERVE_MAX = 2**40
 """So that a stream has sequences left, of 64 bits, after many crashes of the system."""
 
 
+@renamed_fields(
+    retention_age_s="retention_age", segment_age_s="segment_age",
+    fsync_interval_ms="fsync_interval",
+)  # fmt: skip
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     """A log's settings. Raises `ValueError` for a value out of limits."""
@@ -25,17 +30,18 @@ class LogConfig:
     never one that is being read: it is exceeded by up to `segment_bytes`, and while readers hold
     more."""
 
-    retention_age_s: float | None = None
-    """Age at which a segment is deleted, counted from its newest frame. None: age does not
-    matter."""
+    retention_age: float | None = None
+    """Age at which a segment is deleted, in seconds, counted from its newest frame. None: age does
+    not matter."""
 
     segment_bytes: int = 64 * 2**20
     """Size at which a new segment is begun. After a crash one segment is read, which takes some
     50 ms; retention deletes as much at a time."""
 
-    segment_age_s: float | None = None
-    """Age at which a new segment is begun, counted from its first frame, so that `retention_age_s`
-    holds for slow streams, too. None: a tenth of `retention_age_s`, if that is given."""
+    segment_age: float | None = None
+    """Age at which a new segment is begun, in seconds, counted from its first frame, so that
+    `retention_age` holds for slow streams, too. None: a tenth of `retention_age`, if that is
+    given."""
 
     index_bytes: int = 64 * 2**10
     """Distance between the entries of a stream in the index. What is read in vain before a frame is
@@ -44,23 +50,23 @@ class LogConfig:
     fsync: Literal["interval", "always", "never"] = "interval"
     """When frames are forced to the disk. Whatever it is, they survive a process that is killed; it
     is the operating system's crash that takes what was not forced. `"interval"`: every
-    `fsync_interval_ms`; `"always"`: before a frame is sent and before `publish` returns, one fsync
+    `fsync_interval`; `"always"`: before a frame is sent and before `publish` returns, one fsync
     for all that wait; `"never"`: when the system sees fit."""
 
     acknowledge: Literal["written", "synced", "gathered"] | None = None
     """What it means that `publish` returned a sequence.
 
     `"written"`: the message outlives the process, killed at any moment; a crash of the operating
-    system may take the last `fsync_interval_ms`, which is then reported (`crash`). `"synced"`: it
+    system may take the last `fsync_interval`, which is then reported (`crash`). `"synced"`: it
     outlives the operating system; `fsync="always"` means this. `"gathered"`: it may still be in the
-    process's memory for up to `linger_ms`. A process that is killed takes that along, and whatever
+    process's memory for up to `linger`. A process that is killed takes that along, and whatever
     may have been there is skipped and reported (`crash`) by the next one: up to `reserve` sequences
     or more. It is the fastest where messages are published one by one.
 
     None: `"synced"` with `fsync="always"`, else `"written"`."""
 
-    fsync_interval_ms: float = 100.0
-    """See `fsync`; in ms. A disk takes some ms for it, so that 100 cost next to nothing."""
+    fsync_interval: float = 0.1
+    """See `fsync`; in seconds. A disk takes some ms for it, so that 0.1 costs next to nothing."""
 
     fsync_bytes: int = 8 * 2**20
     """When so much waits for that, it is forced before the interval is over; more comes together
@@ -104,9 +110,9 @@ class LogConfig:
     @property
     def roll_age_ns(self) -> int | None:
         """At what age a new segment is begun, in ns; None: age does not matter."""
-        age_s = self.segment_age_s
-        if age_s is None and self.retention_age_s is not None:
-            age_s = self.retention_age_s / 10
+        age_s = self.segment_age
+        if age_s is None and self.retention_age is not None:
+            age_s = self.retention_age / 10
         return None if age_s is None else int(age_s * 1e9)
 
     def __post_init__(self) -> None:
@@ -118,11 +124,11 @@ class LogConfig:
         whole("reserve", self.reserve, 1, RESERVE_MAX)
         if type(self.moved) is not bool:
             raise ValueError(f"moved must be True or False, not {self.moved!r}")
-        at_least("fsync_interval_ms", self.fsync_interval_ms, 0)
+        at_least("fsync_interval", self.fsync_interval, 0)
         at_least("fsync_bytes", self.fsync_bytes, 1)
         if self.cache_bytes is not None:
             at_least("cache_bytes", self.cache_bytes, 0)
-        for field in ("retention_age_s", "segment_age_s"):
+        for field in ("retention_age", "segment_age"):
             value = getattr(self, field)
             if value is not None:
                 above(field, value, 0)

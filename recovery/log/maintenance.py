@@ -189,9 +189,9 @@ def truncate(
     config = LogConfig(
         directory,
         retention_bytes=_ALL if bytes_max is None else bytes_max,
-        retention_age_s=None if before_ns is None else _AT_ONCE_S,
+        retention_age=None if before_ns is None else _AT_ONCE_S,
         segment_bytes=_ALL,
-        segment_age_s=_NEVER_S,
+        segment_age=_NEVER_S,
     )
     # A log without a state would get a session that nobody has chosen: it stays without.
     has_state = files.read("state") is not None

@@ -386,7 +386,7 @@ class LogWriter:
 
     def _delete_oldest(self, now_ns: int) -> None:
         """Delete what is too old or too much: the oldest segments, whole ones at a time."""
-        catalog, age_s = self._catalog, self._config.retention_age_s
+        catalog, age_s = self._catalog, self._config.retention_age
         while len(catalog.segments) > 1:
             oldest = catalog.segments[0]
             is_old = age_s is not None and now_ns - oldest.appended_ns_last > age_s * NS_PER_S

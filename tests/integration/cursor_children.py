@@ -44,12 +44,17 @@ def nursery():
         say(pid)
 
 
+def committing(how):
+    """Return the keywords of `Subscriber` that mean a mode, or an interval."""
+    is_mode = how in ("explicit", "message")
+    return {"commit": how} if is_mode else {"commit_interval": float(how)}
+
+
 def consume(endpoint, path, out, commit, seed):
-    """Note what was received, and what was committed, in a file; `commit` as for `Subscriber`."""
-    mode = commit if commit in ("explicit", "message") else float(commit)
+    """Note what was received, and what was committed, in a file."""
     rng = random.Random(int(seed))
     file = os.open(out, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    with Subscriber(endpoint, start="earliest", cursor=path, commit=mode) as subscriber:
+    with Subscriber(endpoint, start="earliest", cursor=path, **committing(commit)) as subscriber:
         os.write(file, b"begin\n")
         since = 0
         while True:
@@ -60,7 +65,7 @@ def consume(endpoint, path, out, commit, seed):
             for message in messages:
                 os.write(file, b"got %d %s\n" % (message.sequence, str(message.value).encode()))
             since += len(messages)
-            if mode == "explicit" and since > rng.randrange(60):
+            if commit == "explicit" and since > rng.randrange(60):
                 some = rng.choice([None, messages[-1], rng.choice(messages)])
                 subscriber.commit(some)
                 at = (messages[-1] if some is None else some).sequence + 1
@@ -80,8 +85,7 @@ def feed(endpoint, directory):
 
 def receive_interrupted(endpoint, path, commit, times, seed, last):
     """Receive and commit while Ctrl-C strikes again and again; all must come, once."""
-    mode = commit if commit in ("explicit", "message") else float(commit)
-    subscriber = Subscriber(endpoint, start=0, cursor=path, commit=mode)
+    subscriber = Subscriber(endpoint, start=0, cursor=path, **committing(commit))
     interrupts, seen, expected, last = Interrupts(seed), 0, 0, int(last)
     while expected <= last:
         try:
@@ -94,16 +98,16 @@ def receive_interrupted(endpoint, path, commit, times, seed, last):
                         say(f"{message.sequence} instead of {expected}: {subscriber.stats()}")
                         os._exit(1)
                     expected = message.sequence + 1
-                    if mode == "explicit" and expected % 7 == 0:
+                    if commit == "explicit" and expected % 7 == 0:
                         break
                     if expected > last:
                         break
-                if mode == "explicit":
+                if commit == "explicit":
                     subscriber.commit()
         except KeyboardInterrupt:
             seen += 1
     signal.setitimer(signal.ITIMER_REAL, 0)
-    if mode == "explicit":
+    if commit == "explicit":
         subscriber.commit()
     say("interrupts", seen)
     report(subscriber)

@@ -41,8 +41,8 @@ def count(endpoint, messages):
         sys.stdin.readline()
 
 
-def make_client(endpoint, interval_ms):
-    client = metrics.Client(endpoint, interval_ms=interval_ms)
+def make_client(endpoint, interval):
+    client = metrics.Client(endpoint, interval=interval)
     if client.endpoint.startswith("ipc"):
         client.wait_for_collectors(timeout=20)
     return client

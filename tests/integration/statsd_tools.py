@@ -81,7 +81,7 @@ def feed_and_flush(collector, *packets):
 def collecting(listen=UDP, **options):
     """A collector that flushes on request, and what it flushed."""
     keep = Keep()
-    options.setdefault("interval_s", LONG_S)
+    options.setdefault("interval", LONG_S)
     outputs = [keep, *options.pop("outputs", [])]
     with Collector(listen, outputs=outputs, **options) as collector:
         yield collector, keep

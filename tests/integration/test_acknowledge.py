@@ -127,7 +127,7 @@ def test_what_was_gathered_is_skipped_and_reported(tmp_path, how):
 
 GATHERS = """
 import os, sys, p2pmsg
-config = p2pmsg.PublisherConfig(linger_ms=60_000)
+config = p2pmsg.PublisherConfig(linger=60.0)
 publisher = p2pmsg.Publisher("tcp://127.0.0.1:0", log=p2pmsg.LogConfig(sys.argv[1]), config=config)
 publisher.publish_many("t", [0])
 for number in range(1, 50):

@@ -12,6 +12,7 @@ import pytest
 import p2pmsg
 from p2pmsg import ConfigError, CursorConfig, MessagesLostError
 from p2pmsg.errors import CursorError, CursorInUseError
+from tests.integration.cursor_children import committing
 from tests.integration.cursors import committed, publish
 from tests.integration.inside import commits_of
 from tests.integration.peers import (
@@ -163,7 +164,7 @@ def test_by_interval_it_commits_as_often_as_was_said(make_publisher, resume):
     """What a kill may repeat is what was returned since the last interval ended."""
     publisher = make_publisher()
     hour_ns = 3600 * 10**9
-    subscriber = resume(publisher, start=0, commit=hour_ns / 1e6, joins=publisher)
+    subscriber = resume(publisher, start=0, commit_interval=3600.0, joins=publisher)
     commits = commits_of(subscriber)
     now_ns = time.monotonic_ns() + hour_ns
     commits.handle_timer(now_ns)
@@ -208,12 +209,12 @@ def test_by_interval_a_batch_is_committed_once_the_next_one_is_asked_for(make_pu
     eventually(lambda: committed(subscriber) == 10)
 
 
-@pytest.mark.parametrize("commit", ["explicit", "message", 5])
+@pytest.mark.parametrize("commit", ["explicit", "message", 0.005])
 def test_messages_of_several_streams_that_come_alone_are_all_committed(
     make_publisher, resume, commit
 ):
     publisher = make_publisher()
-    with resume(publisher, start=0, commit=commit, joins=publisher) as subscriber:
+    with resume(publisher, start=0, **committing(commit), joins=publisher) as subscriber:
         for number, topics in enumerate(("ab", "aab", "bba", "abab", "bb", "b", "b")):
             before = {topic: committed(subscriber, topic) or 0 for topic in "ab" if number}
             for topic in topics:
@@ -390,9 +391,9 @@ def test_a_place_where_no_file_can_be_is_refused_by_name(make_publisher, make_su
     [
         ({"commit": "message"}, "commit must be left out without a cursor"),
         ({"commit": "sometimes", "cursor": "a"}, "commit must be .* not 'sometimes'"),
-        ({"commit": 0, "cursor": "a"}, "commit must be at least 1"),
+        ({"commit_interval": 0, "cursor": "a"}, "commit_interval must be at least 0.001"),
         ({"commit": True, "cursor": "a"}, "commit must be .* not True"),
-        ({"commit": float("nan"), "cursor": "a"}, "commit must be"),
+        ({"commit_interval": float("nan"), "cursor": "a"}, "commit_interval must be"),
         ({"cursor": 7}, "cursor must be a path or a CursorConfig, not 7"),
         ({"cursor": ""}, "cursor must be"),
         ({"cursor": "a", "on_gap": "skip"}, "start must be .* without a cursor"),
@@ -434,7 +435,7 @@ def test_what_cannot_be_committed_is_refused(make_publisher, make_subscriber, re
         subscriber.commit()
 
 
-@pytest.mark.parametrize("commit", ["explicit", "message", 5])
+@pytest.mark.parametrize("commit", ["explicit", "message", 0.005])
 def test_a_folder_that_vanishes_is_told_and_nothing_is_lost(
     make_publisher, make_subscriber, tmp_path, commit
 ):
@@ -443,7 +444,8 @@ def test_a_folder_that_vanishes_is_told_and_nothing_is_lost(
     publisher = make_publisher()
     publish(publisher, 100)
     config = CursorConfig(cursor_path, fsync="always")
-    subscriber = make_subscriber(publisher.endpoint, start="earliest", cursor=config, commit=commit)
+    how = {"start": "earliest", "cursor": config, **committing(commit)}
+    subscriber = make_subscriber(publisher.endpoint, **how)
     messages = take(subscriber, 10)
     shutil.rmtree(folder)
 
@@ -493,7 +495,7 @@ def test_a_session_that_cannot_be_noted_hands_nothing_on(make_publisher, make_su
 
 
 @pytest.mark.parametrize(
-    ("commit", "count"), [("explicit", 40_000), ("message", 80_000), (3, 10**6)]
+    ("commit", "count"), [("explicit", 40_000), ("message", 80_000), (0.003, 10**6)]
 )
 def test_ctrl_c_anywhere_costs_no_message_and_no_commit(
     make_publisher, make_child, cursor_path, make_subscriber, commit, count
@@ -516,3 +518,13 @@ def test_ctrl_c_anywhere_costs_no_message_and_no_commit(
     again = make_subscriber(publisher.endpoint, cursor=cursor_path)
     check_silence(again)
     assert again.stats().streams[0].start == count
+
+
+def test_an_interval_in_milliseconds_is_taken_with_a_warning(make_publisher, resume):
+    publisher = make_publisher()
+    with pytest.warns(DeprecationWarning, match=r"commit_interval=0\.02"):
+        assert commits_of(resume(publisher, commit=float(20))).tick_s == 0.01
+    with pytest.raises(ConfigError, match="commit must be left out"):
+        resume(publisher, commit="message", commit_interval=0.02)
+    with pytest.raises(ConfigError, match="commit_interval must be left out without a cursor"):
+        p2pmsg.Subscriber(publisher.endpoint, commit_interval=0.02)

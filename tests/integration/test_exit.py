@@ -52,7 +52,7 @@ def finish(child, errors=""):
 
 
 PUBLISH = """
-publisher = p2pmsg.Publisher("tcp://127.0.0.1:0", config=p2pmsg.PublisherConfig(linger_ms=500))
+publisher = p2pmsg.Publisher("tcp://127.0.0.1:0", config=p2pmsg.PublisherConfig(linger=0.5))
 print(publisher.endpoint, flush=True)
 publisher.wait_for_subscribers(1, 20)
 for number in range(20_000):
@@ -126,7 +126,8 @@ def test_what_a_worker_acknowledged_before_it_ended_is_acknowledged(run, opened,
 
 
 SUBSCRIBE = """
-subscriber = p2pmsg.Subscriber(sys.argv[1], cursor=sys.argv[2], commit=60_000, start="earliest")
+where, cursor = sys.argv[1:]
+subscriber = p2pmsg.Subscriber(where, cursor=cursor, commit_interval=60.0, start="earliest")
 for number in range(10):
     subscriber.receive(20)
 """
@@ -146,7 +147,7 @@ def test_a_subscriber_that_is_not_closed_commits_and_says_that_it_leaves(
 
 COUNT = """
 import p2pmsg.metrics
-client = p2pmsg.metrics.Client("tcp://127.0.0.1:0", interval_ms=60_000)
+client = p2pmsg.metrics.Client("tcp://127.0.0.1:0", interval=60.0)
 print(client.endpoint, flush=True)
 sys.stdin.readline()
 client.increment("orders", 7)

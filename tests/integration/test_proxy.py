@@ -187,7 +187,7 @@ def test_delay_delays_each_way_and_keeps_order(stack, server, proxied):
     assert time.monotonic() - start >= 0.2
     client.sendall(b"slow")
     eventually(lambda: select.select([taken], [], [], 0)[0] or time.monotonic() > start + 0.25)
-    proxy.delay_ms = 0
+    proxy.delay = 0
     client.sendall(b" quick")
     assert receive_exactly(taken, 10) == b"slow quick"
 
@@ -245,7 +245,7 @@ def test_close_ends_the_thread_and_all_connections(stack, server, proxied):
         ("tcp://*:5", {}, EndpointError),
         ("nonsense", {}, EndpointError),
         (("127.0.0.1", 9), {"frame_loss": 1.1}, ValueError),
-        (("127.0.0.1", 9), {"delay_ms": -1}, ValueError),
+        (("127.0.0.1", 9), {"delay": -1}, ValueError),
     ],
 )
 def test_misuse_is_refused(target, options, error):

@@ -121,7 +121,7 @@ def test_dead_letters_are_for_everybody_where_that_is_wanted(make_pusher, make_p
 
 LIMITS = {
     "admin": {"admin": "sometimes"},
-    "queue.hold_ms": {"queue": p2pmsg.QueueConfig(hold_ms=10), "job_timeout_ms": 1000},
+    "queue.hold_timeout": {"queue": p2pmsg.QueueConfig(hold_ms=10), "job_timeout": 1.0},
 }
 
 

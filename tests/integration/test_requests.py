@@ -172,9 +172,9 @@ BAD = {
     "attempts": (lambda r: r.request("t", attempts_max=0), p2pmsg.ConfigError, "attempts_max"),
     "deadline": (lambda r: r.request_all("t", deadline=-1), p2pmsg.ConfigError, "deadline"),
     "busy wait": (
-        lambda _: p2pmsg.Requester("tcp://127.0.0.1:1", busy_wait_us=1001),
+        lambda _: p2pmsg.Requester("tcp://127.0.0.1:1", busy_wait=0.0011),
         p2pmsg.ConfigError,
-        "busy_wait_us must be at most 1000, not 1001",
+        "busy_wait must be at most 0.001, not 0.0011",
     ),
 }
 

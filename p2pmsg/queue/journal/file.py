@@ -33,6 +33,7 @@ from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.journal.reservations import Position, PositionFile, Reservations
 from p2pmsg.sync.lock import PublishLock
 from recovery import platform
+from recovery._renamed import renamed_fields
 from recovery.durable import lock_file, make_folder, sync_path, unlock_file
 
 _decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
@@ -40,6 +41,7 @@ _LOCK: Final = "queue.lock"
 _log = logging.getLogger("p2pmsg")
 
 
+@renamed_fields(fsync_interval_ms="fsync_interval")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLogConfig:
     """How a queue's log is kept. `ConfigError` for a value out of its limits."""
@@ -53,8 +55,8 @@ class QueueLogConfig:
     a worker gets it and before an acknowledgement is confirmed; threads that push at once share one
     fsync. `never` leaves it to the system, except for a segment that is full."""
 
-    fsync_interval_ms: float = 100.0
-    """How much of the last pushes a crash of the operating system may cost."""
+    fsync_interval: float = 0.1
+    """How much of the last pushes a crash of the operating system may cost, in seconds."""
 
     segment_bytes: int = 16 * 2**20
     """Size of a segment. 16 MiB are copied in some 50 ms at worst."""
@@ -63,7 +65,7 @@ class QueueLogConfig:
         check("log", self.directory, bool(os.fspath(self.directory)), "a directory")
         check("fsync", self.fsync, self.fsync in ("interval", "always", "never"),
               'one of "interval", "always", "never"')  # fmt: skip
-        at_least("fsync_interval_ms", self.fsync_interval_ms, 0)
+        at_least("fsync_interval", self.fsync_interval, 0)
         whole("segment_bytes", self.segment_bytes, 4096)
 
 
@@ -75,7 +77,7 @@ def log_settings(log: Any) -> QueueLogConfig | None:
         return QueueLogConfig(directory=log)
     known = {
         name: getattr(log, name)
-        for name in ("directory", "fsync", "fsync_interval_ms", "segment_bytes")
+        for name in ("directory", "fsync", "fsync_interval", "segment_bytes")
         if hasattr(log, name)
     }
     check("log", log, "directory" in known, "a directory, QueueLogConfig or None")
@@ -89,7 +91,7 @@ class FileJournal:
         settings: how it is kept.
         state: empty.
         boot: distinguishes starts of the operating system; empty where it is not known.
-        dedup_window_ms: how long the `message_id` of a job that is done is kept.
+        dedup_window: how long the `message_id` of a job that is done is kept, in seconds.
 
     Raises:
         LogInUseError: another process has it open.
@@ -106,10 +108,10 @@ class FileJournal:
     """
 
     def __init__(
-        self, settings: QueueLogConfig, state: JournalState, *, boot: str, dedup_window_ms: float
+        self, settings: QueueLogConfig, state: JournalState, *, boot: str, dedup_window: float
     ) -> None:
         self._settings = settings
-        self._dedup_window_ms = dedup_window_ms
+        self._dedup_window = dedup_window
         self._boot = boot
         self._folder = Path(settings.directory)
         make_folder(self._folder)
@@ -166,10 +168,11 @@ class FileJournal:
             self._note_position()
 
     def tick(self) -> None:
-        """Force to the disk what waits for it longer than `fsync_interval_ms`."""
-        if self.written > self.synced and self._settings.fsync == "interval":
-            waited_ms = (time.monotonic() - self._synced_at) * 1000
-            if waited_ms >= self._settings.fsync_interval_ms:
+        """Force to the disk what waits for it longer than `fsync_interval`."""
+        settings = self._settings
+        if self.written > self.synced and settings.fsync == "interval":
+            is_due = time.monotonic() - self._synced_at >= settings.fsync_interval
+            if is_due:
                 if self._reserved.is_low(self._next_sequence, self._next_delivery):
                     self._renew_marks()
                 self.sync()
@@ -443,7 +446,7 @@ class FileJournal:
         return sequence in self._sizes and sequence not in self._dead
 
     def _in_window(self, pushed_ns: int) -> bool:
-        return time.time_ns() - pushed_ns < self._dedup_window_ms * 1e6
+        return time.time_ns() - pushed_ns < self._dedup_window * 1e9
 
 
 class PendingSync:

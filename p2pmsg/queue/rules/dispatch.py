@@ -22,13 +22,13 @@ from p2pmsg.queue.rules.config import QueueConfig
 from p2pmsg.queue.rules.in_flight import DeliveryBatch, JobRun, QueuedJob, bits_of, runs_of
 from p2pmsg.queue.rules.store import Given, JobStore
 from p2pmsg.queue.rules.worker import Breaker, BreakerState, Worker
-from recovery._checks import ms_to_ns
+from recovery._checks import to_ns
 
 WARNINGS_MAX = 64
 """Warnings that wait to be taken."""
 _NEVER_NS = 2**63
 _HOLDS_MAX = 4
-"""Times `hold_ms` that jobs with keys stay with a worker that settles nothing, at most."""
+"""Times `hold_timeout` that jobs with keys stay with a worker that settles nothing, at most."""
 
 
 class JobQueue:
@@ -51,7 +51,7 @@ class JobQueue:
         lost: deliveries taken back from workers that died or fell silent.
         held_back: deliveries taken back from workers that live, and held them for too long.
         delays_capped, extends_capped: what workers asked for and did not get.
-        hold_ns: see `QueueConfig.hold_ms`; 0: for ever.
+        hold_ns: see `QueueConfig.hold_timeout`; 0: for ever.
         warnings: for the log, oldest first: (worker's name, what it does), each once for a worker.
             The oldest are forgotten where they are not taken.
 
@@ -69,15 +69,15 @@ class JobQueue:
         self.store = JobStore(config, wall_offset_ns=wall_offset_ns, records=records)
         self.workers: dict[int, Worker] = {}
         limits = config.breaker
-        self.breaker = Breaker(limits.failures_max, limits.pause_ms, limits.pause_ceiling_ms)
+        self.breaker = Breaker(limits.failures_max, limits.pause, limits.pause_max)
         self.next_delivery = first_delivery
         self.refused = self.delivered = self.recalled = self.lost = self.acked = 0
         self.held_back = self.delays_capped = self.extends_capped = 0
-        self.hold_ns = ms_to_ns(config.hold_ms or 0.0)
+        self.hold_ns = to_ns(config.hold_timeout or 0.0)
         self.warnings: deque[tuple[str, str]] = deque(maxlen=WARNINGS_MAX)
-        self._ack_timeout_ns = ms_to_ns(config.ack_timeout_ms)
-        self._grace_ns = ms_to_ns(config.grace_ms)
-        self._recall_ns = ms_to_ns(config.recall_ms)
+        self._ack_timeout_ns = to_ns(config.ack_timeout)
+        self._grace_ns = to_ns(config.grace)
+        self._recall_ns = to_ns(config.recall_wait)
 
     # -------------------------------------------------------------------------------- workers
 
@@ -239,18 +239,18 @@ class JobQueue:
     ) -> None:
         """Note that a worker could not do a job; it is tried again after a delay.
 
-        A delay beyond `reject_delay_max_ms` is cut to it, and counted.
+        A delay beyond `reject_delay_max` is cut to it, and counted.
         """
         job = self._settle_one(worker, delivery)
         if job is not None:
             worker.settled(now_ns)
-            limit_ns = ms_to_ns(self.config.reject_delay_max_ms)
+            limit_ns = to_ns(self.config.reject_delay_max)
             if delay_ns is not None and delay_ns > limit_ns:
                 self.delays_capped += 1
                 self._warn(
                     worker,
                     f"rejects a job with a delay of {delay_ns / 1e9:.6g} s; "
-                    f"reject_delay_max_ms allows {limit_ns / 1e9:.6g} s",
+                    f"reject_delay_max allows {limit_ns / 1e9:.6g} s",
                 )
                 delay_ns = limit_ns
             self.store.fail(job, worker.name, reason, delay_ns, now_ns=now_ns)
@@ -272,12 +272,12 @@ class JobQueue:
             self._settled(worker)
 
     def extend(self, worker: Worker, extend_ns: int, *, now_ns: int) -> None:
-        """Let a worker have what it has for so long from now on, within `extend_max_ms`."""
-        latest_ns = worker.progress_ns + self.hold_ns + ms_to_ns(self.config.extend_max_ms)
+        """Let a worker have what it has for so long from now on, within `extend_max`."""
+        latest_ns = worker.progress_ns + self.hold_ns + to_ns(self.config.extend_max)
         if now_ns + extend_ns > latest_ns and self.hold_ns:
             self.extends_capped += 1
-            limit_s = self.config.extend_max_ms / 1000
-            self._warn(worker, f"extends a job beyond what extend_max_ms allows, {limit_s:.6g} s")
+            limit = self.config.extend_max
+            self._warn(worker, f"extends a job beyond what extend_max allows, {limit:.6g} s")
         worker.extended_ns = max(worker.extended_ns, min(now_ns + extend_ns, latest_ns))
 
     def release(

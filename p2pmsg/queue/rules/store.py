@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from p2pmsg.queue.rules.config import PRIORITY_MAX, QueueConfig
 from p2pmsg.queue.rules.in_flight import Failure, JobRun, QueuedJob
-from recovery._checks import ms_to_ns
+from recovery._checks import to_ns
 
 Taken = JobRun | list[QueuedJob]
 
@@ -207,8 +207,8 @@ class DedupWindow:
 
     """
 
-    def __init__(self, window_ms: float, ids_max: int) -> None:
-        self._window_ns = ms_to_ns(window_ms)
+    def __init__(self, window: float, ids_max: int) -> None:
+        self._window_ns = to_ns(window)
         self._ids_max = ids_max
         self._ids: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self.forgotten = 0
@@ -303,7 +303,7 @@ class JobStore:
         self.priorities = PriorityQueues()
         self.key_order = KeyOrder()
         self.dead = DeadJobs(config.dead_letters_max, config.dead_letters_bytes_max)
-        self.dedup = DedupWindow(config.dedup_window_ms, config.dedup_ids_max)
+        self.dedup = DedupWindow(config.dedup_window, config.dedup_ids_max)
         self.changes: list[Change] = []
         self.in_flight = 0
         self.bytes = self._keys_open_ns = 0
@@ -339,26 +339,26 @@ class JobStore:
             self.priorities.append(job)
 
     def close_keys(self, *, now_ns: int) -> None:
-        """Hand out nothing that has a key for `ack_timeout_ms`: workers may have any in flight.
+        """Hand out nothing that has a key for `ack_timeout`: workers may have any in flight.
 
         For a restart that does not know all that was given out or pushed before.
         """
-        self._keys_open_ns = now_ns + ms_to_ns(self._config.ack_timeout_ms)
+        self._keys_open_ns = now_ns + to_ns(self._config.ack_timeout)
 
     def restore(self, job: QueuedJob, holder: int | None, *, now_ns: int) -> None:
         """Take over a job from before a restart, lowest sequence first.
 
-        It waits for the worker that may have it in flight: `grace_ms`, and `ack_timeout_ms` where
+        It waits for the worker that may have it in flight: `grace`, and `ack_timeout` where
         it has a key and `holder` is known to have had it.
         """
         self.in_flight += 1
         self.bytes += job.size
         if job.key is not None and not self.key_order.enter(job):
             return
-        self.opens_ns = now_ns + ms_to_ns(self._config.grace_ms)
+        self.opens_ns = now_ns + to_ns(self._config.grace)
         is_held = holder is not None and job.key is not None
-        wait_ms = self._config.ack_timeout_ms if is_held else self._config.grace_ms
-        due_ns = now_ns + ms_to_ns(wait_ms)
+        wait = self._config.ack_timeout if is_held else self._config.grace
+        due_ns = now_ns + to_ns(wait)
         self._restored[job.sequence] = (holder, job)
         heappush(self._restored_due, (due_ns, job.sequence))
 
@@ -463,8 +463,8 @@ class JobStore:
             return
         if delay_ns is None:
             exponent = min(job.failures - 1, 40)
-            delay_ms = self._config.retry_delay_ms * 2**exponent
-            delay_ns = ms_to_ns(min(delay_ms, self._config.retry_ceiling_ms))
+            delay = self._config.retry_delay * 2**exponent
+            delay_ns = to_ns(min(delay, self._config.retry_max))
         job.due_ns = now_ns + delay_ns + self._wall_offset_ns if delay_ns else 0
         self._record(Failed(job))
         self._admit(job, now_ns)

@@ -4,7 +4,7 @@ import enum
 
 from p2pmsg.queue.rules.config import QueueConfig
 from p2pmsg.queue.rules.in_flight import Deliveries
-from recovery._checks import ms_to_ns
+from recovery._checks import to_ns
 
 _UNPROVEN_RANK = 1e-6
 """Decides between workers that have as much in flight."""
@@ -36,8 +36,8 @@ class Breaker:
 
     Args:
         failures_max: how many open it.
-        pause_ms: the first pause.
-        pause_ceiling_ms: the longest.
+        pause: the first pause, in seconds.
+        pause_max: the longest.
 
     Attributes:
         state: a `BreakerState`.
@@ -46,10 +46,10 @@ class Breaker:
 
     """
 
-    def __init__(self, failures_max: int, pause_ms: float, pause_ceiling_ms: float) -> None:
+    def __init__(self, failures_max: int, pause: float, pause_max: float) -> None:
         self._failures_max = failures_max
-        self._first_ns = self._pause_ns = ms_to_ns(pause_ms)
-        self._ceiling_ns = ms_to_ns(pause_ceiling_ms)
+        self._first_ns = self._pause_ns = to_ns(pause)
+        self._ceiling_ns = to_ns(pause_max)
         self._until_ns = 0
         self.state = BreakerState.CLOSED
         self.failures = 0
@@ -138,7 +138,7 @@ class Worker:
         self.reserved = self.alone = False
         self.recalling = self.recall_is_vain = False
         limits = config.breaker
-        self.breaker = Breaker(limits.worker_failures_max, limits.pause_ms, limits.pause_ceiling_ms)
+        self.breaker = Breaker(limits.worker_failures_max, limits.pause, limits.pause_max)
         self.acked = self.failed = self.held_back = self.most = 0
         self.rank = _UNPROVEN_RANK
         self._unproven = self.allowance = config.unproven_max

@@ -68,7 +68,7 @@ def test_the_wait_follows_how_long_answers_take():
     ids=str,
 )
 def test_what_is_out_of_limits_is_refused(options):
-    with pytest.raises(ValueError, match=next(iter(options)).split("_floor")[0]):
+    with pytest.raises(ValueError, match=next(iter(options)).split("_min")[0]):
         FeedbackConfig(**options)
 
 

@@ -55,7 +55,7 @@ CASES = [(config, *one) for config, fields in WRONG.items() for one in fields.it
 
 
 @pytest.mark.parametrize(
-    ("config", "field", "value"), [*CASES, (NackConfig, "deadline_ms", float("nan"))]
+    ("config", "field", "value"), [*CASES, (NackConfig, "deadline", float("nan"))]
 )
 def test_a_setting_out_of_its_limits_is_named(config, field, value):
     with pytest.raises(ValueError, match=rf"{field} must .*{value}"):

@@ -6,8 +6,8 @@ MS = 1_000_000
 
 
 def shedding(now_ms: int = 1000) -> StallGuard:
-    """A guard with `stall_ms` 1000 that began to stall 1000 ms ago and sheds since `now_ms`."""
-    guard = StallGuard(1000)
+    """A guard with `stall_timeout` 1 s that began to stall 1000 ms ago and sheds since `now_ms`."""
+    guard = StallGuard(1.0)
     guard.blocked(now_ns=(now_ms - 1000) * MS)
     guard.waited(now_ns=now_ms * MS)
     assert not guard.flowing
@@ -15,7 +15,7 @@ def shedding(now_ms: int = 1000) -> StallGuard:
 
 
 def test_a_send_waits_so_long_in_all_however_often_it_is_woken():
-    guard = StallGuard(100)
+    guard = StallGuard(0.1)
     assert guard.blocked(now_ns=0) == 100 * MS
     assert guard.blocked(now_ns=60 * MS) == 40 * MS
     guard.waited(now_ns=100 * MS)
@@ -24,14 +24,14 @@ def test_a_send_waits_so_long_in_all_however_often_it_is_woken():
 
 
 def test_a_send_that_is_woken_too_late_is_shed_at_once():
-    guard = StallGuard(100)
+    guard = StallGuard(0.1)
     guard.blocked(now_ns=0)
     assert guard.blocked(now_ns=101 * MS) == 0
     assert not guard.flowing
 
 
 def test_a_success_ends_the_stall_and_the_next_has_its_full_time():
-    guard = StallGuard(100)
+    guard = StallGuard(0.1)
     guard.blocked(now_ns=0)
     guard.succeeded(now_ns=90 * MS)
     guard.succeeded(now_ns=95 * MS)
@@ -66,5 +66,5 @@ def test_any_success_ends_the_shedding(probing):
 
 
 def test_a_time_out_of_its_limits_is_named():
-    with pytest.raises(ValueError, match=r"stall_ms must .*0"):
+    with pytest.raises(ValueError, match=r"stall_timeout must .*0"):
         StallGuard(0)

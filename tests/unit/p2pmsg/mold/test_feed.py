@@ -370,9 +370,9 @@ def test_a_few_packets_that_say_something_else_are_a_new_session():
 
 
 def test_the_settings_are_checked():
-    with pytest.raises(ValueError, match="unasked_ms"):
+    with pytest.raises(ValueError, match="unasked_wait"):
         MulticastSubscriberConfig(unasked_ms=0)
-    with pytest.raises(ValueError, match="second_line_max_ms"):
+    with pytest.raises(ValueError, match="second_line_max"):
         SubscriberConfig(second_line_max_ms=-1)
 
 

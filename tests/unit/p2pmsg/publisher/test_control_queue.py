@@ -36,7 +36,7 @@ class Sender:
 
 
 def drive(queue, sender, guard=None, *, data_waits=False, now_ns=0):
-    guard = guard or StallGuard(100)
+    guard = guard or StallGuard(0.1)
     send_some(queue, sender, guard, data_waits=data_waits, now_ns=now_ns)
 
 
@@ -85,7 +85,7 @@ def test_one_without_room_does_not_hold_up_the_others():
 
 
 def test_where_nothing_has_room_it_is_shed_after_stall_ms():
-    queue, guard = ControlQueue(), StallGuard(100)
+    queue, guard = ControlQueue(), StallGuard(0.1)
     frames = [b"%d" % number for number in range(20)]
     sender = Sender(full=frames)
     for number, frame in enumerate(frames):

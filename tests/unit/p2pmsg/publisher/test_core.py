@@ -55,7 +55,7 @@ def test_messages_of_a_busy_stream_share_a_frame_until_they_have_lingered():
     assert sent(publisher) == [("DATA", 1, 2)]
 
 
-def test_a_stream_is_idle_again_after_gather_us():
+def test_a_stream_is_idle_again_after_gather_within():
     publisher = core(gather_us=50.0)
     publish(publisher, "a", now_ns=MS)
     publish(publisher, "b", now_ns=MS + 50_000)
@@ -77,7 +77,7 @@ def test_a_burst_does_not_make_a_calm_stream_gather_for_good(grouped, gap_us):
     for number in range(200):
         publish(publisher, b"v" * 100, now_ns=2 * MS + number * gap_us * 1000)
     counts = [count for _, _, count in sent(publisher)]
-    if gap_us < 20:  # gather_us
+    if gap_us < 20:  # gather_within
         assert min(counts[2:]) > 5
     else:
         assert counts[0] > 1

@@ -108,7 +108,7 @@ def test_a_distribution_beyond_the_bound_of_values_has_a_sketch_too():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("interval_s", 0), ("percentiles", (-101,)), ("percentiles", (101,)), ("names_max", 0),
+        ("interval", 0), ("percentiles", (-101,)), ("percentiles", (101,)), ("names_max", 0),
         ("gauge_age_max", 0), ("histogram", (("a", (2.0, 1.0)),)), ("dialect", "etsy"),
         ("prefix_stats", 7), ("set_values_max", 1.5),
     ],

@@ -260,8 +260,8 @@ def test_a_frame_is_read_although_its_file_was_closed_since_the_last_one():
 
 NO_NUMBERS = ("5", True, [], b"1", float("nan"), float("inf"), 1.5j)
 NUMBERS = (
-    "retention_bytes", "segment_bytes", "index_bytes", "fsync_interval_ms", "fsync_bytes",
-    "cache_bytes", "reserve", "retention_age_s",
+    "retention_bytes", "segment_bytes", "index_bytes", "fsync_interval", "fsync_bytes",
+    "cache_bytes", "reserve", "retention_age",
 )  # fmt: skip
 WRONG = [
     {"retention_bytes": -1}, {"segment_bytes": 4095}, {"index_bytes": 0},

@@ -36,10 +36,10 @@ def job(sequence, **fields):
     return QueuedJob(sequence, b"\x01" * 50, 1000 + sequence, **fields)
 
 
-def opened(folder, boot="boot 1", dedup_window_ms=1e13, **settings):
+def opened(folder, boot="boot 1", dedup_window=1e10, **settings):
     state = JournalState()
     chosen = QueueLogConfig(directory=folder, **settings)
-    return FileJournal(chosen, state, boot=boot, dedup_window_ms=dedup_window_ms), state
+    return FileJournal(chosen, state, boot=boot, dedup_window=dedup_window), state
 
 
 def reopened(folder, boot):

@@ -306,7 +306,7 @@ def test_dead_letters_are_bounded_and_counted():
 
 
 def test_message_ids_are_remembered_for_a_time_and_not_beyond_a_number():
-    window = DedupWindow(100, 2)
+    window = DedupWindow(0.1, 2)
     window.add("a", 0, now_ns=0)
     window.add("b", 1, now_ns=50 * MS)
     assert window.find("a", now_ns=99 * MS) == 0
@@ -549,8 +549,9 @@ def test_dead_letters_are_counted_with_what_was_said_of_them():
 
 BAD = {
     "ack_timeout_ms": 0, "grace_ms": -1, "deliveries_max": 0, "retry_delay_ms": -1,
-    "retry_ceiling_ms": 1, "prefetch_max": 0, "dedup_ids_max": 0, "unproven_max": 0, "hold_ms": -1,
-    "extend_max_ms": -1, "reject_delay_max_ms": float("nan"), "history_characters_max": -1,
+    "retry_ceiling_ms": 1, "prefetch_max": 0, "dedup_ids_max": 0, "unproven_max": 0,
+    "hold_ms": -1, "extend_max_ms": -1, "reject_delay_max": float("nan"),
+    "history_characters_max": -1,
 }  # fmt: skip
 
 
