@@ -191,7 +191,7 @@ class Inspected:
         ]  # fmt: skip
         self._empty = read_memory("VmRSS")
         self._collector: Any = Collector(
-            "udp://127.0.0.1:0", publish="tcp://127.0.0.1:0", outputs=outputs, interval_s=3600
+            "udp://127.0.0.1:0", publish="tcp://127.0.0.1:0", outputs=outputs, interval=3600
         )
         self._client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         host, port = self._collector.endpoints[0][6:].split(":")

@@ -91,7 +91,7 @@ def publish_without_end(endpoint):
 
 def flood(*topics):
     """Publish faster than anybody reads, until killed; say so when nobody is there any more."""
-    config = p2pmsg.PublisherConfig(subscriber_timeout_ms=1000)
+    config = p2pmsg.PublisherConfig(subscriber_timeout=1.0)
     with Publisher("tcp://127.0.0.1:0", config=config) as publisher:
         say(publisher.endpoint)
         publisher.wait_for_subscribers(1, timeout=30)
@@ -174,7 +174,7 @@ def grow(endpoint, replay_bytes, total_bytes, frame_bytes=128 * 1024):
     """Publish to subscribers that may not read; print how much memory that took, in bytes."""
     config = p2pmsg.PublisherConfig(frame_bytes=int(frame_bytes))
     with Publisher(
-        endpoint, replay_bytes=int(replay_bytes), stall_ms=100, config=config
+        endpoint, replay_bytes=int(replay_bytes), stall_timeout=0.1, config=config
     ) as publisher:
         say(publisher.endpoint)
         publisher.wait_for_subscribers(1, timeout=20)
@@ -383,7 +383,7 @@ def publish_feed(endpoint, directory, count):
 
 def relay(upstream, endpoint, directory, deadline_ms="30000"):
     """Relay on a log until killed; a gap is given up after `deadline_ms`."""
-    nack = NackConfig(deadline_ms=float(deadline_ms), attempts_max=1000)
+    nack = NackConfig(deadline=float(deadline_ms) / 1000, attempts_max=1000)
     with Relay(
         upstream, endpoint, name="relay", log=LogConfig(directory),
         intake=SubscriberConfig(nack=nack),

@@ -20,7 +20,7 @@ def say(**words):
 def collect(interval_s, state, *endpoints):
     """Collect exact metrics until killed, and print the totals."""
     with Collector(
-        "udp://127.0.0.1:0", exact=list(endpoints), state=state, interval_s=float(interval_s)
+        "udp://127.0.0.1:0", exact=list(endpoints), state=state, interval=float(interval_s)
     ) as collector:
         while True:
             totals = collector.totals()
@@ -30,7 +30,7 @@ def collect(interval_s, state, *endpoints):
 
 def count(endpoint, messages):
     """Send so many deltas, one a message, print that, and stay until standard input ends."""
-    with metrics.Client(endpoint, interval_ms=0) as client:
+    with metrics.Client(endpoint, interval=0.0) as client:
         say(endpoint=client.endpoint)
         for number in range(int(messages)):
             client.increment("child.hits")
@@ -83,7 +83,7 @@ def short(endpoint, ending):
         atexit.register(setattr, threading.Thread, "start", threading.Thread.start)
         atexit.register(module.end_all)
         atexit.register(setattr, threading.Thread, "start", refuse)
-    client = metrics.Client(endpoint, interval_ms=60_000)
+    client = metrics.Client(endpoint, interval=60.0)
     if ending.startswith("killed_"):
         client.wait_for_collectors(timeout=20)
     for _ in range(100):
@@ -107,7 +107,7 @@ def refuse(thread):
 
 def count_with_log(endpoint, log, first, stop):
     """Count each number once, with a log; print before and after each; then stay."""
-    with metrics.Client(endpoint, interval_ms=0, log=LogConfig(log)) as client:
+    with metrics.Client(endpoint, interval=0.0, log=LogConfig(log)) as client:
         say(endpoint=client.endpoint)
         for number in range(int(first), int(stop)):
             say(begun=number)

@@ -153,7 +153,7 @@ def test_the_command_line_tells_of_what_is_in_no_frame_yet(tmp_path):
 
 def test_a_refused_message_takes_no_accepted_one_along(tmp_path):
     accepted, refused = {}, 0
-    config = p2pmsg.PublisherConfig(linger_ms=500)  # so that all share a frame
+    config = p2pmsg.PublisherConfig(linger=0.5)  # so that all share a frame
     with p2pmsg.Publisher(LOOPBACK, log=LogConfig(tmp_path), config=config) as publisher:
         for number in range(20):
             accepted[publisher.publish("t", number)] = number

@@ -136,7 +136,7 @@ def test_with_message_a_whole_batch_is_in_hand(make_publisher, resume):
 @pytest.mark.parametrize("how", ["receive", "iterate", "receive_many", "one at a time"])
 def test_by_interval_all_but_what_is_in_hand_is_committed(make_publisher, resume, how):
     publisher = make_publisher()
-    with resume(publisher, start=0, commit=20, joins=publisher) as subscriber:
+    with resume(publisher, start=0, commit_interval=0.02, joins=publisher) as subscriber:
         if how == "one at a time":
             for number in range(30):
                 publisher.publish(TOPIC, number)
@@ -181,12 +181,12 @@ def test_by_interval_it_commits_as_often_as_was_said(make_publisher, resume):
 
 
 def test_by_interval_the_thread_looks_twice_in_each(make_publisher, resume):
-    assert commits_of(resume(make_publisher(), commit=20)).tick_s == 0.01
+    assert commits_of(resume(make_publisher(), commit_interval=0.02)).tick_s == 0.01
 
 
 def test_by_interval_it_commits_while_it_waits(make_publisher, resume):
     publisher = make_publisher()
-    subscriber = resume(publisher, start=0, commit=20, joins=publisher)
+    subscriber = resume(publisher, start=0, commit_interval=0.02, joins=publisher)
     publish(publisher, 10)
     thread = threading.Thread(target=lambda: list(subscriber))
     thread.start()
@@ -197,7 +197,7 @@ def test_by_interval_it_commits_while_it_waits(make_publisher, resume):
 
 def test_by_interval_a_batch_is_committed_once_the_next_one_is_asked_for(make_publisher, resume):
     publisher = make_publisher()
-    subscriber = resume(publisher, start=0, commit=5, joins=publisher)
+    subscriber = resume(publisher, start=0, commit_interval=0.005, joins=publisher)
     publish(publisher, 10)
     got = 0
     while got < 10:
@@ -310,7 +310,7 @@ def test_a_loss_in_hand_is_told_again(make_publisher, resume):
     publish(publisher, 20_000, first=10)
     publisher.flush()
     for _ in range(2):
-        with resume(publisher, on_gap="raise", commit=5) as subscriber:
+        with resume(publisher, on_gap="raise", commit_interval=0.005) as subscriber:
             with pytest.raises(MessagesLostError) as raised:
                 subscriber.receive(10)
             assert raised.value.report.start == 10

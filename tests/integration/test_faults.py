@@ -117,7 +117,7 @@ def test_both_channels_cut_while_frames_are_lost(make_publisher, make_subscriber
 
 
 def test_stall_and_resume(connect_by_proxy):
-    publisher, proxy, subscriber = connect_by_proxy(publisher={"stall_ms": 50}, on_gap="raise")
+    publisher, proxy, subscriber = connect_by_proxy(publisher={"stall_timeout": 0.05}, on_gap="raise")
     collector = Collector(subscriber)
     for turn in range(5):
         proxy.stall()
@@ -129,7 +129,7 @@ def test_stall_and_resume(connect_by_proxy):
 
 
 def test_a_partition_that_ends(connect_by_proxy):
-    publisher, proxy, subscriber = connect_by_proxy(publisher={"stall_ms": 50}, on_gap="raise")
+    publisher, proxy, subscriber = connect_by_proxy(publisher={"stall_timeout": 0.05}, on_gap="raise")
     collector = Collector(subscriber)
     publish_paced(publisher, 0, 1_000)
     collector.wait_for(1_000)
@@ -180,7 +180,7 @@ def test_a_topic_that_began_during_a_partition(connect_by_proxy):
 
 def test_latency_changes_nothing(make_publisher, make_subscriber, make_proxy):
     publisher = make_publisher(config=small_frames())
-    proxy = make_proxy(publisher, delay_ms=30, frame_loss=0.05, seed=1, loss_after_frames=10)
+    proxy = make_proxy(publisher, delay=0.03, frame_loss=0.05, seed=1, loss_after_frames=10)
     subscriber = make_subscriber(proxy.endpoint, joins=publisher, on_gap="raise")
     collector = Collector(subscriber)
     publish_paced(publisher, 0, 20_000)
@@ -256,7 +256,7 @@ def test_a_killed_subscriber_harms_nobody(make_publisher, make_subscriber, make_
 def test_a_frozen_subscriber_process_holds_nobody_up_for_long(
     make_publisher, make_subscriber, make_child
 ):
-    publisher = make_publisher(stall_ms=200, replay_bytes=2**20)
+    publisher = make_publisher(stall_timeout=0.2, replay_bytes=2**20)
     other = Collector(make_subscriber(publisher.endpoint, joins=publisher))
     child = make_child("subscribe", publisher.endpoint, 200_000)
     publisher.wait_for_subscribers(2, timeout=20)
@@ -399,7 +399,7 @@ def check_slow(publisher, slow, count):
 
 
 def test_block_waits_stall_ms_once_and_then_goes_on(make_publisher, make_subscriber):
-    publisher, slow, quick = slow_and_quick(make_publisher, make_subscriber, stall_ms=300)
+    publisher, slow, quick = slow_and_quick(make_publisher, make_subscriber, stall_timeout=0.3)
     publish(publisher, 0, COUNT)
     stats = publisher.stats()
     assert stats.stalls >= 1
@@ -413,7 +413,7 @@ def test_block_waits_stall_ms_once_and_then_goes_on(make_publisher, make_subscri
 
 
 def test_a_slow_reader_within_the_buffer_loses_nothing(make_publisher, make_subscriber):
-    publisher = make_publisher(replay_bytes=2**26, stall_ms=50)
+    publisher = make_publisher(replay_bytes=2**26, stall_timeout=0.05)
     slow = make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16, on_gap="raise")
     publish(publisher, 0, COUNT)
     publisher.flush()
@@ -423,7 +423,7 @@ def test_a_slow_reader_within_the_buffer_loses_nothing(make_publisher, make_subs
 
 
 def test_a_reader_slower_than_the_publisher_sets_the_pace(make_publisher, make_subscriber):
-    publisher = make_publisher(stall_ms=20_000, replay_bytes=2**17)
+    publisher = make_publisher(stall_timeout=20.0, replay_bytes=2**17)
     slow = make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16, on_gap="raise")
     collector = Collector(slow)
     publish(publisher, 0, COUNT)
@@ -496,7 +496,7 @@ def test_publish_many_against_a_full_queue_with_raise(make_publisher, make_subsc
 
 
 def test_a_slow_callback_of_one_topic_keeps_the_others_in_order(connect):
-    publisher, subscriber = connect(publisher={"stall_ms": 50}, receive_bytes=2**17)
+    publisher, subscriber = connect(publisher={"stall_timeout": 0.05}, receive_bytes=2**17)
     for n in range(30_000):
         publisher.publish(f"topic {n % 3}", n // 3)
     publisher.flush()
@@ -555,7 +555,7 @@ def endpoint_of(publisher, subscriber):
 def test_a_subscriber_that_waits_for_a_repair_holds_no_more_than_it_may(
     make_publisher, make_subscriber, make_proxy, receive_bytes
 ):
-    publisher = make_publisher(stall_ms=20, config=PublisherConfig(frame_bytes=FRAME_BYTES))
+    publisher = make_publisher(stall_timeout=0.02, config=PublisherConfig(frame_bytes=FRAME_BYTES))
     lost = []
 
     def drop(prefix):

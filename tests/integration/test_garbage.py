@@ -428,7 +428,7 @@ def test_garbage_over_the_recovery_channel(joined):
 
 def test_a_frame_above_the_limit_ends_the_connection_only(hostile, make_publisher, make_subscriber):
     publisher, bad = make_publisher(), hostile()
-    config = p2pmsg.SubscriberConfig(frame_bytes_max=100_000, publisher_timeout_ms=500)
+    config = p2pmsg.SubscriberConfig(frame_bytes_max=100_000, publisher_timeout=0.5)
     subscriber = make_subscriber([publisher.endpoint, bad.endpoint], joins=publisher, config=config)
     assert bad.joined.wait(10)
     collector = Collector(subscriber)

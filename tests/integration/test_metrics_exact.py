@@ -67,7 +67,7 @@ def work(client, seed, calls):
 
 
 def test_totals_are_exact_with_a_fifth_of_the_frames_lost_and_connections_cut(opened):
-    clients = [opened.enter_context(metrics.Client(LOOPBACK, interval_ms=0)) for _ in range(3)]
+    clients = [opened.enter_context(metrics.Client(LOOPBACK, interval=0.0)) for _ in range(3)]
     proxies = [
         opened.enter_context(TcpProxy(client.endpoint, frame_loss=LOSS, seed=seed))
         for seed, client in enumerate(clients)
@@ -93,7 +93,7 @@ def test_totals_are_exact_with_a_fifth_of_the_frames_lost_and_connections_cut(op
 def test_totals_go_on_exactly_after_the_collector_was_killed_again_and_again(tmp_path, rounds):
     state = str(tmp_path / "state")
     # In the end it would wait for the collector that was killed last.
-    with metrics.Client(LOOPBACK, interval_ms=0, close_timeout=0.1) as client:
+    with metrics.Client(LOOPBACK, interval=0.0, close_timeout=0.1) as client:
         with TcpProxy(client.endpoint, frame_loss=LOSS, seed=3) as proxy:
             sent, stop = [0], threading.Event()
 
@@ -125,7 +125,7 @@ def test_totals_go_on_exactly_after_the_collector_was_killed_again_and_again(tmp
 
 
 def test_totals_hold_what_was_sent_before_the_collector_was_there():
-    with metrics.Client(LOOPBACK, interval_ms=0) as client:
+    with metrics.Client(LOOPBACK, interval=0.0) as client:
         for _ in range(500):
             client.increment("early")
         with collecting(exact=client.endpoint) as (collector, _):
@@ -222,7 +222,7 @@ def test_what_a_client_with_a_log_accepted_arrives_once_however_often_it_is_kill
 
 
 def test_gauges_and_totals_stand_as_they_were_after_a_restart(tmp_path):
-    with metrics.Client(LOOPBACK, interval_ms=0) as client:
+    with metrics.Client(LOOPBACK, interval=0.0) as client:
         client.gauge("g", 5)
         client.increment("c", 2)
         with collecting(exact=client.endpoint, state=tmp_path / "s") as (collector, _):
@@ -254,7 +254,7 @@ def test_what_was_kept_last_is_written_however_late_it_was_kept(tmp_path):
 
 def test_what_cannot_be_repeated_is_told_with_its_range():
     config = p2pmsg.PublisherConfig(replay=p2pmsg.config.ReplayConfig(bytes_max=4096))
-    with metrics.Client(LOOPBACK, interval_ms=0, config=config) as client:
+    with metrics.Client(LOOPBACK, interval=0.0, config=config) as client:
         for _ in range(1000):
             client.increment("a")
         with collecting(exact=client.endpoint) as (collector, _):
@@ -355,8 +355,8 @@ def test_a_state_that_is_none_is_refused(tmp_path):
 def test_a_state_that_cannot_be_written_for_a_while_is_written_later(tmp_path, monkeypatch, caplog):
     state = tmp_path / "s"
     full = OSError(errno.ENOSPC, "No space left on device")
-    with metrics.Client(LOOPBACK, interval_ms=0) as client:
-        with collecting(exact=client.endpoint, state=state, interval_s=0.05) as (collector, _):
+    with metrics.Client(LOOPBACK, interval=0.0) as client:
+        with collecting(exact=client.endpoint, state=state, interval=0.05) as (collector, _):
             with monkeypatch.context() as patch:
                 patch.setattr(StateFile, "save", lambda *_: (_ for _ in ()).throw(full))
                 client.increment("a", 3)
@@ -380,8 +380,8 @@ def test_what_is_counted_last_is_in_the_state_though_one_was_just_being_written(
         go_on.wait(20)
         save(file, data)
 
-    with metrics.Client(LOOPBACK, interval_ms=0) as client:
-        with collecting(exact=client.endpoint, state=state, interval_s=0.05) as (collector, _):
+    with metrics.Client(LOOPBACK, interval=0.0) as client:
+        with collecting(exact=client.endpoint, state=state, interval=0.05) as (collector, _):
             monkeypatch.setattr(StateFile, "save", wait)
             begun.wait(20)
             client.increment("a", 3)
@@ -533,7 +533,7 @@ def test_closing_does_not_wait_once_the_collector_has_everything(caplog):
 
 
 def test_what_is_sent_after_the_collector_went_is_counted_apart(caplog):
-    client = metrics.Client(LOOPBACK, interval_ms=0, close_timeout=0.1)
+    client = metrics.Client(LOOPBACK, interval=0.0, close_timeout=0.1)
     with collecting(exact=client.endpoint) as (collector, _):
         client.increment("a", 3)
         eventually(lambda: collector.totals().counters == {"a": 3})
@@ -554,7 +554,7 @@ def test_a_client_that_sent_nothing_waits_for_nobody():
 
 
 def test_who_only_reads_the_deltas_is_no_collector(caplog):
-    client = metrics.Client(LOOPBACK, interval_ms=10, close_timeout=0.3)
+    client = metrics.Client(LOOPBACK, interval=0.01, close_timeout=0.3)
     with p2pmsg.Subscriber(client.endpoint, start="earliest") as reader:
         client.increment("hits")
         reader.receive(timeout=20)
@@ -570,7 +570,7 @@ def test_who_only_reads_the_deltas_is_no_collector(caplog):
 
 
 def test_a_relay_keeps_the_deltas_for_collectors(tmp_path):
-    client = metrics.Client(LOOPBACK, interval_ms=10, close_timeout=20)
+    client = metrics.Client(LOOPBACK, interval=0.01, close_timeout=20)
     with p2pmsg.Relay(client.endpoint, f"ipc://{tmp_path}/relay"):
         for _ in range(10):
             client.increment("hits")

@@ -108,7 +108,7 @@ def test_bytes_pass_both_ways_and_are_counted(stack, server, proxied):
 
 
 def test_an_end_passes_on_behind_all_bytes_one_way_at_a_time(stack, server, proxied):
-    client = client_of(stack, proxied(delay_ms=20))
+    client = client_of(stack, proxied(delay=0.02))
     taken = server.accept()
     client.sendall(b"request")
     client.shutdown(socket.SHUT_WR)
@@ -176,7 +176,7 @@ def test_a_target_that_is_away_resets_the_client(stack, server, proxied):
 
 
 def test_delay_delays_each_way_and_keeps_order(stack, server, proxied):
-    proxy = proxied(delay_ms=100)
+    proxy = proxied(delay=0.1)
     client = client_of(stack, proxy)
     taken = server.accept()
     start = time.monotonic()
@@ -193,7 +193,7 @@ def test_delay_delays_each_way_and_keeps_order(stack, server, proxied):
 
 
 def test_a_held_back_direction_makes_its_sender_wait(stack, server, proxied):
-    client = client_of(stack, proxied(delay_ms=60_000))
+    client = client_of(stack, proxied(delay=60.0))
     server.accept()
     client.setblocking(False)
     sent = 0

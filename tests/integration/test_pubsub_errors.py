@@ -366,7 +366,7 @@ def test_a_relay_says_what_it_does_not_take_on(make_publisher, opened, caplog):
 
 @pytest.fixture
 def small_pusher(make_pusher):
-    queue = p2pmsg.QueueConfig(workers_max=1, ack_timeout_ms=200)
+    queue = p2pmsg.QueueConfig(workers_max=1, ack_timeout=0.2)
     return make_pusher(config=p2pmsg.queue.PusherConfig(queue=queue))
 
 

@@ -21,7 +21,7 @@ from tests.integration.commands import eventually
 from tests.integration.inside import line_of
 from tests.integration.peers import LOOPBACK, work_until
 
-FAST = p2pmsg.queue.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay_ms=1, ack_timeout_ms=1000))
+FAST = p2pmsg.queue.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay=0.001, ack_timeout=1.0))
 
 
 def wait_for_workers(pusher, count):
@@ -433,7 +433,7 @@ def test_what_waits_for_the_disk_is_handed_out_when_it_is_there(tmp_path, make_p
 def test_a_disk_that_cannot_sync_stops_the_pusher_and_says_so(
     tmp_path, make_puller, disk, caplog, fsync
 ):
-    log = QueueLogConfig(directory=tmp_path, fsync=fsync, fsync_interval_ms=1)
+    log = QueueLogConfig(directory=tmp_path, fsync=fsync, fsync_interval=0.001)
     pusher = p2pmsg.Pusher(LOOPBACK, log=log)
     accepted = [pusher.push(number) for number in range(3)]
     disk.fails = True
@@ -600,8 +600,8 @@ def test_garbage_and_lies_change_nothing(make_pusher, make_puller):
 def test_a_worker_that_rejects_everything_is_stopped(make_pusher, make_puller, caplog):
     config = p2pmsg.queue.PusherConfig(
         queue=p2pmsg.QueueConfig(
-            retry_delay_ms=0, deliveries_max=1000,
-            breaker=p2pmsg.queue.BreakerConfig(failures_max=10, pause_ms=200),
+            retry_delay=0.0, deliveries_max=1000,
+            breaker=p2pmsg.queue.BreakerConfig(failures_max=10, pause=0.2),
         )
     )  # fmt: skip
     pusher = make_pusher(config=config)

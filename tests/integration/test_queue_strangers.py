@@ -15,8 +15,8 @@ from tests.integration.commands import eventually, run
 from tests.integration.inside import connections_known, core_of, hold_for_ever
 from tests.integration.test_queue import wait_for_workers
 
-FAST = p2pmsg.QueueConfig(ack_timeout_ms=400, reject_delay_max_ms=200, hold_ms=300)
-CONFIG = p2pmsg.queue.PusherConfig(queue=FAST, job_timeout_ms=200)
+FAST = p2pmsg.QueueConfig(ack_timeout=0.4, reject_delay_max=0.2, hold_timeout=0.3)
+CONFIG = p2pmsg.queue.PusherConfig(queue=FAST, job_timeout=0.2)
 EVERYWHERE = "tcp://*:0"
 JOBS = 200
 
@@ -121,7 +121,7 @@ def test_dead_letters_are_for_everybody_where_that_is_wanted(make_pusher, make_p
 
 LIMITS = {
     "admin": {"admin": "sometimes"},
-    "queue.hold_timeout": {"queue": p2pmsg.QueueConfig(hold_ms=10), "job_timeout": 1.0},
+    "queue.hold_timeout": {"queue": p2pmsg.QueueConfig(hold_timeout=0.01), "job_timeout": 1.0},
 }
 
 
@@ -218,13 +218,13 @@ def test_an_honest_worker_gets_its_share_whatever_ten_others_do(
     make_pusher, make_puller, behaviour
 ):
     limits = p2pmsg.QueueConfig(
-        ack_timeout_ms=400,
-        reject_delay_max_ms=200,
-        hold_ms=300,
+        ack_timeout=0.4,
+        reject_delay_max=0.2,
+        hold_timeout=0.3,
         deliveries_max=1000,
-        extend_max_ms=200,
+        extend_max=0.2,
     )
-    pusher = make_pusher(config=p2pmsg.queue.PusherConfig(queue=limits, job_timeout_ms=200))
+    pusher = make_pusher(config=p2pmsg.queue.PusherConfig(queue=limits, job_timeout=0.2))
     context, stop = zmq.Context(), threading.Event()
     hostile = [Hostile(context, pusher.endpoint, b"thief %d" % (n // 2)) for n in range(10)]
 

@@ -331,7 +331,7 @@ def test_a_slow_subscriber_of_a_relay_does_not_hold_up_the_others(
     make_publisher, make_relay, make_subscriber
 ):
     publisher = make_publisher(config=SMALL)
-    relay = make_relay(publisher.endpoint, stall_ms=50)
+    relay = make_relay(publisher.endpoint, stall_timeout=0.05)
     small = p2pmsg.SubscriberConfig(receive_bytes=2**20)
     slow = make_subscriber(relay.endpoint, start="earliest", config=small)
     quick = make_subscriber(relay.endpoint, start="earliest")
@@ -468,7 +468,7 @@ def test_large_frames_are_kept_in_zeromqs_memory_by_publishers_and_relays(
 
 pytest.importorskip("recovery.log")
 
-PATIENT = SubscriberConfig(nack=NackConfig(deadline_ms=60_000, attempts_max=1000))
+PATIENT = SubscriberConfig(nack=NackConfig(deadline=60.0, attempts_max=1000))
 """On a busy machine the next one is killed before the one that was killed has caught up."""
 
 

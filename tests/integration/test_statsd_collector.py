@@ -214,7 +214,7 @@ def test_the_client_of_npm(package, npm_folder):
 
 
 def test_a_flood_of_names_is_cut_off_counted_and_named():
-    config = AggregateConfig(names_max=100, interval_s=LONG_S)
+    config = AggregateConfig(names_max=100, interval=LONG_S)
     with collecting(config=config) as (collector, keep):
         feed(collector, *(b"n%d:1|c\nknown:1|c" % number for number in range(1000)))
         stats = collector.stats()
@@ -309,7 +309,7 @@ def test_an_output_that_fails_is_counted_and_stops_nothing():
 
 
 def test_flushes_come_by_themselves():
-    with collecting(interval_s=0.05) as (_, keep):
+    with collecting(interval=0.05) as (_, keep):
         eventually(lambda: len(keep.flushes) >= 5)
 
 

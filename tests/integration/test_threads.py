@@ -73,7 +73,7 @@ def test_eight_threads_publish(make_publisher, make_subscriber, size):
 
 def test_threads_publish_one_by_one_and_many_at_a_time(make_publisher, make_subscriber):
     """The range that publish_many returns is its own, also where it has to wait for room."""
-    publisher = make_publisher(stall_ms=20_000)
+    publisher = make_publisher(stall_timeout=20.0)
     collector = Collector(make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16))
     expected = {}
 
@@ -208,7 +208,7 @@ def test_close_while_others_publish(make_publisher, make_subscriber):
 
 
 def test_close_while_another_thread_waits_for_room(connect):
-    publisher, subscriber = connect(publisher={"stall_ms": 20_000}, receive_bytes=2**16)
+    publisher, subscriber = connect(publisher={"stall_timeout": 20.0}, receive_bytes=2**16)
     returned, errors = [], []
 
     def publish():

@@ -147,7 +147,7 @@ def test_what_the_buffer_has_forgotten_comes_from_the_log(
 def test_a_gap_that_the_buffer_has_forgotten_comes_from_the_log(tmp_path, connect, endpoint):
     log = LogConfig(tmp_path)
     publisher, subscriber = connect(
-        endpoint, publisher={"log": log, "replay_bytes": LITTLE, "stall_ms": 10}
+        endpoint, publisher={"log": log, "replay_bytes": LITTLE, "stall_timeout": 0.01}
     )
     publish(publisher, range(1000))
     check_exact(take(subscriber, 1000))

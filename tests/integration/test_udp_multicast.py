@@ -168,7 +168,7 @@ def test_flow_control_spares_a_small_buffer(make_publisher, make_subscriber, end
 def test_who_stops_for_long_gets_the_rest_over_the_recovery_channel(
     make_publisher, make_subscriber, endpoint
 ):
-    publisher = make_publisher(endpoint, stall_ms=50)
+    publisher = make_publisher(endpoint, stall_timeout=0.05)
     near = replace(p2pmsg.config.MulticastSubscriberConfig(), history_messages=1000)
     subscriber = make_subscriber(
         endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=near)
@@ -192,7 +192,7 @@ def test_history_comes_over_the_recovery_channel(make_publisher, make_subscriber
 
 
 def test_what_nobody_keeps_is_reported_lost(connect, endpoint):
-    publisher, subscriber = connect(endpoint, publisher={"replay_bytes": 20_000, "stall_ms": 10})
+    publisher, subscriber = connect(endpoint, publisher={"replay_bytes": 20_000, "stall_timeout": 0.01})
     publisher.publish("t", b"")
     subscriber.receive(5)
     lose_datagrams(subscriber, 1.0)
@@ -251,7 +251,7 @@ def test_two_publishers_share_a_group(make_publisher, make_subscriber, endpoint)
 def test_the_second_of_two_lines_fills_in_for_the_first(make_publisher, make_subscriber, endpoint):
     """A and B: one publisher, whose datagrams come by two ways that lose independently."""
     publisher = make_publisher(endpoint)
-    slow = p2pmsg.SubscriberConfig(second_line_ms=200)
+    slow = p2pmsg.SubscriberConfig(second_line_wait=0.2)
     subscriber = make_subscriber([endpoint, endpoint], joins=publisher, config=slow)
     lose_datagrams(subscriber, 0.1)
     for number in range(2000):
@@ -315,7 +315,7 @@ def test_messages_check_exactly(connect, endpoint):
 def test_parity_spares_questions(make_publisher, make_subscriber, endpoint, extra):
     multicast = p2pmsg.config.MulticastPublisherConfig(fec_data=8, fec_parity=extra)
     publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))
-    patient = p2pmsg.config.MulticastSubscriberConfig(parity_wait_ms=100)
+    patient = p2pmsg.config.MulticastSubscriberConfig(parity_wait=0.1)
     subscriber = make_subscriber(
         endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=patient)
     )
@@ -333,7 +333,7 @@ def test_parity_spares_questions(make_publisher, make_subscriber, endpoint, extr
 
 
 def test_who_leaves_is_waited_for_no_more(make_publisher, make_subscriber, endpoint):
-    publisher = make_publisher(endpoint, stall_ms=20_000)
+    publisher = make_publisher(endpoint, stall_timeout=20.0)
     stays = make_subscriber(endpoint, joins=publisher)
     leaves = make_subscriber(endpoint, joins=publisher)
     values = [bytes(1000)] * 2000
@@ -380,7 +380,7 @@ class Feed:
 
     def __init__(self, make_publisher, make_child, *, repair_timeout=10.0, **options):
         endpoint = GROUP.format(next(_group), free_port())
-        self.publisher = make_publisher(endpoint, stall_ms=200, **options)
+        self.publisher = make_publisher(endpoint, stall_timeout=0.2, **options)
         self.child = make_child("read_to", endpoint, TINY_BYTES, repair_timeout, LAST)
         self.count = 0
         self._ended = threading.Event()
@@ -517,7 +517,7 @@ def test_a_wait_for_late_datagrams_spares_questions(
     target = GROUP.format(next(_group), free_port())
     way = FaultyWay(endpoint, target, reordering=0.2)
     opened.callback(way.close)
-    patient = p2pmsg.config.MulticastSubscriberConfig(reorder_ms=200)
+    patient = p2pmsg.config.MulticastSubscriberConfig(reorder_wait=0.2)
     config = p2pmsg.SubscriberConfig(multicast=patient)
     subscriber = make_subscriber(target, joins=publisher, config=config)
     publishing = threading.Thread(target=publish, args=(publisher,))
@@ -555,7 +555,7 @@ def test_a_buffer_that_the_kernel_does_not_grant_is_warned_of(make_subscriber, e
 def test_two_lines_may_be_any_two_endpoints(make_publisher, make_subscriber, make_proxy):
     """One of them straight, the other one 20 ms longer: the first wins, and the lag shows it."""
     publisher = make_publisher()
-    way = make_proxy(publisher, delay_ms=20)
+    way = make_proxy(publisher, delay=0.02)
     subscriber = make_subscriber([publisher.endpoint, way.endpoint], joins=publisher)
     sequence = -1
     while not subscriber.stats().lines[1].second:  # its connection may be the later one

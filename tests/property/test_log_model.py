@@ -43,7 +43,7 @@ class Log:
     def __init__(self, fsync, retention_bytes, segment_age_s, reserve):
         self.config = LogConfig(
             "log", segment_bytes=4096, index_bytes=500, fsync=fsync, reserve=reserve,
-            retention_bytes=retention_bytes, segment_age_s=segment_age_s,
+            retention_bytes=retention_bytes, segment_age=segment_age_s,
         )  # fmt: skip
         self.store, self.now_ns, self.number = MemoryStore(), 10**18, 0
         self.kept, self.synced, self.deleted = [], 0, 0

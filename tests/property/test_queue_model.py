@@ -87,8 +87,8 @@ def test_priority_queues_give_the_highest_priority_and_then_the_oldest(pushed, t
 
 HOLD_NS, TIMEOUT_NS, DELAY_MAX_NS = 10_000_000, 2_000_000, 5_000_000
 LIMITS = QueueConfig(
-    hold_ms=10, ack_timeout_ms=2, extend_max_ms=20, reject_delay_max_ms=5,
-    deliveries_max=1000, unproven_max=3, retry_delay_ms=0, retry_ceiling_ms=0,
+    hold_timeout=0.01, ack_timeout=0.002, extend_max=0.02, reject_delay_max=0.005,
+    deliveries_max=1000, unproven_max=3, retry_delay=0.0, retry_max=0.0,
 )  # fmt: skip
 STRANGERS = (1, 2, 3)
 asks = st.one_of(

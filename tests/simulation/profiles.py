@@ -56,7 +56,7 @@ PROFILES = {
     "clean": CLEAN,
     "1 % lost": Profile({"loss": 0.01}),
     "10 % lost": Profile({"loss": 0.1}),
-    "50 % lost": Profile({"loss": 0.5}, nack=NackConfig(retry_ceiling_ms=200)),
+    "50 % lost": Profile({"loss": 0.5}, nack=NackConfig(retry_max=0.2)),
     "twice and out of order": Profile({"duplication": 0.2, "reordering": 0.3, "loss": 0.02}),
     "slow network": Profile({"delay_min_ms": 40, "delay_max_ms": 160, "loss": 0.05}),
     "partitions": Profile({"partitions_per_s": 4, "partition_ms": 150}),

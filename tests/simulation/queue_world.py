@@ -67,10 +67,10 @@ class World:
         self.identities = 0
         self.alive_processes = set()
         self.config = QueueConfig(
-            ack_timeout_ms=1000, grace_ms=200, deliveries_max=4, retry_delay_ms=5,
-            retry_ceiling_ms=50, dedup_window_ms=60_000, hold_ms=600, extend_max_ms=500,
-            reject_delay_max_ms=100,
-            breaker=BreakerConfig(failures_max=30, pause_ms=50, pause_ceiling_ms=200),
+            ack_timeout=1.0, grace=0.2, deliveries_max=4, retry_delay=0.005,
+            retry_max=0.05, dedup_window=60.0, hold_timeout=0.6, extend_max=0.5,
+            reject_delay_max=0.1,
+            breaker=BreakerConfig(failures_max=30, pause=0.05, pause_max=0.2),
         )  # fmt: skip
         self.healing = False
         self.pusher = Pusher(self)
@@ -167,7 +167,7 @@ class Pusher:
         )
         self.core = PusherCore(
             self.queue, name="pusher", session=state.session, incarnation=first_delivery,
-            job_timeout_ms=400, is_gone=self._is_gone,
+            job_timeout=0.4, is_gone=self._is_gone,
         )  # fmt: skip
         self.core.restore(state, now_ns=world.now)
 

@@ -54,7 +54,7 @@ def tails_lost(*, heartbeats):
 
     A line that says nothing is probed after a while; that would show the tail, too, but late.
     """
-    never_probed = SubscriberConfig(publisher_timeout_ms=1e9)
+    never_probed = SubscriberConfig(publisher_timeout=1000000.0)
     found = set()
     for seed in range(60):
         simulation = build(Profile({"loss": 0.05}, starts=()), seed, heartbeats=heartbeats)

@@ -9,7 +9,7 @@ from recovery import LossReason, NackConfig, NackScheduler, RangeSet
 
 MS = 1_000_000
 CONFIG = NackConfig(
-    retry_ms=20, retry_ceiling_ms=100, attempts_max=4, deadline_ms=300, gaps_max=6, jitter=0.5
+    retry_interval=0.02, retry_max=0.1, attempts_max=4, deadline=0.3, gaps_max=6, jitter=0.5
 )
 STEP = st.one_of(
     st.tuples(st.just("add"), st.integers(0, 3), st.integers(1, 12)),

@@ -16,7 +16,7 @@ STEP = st.one_of(
     st.tuples(st.sampled_from(["block", "forget"]), WHO, st.integers(1, 30), st.none()),
 )
 CONFIG = RetransmitConfig(
-    linger_ms=10, budget_bytes_s=10_000, budget_burst_bytes=500, ranges_max=3, requesters_max=2
+    linger=0.01, budget_bytes_s=10_000, budget_burst_bytes=500, ranges_max=3, requesters_max=2
 )
 
 

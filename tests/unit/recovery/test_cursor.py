@@ -190,7 +190,7 @@ def test_what_is_no_cursor_is_refused_by_name(data, says):
         ({"path": ""}, "path must be a str or a Path"),
         ({"path": 7}, "path must be a str or a Path, not 7"),
         ({"fsync": "sometimes"}, "fsync must be .* not 'sometimes'"),
-        ({"fsync_interval_ms": 0}, "fsync_interval must be .* at least 0.001, not 0.0"),
+        ({"fsync_interval": 0.0}, "fsync_interval must be .* at least 0.001, not 0.0"),
         ({"fsync_interval": float("nan")}, "fsync_interval"),
         ({"sessions_max": 0}, "sessions_max"),
         ({"streams_max": 0}, "streams_max"),

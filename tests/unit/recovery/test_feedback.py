@@ -45,7 +45,7 @@ def test_waits_are_distributed_as_the_rfc_has_it():
 
 
 def test_the_wait_for_an_answer_doubles_up_to_its_ceiling_and_is_shortened_at_random():
-    feedback = make(retry_ms=5, retry_ceiling_ms=100)
+    feedback = make(retry_interval=0.005, retry_max=0.1)
     for attempt, expected_ms in enumerate([5, 10, 20, 40, 80, 100, 100]):
         drawn = [feedback.retry_ns(attempt) for _ in range(200)]
         assert 0.8 * expected_ms * MS <= min(drawn) < max(drawn) <= expected_ms * MS
@@ -64,7 +64,7 @@ def test_the_wait_follows_how_long_answers_take():
 
 @pytest.mark.parametrize(
     "options",
-    [{"backoff_ms": -1}, {"group_size": 0}, {"retry_ms": 0}, {"retry_floor_ms": 2000}],
+    [{"backoff": -0.001}, {"group_size": 0}, {"retry_interval": 0.0}, {"retry_min": 2.0}],
     ids=str,
 )
 def test_what_is_out_of_limits_is_refused(options):

@@ -33,7 +33,7 @@ def test_only_what_nobody_has_asked_for_is_added():
 
 
 def test_should_not_repair_again_while_it_lingers():
-    repair = GroupRepair(GroupRepairConfig(linger_ms=10))
+    repair = GroupRepair(GroupRepairConfig(linger=0.01))
     repair.request(A, "s", [(0, 10)], now_ns=0)
     assert drain(repair, 0) == [(0, 10)]
     repair.request(B, "s", [(0, 10)], now_ns=9 * MS)
@@ -43,7 +43,7 @@ def test_should_not_repair_again_while_it_lingers():
 
 
 def test_should_repair_again_for_who_has_waited_in_vain():
-    repair = GroupRepair(GroupRepairConfig(linger_ms=10))
+    repair = GroupRepair(GroupRepairConfig(linger=0.01))
     repair.request(A, "s", [(0, 10)], now_ns=0)
     drain(repair, 0)
     repair.request(A, "s", [(0, 10)], attempt=2, now_ns=3 * MS)
@@ -83,7 +83,7 @@ def test_all_repairs_together_keep_to_the_rate():
 
 
 def test_one_requester_keeps_to_its_budget_and_the_others_have_theirs():
-    budget = RetransmitConfig(linger_ms=0, budget_bytes_s=1000, budget_burst_bytes=300)
+    budget = RetransmitConfig(linger=0.0, budget_bytes_s=1000, budget_burst_bytes=300)
     repair = GroupRepair(GroupRepairConfig(requester=budget))
     for number in range(0, 100, 2):
         repair.request(A, "s", [(number, number + 1)], now_ns=0)
@@ -93,7 +93,7 @@ def test_one_requester_keeps_to_its_budget_and_the_others_have_theirs():
 
 
 def test_a_lone_requester_is_served_alone_by_choice_until_another_one_asks():
-    repair = GroupRepair(GroupRepairConfig(unicast=True, linger_ms=10))
+    repair = GroupRepair(GroupRepairConfig(unicast=True, linger=0.01))
     repair.request(A, "s", [(0, 10)], now_ns=0)
     assert repair.is_lone("s", 0, 10, A)
     drain(repair, 0)
@@ -112,13 +112,13 @@ def test_what_is_not_kept_can_be_asked_for_again():
 
 
 def test_a_refused_range_is_named_and_not_remembered():
-    few = RetransmitConfig(linger_ms=0, ranges_max=1)
+    few = RetransmitConfig(linger=0.0, ranges_max=1)
     repair = GroupRepair(GroupRepairConfig(requester=few))
     assert repair.request(A, "s", [(0, 1), (5, 6)], now_ns=0) == [(5, 6)]
     assert repair.request(B, "s", [(5, 6)], now_ns=0) == []
 
 
-@pytest.mark.parametrize("options", [{"linger_ms": -1}, {"rate_bytes_s": 0}, {"burst_bytes": 0}])
+@pytest.mark.parametrize("options", [{"linger": -0.001}, {"rate_bytes_s": 0}, {"burst_bytes": 0}])
 def test_what_is_out_of_limits_is_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         GroupRepairConfig(**options)

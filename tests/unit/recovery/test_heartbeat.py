@@ -5,7 +5,7 @@ MS = 1_000_000
 
 
 def test_heartbeats_grow_rarer_up_to_the_ceiling():
-    schedule = HeartbeatSchedule(HeartbeatConfig(initial_ms=10, ceiling_ms=50), now_ns=0)
+    schedule = HeartbeatSchedule(HeartbeatConfig(interval_min=0.01, interval_max=0.05), now_ns=0)
     sent = []
     for _ in range(6):
         now_ns = schedule.next_deadline_ns()

@@ -15,7 +15,7 @@ def scheduler(*gaps, **options) -> NackScheduler:
 
 
 def test_a_gap_is_asked_for_at_once_and_again_with_back_off():
-    nacks = scheduler((3, 7), retry_ms=20, retry_ceiling_ms=50)
+    nacks = scheduler((3, 7), retry_interval=0.02, retry_max=0.05)
     asked = []
     for _ in range(5):
         now_ns = nacks.next_deadline_ns()
@@ -26,14 +26,14 @@ def test_a_gap_is_asked_for_at_once_and_again_with_back_off():
 
 
 def test_a_gap_is_not_asked_for_again_before_its_back_off():
-    nacks = scheduler((0, 1), retry_ms=20)
+    nacks = scheduler((0, 1), retry_interval=0.02)
     nacks.due(now_ns=0)
     assert nacks.due(now_ns=20 * MS - 1) == []
     assert nacks.due(now_ns=20 * MS) == [(0, 1)]
 
 
 def test_the_first_nack_waits_for_its_delay():
-    nacks = scheduler((0, 1), delay_ms=5)
+    nacks = scheduler((0, 1), delay=0.005)
     assert nacks.due(now_ns=5 * MS - 1) == []
     assert nacks.due(now_ns=5 * MS) == [(0, 1)]
 
@@ -93,7 +93,7 @@ def test_what_arrives_is_taken_out(filled, rest, ages):
 
 
 def test_progress_restarts_attempts_deadline_and_the_wait():
-    nacks = scheduler((0, 10), retry_ms=20, deadline_ms=100)
+    nacks = scheduler((0, 10), retry_interval=0.02, deadline=0.1)
     for now_ms in (0, 20, 60):
         assert nacks.due(now_ns=now_ms * MS)
     nacks.fill(0, 5, now_ns=90 * MS)
@@ -105,7 +105,7 @@ def test_progress_restarts_attempts_deadline_and_the_wait():
 
 
 def test_a_gap_behind_one_that_makes_progress_waits_for_its_turn():
-    nacks = scheduler((0, 1000), (2000, 2001), deadline_ms=100, attempts_max=2)
+    nacks = scheduler((0, 1000), (2000, 2001), deadline=0.1, attempts_max=2)
     for now_ms in range(0, 1000, 10):
         nacks.due(now_ns=now_ms * MS)
         assert nacks.expire(now_ns=now_ms * MS) == []
@@ -116,13 +116,13 @@ def test_a_gap_behind_one_that_makes_progress_waits_for_its_turn():
 
 
 def test_the_first_gap_is_not_kept_alive_by_those_behind_it():
-    nacks = scheduler((0, 1), (2, 100), deadline_ms=100)
+    nacks = scheduler((0, 1), (2, 100), deadline=0.1)
     nacks.fill(2, 50, now_ns=99 * MS)
     assert nacks.expire(now_ns=100 * MS) == [Loss(0, 1, LossReason.TIMEOUT)]
 
 
 def test_a_gap_is_given_up_when_its_attempts_are_used_up_and_unanswered():
-    nacks = scheduler((0, 1), attempts_max=2, retry_ms=20)
+    nacks = scheduler((0, 1), attempts_max=2, retry_interval=0.02)
     assert nacks.due(now_ns=0)
     assert nacks.due(now_ns=20 * MS)
     assert nacks.expire(now_ns=60 * MS - 1) == []
@@ -133,7 +133,7 @@ def test_a_gap_is_given_up_when_its_attempts_are_used_up_and_unanswered():
 
 
 def test_a_gap_is_lost_for_the_reason_last_blamed():
-    nacks = scheduler((0, 5), deadline_ms=100)
+    nacks = scheduler((0, 5), deadline=0.1)
     nacks.set_loss_reason(0, 5, LossReason.BUDGET)
     nacks.set_loss_reason(3, 9, LossReason.PUBLISHER_GONE)
     nacks.set_loss_reason(7, 9, LossReason.CRASH)
@@ -148,7 +148,7 @@ def test_a_refusal_takes_exactly_what_is_missing_of_it():
 
 
 def test_a_pause_in_reading_silences_and_restarts_deadlines():
-    nacks = scheduler((0, 5), deadline_ms=100, attempts_max=1)
+    nacks = scheduler((0, 5), deadline=0.1, attempts_max=1)
     nacks.due(now_ns=0)
     nacks.postpone(now_ns=10 * MS, delay_ns=50 * MS)
     nacks.add(9, 10, now_ns=20 * MS)
@@ -189,7 +189,7 @@ def test_a_gap_must_be_new_and_not_empty(start, stop):
 
 
 def test_a_gap_whose_turn_has_come_is_asked_for_once_more():
-    nacks = scheduler((0, 1), (5, 6), attempts_max=1, retry_ms=20, deadline_ms=100)
+    nacks = scheduler((0, 1), (5, 6), attempts_max=1, retry_interval=0.02, deadline=0.1)
     nacks.due(now_ns=0)
     nacks.fill(0, 1, now_ns=10 * MS)
     assert nacks.due(now_ns=20 * MS) == [(5, 6)]
@@ -197,7 +197,7 @@ def test_a_gap_whose_turn_has_come_is_asked_for_once_more():
 
 
 def test_a_gap_that_lives_on_is_asked_for_again():
-    nacks = scheduler((0, 10), (20, 21), attempts_max=1, retry_ms=20, deadline_ms=100)
+    nacks = scheduler((0, 10), (20, 21), attempts_max=1, retry_interval=0.02, deadline=0.1)
     nacks.due(now_ns=0)
     assert nacks.due(now_ns=20 * MS) == []
     nacks.fill(0, 5, now_ns=20 * MS)
@@ -206,7 +206,7 @@ def test_a_gap_that_lives_on_is_asked_for_again():
 
 
 def test_a_refusal_in_the_middle_gives_neither_part_new_attempts():
-    nacks = scheduler((0, 9), (20, 21), attempts_max=1, retry_ms=20)
+    nacks = scheduler((0, 9), (20, 21), attempts_max=1, retry_interval=0.02)
     nacks.due(now_ns=0)
     nacks.reject(20, 21, LossReason.EVICTED, now_ns=0)
     nacks.add(30, 39, now_ns=0)
@@ -217,7 +217,7 @@ def test_a_refusal_in_the_middle_gives_neither_part_new_attempts():
 
 
 def test_a_gap_found_during_a_pause_has_its_full_time_after_it():
-    nacks = scheduler(deadline_ms=100)
+    nacks = scheduler(deadline=0.1)
     nacks.postpone(now_ns=0, delay_ns=50 * MS)
     nacks.add(0, 1, now_ns=10 * MS)
     assert nacks.expire(now_ns=150 * MS - 1) == []
@@ -225,7 +225,7 @@ def test_a_gap_found_during_a_pause_has_its_full_time_after_it():
 
 
 def test_what_is_missed_behind_a_gap_being_answered_is_asked_for_at_once():
-    nacks = NackScheduler(NackConfig(retry_ms=20.0), Random(1))
+    nacks = NackScheduler(NackConfig(retry_interval=0.02), Random(1))
     assert nacks.add(0, 10, now_ns=0)
     assert nacks.due(now_ns=0) == [(0, 10)]
     nacks.fill(0, 5, now_ns=1_000_000)
@@ -247,7 +247,7 @@ def test_a_gap_waits_for_another_line_and_no_longer_once_that_is_past_it():
 
 
 def test_what_was_asked_for_already_is_not_hurried():
-    nacks = scheduler((3, 5), retry_ms=20)
+    nacks = scheduler((3, 5), retry_interval=0.02)
     assert nacks.due(now_ns=0) == [(3, 5)]
     nacks.hurry(10, now_ns=1 * MS)
     assert nacks.due(now_ns=19 * MS) == []
@@ -262,7 +262,7 @@ def test_without_another_line_a_new_gap_does_not_wait():
 
 
 def test_what_cannot_be_asked_for_waits_for_another_line_before_it_is_given_up():
-    nacks = scheduler(delay_ms=1e6, deadline_ms=20)
+    nacks = scheduler(delay=1000.0, deadline=0.02)
     nacks.wait_for_line(30 * MS)
     nacks.add(3, 5, now_ns=0)
     assert nacks.expire(now_ns=50 * MS - 1) == []

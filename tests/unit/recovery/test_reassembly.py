@@ -79,7 +79,7 @@ def test_their_number_is_bounded():
 
 
 def test_old_ones_are_given_up():
-    made = Reassembler(ReassemblyConfig(age_ms_max=100))
+    made = Reassembler(ReassemblyConfig(age_max=0.1))
     made.add("a", 0, 2, 20, b"x" * 10, now_ns=0)
     made.add("b", 0, 2, 20, b"x" * 10, now_ns=100 * MS)
     assert ("a" in made, made.bytes_held) == (False, 10)

@@ -127,7 +127,7 @@ def test_losses_in_a_row_for_one_reason_are_one():
 
 
 def test_time_ends_the_wait_with_the_reason_blamed():
-    stream = receiver(nack=NackConfig(deadline_ms=100))
+    stream = receiver(nack=NackConfig(deadline=0.1))
     put(stream, (1, 2), (3, 4))
     stream.nacks.set_loss_reason(2, 3, LossReason.BUDGET)
     stream.handle_timer(now_ns=100 * MS)
@@ -195,7 +195,7 @@ def test_a_head_that_cannot_be_recorded_is_ignored_and_counted():
 
 
 def test_a_pause_in_reading_moves_questions_and_deadlines():
-    stream = receiver(nack=NackConfig(deadline_ms=100))
+    stream = receiver(nack=NackConfig(deadline=0.1))
     stream.observe_head(1, now_ns=0)
     stream.nacks.postpone(now_ns=0, delay_ns=500 * MS)
     assert stream.nacks.due(now_ns=499 * MS) == []
@@ -237,7 +237,7 @@ def test_a_frame_that_is_none_is_refused(start, count, size):
 
 
 def test_what_never_fits_is_lost_by_overflow():
-    stream = receiver(nack=NackConfig(deadline_ms=100), reorder_frames_max=0)
+    stream = receiver(nack=NackConfig(deadline=0.1), reorder_frames_max=0)
     put(stream, (1, 2))
     put(stream, (1, 2), now_ns=MS, repaired=True)
     stream.handle_timer(now_ns=100 * MS)
@@ -339,7 +339,7 @@ def test_a_small_room_is_filled_about_once_a_round_trip(loss):
     """Although it is full of frames far ahead when it begins to ask."""
     total, room, rng = 20_000, 200, Random(3)
     config = ReceiverConfig(nack=NackConfig(), reorder_bytes_max=SIZE * room)
-    feedback = Feedback(FeedbackConfig(retry_ms=1, retry_floor_ms=1, group_size=1), rng)
+    feedback = Feedback(FeedbackConfig(retry_interval=0.001, retry_min=0.001, group_size=1), rng)
     receiver: StreamReceiver[str] = StreamReceiver(config, rng, feedback)
     receiver.start_at(0, now_ns=0)
     for sequence in range(30, total, 30):

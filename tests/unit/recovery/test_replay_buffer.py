@@ -41,7 +41,7 @@ def test_a_stream_too_many_is_not_kept():
 
 
 def test_age_evicts_at_its_deadline():
-    buffer = buffer_of(("a", 0, 1), ("a", 1, 2), age_ms_max=10)
+    buffer = buffer_of(("a", 0, 1), ("a", 1, 2), age_max=0.01)
     assert buffer.next_deadline_ns() == 10 * MS
     buffer.expire(now_ns=10 * MS - 1)
     assert buffer.frames_held == 2
@@ -50,7 +50,7 @@ def test_age_evicts_at_its_deadline():
 
 
 def test_an_emptied_stream_still_knows_its_next_sequence():
-    buffer = buffer_of(("a", 0, 4), age_ms_max=1)
+    buffer = buffer_of(("a", 0, 4), age_max=0.001)
     buffer.expire(now_ns=5 * MS)
     assert (buffer.earliest("a"), buffer.next("a"), buffer.next("x")) == (None, 4, 0)
     assert buffer.frames("a", 0, 4, 1000) == []

@@ -100,7 +100,7 @@ def test_what_waits_to_be_handed_on_stays():
 
 
 def test_what_is_decided_to_be_lost_stays_lost():
-    made = receiver(nack=NackConfig(deadline_ms=10))
+    made = receiver(nack=NackConfig(deadline=0.01))
     made.observe_head(5, now_ns=0)
     made.handle_timer(now_ns=20 * MS)
     assert made.lost == 5
@@ -130,7 +130,7 @@ def test_frames_that_came_early_are_dropped_beyond_what_can_be():
 def test_random_calls_keep_the_ledger():
     for seed in range(200):
         rng = Random(seed)
-        made = receiver(reorder_frames_max=8, nack=NackConfig(gaps_max=5, deadline_ms=20))
+        made = receiver(reorder_frames_max=8, nack=NackConfig(gaps_max=5, deadline=0.02))
         for now in range(60):
             draw, at = rng.random(), rng.randrange(120)
             if draw < 0.5:

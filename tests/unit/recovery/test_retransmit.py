@@ -41,7 +41,7 @@ def test_requesters_and_their_streams_take_turns():
 
 
 def test_what_was_just_answered_is_not_answered_again():
-    answers = scheduler(linger_ms=10)
+    answers = scheduler(linger=0.01)
     answers.request(b"a", "s", [(0, 2)], now_ns=0)
     serve(answers, 2)
     assert answers.request(b"a", "s", [(0, 3)], now_ns=10 * MS - 1) == []

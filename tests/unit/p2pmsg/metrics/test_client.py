@@ -32,7 +32,7 @@ def sink(monkeypatch):
 
 @pytest.fixture
 def client():
-    with metrics.Client("tcp://127.0.0.1:0", interval_ms=60_000, close_timeout=0) as made:
+    with metrics.Client("tcp://127.0.0.1:0", interval=60.0, close_timeout=0) as made:
         yield made
 
 

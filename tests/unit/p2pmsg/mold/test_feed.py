@@ -39,7 +39,7 @@ def test_a_datagram_out_of_order_is_waited_for_where_nobody_can_be_asked():
 
 
 def test_the_wait_is_a_setting_and_the_repair_timeout_bounds_it():
-    feeds = Feeds(can_ask=False, multicast=MulticastSubscriberConfig(unasked_ms=300))
+    feeds = Feeds(can_ask=False, multicast=MulticastSubscriberConfig(unasked_wait=0.3))
     feeds.messages(1, 3)
     feeds.heartbeat(4)
     feeds.pass_ms(299)
@@ -371,9 +371,9 @@ def test_a_few_packets_that_say_something_else_are_a_new_session():
 
 def test_the_settings_are_checked():
     with pytest.raises(ValueError, match="unasked_wait"):
-        MulticastSubscriberConfig(unasked_ms=0)
+        MulticastSubscriberConfig(unasked_wait=0.0)
     with pytest.raises(ValueError, match="second_line_max"):
-        SubscriberConfig(second_line_max_ms=-1)
+        SubscriberConfig(second_line_max=-0.001)
 
 
 def test_forged_names_take_no_place_of_the_session_that_goes_on():

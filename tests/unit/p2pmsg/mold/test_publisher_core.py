@@ -15,8 +15,8 @@ def make(**changes):
         "session": SESSION,
         "packet_bytes": 100,
         "replay": ReplayConfig(),
-        "retransmit": RetransmitConfig(linger_ms=0.0),
-        "heartbeat": HeartbeatConfig(initial_ms=20),
+        "retransmit": RetransmitConfig(linger=0.0),
+        "heartbeat": HeartbeatConfig(interval_min=0.02),
         "history": None,
         "now_ns": 0,
     }
@@ -85,7 +85,7 @@ def test_malformed_requests_are_counted():
 
 def test_one_requester_has_a_budget_and_others_theirs():
     core = make(
-        retransmit=RetransmitConfig(linger_ms=0, budget_bytes_s=1000, budget_burst_bytes=1000)
+        retransmit=RetransmitConfig(linger=0.0, budget_bytes_s=1000, budget_burst_bytes=1000)
     )
     core.publish([bytes(60)] * 100, now_ns=0)
     greedy = sum(len(answers(core, number, 1, "greedy")) for number in range(1, 101))

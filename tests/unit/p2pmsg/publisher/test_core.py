@@ -44,7 +44,7 @@ def test_a_message_of_an_idle_stream_goes_out_at_once():
 
 
 def test_messages_of_a_busy_stream_share_a_frame_until_they_have_lingered():
-    publisher = core(linger_ms=2.0)
+    publisher = core(linger=0.002)
     publish(publisher, "a", "b", "c", now_ns=MS)
     assert sent(publisher) == [("DATA", 0, 1)]
     assert publisher.next_deadline_ns() == 3 * MS
@@ -56,7 +56,7 @@ def test_messages_of_a_busy_stream_share_a_frame_until_they_have_lingered():
 
 
 def test_a_stream_is_idle_again_after_gather_within():
-    publisher = core(gather_us=50.0)
+    publisher = core(gather_within=5e-05)
     publish(publisher, "a", now_ns=MS)
     publish(publisher, "b", now_ns=MS + 50_000)
     assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1)]
@@ -66,7 +66,7 @@ def test_a_stream_is_idle_again_after_gather_within():
 @pytest.mark.parametrize("gap_us", [10, 30, 100, 400])
 def test_a_burst_does_not_make_a_calm_stream_gather_for_good(grouped, gap_us):
     """What fills a datagram may be ten messages of 100 µs each."""
-    publisher = core(frame_bytes=1400, linger_ms=5.0)
+    publisher = core(frame_bytes=1400, linger=0.005)
     if grouped:
         config = publisher.config
         publisher.use_multicast(
@@ -89,7 +89,7 @@ def test_a_burst_does_not_make_a_calm_stream_gather_for_good(grouped, gap_us):
 @pytest.mark.parametrize("value", [1, b"v" * 1000], ids=["small", "large"])
 def test_messages_go_in_time_where_the_timer_is_never_handled(linger_ms, gap_us, value):
     """A program that keeps the interpreter to itself starves the thread that handles it."""
-    publisher = core(linger_ms=linger_ms)
+    publisher = core(linger=linger_ms / 1000)
     waited_us = []
     published_us = {}
     for number in range(0, 2000, 2):
@@ -193,7 +193,7 @@ def test_data_that_ends_a_silence_says_that_a_heartbeat_is_due_sooner():
 
 
 def test_every_stream_has_heartbeats_of_its_own():
-    publisher = core(heartbeat=HeartbeatConfig(initial_ms=10, ceiling_ms=10))
+    publisher = core(heartbeat=HeartbeatConfig(interval_min=0.01, interval_max=0.01))
     for index in range(5):
         publish(publisher, "a", topic=f"t{index}", now_ns=index * MS)
     publisher.frames_to_send()
@@ -232,7 +232,7 @@ def test_closing_flushes_and_says_so_again_and_again():
 
 
 def test_old_frames_are_forgotten_by_the_timer():
-    publisher = core(replay=ReplayConfig(age_ms_max=100))
+    publisher = core(replay=ReplayConfig(age_max=0.1))
     publish(publisher, "a")
     assert publisher.head("t") == (0, 1)
     publisher.handle_timer(now_ns=100 * MS)

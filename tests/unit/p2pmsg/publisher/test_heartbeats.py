@@ -13,7 +13,7 @@ from tests.unit.p2pmsg.frames import SESSION
 from tests.unit.p2pmsg.publisher.served import FakeServed, kinds
 
 MS = 1_000_000
-CONFIG = HeartbeatConfig(initial_ms=10, ceiling_ms=20)
+CONFIG = HeartbeatConfig(interval_min=0.01, interval_max=0.02)
 
 
 def stream(topic="t"):

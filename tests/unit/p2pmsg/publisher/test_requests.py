@@ -262,7 +262,7 @@ def test_a_request_for_heads_is_answered_with_its_number():
 
 
 def test_subscribers_are_counted_until_they_leave_or_fall_silent():
-    publisher = core(subscriber_timeout_ms=1000)
+    publisher = core(subscriber_timeout=1.0)
     ask(publisher, joined(1, "one"))
     ask(publisher, joined(2, "two"), requester=BOB)
     ask(publisher, joined(1, "one"), now_ns=800 * MS)
@@ -508,7 +508,7 @@ class Multicast:
 
 
 def test_a_multicast_admits_who_asks_for_a_token_and_dismisses_who_leaves_or_falls_silent():
-    handling, multicast = Handling(FakeServed(), subscriber_timeout_ms=1000), Multicast()
+    handling, multicast = Handling(FakeServed(), subscriber_timeout=1.0), Multicast()
     handling.handler.multicast = multicast
     for subscriber in (1, 2):
         body = control.Joined(subscriber, "s", wants_token=True)

@@ -193,7 +193,7 @@ class TestTwoRoutes:
         assert talk.nacks() == [(SESSION, [(0, 10)])]
 
     def test_a_silent_line_does_not_count(self):
-        talk = Relayed().two(publisher_timeout_ms=500.0)
+        talk = Relayed().two(publisher_timeout=0.5)
         for at in range(12):  # the relay lives, the publisher's line is silent
             talk.pass_ms(100)
             talk.hear(data(at), line=1)
@@ -216,7 +216,7 @@ class TestTwoRoutes:
         assert (RELAY, [(0, 2)]) in talk.nacks()
 
     def test_it_has_ended_when_the_relay_has_it_no_more(self):
-        talk = Relayed().two(publisher_timeout_ms=500.0)
+        talk = Relayed().two(publisher_timeout=0.5)
         talk.hear(data(2), line=1)
         talk.hear(welcome(77), line=0)
         for _ in range(20):

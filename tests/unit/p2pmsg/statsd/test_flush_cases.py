@@ -28,7 +28,7 @@ def make_config(config, flush_ms):
     dialect = DIALECTS["etsy"]
     if not config.pop("keyNameSanitize", True):
         dialect = replace(dialect, clean_names=False)
-    settings = {"dialect": dialect, "interval_s": flush_ms / 1000}
+    settings = {"dialect": dialect, "interval": flush_ms / 1000}
     percentiles = config.pop("percentThreshold", 90)
     settings["percentiles"] = tuple(percentiles if isinstance(percentiles, list) else [percentiles])
     settings["histogram"] = tuple(

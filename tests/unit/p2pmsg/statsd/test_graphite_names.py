@@ -63,7 +63,7 @@ def test_every_path_is_one_that_carbon_takes(name, tags):
 
 def fields_of(lines, percentiles=(90,), **names):
     config = AggregateConfig(
-        dialect=DIALECTS["etsy"], interval_s=1.0, percentiles=percentiles,
+        dialect=DIALECTS["etsy"], interval=1.0, percentiles=percentiles,
         histogram=(("t", (1000.0,)),),
     )  # fmt: skip
     aggregator = Aggregator(config)

@@ -65,7 +65,7 @@ def test_a_topic_that_is_new_is_wanted_from_its_beginning():
 
 def test_a_silent_publisher_is_connected_to_again_before_what_it_kept_is_given_up():
     """It restarted on its log, published nothing since, and its welcome was lost."""
-    talk = Talk(start="earliest", nack=NackConfig(deadline_ms=1000.0, jitter=0.0))
+    talk = Talk(start="earliest", nack=NackConfig(deadline=1.0, jitter=0.0))
     talk.hear(welcome())
     talk.hear(data(7))
     talk.pass_ms(5100)
@@ -216,7 +216,7 @@ def test_a_closing_publisher_is_told_when_everything_is_there_and_not_before():
 
 
 def test_a_keep_alive_is_sent_now_and_then():
-    talk = Talk(keep_alive_ms=1000).join(head(0))
+    talk = Talk(keep_alive=1.0).join(head(0))
     talk.asked()
     for _ in range(40):
         talk.pass_ms(100)
@@ -225,7 +225,7 @@ def test_a_keep_alive_is_sent_now_and_then():
 
 
 def test_a_line_without_a_word_is_probed_and_then_connected_anew():
-    talk = Talk(publisher_timeout_ms=1000).join(head(0))
+    talk = Talk(publisher_timeout=1.0).join(head(0))
     talk.asked()
     talk.pass_ms(900)
     assert len({body.probe for _, body, _ in talk.asked(Kind.PROBE)}) == 1
@@ -235,7 +235,7 @@ def test_a_line_without_a_word_is_probed_and_then_connected_anew():
 
 
 def test_a_line_that_answers_is_left_alone():
-    talk = Talk(publisher_timeout_ms=1000).join()
+    talk = Talk(publisher_timeout=1.0).join()
     for _ in range(50):
         talk.pass_ms(100)
         for _, body, _ in talk.asked(Kind.PROBE)[-1:]:
@@ -311,7 +311,7 @@ def test_a_repair_that_could_not_be_handed_on_finds_no_room():
 
 
 def test_gaps_do_not_age_while_the_application_does_not_read():
-    talk = Talk(receive_bytes=ROOM, nack=NackConfig(deadline_ms=100)).join(head(0))
+    talk = Talk(receive_bytes=ROOM, nack=NackConfig(deadline=0.1)).join(head(0))
     for sequence in range(7):
         talk.hear(data(sequence, size=SIZE))
     talk.hear(heartbeat(9))
@@ -383,7 +383,7 @@ def test_a_session_that_is_forgotten_takes_its_streams_along():
 
 
 def talk_with_a_gap(**options):
-    talk = Talk(start="earliest", nack=NackConfig(jitter=0.0, deadline_ms=2000), **options)
+    talk = Talk(start="earliest", nack=NackConfig(jitter=0.0, deadline=2.0), **options)
     talk.join(head(0))
     talk.hear(data(0))
     talk.hear(data(2))
@@ -419,7 +419,7 @@ def test_after_a_stop_the_rest_of_the_time_runs():
 
 
 def test_a_publisher_is_not_silent_because_nobody_listened():
-    talk = talk_with_a_gap(publisher_timeout_ms=1000)
+    talk = talk_with_a_gap(publisher_timeout=1.0)
     stop_for_ms(talk, 5000)
     talk.pass_ms(300)
 
@@ -429,7 +429,7 @@ def test_a_publisher_is_not_silent_because_nobody_listened():
 
 
 def test_silence_after_a_stop_is_noticed():
-    talk = talk_with_a_gap(publisher_timeout_ms=1000)
+    talk = talk_with_a_gap(publisher_timeout=1.0)
     stop_for_ms(talk, 5000)
     talk.pass_ms(2000)
 

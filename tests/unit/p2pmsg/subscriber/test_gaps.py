@@ -16,7 +16,7 @@ DEADLINE_NS = 1000 * MS
 def make_streams(count, now_ns=0):
     """Streams of which the first message is missing."""
     peer = session(7)
-    config = ReceiverConfig(nack=NackConfig(jitter=0.0, deadline_ms=1000))
+    config = ReceiverConfig(nack=NackConfig(jitter=0.0, deadline=1.0))
     streams = [Stream(peer, f"t{n}", config, Random(n)) for n in range(count)]
     for stream in streams:
         stream.receiver.start_at(0, now_ns=now_ns)

@@ -135,7 +135,7 @@ def record_bytes(frame):
 
 def small_log(*, closed, sessions=True):
     """Return a log of three small segments with two or three streams."""
-    log = Log(segment_age_s=10, retention_bytes=2**40)
+    log = Log(segment_age=10, retention_bytes=2**40)
     for number in range(3):
         if number:
             log.now_ns += 10 * S

@@ -181,7 +181,7 @@ def test_a_segment_is_begun_by_size(log):
 
 
 def test_a_segment_is_begun_by_age():
-    log = Log(segment_age_s=10)
+    log = Log(segment_age=10)
     log.append()
     log.now_ns += 10 * S - 1
     log.writer.expire(log.now_ns)
@@ -199,7 +199,7 @@ def test_a_segment_is_begun_by_age():
 
 
 def test_a_clock_that_goes_back_begins_and_deletes_no_segment():
-    log = Log(segment_age_s=10, retention_age_s=20, segment_bytes=4096)
+    log = Log(segment_age=10, retention_age=20, segment_bytes=4096)
     for seconds in (0, -3600, -7200, 5, -100):
         log.now_ns = T0 + seconds * S
         log.writer.expire(log.now_ns)
@@ -265,8 +265,8 @@ NUMBERS = (
 )  # fmt: skip
 WRONG = [
     {"retention_bytes": -1}, {"segment_bytes": 4095}, {"index_bytes": 0},
-    {"fsync_interval_ms": -1}, {"fsync_bytes": 0}, {"cache_bytes": -1}, {"retention_age_s": 0},
-    {"segment_age_s": -5}, {"directory": 5}, {"on_error": "ignore"}, {"fsync": "sometimes"},
+    {"fsync_interval": -0.001}, {"fsync_bytes": 0}, {"cache_bytes": -1}, {"retention_age": 0},
+    {"segment_age": -5}, {"directory": 5}, {"on_error": "ignore"}, {"fsync": "sometimes"},
     {"acknowledge": "sometimes"}, {"acknowledge": "written", "fsync": "always"},
     {"acknowledge": "gathered", "fsync": "always"}, {"acknowledge": "synced", "fsync": "never"},
     # What would spoil sequences.

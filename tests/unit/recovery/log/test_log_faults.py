@@ -42,7 +42,7 @@ STEPS = [
 
 
 def full_log(retention_bytes=2**40):
-    log = Log(segment_bytes=4096, retention_bytes=retention_bytes, segment_age_s=50, reserve=50)
+    log = Log(segment_bytes=4096, retention_bytes=retention_bytes, segment_age=50, reserve=50)
     log.append("rare")
     log.append_each(60, "a")
     return log

@@ -40,7 +40,7 @@ def test_the_oldest_segments_go_by_bytes():
 
 
 def test_the_oldest_segments_go_by_age_of_their_newest_frame():
-    log = Log(segment_bytes=4096, retention_age_s=100, segment_age_s=1000)
+    log = Log(segment_bytes=4096, retention_age=100, segment_age=1000)
     fill(log)
     assert len(segments(log.store)) > 5
     log.writer.expire(log.now_ns)
@@ -51,7 +51,7 @@ def test_the_oldest_segments_go_by_age_of_their_newest_frame():
 
 
 def test_a_slow_stream_ages_since_its_segment_ends():
-    log = Log(retention_age_s=100)
+    log = Log(retention_age=100)
     for _ in range(30):
         log.append()
         log.now_ns += 10 * S
@@ -60,9 +60,9 @@ def test_a_slow_stream_ages_since_its_segment_ends():
     assert 10 <= len(read_all(log.reader())) <= 12
 
 
-@pytest.mark.parametrize("bounds", [{"retention_bytes": 0}, {"retention_age_s": 1e-9}])
+@pytest.mark.parametrize("bounds", [{"retention_bytes": 0}, {"retention_age": 1e-09}])
 def test_the_newest_segment_stays(bounds):
-    log = Log(segment_bytes=4096, segment_age_s=10**6, **bounds)
+    log = Log(segment_bytes=4096, segment_age=10**6, **bounds)
     fill(log, 100)
     log.now_ns += 10**6
     log.writer.expire(log.now_ns)

@@ -247,7 +247,7 @@ def push(journal, state, count, **fields):
 def test_no_number_is_used_again_after_a_crash_of_the_system(tmp_path, crash, caplog):
     used, given = set(), set()
     for run in range(4):
-        journal, state = opened(tmp_path, boot=f"boot {run}", fsync_interval_ms=1e9)
+        journal, state = opened(tmp_path, boot=f"boot {run}", fsync_interval=1000000.0)
         assert state.has_crashed == (run > 0)
         kept = push(journal, state, 3)
         journal.sync()
@@ -271,7 +271,7 @@ def test_no_number_is_used_again_after_a_crash_of_the_system(tmp_path, crash, ca
 @pytest.mark.parametrize("fsync", ["interval", "never"])
 def test_marks_are_renewed_before_they_are_used_up(tmp_path, crash, monkeypatch, fsync):
     monkeypatch.setattr(Reservations.__init__, "__defaults__", (10,))
-    journal, state = opened(tmp_path, fsync=fsync, fsync_interval_ms=1e9)
+    journal, state = opened(tmp_path, fsync=fsync, fsync_interval=1000000.0)
     used = push(journal, state, 1234)
     journal.allow_deliveries(5678)
     crash.strike(journal)
@@ -360,7 +360,7 @@ def test_a_segment_that_cannot_be_begun_leaves_the_former_one(tmp_path, monkeypa
 BAD = {
     "directory": {"directory": ""},
     "fsync": {"fsync": "sometimes"},
-    "interval": {"fsync_interval_ms": -1},
+    "interval": {"fsync_interval": -0.001},
     "segment": {"segment_bytes": 1},
 }
 
@@ -558,7 +558,7 @@ def test_keys_wait_where_it_is_not_known_who_has_them(tmp_path):
 
     journal, state = opened(tmp_path)
     journal.close()
-    queue = JobQueue(QueueConfig(ack_timeout_ms=1000, grace_ms=10), first_delivery=200)
+    queue = JobQueue(QueueConfig(ack_timeout=1.0, grace=0.01), first_delivery=200)
     core = PusherCore(queue, name="", session=1, incarnation=200)
     core.restore(state, now_ns=0)
     queue.join(9, "other", 4, now_ns=0)
@@ -572,7 +572,7 @@ def test_keys_wait_where_it_is_not_known_who_has_them(tmp_path):
 
 @pytest.mark.parametrize("fsync", ["interval", "always"])
 def test_an_fsync_that_failed_is_final(tmp_path, monkeypatch, fsync):
-    journal, state = opened(tmp_path, fsync=fsync, fsync_interval_ms=0)
+    journal, state = opened(tmp_path, fsync=fsync, fsync_interval=0.0)
     push(journal, state, 1)
 
     def refuse(fd):

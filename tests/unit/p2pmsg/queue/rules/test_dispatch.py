@@ -19,12 +19,12 @@ HOUR = 3_600_000 * MS
 
 
 def queue(**settings):
-    return JobQueue(QueueConfig(**{"retry_delay_ms": 10, "unproven_max": 1000, **settings}))
+    return JobQueue(QueueConfig(**{"retry_delay": 0.01, "unproven_max": 1000, **settings}))
 
 
 def watchful_queue(**settings):
     """Return a queue that takes jobs back after a second without an answer."""
-    known = {"hold_ms": 1000, "ack_timeout_ms": 100_000, "retry_delay_ms": 10}
+    known = {"hold_timeout": 1.0, "ack_timeout": 100.0, "retry_delay": 0.01}
     return JobQueue(QueueConfig(**{**known, **settings}))
 
 
@@ -75,7 +75,7 @@ def test_jobs_are_shared_among_workers():
 
 def with_a_busy_and_an_idle_worker():
     """A queue, and the worker 1, which has nine jobs; 2 has none."""
-    machine = queue(recall_ms=2)
+    machine = queue(recall_wait=0.002)
     busy = machine.join(1, "busy", 16, now_ns=0)
     machine.store.push_run(run(9))
     taken(machine)
@@ -183,7 +183,7 @@ def test_jobs_lost_together_are_delivered_alone():
 
 
 def test_a_broken_connection_has_a_grace_and_keyed_jobs_longer():
-    machine = queue(grace_ms=200, ack_timeout_ms=1000)
+    machine = queue(grace=0.2, ack_timeout=1.0)
     machine.join(1, "w", 16, now_ns=0)
     machine.store.push_run(run(1))
     machine.store.push(job(1, key="k"), now_ns=0)
@@ -225,7 +225,7 @@ def test_a_job_with_a_key_is_claimed_by_its_last_worker_only():
 
 
 def test_keys_wait_for_whoever_may_have_them_after_a_crash_of_the_system():
-    machine = queue(ack_timeout_ms=1000, grace_ms=100)
+    machine = queue(ack_timeout=1.0, grace=0.1)
     machine.store.close_keys(now_ns=0)
     machine.store.restore(job(0, key="a"), None, now_ns=0)
     machine.store.restore(job(1), None, now_ns=0)
@@ -254,7 +254,7 @@ def test_dead_letters_beyond_the_bound_are_dropped_at_a_restart_too():
 
 def test_the_breaker_stops_everything_and_tries_one():
     machine = queue(
-        retry_delay_ms=0, breaker=BreakerConfig(failures_max=3, pause_ms=100, pause_ceiling_ms=400)
+        retry_delay=0.0, breaker=BreakerConfig(failures_max=3, pause=0.1, pause_max=0.4)
     )
     worker = machine.join(1, "w", 16, now_ns=0)
     machine.store.push_run(run(6))
@@ -274,7 +274,7 @@ def test_the_breaker_stops_everything_and_tries_one():
 
 
 def test_a_worker_that_fails_while_others_do_not_is_stopped():
-    machine = queue(retry_delay_ms=0, breaker=BreakerConfig(worker_failures_max=3))
+    machine = queue(retry_delay=0.0, breaker=BreakerConfig(worker_failures_max=3))
     bad = machine.join(1, "bad", 1, now_ns=0)
     good = machine.join(2, "good", 1, now_ns=0)
     for sequence in range(20):
@@ -354,7 +354,7 @@ def test_a_stranger_with_a_large_prefetch_is_not_preferred():
 
 
 def test_what_a_worker_holds_for_too_long_goes_to_others_and_it_gets_ever_less():
-    machine = watchful_queue(unproven_max=4, ack_timeout_ms=100)
+    machine = watchful_queue(unproven_max=4, ack_timeout=0.1)
     machine.join(1, "holder", 1000, now_ns=0)
     machine.store.push_run(run(10))
     shares, now_ns = [], 0
@@ -390,7 +390,7 @@ def test_what_a_worker_holds_for_too_long_goes_to_others_and_it_gets_ever_less()
 
 
 def test_jobs_are_not_blamed_for_who_holds_them():
-    machine = watchful_queue(deliveries_max=2, ack_timeout_ms=100)
+    machine = watchful_queue(deliveries_max=2, ack_timeout=0.1)
     machine.store.push(job(0), now_ns=0)
     now_ns = 0
     for number in range(10):
@@ -409,7 +409,7 @@ def test_jobs_are_not_blamed_for_who_holds_them():
 
 
 def test_a_job_with_a_key_stays_until_an_honest_worker_could_not_have_it():
-    machine = watchful_queue(ack_timeout_ms=100)
+    machine = watchful_queue(ack_timeout=0.1)
     machine.join(1, "holder", 4, now_ns=0)
     for each in (job(0, key="k"), job(1)):
         machine.store.push(each, now_ns=0)
@@ -423,7 +423,7 @@ def test_a_job_with_a_key_stays_until_an_honest_worker_could_not_have_it():
 
 
 def test_one_that_connects_again_and_again_does_not_keep_them_for_ever():
-    machine = watchful_queue(ack_timeout_ms=100)
+    machine = watchful_queue(ack_timeout=0.1)
     machine.join(1, "holder", 4, now_ns=0)
     machine.store.push(job(0, key="k"), now_ns=0)
     hand_out(machine)
@@ -437,7 +437,7 @@ def test_one_that_connects_again_and_again_does_not_keep_them_for_ever():
 
 
 def test_one_that_settles_something_has_its_time_anew():
-    machine = watchful_queue(ack_timeout_ms=100)
+    machine = watchful_queue(ack_timeout=0.1)
     worker = machine.join(1, "slow", 4, now_ns=0)
     machine.store.push_run(run(4))
     hand_out(machine)
@@ -451,7 +451,7 @@ def test_one_that_settles_something_has_its_time_anew():
 
 
 def test_extensions_are_given_up_to_a_limit():
-    machine = watchful_queue(ack_timeout_ms=100, extend_max_ms=5000)
+    machine = watchful_queue(ack_timeout=0.1, extend_max=5.0)
     worker = machine.join(1, "w", 4, now_ns=0)
     machine.store.push_run(run(1))
     hand_out(machine)
@@ -468,7 +468,7 @@ def test_extensions_are_given_up_to_a_limit():
 
 
 def test_without_a_hold_a_worker_has_them_as_long_as_it_lives():
-    machine = watchful_queue(hold_ms=0, ack_timeout_ms=1000)
+    machine = watchful_queue(hold_timeout=0.0, ack_timeout=1.0)
     worker = machine.join(1, "w", 4, now_ns=0)
     machine.store.push_run(run(1))
     hand_out(machine)
@@ -478,7 +478,7 @@ def test_without_a_hold_a_worker_has_them_as_long_as_it_lives():
 
 
 def test_a_delay_has_a_limit_and_the_key_goes_on():
-    machine = watchful_queue(reject_delay_max_ms=60_000)
+    machine = watchful_queue(reject_delay_max=60.0)
     worker = machine.join(1, "w", 4, now_ns=0)
     for sequence in range(2):
         machine.store.push(job(sequence, key="k"), now_ns=0)
@@ -548,9 +548,9 @@ def test_dead_letters_are_counted_with_what_was_said_of_them():
 
 
 BAD = {
-    "ack_timeout_ms": 0, "grace_ms": -1, "deliveries_max": 0, "retry_delay_ms": -1,
-    "retry_ceiling_ms": 1, "prefetch_max": 0, "dedup_ids_max": 0, "unproven_max": 0,
-    "hold_ms": -1, "extend_max_ms": -1, "reject_delay_max": float("nan"),
+    "ack_timeout": 0.0, "grace": -0.001, "deliveries_max": 0, "retry_delay": -0.001,
+    "retry_max": 0.001, "prefetch_max": 0, "dedup_ids_max": 0, "unproven_max": 0,
+    "hold_timeout": -0.001, "extend_max": -0.001, "reject_delay_max": float("nan"),
     "history_characters_max": -1,
 }  # fmt: skip
 
