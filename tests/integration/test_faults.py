@@ -117,7 +117,9 @@ def test_both_channels_cut_while_frames_are_lost(make_publisher, make_subscriber
 
 
 def test_stall_and_resume(connect_by_proxy):
-    publisher, proxy, subscriber = connect_by_proxy(publisher={"stall_timeout": 0.05}, on_gap="raise")
+    publisher, proxy, subscriber = connect_by_proxy(
+        publisher={"stall_timeout": 0.05}, on_gap="raise"
+    )
     collector = Collector(subscriber)
     for turn in range(5):
         proxy.stall()
@@ -129,7 +131,9 @@ def test_stall_and_resume(connect_by_proxy):
 
 
 def test_a_partition_that_ends(connect_by_proxy):
-    publisher, proxy, subscriber = connect_by_proxy(publisher={"stall_timeout": 0.05}, on_gap="raise")
+    publisher, proxy, subscriber = connect_by_proxy(
+        publisher={"stall_timeout": 0.05}, on_gap="raise"
+    )
     collector = Collector(subscriber)
     publish_paced(publisher, 0, 1_000)
     collector.wait_for(1_000)

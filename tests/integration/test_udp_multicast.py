@@ -192,7 +192,9 @@ def test_history_comes_over_the_recovery_channel(make_publisher, make_subscriber
 
 
 def test_what_nobody_keeps_is_reported_lost(connect, endpoint):
-    publisher, subscriber = connect(endpoint, publisher={"replay_bytes": 20_000, "stall_timeout": 0.01})
+    publisher, subscriber = connect(
+        endpoint, publisher={"replay_bytes": 20_000, "stall_timeout": 0.01}
+    )
     publisher.publish("t", b"")
     subscriber.receive(5)
     lose_datagrams(subscriber, 1.0)
