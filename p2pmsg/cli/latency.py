@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 import uuid
-from pathlib import Path
 from typing import Any
 
 import transports
@@ -18,6 +17,7 @@ from p2pmsg.demo.processes import Children, DemoError
 from p2pmsg.requests import Requester, Responder
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.subscriber import Subscriber
+from transports.platform import read_proc
 
 _CLOCK, _OPEN, _PUBLISH = "latency.clock", "latency.open", "latency.publish"
 _WARM_UP = 100
@@ -153,7 +153,7 @@ def _percentiles(times_ns: list[int]) -> dict[str, float]:
 def _boot() -> str:
     """Return what names this start of this machine: its processes share a clock."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return read_proc("sys/kernel/random/boot_id").strip()
     except OSError:
         return f"{uuid.getnode():x}"
 
