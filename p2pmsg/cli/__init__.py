@@ -79,7 +79,7 @@ def _answer(name: str) -> int:
     else:
         *most, last = COMMANDS
         kind = "option" if name.startswith("-") else "command"
-        what = f"there is no {kind} {name!r}" if name else "name a command"
+        what = f"there is no {kind} {name!r}; " * bool(name) + "name a command"
         choice = f"{', '.join(most)} or {last}"
         return _fail("p2pmsg", f"{what}: {choice} (p2pmsg --help says more)", _WRONG)
     try:
