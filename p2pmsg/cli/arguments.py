@@ -58,6 +58,22 @@ def connect_endpoints(text: str) -> list[str]:
     return endpoints
 
 
+def stream_endpoint(text: str) -> str:
+    """Check an endpoint that a responder or a pusher binds: no datagrams."""
+    return _no_datagrams(bind_endpoint(text))
+
+
+def stream_endpoints(text: str) -> list[str]:
+    """Check endpoints, separated by commas, of responders or pushers: no datagrams."""
+    return [_no_datagrams(endpoint) for endpoint in connect_endpoints(text)]
+
+
+def _no_datagrams(endpoint: str) -> str:
+    if endpoint.startswith(("udp://", "mold://")):
+        raise _Refused(f"take tcp:// or ipc:// here: {endpoint!r}")
+    return endpoint
+
+
 def _endpoint(text: str) -> transports.Endpoint:
     try:
         endpoint = transports.parse_endpoint(text)

@@ -38,7 +38,7 @@ _FIELDS = (
 @command(
     "push",
     option("endpoint", "where to bind: tcp://HOST:PORT or ipc://PATH", "ENDPOINT",
-           kinds.bind_endpoint),
+           kinds.stream_endpoint),
     kinds.JSON_LINES,
     option("--key-field", f"{kinds.KEY_FIELD}; jobs of one key keep their order", "FIELD"),
     option("--priority", "0 to 9 (default 0)", "N", kinds.count(0, 9), default=0),
@@ -128,7 +128,7 @@ def _shown(pusher: Pusher, quiet: bool) -> Iterator[Bar]:
 
 @command(
     "pull",
-    option("endpoints", "the pushers' endpoints", "ENDPOINT[,ENDPOINT…]", kinds.connect_endpoints),
+    option("endpoints", "the pushers' endpoints", "ENDPOINT[,ENDPOINT…]", kinds.stream_endpoints),
     option("--prefetch", "how many jobs to have received in advance (default 16)", "N",
            kinds.count(1, 65_536), default=16),
     option("--count", "end after so many jobs (default: never)", "N", kinds.count(1)),

@@ -31,9 +31,9 @@ _TITLES = ("median", "90 %", "99 %", "99.9 %", "highest")
 @command(
     "latency",
     option("endpoint", "where `p2pmsg latency --serve` is (default: a process that is started "
-           "here, over TCP loopback)", "ENDPOINT", kinds.connect_endpoints, nargs="?"),
+           "here, over TCP loopback)", "ENDPOINT", kinds.stream_endpoints, nargs="?"),
     option("--serve", "be the other side: bind here, and to a second port for the messages",
-           "ENDPOINT", kinds.bind_endpoint),
+           "ENDPOINT", kinds.stream_endpoint),
     option("--count", "how many messages, and requests (default 1000)", "N",
            kinds.count(1, 10_000_000), default=1000),
     option("--rate", "how many a second (default 1000)", "R", kinds.rate, default=1000.0),

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from p2pmsg.cli.arguments import connect_endpoints, count, is_terminal, seconds, topic
+from p2pmsg.cli.arguments import count, is_terminal, seconds, stream_endpoints, topic
 from p2pmsg.cli.command import UsageError, command, flag, option
 from p2pmsg.cli.text import to_json, value_text
 from p2pmsg.requests import Requester
@@ -14,7 +14,7 @@ from p2pmsg.requests import Requester
 
 @command(
     "request",
-    option("endpoints", "the responders' endpoints", "ENDPOINT[,ENDPOINT…]", connect_endpoints),
+    option("endpoints", "the responders' endpoints", "ENDPOINT[,ENDPOINT…]", stream_endpoints),
     option("topic", "the topic of the request", "TOPIC", topic),
     option("value", "the value of the request (default: nil)", "VALUE", nargs="?"),
     flag("--json", "the value is JSON"),

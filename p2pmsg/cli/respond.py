@@ -21,7 +21,7 @@ class CommandFailedError(P2PError):
 @command(
     "respond",
     option("endpoint", "where to bind: tcp://HOST:PORT or ipc://PATH", "ENDPOINT",
-           kinds.bind_endpoint),
+           kinds.stream_endpoint),
     option("topic", "the topic of the requests", "TOPIC", kinds.topic),
     flag("--echo", "answer each request with its own value"),
     flag("--json", "the command's output is JSON (default: text; bytes if it is not UTF-8)"),
