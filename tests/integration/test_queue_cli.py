@@ -86,7 +86,7 @@ def test_dead_letters_of_a_log(tmp_path, place):
         assert b"bad 1" in run("dead-letters", "ls", log).stdout
         refused = run("dead-letters", "retry", log, "0")
         assert refused.returncode == 1
-        assert b"in use by another process" in refused.stderr
+        assert b"in use by another writer" in refused.stderr
 
     assert run("dead-letters", "retry", log, "0").stdout == b"1 made jobs again\n"
     assert run("dead-letters", "purge", log, "1").stdout == b"1 thrown away\n"
