@@ -1,9 +1,9 @@
 """A home of Spark whose Python workers import PySpark from a folder instead of from an archive.
 
 Spark puts `python/lib/pyspark.zip` before all else that its workers import from, and Python keeps
-no bytecode of what is in an archive: each start of a worker compiles some hundred modules anew,
+no bytecode of what is in an archive: each start of a worker compiles some hundred modules again,
 which takes 0.7 s instead of 0.2 s. Every query starts one, and where the machine is busy it may
-take longer than the 10 s that Spark gives it. The home made here is PySpark's own, but for
+take longer than the 10 s that Spark gives it. The home made here is PySpark's own, except for
 a folder in the place of the archive; what runs is the same.
 """
 

@@ -106,7 +106,7 @@ class OursRole:
 
 
 class OursSubscription(OursReceiver):
-    """A subscriber that checks numbered messages and tells what it repaired."""
+    """A subscriber that checks numbered messages and reports what it repaired."""
 
     def receive_numbered(self, count: int) -> None:
         for expected in range(count):

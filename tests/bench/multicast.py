@@ -183,7 +183,7 @@ class LossyLink:
 
 
 class PacedReceiver:
-    """Receives and checks numbered messages, and tells how old they were."""
+    """Receives and checks numbered messages, and reports how old they were."""
 
     def __init__(self, kind: type, wire: Wire, port: int, *options: Any) -> None:
         self._end = kind(wire, port, *options)

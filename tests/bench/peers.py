@@ -2,7 +2,7 @@
 
 Raw pyzmq is made lossless with `XPUB_NODROP`: at the high-water mark (1,000 frames, ZeroMQ's
 default) `send` waits instead of dropping. XPUB is PUB plus the reading of subscriptions, which
-tells the publisher when to begin.
+reports the publisher when to begin.
 """
 
 import importlib.util
@@ -152,7 +152,7 @@ class ZenohSender(Sender):
         import zenoh
         from zenoh import ext
 
-        with socket.socket() as probe:  # Zenoh does not tell which port it took for port 0
+        with socket.socket() as probe:  # Zenoh does not say which port it took for port 0
             probe.bind(("127.0.0.1", 0))
             self.endpoint = f"tcp/127.0.0.1:{probe.getsockname()[1]}"
         self._session = _open_zenoh(listen=self.endpoint, connect=None)

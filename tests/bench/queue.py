@@ -72,7 +72,7 @@ class SourceRole(PublisherRole):
 
 
 class SinkRole:
-    """Does jobs until told to stop."""
+    """Does jobs until asked to stop."""
 
     def __init__(self, contender: Contender, endpoint: str) -> None:
         self.sink = contender.open_receiver(endpoint)

@@ -52,7 +52,7 @@ class OursSink:
         self.puller = p2pmsg.Puller(endpoint, prefetch=PREFETCH)
 
     def work(self) -> tuple[int, int]:
-        """Do jobs until told to stop: how many, and the sum of their numbers."""
+        """Do jobs until asked to stop: how many, and the sum of their numbers."""
         count = total = 0
         for job in self.puller:
             with job:

@@ -105,7 +105,7 @@ class Server:
                 time.sleep(0.05)
 
     def received(self) -> int:
-        """Metrics received, as its own management port tells it."""
+        """Metrics received, as its own management port reports it."""
         with socket.create_connection(("127.0.0.1", self._management), timeout=10) as connection:
             connection.sendall(b"counters\n")
             text = b""

@@ -189,7 +189,7 @@ def grow(endpoint, replay_bytes, total_bytes, frame_bytes=128 * 1024):
 
 
 def hold(endpoint, receive_bytes):
-    """Join and never read; print memory and bytes held when told to."""
+    """Join and never read; print memory and bytes held when asked to."""
     with Subscriber(endpoint, receive_bytes=int(receive_bytes)) as subscriber:
         before, held = rss(), 0
         say("joining")
@@ -353,7 +353,7 @@ def fill_log(endpoint, directory, policy):
     try:
         publisher.close()
     except LogFailedError as failure:
-        assert error is not None, failure  # there is still no room for the last message
+        assert error is not None, failure  # there is still no space for the last message
 
 
 def publish_logged(endpoint, directory, fsync):
@@ -459,7 +459,7 @@ def read_to(endpoint, buffer_bytes, repair_timeout, stop=-1):
 
 
 def mold(place, session):
-    """Publish a day of an exchange when told to, then wait to be killed."""
+    """Publish a day of an exchange when asked to, then wait to be killed."""
     from tests.integration.mold import itch_messages  # it imports pytest, which takes a while
 
     feed = MoldPublisher(place, session=session)

@@ -13,12 +13,12 @@ TOPICS = 24
 """So many slots are gathered in at a time; each needs half a MiB."""
 
 
-def say(**told):
-    print(json.dumps(told), flush=True)
+def say(**said):
+    print(json.dumps(said), flush=True)
 
 
 class Filler:
-    """A file that takes all the room that is left."""
+    """A file that takes all the space that is left."""
 
     def __init__(self, directory):
         self._path = Path(directory) / "filler"
@@ -99,7 +99,7 @@ def logged(directory):
 
 
 def begin(endpoint, directory, how):
-    """Begin to publish on a disk that is full, and once more when it has room."""
+    """Begin to publish on a disk that is full, and once more when it has space."""
     filler = Filler(directory)
     filler.fill()
     try:
@@ -111,7 +111,7 @@ def begin(endpoint, directory, how):
     say(endpoint=publisher.endpoint)
     filler.fill()
     errors = []
-    for number in range(200):  # no slot is there yet, and there is no room for one
+    for number in range(200):  # no slot is there yet, and there is no space for one
         try:
             publisher.publish("t", bytes(2000))
         except LogFailedError as error:
@@ -123,7 +123,7 @@ def begin(endpoint, directory, how):
 
 
 def push(endpoint, directory, how):
-    """Push jobs while the queue's disk becomes full, is full, and has room again."""
+    """Push jobs while the queue's disk becomes full, is full, and has space again."""
     filler = Filler(directory)
     log = p2pmsg.queue.QueueLogConfig(directory=Path(directory) / "queue", fsync=how)
     pusher = p2pmsg.Pusher(endpoint, log=log)

@@ -96,10 +96,10 @@ def lose_requests(feed, part):
 
 def count_joined(subscriber):
     """Return a list that gets an item for each time that a publisher is asked who is there."""
-    joiner, told = core_of(subscriber).joiner, []
+    joiner, said = core_of(subscriber).joiner, []
     send_joined = joiner.send_joined
-    joiner.send_joined = lambda *arguments: told.append(1) or send_joined(*arguments)
-    return told
+    joiner.send_joined = lambda *arguments: said.append(1) or send_joined(*arguments)
+    return said
 
 
 def commits_of(subscriber):

@@ -26,7 +26,7 @@ _KINDS = ["interval", "always", "never"]
 
 
 def frame_of(topic, start, count, size):
-    """Return bytes that tell what they are."""
+    """Return bytes that say what they are."""
     return f"{topic} {start} {count} {size};".encode() + bytes(((start + size) % 251,)) * size
 
 
@@ -37,7 +37,7 @@ def config_of(directory, rng):
     )  # fmt: skip
 
 
-def write(directory, seed, tell):
+def write(directory, seed, report):
     """Append until killed."""
     rng = Random(seed)
     writer = LogWriter(config_of(directory, rng), session=SESSION, now_ns=time.time_ns())
@@ -49,7 +49,7 @@ def write(directory, seed, tell):
             SESSION, TOPICS[topic], start, count, frame_of(TOPICS[topic], start, count, size),
             timestamp_ns_max=0, now_ns=time.time_ns(),
         )  # fmt: skip
-        os.write(tell, _SAID.pack(topic, start, count))
+        os.write(report, _SAID.pack(topic, start, count))
         if rng.random() < 0.03:
             writer.sync()
         if rng.random() < 0.03:
@@ -61,24 +61,24 @@ def kill_one(directory, rng):
 
     It is killed some time after it has begun, or after its first frame.
     """
-    told, tell = os.pipe()
-    fcntl.fcntl(tell, fcntl.F_SETPIPE_SZ, 2**20)
+    said, report = os.pipe()
+    fcntl.fcntl(report, fcntl.F_SETPIPE_SZ, 2**20)
     seed, delay_s = rng.getrandbits(32), rng.choice([0.002, 0.02]) * rng.random()
     process = os.fork()
     if not process:
         try:
-            os.close(told)
-            write(directory, seed, tell)
+            os.close(said)
+            write(directory, seed, report)
         finally:
             os._exit(1)  # with what it says about it
-    os.close(tell)
+    os.close(report)
     if rng.random() < 0.8:
-        select.select([told], [], [], 10)
+        select.select([said], [], [], 10)
     time.sleep(delay_s)
     os.kill(process, signal.SIGKILL)
     _, status = os.waitpid(process, 0)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, "the writer failed by itself"
-    with open(told, "rb") as pipe:
+    with open(said, "rb") as pipe:
         said = pipe.read()
     return [(TOPICS[t], start, count) for t, start, count in _SAID.iter_unpack(said)]
 

@@ -164,7 +164,7 @@ class Child:
         assert line is not None, f"the child ended with {self.process.wait(timeout)}"
         return line
 
-    def tell(self, line):
+    def order(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 

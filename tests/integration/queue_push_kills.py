@@ -26,7 +26,7 @@ _RETURNED = struct.Struct("!QIQ")  # sequence, thread, number
 _CONFIG = p2pmsg.queue.PusherConfig(in_flight_max=10**9, in_flight_bytes_max=2**40)
 
 
-def push(folder, fsync, threads, tell):
+def push(folder, fsync, threads, report):
     """Push until killed."""
     log = QueueLogConfig(directory=folder, fsync=fsync, segment_bytes=2**20)
     pusher = p2pmsg.Pusher("tcp://127.0.0.1:0", log=log, config=_CONFIG)
@@ -38,7 +38,7 @@ def push(folder, fsync, threads, tell):
             number += 1
             key = f"k{number % 7}" if number % 5 == 0 else None
             sequence = pusher.push([thread, number], key=key)
-            os.write(tell, _RETURNED.pack(sequence, thread, number))
+            os.write(report, _RETURNED.pack(sequence, thread, number))
 
     others = [threading.Thread(target=run, args=(n,)) for n in range(1, threads)]
     for other in others:
@@ -48,23 +48,23 @@ def push(folder, fsync, threads, tell):
 
 def kill_one(folder, fsync, threads, rng):
     """Let a process push, and kill it; return (sequence, thread, number) of what was returned."""
-    told, tell = os.pipe()
-    fcntl.fcntl(tell, fcntl.F_SETPIPE_SZ, 2**20)
+    said, report = os.pipe()
+    fcntl.fcntl(report, fcntl.F_SETPIPE_SZ, 2**20)
     process = os.fork()
     if not process:
         try:
-            os.close(told)
-            push(folder, fsync, threads, tell)
+            os.close(said)
+            push(folder, fsync, threads, report)
         finally:
             os._exit(1)
-    os.close(tell)
+    os.close(report)
     if rng.random() < 0.9:
-        select.select([told], [], [], 10)
+        select.select([said], [], [], 10)
     time.sleep(rng.uniform(0, 0.05))
     os.kill(process, signal.SIGKILL)
     _, status = os.waitpid(process, 0)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, "the pusher failed by itself"
-    with open(told, "rb") as pipe:
+    with open(said, "rb") as pipe:
         said = pipe.read()
     return list(_RETURNED.iter_unpack(said[: len(said) // _RETURNED.size * _RETURNED.size]))
 

@@ -61,7 +61,7 @@ def write(book, entry):
 
 
 def read(path):
-    # Whoever was killed may have left half a line.
+    # One that was killed may have left half a line.
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 

@@ -136,7 +136,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_the_command_line_tells_of_what_is_in_no_frame_yet(tmp_path):
+def test_the_command_line_reports_what_is_in_no_frame_yet(tmp_path):
     subprocess.run([sys.executable, "-c", GATHERS, tmp_path], check=False)
     with contextlib.closing(LogReader(tmp_path)) as reader:
         left = 50 - reader.streams()[0].next

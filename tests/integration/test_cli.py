@@ -121,7 +121,7 @@ def test_with_a_cursor_sub_goes_on_where_it_was(start, tmp_path, make_publisher)
     assert (first.stderr, last.stderr, sub.errors()) == (b"", b"", "")
 
 
-def test_a_cursor_that_is_none_is_told_in_one_line(tmp_path, make_publisher):
+def test_a_cursor_that_is_none_is_reported_in_one_line(tmp_path, make_publisher):
     path = tmp_path / "prices.csv"
     path.write_text("symbol,price\n")
     ended = run("sub", make_publisher().endpoint, "--cursor", str(path))
@@ -134,7 +134,7 @@ def test_a_cursor_that_is_none_is_told_in_one_line(tmp_path, make_publisher):
 def test_topics_prefixes_and_several_endpoints(opened, make_publisher):
     publishers = [make_publisher(name=name) for name in ("a", "b")]
     for publisher in publishers:
-        for topic in ("trades", "quotes.btc", "quotes.eth", "news"):
+        for topic in ("trades", "quotes.btc", "quotes.eth", "weather"):
             publisher.publish(topic, f"{topic} of {publisher.name}")
 
     endpoints = ",".join(publisher.endpoint for publisher in publishers)
@@ -144,7 +144,7 @@ def test_topics_prefixes_and_several_endpoints(opened, make_publisher):
     assert set(sub.stdout.decode().splitlines()) == expected
 
 
-def test_a_loss_is_told_on_standard_error(start, make_publisher, make_proxy):
+def test_a_loss_is_reported_on_standard_error(start, make_publisher, make_proxy):
     publisher = make_publisher(replay_bytes=0, name="feed")
     proxy = make_proxy(publisher, drop=lambda frame: b"lose me" in frame)
     sub = start("sub", proxy.endpoint, "t", "--count", "2")
@@ -166,7 +166,7 @@ ASCII = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": 
 @pytest.mark.parametrize(
     "arguments", [("request", "--help"), ("sub", "--help"), ("log", "ls", "ü")]
 )
-def test_text_is_written_where_the_locale_has_no_room_for_it(arguments):
+def test_text_is_written_where_the_locale_has_no_space_for_it(arguments):
     done = run(*arguments, env=ASCII)
     assert done.returncode == (0 if "--help" in arguments else 2)
     assert b"Traceback" not in done.stderr
@@ -184,7 +184,7 @@ def test_a_jobs_text_is_printed_as_utf_8_whatever_the_locale(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [("pub", "t"), ("push",)])
-def test_a_closed_standard_input_is_told_in_one_line(arguments, tmp_path):
+def test_a_closed_standard_input_is_reported_in_one_line(arguments, tmp_path):
     name, *rest = arguments
     line = [*P2PMSG, name, f"ipc://{tmp_path}/x", *rest]
     done = subprocess.run(
@@ -196,7 +196,7 @@ def test_a_closed_standard_input_is_told_in_one_line(arguments, tmp_path):
     )
 
 
-def test_a_port_in_use_is_told_in_one_line(make_publisher):
+def test_a_port_in_use_is_reported_in_one_line(make_publisher):
     taken = make_publisher().endpoint
 
     pub = run("pub", taken, "t")
@@ -213,7 +213,7 @@ TIMEOUTS = {
 
 
 @pytest.mark.parametrize("name", TIMEOUTS)
-def test_a_time_out_is_told_in_one_line(name, endpoint):
+def test_a_time_out_is_reported_in_one_line(name, endpoint):
     arguments, says = TIMEOUTS[name]
     ended = run(name, endpoint, *arguments)
 
@@ -221,7 +221,7 @@ def test_a_time_out_is_told_in_one_line(name, endpoint):
     assert ended.stderr == b"p2pmsg %s: %s\n" % (name.encode(), says)
 
 
-def test_a_line_that_is_no_json_is_told_by_number_and_the_ones_before_it_arrive(start, endpoint):
+def test_a_line_that_is_no_json_is_reported_by_number_and_those_before_it_arrive(start, endpoint):
     sub = start("sub", endpoint, "--count", "1")
     pub = run("pub", endpoint, "t", "--json", stdin=b'"good"\n{bad\n"never"\n')
 
@@ -247,7 +247,7 @@ def test_sub_ends_quietly_when_nobody_reads_it_any_more(start, make_publisher):
     assert sub.errors() == ""
 
 
-def test_a_full_disk_is_told_in_one_line(start, make_publisher):
+def test_a_full_disk_is_reported_in_one_line(start, make_publisher):
     publisher = make_publisher()
     with open("/dev/full", "wb") as full:
         sub = start("sub", publisher.endpoint, "--count", "1", stdout=full)
@@ -304,7 +304,7 @@ def reads_input(process):
     try:
         words = Path(f"/proc/{process.pid}/syscall").read_text(encoding="ascii").split()
     except OSError:
-        return True  # this kernel does not tell
+        return True  # this kernel does not say
     return words[1:2] == ["0x0"]
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C ends each command at any moment: status 130, no traceback, nobody left behind."""
+"""Ctrl-C ends each command at any moment: status 130, no traceback, no process left."""
 
 import os
 import signal

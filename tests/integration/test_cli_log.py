@@ -96,7 +96,7 @@ RANGES = {
         range(105, 110),
     ),
     "a count": (["trades", "--from", "17", "--count", "5"], range(17, 22)),
-    "behind the end": (["trades", "--from", "2025-01-01T00:00:00Z"], []),
+    "after the end": (["trades", "--from", "2025-01-01T00:00:00Z"], []),
     "a prefix": (["t*", "--count", "3"], range(3)),
 }
 
@@ -148,7 +148,7 @@ def test_verify_finds_nothing_in_a_good_log(log):
     assert ended.stdout.startswith(b"all is well in ")
 
 
-def test_verify_and_dump_tell_of_a_flipped_byte(log):
+def test_verify_and_dump_report_a_flipped_byte(log):
     path, offset = log.flip(b"\xa2id\xcd" + (505).to_bytes(2, "big"))
 
     ended = run("log", "verify", log.path)
@@ -172,7 +172,7 @@ def test_verify_and_dump_tell_of_a_flipped_byte(log):
     assert b"damaged" in listed.stderr
 
 
-def test_no_log_is_told_in_one_line(tmp_path):
+def test_no_log_is_reported_in_one_line(tmp_path):
     for name in ("ls", "dump"):
         ended = run("log", name, str(tmp_path))
 

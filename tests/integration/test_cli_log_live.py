@@ -160,7 +160,7 @@ def test_a_log_is_looked_at_while_its_publisher_writes(tmp_path, make_publisher)
     assert publisher.stats().log.errors == 0
 
 
-def test_what_retention_deletes_under_a_dump_is_told(segmented, start):
+def test_what_retention_deletes_under_a_dump_is_reported(segmented, start):
     reading, writing = os.pipe()
     dump = start("log", "dump", segmented.path, stdout=writing)
     os.close(writing)
@@ -212,7 +212,7 @@ def test_replay_keeps_the_pace(tmp_path, endpoint, make_subscriber, start, speed
     assert float(seconds[1]) >= round(least_s, 1)
 
 
-def test_replay_of_hours_takes_a_moment_if_told_to(tmp_path, endpoint, make_subscriber, start):
+def test_replay_of_hours_takes_a_moment_if_asked_to(tmp_path, endpoint, make_subscriber, start):
     log = LogFiles(tmp_path / "log")
     with log.writing() as write:
         for number in range(5):

@@ -12,7 +12,7 @@ pytest.importorskip("recovery.log")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_relays_until_it_is_told_to_end(tmp_path, make_publisher, number, status):
+def test_relays_until_it_is_asked_to_end(tmp_path, make_publisher, number, status):
     publisher = make_publisher(name="feed")
     publisher.publish_many("t", list(range(1000)))
     log = tmp_path / "log"

@@ -29,7 +29,7 @@ from tests.integration.peers import (
 from tests.places import lasting_place
 
 
-def test_it_resumes_behind_what_was_committed(make_publisher, resume):
+def test_it_resumes_after_what_was_committed(make_publisher, resume):
     publisher = make_publisher()
     publish(publisher, 100)
     with resume(publisher, start="earliest") as subscriber:
@@ -176,7 +176,7 @@ def test_by_interval_it_commits_as_often_as_was_said(make_publisher, resume):
         commits.handle_timer(now_ns - 1)
         assert committed(subscriber) in (None, 0, 10 * turn - 11)
         commits.handle_timer(now_ns)
-        assert committed(subscriber) == 10 * turn - 1  # but for the one in hand
+        assert committed(subscriber) == 10 * turn - 1  # except for the one in hand
         now_ns += hour_ns
 
 
@@ -297,11 +297,11 @@ def test_a_cursor_older_than_what_is_kept_reports_the_exact_loss(make_publisher,
         assert ranges(stats.losses) == [report]
         subscriber.commit()
     with resume(publisher, on_gap="raise") as subscriber:
-        check_silence(subscriber)  # a loss that was committed is not told again
+        check_silence(subscriber)  # a loss that was committed is not said again
         check_ledger(subscriber, published=0, lost=0)
 
 
-def test_a_loss_in_hand_is_told_again(make_publisher, resume):
+def test_a_loss_in_hand_is_reported_again(make_publisher, resume):
     publisher = make_publisher(replay_bytes=4096, config=small_frames())
     with resume(publisher, joins=publisher) as subscriber:
         publish(publisher, 10)
@@ -318,7 +318,7 @@ def test_a_loss_in_hand_is_told_again(make_publisher, resume):
             subscriber.close()
 
 
-def test_the_stats_tell_of_the_cursor(make_publisher, resume, cursor_path, make_subscriber):
+def test_the_stats_have_the_cursor(make_publisher, resume, cursor_path, make_subscriber):
     publisher = make_publisher()
     publish(publisher, 10)
     with resume(publisher, start="earliest") as subscriber:
@@ -449,7 +449,7 @@ def test_a_folder_that_vanishes_is_told_and_nothing_is_lost(
     messages = take(subscriber, 10)
     shutil.rmtree(folder)
 
-    def told():
+    def said():
         publisher.publish(TOPIC, publisher.stats().published)
         try:
             messages.append(subscriber.receive(10))
@@ -458,10 +458,10 @@ def test_a_folder_that_vanishes_is_told_and_nothing_is_lost(
         except CursorError as error:
             return str(error)
 
-    assert str(cursor_path) in eventually(told)
+    assert str(cursor_path) in eventually(said)
     folder.mkdir()
 
-    eventually(lambda: not told() and cursor_path.exists())
+    eventually(lambda: not said() and cursor_path.exists())
     count = publisher.stats().published
     messages += take(subscriber, count - len(messages))
     check_exact(messages, range(count))

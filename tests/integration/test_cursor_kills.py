@@ -63,11 +63,11 @@ class Nursery:
         self.child = child
 
     def start(self, role, *arguments):
-        self.child.tell(" ".join(map(str, (role, *arguments))))
+        self.child.order(" ".join(map(str, (role, *arguments))))
         return int(self.child.line())
 
     def kill(self, *pids):
-        self.child.tell(" ".join(map(str, ("kill", *pids))))
+        self.child.order(" ".join(map(str, ("kill", *pids))))
         assert self.child.line() == "killed"
 
 

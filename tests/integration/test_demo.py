@@ -194,7 +194,7 @@ def test_the_demo_of_a_random_walk_with_spark(tmp_path):
     assert summary["spark_rows"] == 20_000
 
 
-def test_an_input_that_is_no_feed_is_told_by_its_line(tmp_path):
+def test_an_input_that_is_no_feed_is_reported_by_its_line(tmp_path):
     feed = tmp_path / "feed.jsonl.gz"
     good = next(random_walk(1)).line
     feed.write_bytes(gzip.compress(good + b"\n{}\n"))
@@ -273,16 +273,16 @@ from p2pmsg.demo.bars import compute_bars
 from p2pmsg.demo.feed import random_walk
 import msgspec
 
-def tell(**fields):
+def report(**fields):
     print(json.dumps(fields), flush=True)
 
 rows = int(sys.argv[sys.argv.index("--expected-rows") + 1])
 bars = [list(msgspec.structs.astuple(bar)) for bar in compute_bars(random_walk(rows))]
 print("chatter of a library")
-tell(event="ready")
-tell(event="progress", rows=rows // 2)
+report(event="ready")
+report(event="progress", rows=rows // 2)
 """
-RESULT = "tell(event='result', rows=rows, seconds=1.5, bars=bars)\n"
+RESULT = "report(event='result', rows=rows, seconds=1.5, bars=bars)\n"
 ENDINGS = {
     "good": (RESULT, []),
     "volumes that differ in their last bits": ("bars[0][6] += 1e-12\n" + RESULT, []),
@@ -321,7 +321,7 @@ def test_what_spark_says_is_judged(ending, errors, stand_in):
         assert (state.spark, state.spark_rows) == ("left out: no Java", None)
 
 
-def test_a_spark_that_fails_is_told_by_its_last_words(stand_in):
+def test_a_spark_that_fails_is_reported_by_its_last_words(stand_in):
     with pytest.raises(DemoError, match="Spark failed: ValueError: out of luck"):
         stand_in("raise ValueError('out of luck')\n")
 

@@ -1,4 +1,4 @@
-"""Ctrl-C ends each example: a short line, status 130, no traceback, nobody left behind."""
+"""Ctrl-C ends each example: a short line, status 130, no traceback, no process left."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ CHEAP = [name for name in ARGUMENTS if name not in SPARK]
 
 
 def processes_of(session):
-    """Processes of a session, but for those that have ended and wait for their parent."""
+    """Processes of a session, except for those that have ended and wait for their parent."""
     found = []
     for folder in Path("/proc").iterdir():
         try:
@@ -116,14 +116,14 @@ def test_ctrl_c_ends_an_example_with_spark_and_its_jvm(name, tmp_path):
 SPAWNS = """
 import multiprocessing, signal, ctrl_c
 
-def tell():
+def report():
     print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
 
 if __name__ == "__main__":
-    process = multiprocessing.get_context("spawn").Process(target=tell)
+    process = multiprocessing.get_context("spawn").Process(target=report)
     with ctrl_c.held():
         process.start()
-    tell()
+    report()
     process.join()
 """
 
@@ -138,7 +138,7 @@ def test_a_spawned_process_never_gets_what_was_held_back(tmp_path):
 
 
 @pytest.mark.parametrize("patient", [True, False])
-def test_an_error_leaves_no_process_behind_either(patient):
+def test_an_error_leaves_no_process_either(patient):
     script = "exec sleep 100" if patient else "trap '' TERM; while :; do sleep 0.1; done"
     code = f"""
 import subprocess, sys, ctrl_c

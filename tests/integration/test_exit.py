@@ -45,7 +45,7 @@ def run(request, opened):
 
 
 def finish(child, errors=""):
-    """Let a program end; check that it did, without a word."""
+    """Let a program end; check that it did, silently."""
     output, complaints = child.communicate("go\n", timeout=30)
     assert (child.returncode, complaints) == (0, errors), complaints
     return output

@@ -228,7 +228,7 @@ def test_stats_balance_at_every_moment(make_publisher, make_subscriber, make_pro
     check_ledger(subscriber)
 
 
-def test_nothing_comes_twice_behind_repairs(make_publisher, make_subscriber, make_proxy):
+def test_nothing_comes_twice_after_repairs(make_publisher, make_subscriber, make_proxy):
     publisher = make_publisher(config=small_frames())
     proxy = make_proxy(publisher, frame_loss=0.3, seed=2, loss_after_frames=10)
     subscriber = make_subscriber(proxy.endpoint, joins=publisher)
@@ -278,7 +278,7 @@ def test_a_frozen_subscriber_process_holds_nobody_up_for_long(
     publisher.publish(TOPIC, value)
     line = eventually(lambda: next((x for x in iter(child.line, "") if x[0] == "{"), None))
     ledger = json.loads(line)
-    child.tell("end")
+    child.order("end")
     assert ledger["balanced"]
     assert ledger["published"] == ledger["delivered"] + ledger["lost"] + ledger["outstanding"]
     assert ledger["delivered"] + ledger["lost"] == 200_001
@@ -525,9 +525,9 @@ def test_memory_is_bounded_with_a_subscriber_that_never_reads(make_child):
     subscriber = make_child("hold", endpoint, MIB)
     assert subscriber.line() == "joining"
     grown, replayed = map(int, publisher.line(60).split())
-    subscriber.tell("end")
+    subscriber.order("end")
     held_rss, held_bytes = map(int, subscriber.line().split())
-    publisher.tell("end")
+    publisher.order("end")
     print(f"publisher +{grown / MIB:.1f} MiB, subscriber +{held_rss / MIB:.1f} MiB")
     assert replayed <= 4 * MIB
     assert held_bytes <= MIB + 64 * 1024 + 1024

@@ -59,15 +59,15 @@ def test_a_publisher_says_that_the_disk_is_full_and_goes_on_when_it_has_space(
 ):
     child = on_small_disk("fill", how)
     subscriber = make_subscriber(json.loads(child.line())["endpoint"], start="earliest")
-    child.tell("go")
-    told = json.loads(child.line())
-    assert told["before"] == 0
-    assert how == "synced" or told["gathered"] > 100  # these have their place already
-    assert "No space left" in told["error"]
-    assert told["errno"] is not None or how == "synced"
-    assert told["counted"]
-    assert told["failed"] is None
-    child.tell("make room")
+    child.order("go")
+    said = json.loads(child.line())
+    assert said["before"] == 0
+    assert how == "synced" or said["gathered"] > 100  # these have their place already
+    assert "No space left" in said["error"]
+    assert said["errno"] is not None or how == "synced"
+    assert said["counted"]
+    assert said["failed"] is None
+    child.order("make space")
     after = json.loads(child.line())
     assert after["errors"] == 0
     got = take(subscriber, sum(after["heads"].values()))
@@ -75,7 +75,7 @@ def test_a_publisher_says_that_the_disk_is_full_and_goes_on_when_it_has_space(
     for message in got:
         by_topic.setdefault(message.topic, []).append(message.sequence)
     assert all(found == list(range(len(found))) for found in by_topic.values())
-    child.tell("end")
+    child.order("end")
     assert (end := json.loads(child.line()))["logged"] == [
         after["heads"][f"t{number}"] for number in range(len(end["logged"]))
     ]
@@ -88,9 +88,9 @@ def test_a_publisher_that_begins_on_a_full_disk_says_so(on_small_disk, how):
     child = on_small_disk("begin", how, "8m")
     assert "No space left" in json.loads(child.line())["error"]
     assert json.loads(child.line())["endpoint"]
-    told = json.loads(child.line())
-    assert told["errors"]
-    assert "No space left" in told["error"]
+    said = json.loads(child.line())
+    assert said["errors"]
+    assert "No space left" in said["error"]
     assert child.wait() == 0
 
 
@@ -100,15 +100,15 @@ def test_a_pusher_says_that_the_disk_is_full_and_goes_on_when_it_has_space(
 ):
     child = on_small_disk("push", how, "1m")
     endpoint = json.loads(child.line())["endpoint"]
-    child.tell("go")
-    told = json.loads(child.line())
-    assert set(range(20)) | set(range(41, 60)) <= set(told["accepted"])
-    assert "No space left" in told["error"]
+    child.order("go")
+    said = json.loads(child.line())
+    assert set(range(20)) | set(range(41, 60)) <= set(said["accepted"])
+    assert "No space left" in said["error"]
     puller = opened.enter_context(p2pmsg.Puller(endpoint))
-    child.tell("drain")
+    child.order("drain")
     done = []
-    while len(done) < len(told["accepted"]):
+    while len(done) < len(said["accepted"]):
         with puller.receive(timeout=20) as job:
             done.append(job.value[0])
-    assert done == told["accepted"]
+    assert done == said["accepted"]
     assert child.wait() == 0

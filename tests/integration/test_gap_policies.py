@@ -63,8 +63,8 @@ def test_skip_goes_on_at_once_and_hands_over_what_comes_late(
 
 def test_each_topic_has_its_policy(make_publisher, make_subscriber, place):
     publisher = make_publisher(place)
-    told = []
-    policies = {"trades": "wait", "quotes*": "skip", "quotes.us": told.append}
+    said = []
+    policies = {"trades": "wait", "quotes*": "skip", "quotes.us": said.append}
     subscriber = make_subscriber(place, joins=publisher, on_gap=policies)
     for topic in ("trades", "quotes.eu"):
         publisher.publish(topic, 0)
@@ -171,7 +171,7 @@ def test_who_is_slow_over_a_batch_gets_what_is_newest_by_then(
     assert (stats.delivered, stats.outstanding, stats.conflated) == (141, 0, 459)
 
 
-def test_a_cursor_keeps_what_a_batch_that_was_folded_anew_had_left(make_publisher, tmp_path):
+def test_a_cursor_keeps_what_a_batch_that_was_folded_again_had_left(make_publisher, tmp_path):
     publisher = make_publisher("tcp://127.0.0.1:0")
     options = {"start": "earliest", "on_gap": "latest", "cursor": tmp_path / "a.cursor"}
     with p2pmsg.Subscriber(publisher.endpoint, **options) as subscriber:

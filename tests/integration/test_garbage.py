@@ -156,7 +156,7 @@ def test_ten_thousand_requests_without_reading_the_replies(good_pair, stranger):
     assert answers_waiting(publisher) <= 4096
 
 
-def test_repairs_go_on_beside_a_requester_that_wants_all(
+def test_repairs_go_on_next_to_a_requester_that_wants_all(
     make_publisher, make_subscriber, make_proxy, stranger
 ):
     publisher = make_publisher(config=small_frames())
@@ -174,7 +174,7 @@ def test_repairs_go_on_beside_a_requester_that_wants_all(
 
 
 def test_a_flood_of_probes_is_bounded(make_publisher, make_subscriber, stranger):
-    """Each probe costs a frame of the data path; while that has no room, none is added."""
+    """Each probe costs a frame of the data path; while that has no space, none is added."""
     publisher = make_publisher(on_full="raise", config=PublisherConfig(queue_frames=1))
     make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16)
     with contextlib.suppress(Exception):
@@ -491,7 +491,7 @@ def shared(joined):
     return publisher, bad, Collector(subscriber)
 
 
-def test_a_good_message_behind_all_that(joined):
+def test_a_good_message_after_all_that(joined):
     publisher, bad, subscriber = joined()
     bad.send(*malformed(b"trades", bad.session ^ 3))
     publisher.publish(TOPIC, "good")

@@ -45,7 +45,7 @@ def test_heads_of_many_publishers_are_followed_in_one_thread():
             peer.close(0)
 
 
-def test_heartbeats_tell_of_news_between_two_questions():
+def test_heartbeats_report_changes_between_two_questions():
     with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
         publisher.publish("t", 1)
         with HeadsWatch([publisher.endpoint], topics=["t"], refresh=30.0) as watch:
@@ -55,7 +55,7 @@ def test_heartbeats_tell_of_news_between_two_questions():
                 eventually(lambda n=count: next_of(watch, publisher.endpoint) == n, 2.0)
 
 
-def test_a_message_that_ends_a_silence_is_told_of_soon():
+def test_a_message_that_ends_a_silence_is_reported_soon():
     with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
         driver = publisher._driver
         publisher.publish("t", 1)
@@ -155,7 +155,7 @@ def test_a_multicast_publisher_is_asked_and_its_heartbeats_are_heard():
 
 
 def test_what_strangers_announce_to_a_group_does_not_end_the_watch(opened_group):
-    """A recovery endpoint that is none of ZeroMQ's ended the thread for good."""
+    """A recovery endpoint that is none of ZeroMQ's ended the thread permanently."""
     endpoint, stranger = opened_group
     with p2pmsg.Publisher(endpoint) as publisher:
         publisher.publish("t", 1)
@@ -180,7 +180,7 @@ def opened_group():
 
 
 def test_the_watch_goes_on_when_descriptors_were_short(monkeypatch):
-    """A socket that could not be made ended the thread for good."""
+    """A socket that could not be made ended the thread permanently."""
     tries = []
     for name in ("ZmqReceiver", "ZmqRecoveryClient"):
         make = short_of_descriptors(getattr(transports, name), tries, 6)
@@ -255,7 +255,7 @@ def test_a_relay_without_a_session_is_there_all_the_same(make_relay, make_publis
     eventually(lambda: watch.is_reachable(relay.endpoint))
 
 
-def test_a_relay_begun_anew_has_what_it_has_now(make_publisher, make_relay, follow):
+def test_a_relay_begun_again_has_what_it_has_now(make_publisher, make_relay, follow):
     gone, publisher = make_publisher(name="gone"), make_publisher(name="feed")
     for each in (gone, publisher):
         each.publish_many("t", [b"x"] * 10)

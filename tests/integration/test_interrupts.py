@@ -88,7 +88,7 @@ def test_ctrl_c_behind_any_call_neither_loses_nor_doubles(connect, how, count):
 
 @pytest.mark.parametrize("how", ["iterate", "receive"])
 @pytest.mark.parametrize("key", [None, "k"])
-def test_ctrl_c_behind_any_call_of_a_puller_forgets_no_job(make_pusher, make_puller, how, key):
+def test_ctrl_c_after_any_call_of_a_puller_forgets_no_job(make_pusher, make_puller, how, key):
     pusher = make_pusher()
     worker = make_puller(pusher.endpoint)
     iterator = iter(worker)
@@ -115,7 +115,7 @@ def test_ctrl_c_behind_any_call_of_a_puller_forgets_no_job(make_pusher, make_pul
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-def test_ctrl_c_behind_any_call_of_a_pusher_forgets_no_job(make_pusher, make_puller, key):
+def test_ctrl_c_after_any_call_of_a_pusher_forgets_no_job(make_pusher, make_puller, key):
     done, stop = [], threading.Event()
 
     pusher = make_pusher()
@@ -133,7 +133,7 @@ def test_ctrl_c_behind_any_call_of_a_pusher_forgets_no_job(make_pusher, make_pul
                 for value in range(3):
                     accepted.add(pusher.push(value, key=key))
             strikes += strike.struck
-            accepted.add(pusher.push("behind it", key=key))
+            accepted.add(pusher.push("after it", key=key))
         pusher.drain(timeout=20)
     finally:
         stop.set()

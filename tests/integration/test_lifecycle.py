@@ -84,7 +84,7 @@ def test_close_waits_for_a_subscriber_that_still_has_gaps(
         check_ledger(subscriber, delivered=5_000, outstanding=0, lost=0)
 
 
-def test_close_waits_no_longer_than_it_is_told(make_publisher, make_subscriber, make_proxy):
+def test_close_waits_no_longer_than_it_is_reported(make_publisher, make_subscriber, make_proxy):
     publisher = make_publisher()
     proxy = make_proxy(publisher)
     make_subscriber(proxy.endpoint, joins=publisher)
@@ -152,7 +152,7 @@ def open_files():
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_fifty_peers_leave_no_file_and_no_thread_behind(make_publisher):
+def test_fifty_peers_leave_no_file_and_no_thread(make_publisher):
     make_publisher()  # the context's own files
     gc.collect()
     files, threads = open_files(), threading.active_count()

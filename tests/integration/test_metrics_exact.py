@@ -46,9 +46,9 @@ def say_until(process, condition):
     while True:
         line = process.stdout.readline()
         assert line, "the child has ended"
-        told = json.loads(line)
-        if condition(told):
-            return told
+        said = json.loads(line)
+        if condition(said):
+            return said
 
 
 def work(client, seed, calls):
@@ -112,16 +112,16 @@ def test_totals_go_on_exactly_after_the_collector_was_killed_again_and_again(tmp
                     # It has to get further than the one before, and dies in the middle of it.
                     reached = say_until(
                         process,
-                        lambda told, last=reached: told["counters"].get("hits", 0) > last + 100,
+                        lambda said, last=reached: said["counters"].get("hits", 0) > last + 100,
                     )["counters"]["hits"]
                     process.kill()
                     process.wait()
             stop.set()
             thread.join()
             with child("collect", "0.05", state, proxy.endpoint) as process:
-                told = say_until(process, lambda told: told["counters"].get("hits") == sent[0])
-    assert told["counters"] == {"hits": sent[0], "sum": sum(range(sent[0]))}
-    assert told["lost"] == 0
+                said = say_until(process, lambda said: said["counters"].get("hits") == sent[0])
+    assert said["counters"] == {"hits": sent[0], "sum": sum(range(sent[0]))}
+    assert said["lost"] == 0
 
 
 def test_totals_hold_what_was_sent_before_the_collector_was_there():
@@ -151,7 +151,7 @@ def test_a_client_that_is_closed_and_one_that_comes_after_it_count_together(tmp_
 
 def test_a_client_that_was_killed_is_counted_as_far_as_it_came(tmp_path):
     with child("count", LOOPBACK, "1000000") as process:
-        place = say_until(process, lambda told: "endpoint" in told)["endpoint"]
+        place = say_until(process, lambda said: "endpoint" in said)["endpoint"]
         with collecting(exact=place) as (collector, _):
             eventually(lambda: collector.totals().counters.get("child.hits", 0) > 500)
             process.kill()
@@ -176,7 +176,7 @@ class LoggedClient:
         first = max(self.begun, default=-1) + 1
         span = (str(first), str(first + count))
         with child("count_with_log", self.place, self.log, *span) as process:
-            say_until(process, lambda told: "endpoint" in told)
+            say_until(process, lambda said: "endpoint" in said)
             yield process
             process.kill()
             for line in process.stdout:
@@ -188,9 +188,9 @@ class LoggedClient:
         while len(self.done) < number:
             self._note(say_until(process, bool))
 
-    def _note(self, told):
-        self.begun |= {told["begun"]} if "begun" in told else set()
-        self.done |= {told["done"]} if "done" in told else set()
+    def _note(self, said):
+        self.begun |= {said["begun"]} if "begun" in said else set()
+        self.done |= {said["done"]} if "done" in said else set()
 
     def has_arrived(self, totals):
         """Whether all that was accepted is in the totals, and nothing twice."""
@@ -252,7 +252,7 @@ def test_what_was_kept_last_is_written_however_late_it_was_kept(tmp_path):
     assert path.exists()
 
 
-def test_what_cannot_be_repeated_is_told_with_its_range():
+def test_what_cannot_be_repeated_is_reported_with_its_range():
     config = p2pmsg.PublisherConfig(replay=p2pmsg.config.ReplayConfig(bytes_max=4096))
     with metrics.Client(LOOPBACK, interval=0.0, config=config) as client:
         for _ in range(1000):
@@ -289,7 +289,7 @@ def test_all_calls_arrive_over_both_channels(opened, exact):
     timed = client.timed("function")(lambda: 42)
     assert timed() == 42
     client.flush()
-    eventually(lambda told=collector.stats: told().names >= 3 + 9)
+    eventually(lambda said=collector.stats: said().names >= 3 + 9)
     collector.flush()
     flushed = keep.flushes[0]
     assert flushed["c", "app.c|#x:y"]["count"] == 3
@@ -423,11 +423,11 @@ def test_short_programs_in_turn_lose_nothing(ending, rounds):
 
 
 def test_short_programs_lose_nothing_though_collectors_are_killed_in_between(tmp_path):
-    """A program that was told that its deltas arrived is gone: the disk has to have them."""
+    """A program that learned that its deltas arrived is gone: the disk has to have them."""
     place, state = lasting_place(), str(tmp_path / "state")
     for turn in range(2):
         with child("collect", "3600", state, place) as process:
-            say_until(process, lambda told: "counters" in told)
+            say_until(process, lambda said: "counters" in said)
             assert run_short(place, "close").stderr == ""
             process.kill()
             process.wait()
@@ -497,7 +497,7 @@ def test_a_client_that_announced_itself_and_went_is_named(raw_publisher):
     with collecting(exact=place) as (collector, _):
         greet(1)
         eventually(lambda: [c.reason for c in collector.totals().unfinished] == ["not_joined"])
-        greet(2)  # another one at its place: it is gone for good
+        greet(2)  # another one at its place: it is gone permanently
         eventually(lambda: len(collector.totals().unfinished) == 2)
         assert not collector.totals().is_exact
 

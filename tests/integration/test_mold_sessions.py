@@ -64,22 +64,22 @@ def test_receiving_says_that_a_session_is_over(make_feed, make_subscriber, place
         getattr(subscriber, call)(timeout=0.3)
 
 
-def test_a_callable_is_told_between_the_sessions_and_after_the_losses(
+def test_a_callable_is_called_between_the_sessions_and_after_the_losses(
     make_subscriber, place, opened
 ):
-    told = []
-    subscriber = make_subscriber(place, start="earliest", on_gap=told.append, on_end=told.append)
+    said = []
+    subscriber = make_subscriber(place, start="earliest", on_gap=said.append, on_end=said.append)
     group = Group(opened, place)
     monday, tuesday = b"MON".ljust(10), b"TUE".ljust(10)
     group.send(1, b"1", name=monday)
     group.end(4, name=monday)
-    told.append(subscriber.receive(5).value)
+    said.append(subscriber.receive(5).value)
     time.sleep(0.1)  # its losses are found before another session takes its place
     with pytest.raises(TimeoutError):
         subscriber.receive(0)
     group.send(1, b"2", name=tuesday)
-    told.append(subscriber.receive(5).value)
-    first, loss, end, second = told
+    said.append(subscriber.receive(5).value)
+    first, loss, end, second = said
     assert (first, ranges([loss]), second) == (b"1", [(2, 4, "timeout")], b"2")
     assert (end.publisher, end.stop, end.announced) == ("MON", 4, True)
 
@@ -132,11 +132,11 @@ def test_a_feed_that_begins_again_under_its_name_is_delivered_again(
 ):
     """As when an exchange's simulator is started a second time in a day."""
     messages = itch_messages()
-    told = []
+    said = []
     first = make_child("mold", f"{place}&request=127.0.0.1:0", "SIM")
     server = first.line()
-    subscriber = make_subscriber(f"{place}&request={server}", start="earliest", on_end=told.append)
-    first.tell("publish")
+    subscriber = make_subscriber(f"{place}&request={server}", start="earliest", on_end=said.append)
+    first.order("publish")
     assert [message.value for message in take(subscriber, len(messages))] == messages
     first.finish()
     time.sleep(0.6)  # as long as a process takes to start
@@ -150,7 +150,7 @@ def test_a_feed_that_begins_again_under_its_name_is_delivered_again(
     assert [message.sequence for message in again] == list(range(1, len(messages) + 1))
     assert len({message.session for message in again}) == 1
     assert {message.publisher for message in again} == {"SIM"}
-    (end,) = told
+    (end,) = said
     assert (end.stop, end.announced) == (len(messages) + 1, False)
     eventually(lambda: "has begun again" in caplog.text)  # said after what it delivers
     stats = check_ledger(subscriber, lost=0, outstanding=0)
@@ -168,7 +168,7 @@ def test_after_a_restart_a_cursor_finds_the_second_life_of_a_name(make_child, pl
 
     first = make_child("mold", f"{place}&request=127.0.0.1:0", "SIM")
     server = first.line()
-    first.tell("publish")
+    first.order("publish")
     assert len(read(500)) == 500
     first.finish()
     second = p2pmsg.moldudp64.MoldPublisher(f"{place}&request={server}", session="SIM")
@@ -308,10 +308,10 @@ def test_what_a_late_second_line_brings_is_not_asked_for(
             late.append((time.monotonic() + 0.01, number))
             time.sleep(0.0005)
             while late and late[0][0] <= time.monotonic():
-                _, behind = late.popleft()
-                second.send(behind, b"%d" % behind)
-        for _, behind in late:
-            second.send(behind, b"%d" % behind)
+                _, later = late.popleft()
+                second.send(later, b"%d" % later)
+        for _, later in late:
+            second.send(later, b"%d" % later)
 
     playing = threading.Thread(target=play)
     playing.start()

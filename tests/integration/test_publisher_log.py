@@ -178,36 +178,36 @@ def test_a_log_that_cannot_be_opened_leaves_nothing_bound(tmp_path, make_publish
 
 
 @pytest.mark.parametrize("policy", ["raise", "continue"])
-def test_a_full_disk_is_told_and_what_was_written_stays(
+def test_a_full_disk_is_reported_and_what_was_written_stays(
     tmp_path, make_child, make_publisher, make_subscriber, policy
 ):
     endpoint = lasting_place()
     child = make_child("fill_log", endpoint, tmp_path, policy)
     child.line()
     subscriber = make_subscriber(endpoint, start="earliest")
-    child.tell("go")
-    told = json.loads(child.line())
+    child.order("go")
+    said = json.loads(child.line())
     if policy == "raise":
-        assert told["errno"] in (errno.EFBIG, errno.ENOSPC)
-        assert "log" in told["error"]
+        assert said["errno"] in (errno.EFBIG, errno.ENOSPC)
+        assert "log" in said["error"]
     else:
-        assert told["error"] is None
-        assert told["failed"]
-        assert told["accepted"] == 3000
-    assert take(subscriber, told["flushed"]) == list(range(told["flushed"]))
-    child.tell("end")
+        assert said["error"] is None
+        assert said["failed"]
+        assert said["accepted"] == 3000
+    assert take(subscriber, said["flushed"]) == list(range(said["flushed"]))
+    child.order("end")
     assert child.wait() == 0
 
     after = make_publisher(log=LogConfig(tmp_path), config=SMALL)
     if policy == "raise":
-        assert after.publish("t", "next") == told["accepted"]
+        assert after.publish("t", "next") == said["accepted"]
         late = make_subscriber(after.endpoint, start="earliest")
-        assert take(late, told["accepted"] + 1) == [*range(told["accepted"]), "next"]
+        assert take(late, said["accepted"] + 1) == [*range(said["accepted"]), "next"]
     else:
-        assert after.session != told["session"]  # its later sequences are in no log
+        assert after.session != said["session"]  # its later sequences are in no log
 
 
-def test_a_directory_that_vanishes_is_told(tmp_path, make_publisher):
+def test_a_directory_that_vanishes_is_reported(tmp_path, make_publisher):
     log = LogConfig(tmp_path / "log", segment_bytes=64 * 1024)
     publisher = make_publisher(log=log)
     publisher.publish("t", b"first")

@@ -428,7 +428,7 @@ def test_a_time(make_publisher, make_subscriber):
             assert subscriber.receive(10).sequence == first, second
 
 
-def test_a_time_behind_all_is_latest(make_publisher, make_subscriber):
+def test_a_time_after_all_is_latest(make_publisher, make_subscriber):
     publisher = make_publisher()
     publisher.publish(TOPIC, 0)
     subscriber = make_subscriber(
@@ -526,7 +526,7 @@ def test_a_subscriber_gets_each_topic_that_it_asked_for(
     assert subscriber.stats().repaired["buffer"] == 0
 
 
-def test_each_topic_is_asked_for_again_behind_a_cut(make_publisher, make_subscriber, make_proxy):
+def test_each_topic_is_asked_for_again_after_a_cut(make_publisher, make_subscriber, make_proxy):
     publisher = make_publisher()
     proxy = make_proxy(publisher)
     topics = [f"topic {n}" for n in range(COUNT)]

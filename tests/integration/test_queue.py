@@ -192,7 +192,7 @@ def test_an_unserialisable_value_in_the_midst_of_others_costs_none_of_them(
     assert [take(puller) for _ in range(1000)] == list(range(1000))
 
 
-def test_no_job_waits_behind_a_slow_worker_while_another_is_idle(make_pusher, make_puller):
+def test_no_job_waits_for_a_slow_worker_while_another_is_idle(make_pusher, make_puller):
     pusher = make_pusher(
         config=p2pmsg.queue.PusherConfig(queue=p2pmsg.QueueConfig(unproven_max=16))
     )
@@ -247,7 +247,7 @@ def test_a_puller_that_closes_gives_everything_back(make_pusher, make_puller):
     assert sorted(take(puller) for _ in range(8)) == list(range(8))
 
 
-def test_a_puller_that_is_asked_again_who_it_is_still_tells_what_it_did(make_pusher, make_puller):
+def test_a_puller_that_is_asked_again_who_it_is_still_reports_what_it_did(make_pusher, make_puller):
     pusher = make_pusher()
     for number in range(10):
         puller = make_puller(pusher.endpoint)

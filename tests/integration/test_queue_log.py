@@ -68,7 +68,7 @@ def test_a_forked_child_does_not_keep_the_log_of_its_dead_parent(tmp_path, opene
         assert pusher.stats().restored == 1
 
 
-def test_while_the_disk_is_full_nothing_is_told_that_is_not_written(tmp_path, opened, make_puller):
+def test_while_the_disk_is_full_nothing_is_said_that_is_not_written(tmp_path, opened, make_puller):
     place = f"ipc://{tmp_path}/queue"
     child = start(opened, FILLS, place, tmp_path / "log")
     pushed = int(child.stdout.readline())

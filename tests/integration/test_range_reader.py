@@ -156,7 +156,7 @@ def test_an_executor_connects_straight_and_sees_that_the_publisher_has_gone():
         )
         assert len(messages_of(reader.fetch("t", 0, 3))) == 3
     with publisher_at(endpoint, name="second") as second, reader:
-        # Longer than a test may take: it is told, and does not wait.
+        # Longer than a test may take: it is said, and does not wait.
         items = list(reader.fetch("t", 0, 3, session=publisher.session, timeout=1000.0))
 
         assert losses_of(items) == [(0, 3, LossReason.PUBLISHER_GONE)]

@@ -85,7 +85,7 @@ def test_a_subscriber_with_both_endpoints_carries_on(
     subscriber = make_subscriber([endpoint, relay.endpoint], start="earliest")
     assert take(subscriber, 100) == list(range(100))
     for _ in range(20):
-        child.tell("500")
+        child.order("500")
     has(relay, 10_100)
     kill(child)
     shutil.rmtree(tmp_path / "log")
@@ -116,7 +116,7 @@ def test_what_the_publisher_has_forgotten_comes_from_the_relay(
 
 
 @pytest.mark.long
-def test_relays_that_are_killed_behind_one_another_lose_nothing_that_the_first_one_keeps(
+def test_relays_that_are_killed_after_one_another_lose_nothing_that_the_first_one_keeps(
     tmp_path, make_child, make_relay, make_subscriber
 ):
     """The last one comes back at once, the one before it when 5 s have passed; no logs."""
@@ -137,7 +137,7 @@ def test_relays_that_are_killed_behind_one_another_lose_nothing_that_the_first_o
     assert take(subscriber, 2000) == list(range(2000))
     for one in relays:
         kill(one)
-    child.tell("1000")
+    child.order("1000")
     has(first, 3000)
     kill(child)
     start(1)
@@ -151,7 +151,7 @@ def test_relays_that_are_killed_behind_one_another_lose_nothing_that_the_first_o
     balanced(late, 3000)
 
 
-def test_relays_stand_one_behind_another(make_publisher, make_relay, make_subscriber):
+def test_relays_stand_one_after_another(make_publisher, make_relay, make_subscriber):
     publisher = make_publisher(name="feed")
     first = make_relay(publisher.endpoint, name="first")
     second = make_relay(first.endpoint, name="second")
@@ -473,7 +473,7 @@ PATIENT = SubscriberConfig(nack=NackConfig(deadline=60.0, attempts_max=1000))
 
 
 @pytest.mark.rounds(4, 60)
-def test_nothing_is_missing_whoever_is_killed(tmp_path, make_child, make_subscriber, rounds):
+def test_nothing_is_missing_whichever_is_killed(tmp_path, make_child, make_subscriber, rounds):
     rng = random.Random(7)
     at, place = lasting_place(), lasting_place()
 

@@ -260,10 +260,10 @@ def test_a_forked_child_does_not_get_its_parents_answers(tmp_path, opened):
     place = f"ipc://{tmp_path}/requests"
     with p2pmsg.Responder(place, {"echo": lambda value: value}) as responder:
         child = start(opened, FORKS, place)
-        told = [child.stdout.readline().strip() for _ in range(4)]
+        said = [child.stdout.readline().strip() for _ in range(4)]
         assert child.wait(20) == 0
     refused = "the requester cannot be used: it belongs to the parent process"
-    assert sorted(told) == sorted(["True", refused, "True", "0"])
+    assert sorted(said) == sorted(["True", refused, "True", "0"])
     assert responder.cached == 0
 
 

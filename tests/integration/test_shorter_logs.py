@@ -205,9 +205,9 @@ def take_values(subscriber, count):
     return [subscriber.receive(timeout=20).value for _ in range(count)]
 
 
-@pytest.mark.parametrize("count", [50, 250], ids=["behind", "passed"])
+@pytest.mark.parametrize("count", [50, 250], ids=["below", "passed"])
 @pytest.mark.parametrize("policy", ["raise", "report"])
-def test_a_live_subscriber_is_told_and_gets_the_new_messages(tmp_path, policy, count):
+def test_a_live_subscriber_learns_it_and_gets_the_new_messages(tmp_path, policy, count):
     reports = []
     on_gap = "raise" if policy == "raise" else reports.append
     with p2pmsg.Subscriber(ENDPOINT.format(tmp_path), start="earliest", on_gap=on_gap) as sub:

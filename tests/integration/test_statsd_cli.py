@@ -33,7 +33,7 @@ def send(place, *packets):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_was_gathered_is_flushed_when_it_is_told_to_end(start, carbon, number):
+def test_what_was_gathered_is_flushed_when_it_is_asked_to_end(start, carbon, number):
     started, places = start(
         *ANYWHERE, "--interval", "3600", "--graphite", f"127.0.0.1:{carbon.port}", "--stats",
         "--dialect", "etsy",
@@ -63,7 +63,7 @@ def test_sigterm_again_and_again_disturbs_no_flush_and_changes_no_status(start, 
     assert "Traceback" not in started.errors()
 
 
-def test_whatever_was_dropped_is_told_at_the_end(start, tmp_path):
+def test_whatever_was_dropped_is_reported_at_the_end(start, tmp_path):
     listen = f"tcp://127.0.0.1:0,unixstream://{tmp_path}/frames"
     started, places = start("--listen", listen, "--console", "--interval", "0.2", "--stats")
     with open_client(places[0]) as client, open_client(places[1]) as frames:
@@ -154,7 +154,7 @@ def test_a_wrong_argument_is_refused_in_one_line(argument):
     assert WRONG[argument] in line
 
 
-def test_a_place_that_is_taken_is_told_in_one_line(start):
+def test_a_place_that_is_taken_is_reported_in_one_line(start):
     _, places = start(*ANYWHERE)
     done = run("statsd", "--listen", places[0])
 

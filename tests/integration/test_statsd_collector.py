@@ -313,7 +313,7 @@ def test_flushes_come_by_themselves():
         eventually(lambda: len(keep.flushes) >= 5)
 
 
-def test_a_place_that_is_taken_is_told_and_leaves_nothing_open():
+def test_a_place_that_is_taken_is_reported_and_leaves_nothing_open():
     with collecting() as (collector, _):
         with pytest.raises(p2pmsg.BindError, match="Address already in use"):
             Collector(collector.endpoints[0])

@@ -258,7 +258,7 @@ def test_what_carbon_does_not_take_is_bounded_and_counted():
     assert output.dropped_bytes > 10_000
 
 
-def test_what_two_metrics_would_write_to_one_path_is_told_by_name(carbon, caplog):
+def test_what_two_metrics_would_write_to_one_path_is_reported_by_name(carbon, caplog):
     with collecting(outputs=[GraphiteOutput("127.0.0.1", carbon.port)]) as (collector, _):
         feed_and_flush(collector, b"a b:1|c\na_b:2|c")
         collector.flush()

@@ -146,7 +146,7 @@ def test_a_busy_reader_gives_way_to_a_thread_that_is_late(crowded, how, monkeypa
 
 
 @pytest.mark.parametrize("how", list(READERS))
-def test_the_thread_has_its_turns_beside_a_busy_reader(crowded, how, monkeypatch):
+def test_the_thread_has_its_turns_next_to_a_busy_reader(crowded, how, monkeypatch):
     driver, iterator, late_ns = crowded._driver, iter(crowded), []
     inner = driver._ended.wait
 
@@ -162,7 +162,7 @@ def test_the_thread_has_its_turns_beside_a_busy_reader(crowded, how, monkeypatch
     assert all(then + 10_000_000 < now for then, now in pairwise(late_ns))
 
 
-def test_behind_a_round_of_another_thread_it_is_asked_anew_what_is_to_be_done(flood):
+def test_after_a_round_of_another_thread_it_is_asked_again_what_is_to_be_done(flood):
     """It may have found a gap in another stream, whose repair comes over another socket."""
     _, subscriber = flood("a")
     driver = subscriber._driver

@@ -23,7 +23,7 @@ from transports import describe_peer, diagnosis, parse_endpoint
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """Look after a tenth of a second instead of five, and again soon."""
+    """Check after a tenth of a second instead of five, and again soon."""
     monkeypatch.setattr(unanswered, "FIRST_NS", 100_000_000)
     monkeypatch.setattr(unanswered, "AGAIN_NS", 100_000_000)
     monkeypatch.setattr(diagnosis, "_READ_S", 0.2)

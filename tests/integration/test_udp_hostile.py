@@ -253,7 +253,7 @@ class TestStrangers:
         assert (stats.lost, stats.losses) == (0, [])
         assert stats.delivered == next(self.numbers)
 
-    def test_heartbeats_that_tell_of_messages_that_never_were(self, joined):
+    def test_heartbeats_that_announce_messages_that_never_were(self, joined):
         publisher, subscriber, forger = joined
         for following, earliest in ((5000, 4900), (101, 0), (2**62, 2**62), (2**63 - 1, 0)):
             forger.heartbeat("t", following, earliest)
@@ -287,7 +287,7 @@ class TestStrangers:
     def test_places_and_sizes_that_are_announced_without_end_cost_little(self, joined):
         """Each one made every receiver ask its publisher who is there: 6,000 times a second."""
         publisher, subscriber, forger = joined
-        told = count_joined(subscriber)
+        said = count_joined(subscriber)
         feedback = core_of(subscriber).peers[publisher.session].feedback
         began = time.monotonic()
         for number in range(1000):
@@ -295,7 +295,7 @@ class TestStrangers:
             forger.send(wire.control_frame(wire.Kind.WELCOME, publisher.session, body))
             self.flow(publisher, subscriber, 1)
             assert forger.spoofed or feedback.group_size <= 10
-        assert len(told) <= 3 + 10 * (time.monotonic() - began)
+        assert len(said) <= 3 + 10 * (time.monotonic() - began)
         self.check(subscriber)
 
     def test_streams_that_never_were(self, joined):

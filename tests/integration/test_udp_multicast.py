@@ -209,7 +209,7 @@ def test_what_nobody_keeps_is_reported_lost(connect, endpoint):
     assert stats.balanced
 
 
-def test_a_lone_loser_is_served_alone_by_choice(make_publisher, make_subscriber, endpoint):
+def test_a_lone_loser_is_served_alone_if_configured(make_publisher, make_subscriber, endpoint):
     multicast = p2pmsg.config.MulticastPublisherConfig(repair=GroupRepairConfig(unicast=True))
     publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))
     loser = make_subscriber(endpoint, joins=publisher)
@@ -356,7 +356,7 @@ def test_who_leaves_is_waited_for_no_more(make_publisher, make_subscriber, endpo
     eventually(lambda: publisher.stats().multicast.receivers_waited_for == 1)
     for _ in range(20):
         send([stays])
-    # Whoever waits for it waits out its stall, and sheds what has no room then.
+    # One that waits for it waits out its stall, and sheds what has no space then.
     assert publisher.stats().frames_shed == 0
 
 
@@ -410,23 +410,23 @@ class Feed:
                 time.sleep(ahead_s)
 
 
-def check_whole(told, count):
+def check_whole(said, count):
     """Check that each message was delivered once, in order, or reported lost, and which."""
     position = 0
-    for start, stop, *_ in told["story"]:
+    for start, stop, *_ in said["story"]:
         assert start == position
         position = stop
     assert position == count + 1
     losses = []
-    for start, stop, reason in (entry for entry in told["story"] if len(entry) == 3):
+    for start, stop, reason in (entry for entry in said["story"] if len(entry) == 3):
         if losses and losses[-1][1:] == [start, reason]:
             losses[-1][1] = stop
         else:
             losses.append([start, stop, reason])
-    assert losses == told["losses"]
-    assert sum(stop - start for start, stop, _ in losses) == told["lost"]
-    assert told["delivered"] + told["lost"] == told["published"] == count + 1
-    assert told["balanced"]
+    assert losses == said["losses"]
+    assert sum(stop - start for start, stop, _ in losses) == said["lost"]
+    assert said["delivered"] + said["lost"] == said["published"] == count + 1
+    assert said["balanced"]
     return losses
 
 
@@ -458,17 +458,17 @@ def test_who_stops_for_seconds_misses_nothing_that_is_kept(
     time.sleep(0.3)
 
     for what, feed in feeds.items():
-        told = feed.end()
-        losses = check_whole(told, feed.count)
-        assert told["repaired"] > 0, what
-        assert told["kernel_drops"][0] > 0, what
+        said = feed.end()
+        losses = check_whole(said, feed.count)
+        assert said["repaired"] > 0, what
+        assert said["kernel_drops"][0] > 0, what
         if what != "neither does":
             assert losses == [], what
             continue
         assert {reason for _, _, reason in losses} == {"evicted"}
         # What is lost is from where it stopped on, and no more than came meanwhile.
         assert min(start for start, _, _ in losses) > before[what] - RATE_S
-        assert 0 < told["lost"] < feed.count - before[what] + RATE_S
+        assert 0 < said["lost"] < feed.count - before[what] + RATE_S
 
 
 COUNT = 10_000

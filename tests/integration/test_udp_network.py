@@ -38,7 +38,7 @@ PUBLISHER = """
 """
 SUBSCRIBER = """
     import sys, json, time, p2pmsg
-    with p2pmsg.Subscriber(sys.argv[1], name="desk", repair_timeout=float(sys.argv[2])) as sub:
+    with p2pmsg.Subscriber(sys.argv[1], name="screen", repair_timeout=float(sys.argv[2])) as sub:
         got, idle = [], time.monotonic()
         while len(got) < {count} and (not got or time.monotonic() - idle < float(sys.argv[3])):
             try:

@@ -177,7 +177,7 @@ def join_second(opened, sender):
     return receiver
 
 
-def test_a_waiting_send_goes_on_once_there_is_room(pair):
+def test_a_waiting_send_goes_on_once_there_is_space(pair):
     sender, receiver = pair(sender_options={"queue_frames": 5}, queue_frames=5)
     frame = bytes(200_000)
     sent = fill(sender, frame)

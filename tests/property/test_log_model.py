@@ -173,7 +173,7 @@ class Log:
                     assert following == self.writer.floor
                     self.skips[key] = [(0, following)] if following else []
                 self.skips.setdefault(key, []).extend(report)
-                # Behind the last record, and before it where a segment lost its end.
+                # After the last record, and before it where a segment lost its end.
                 assert not report or report[-1][1] == following
                 assert not stops or not report or report[-1][0] >= stops[-1]
                 assert len([skip for skip in report if not stops or skip[0] >= stops[-1]]) <= 1

@@ -1,4 +1,4 @@
-"""Ten thousand receivers behind one lossy link: how many of them ask for what all of them lost.
+"""Ten thousand receivers on one lossy link: how many of them ask for what all of them lost.
 
 The receivers' waits are drawn by the real `Feedback`, and the publisher is the real `GroupRepair`;
 what lies between is a heap of events.

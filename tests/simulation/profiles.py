@@ -35,7 +35,7 @@ TIGHT = {
     "queue_frames": 4,
     "stall_ms": 50,
 }
-"""So little room that every bound is met."""
+"""So little space that every bound is met."""
 EVERYTHING = {
     "loss": 0.1,
     "duplication": 0.1,
@@ -68,12 +68,12 @@ PROFILES = {
     "reader stops": Profile({**TIGHT, "read_stops_per_s": 4, "read_stop_ms": 200, "loss": 0.05}),
     "reader stops, drop": Profile({**TIGHT, "read_stops_per_s": 4, "on_full": "drop"}),
     "reader stops, raise": Profile({**TIGHT, "read_stops_per_s": 4, "on_full": "raise"}),
-    "many topics in little room": Profile(
+    "many topics in little space": Profile(
         {**TIGHT, "topics": 12, "loss": 0.2, "replay_bytes": 10**6, "messages_per_s": 400}
     ),
     "few gaps allowed": Profile({"loss": 0.3}, nack=NackConfig(gaps_max=2)),
     "everything": Profile(EVERYTHING, publishers=2),
-    "everything in little room": Profile({**EVERYTHING, **TIGHT}),
+    "everything in little space": Profile({**EVERYTHING, **TIGHT}),
     "two lines to each publisher": Profile({"loss": 0.2, "cuts_per_s": 5}, lines=2),
     "everything, two lines": Profile(EVERYTHING, lines=2),
     "joins midway": Profile({"loss": 0.05}, joiners=("earliest", "latest", 5, "time")),
@@ -84,7 +84,7 @@ PROFILES = {
     "newest values": Profile({"loss": 0.1, "read_ms": 5}, conflate=True),
     "newest values, everything": Profile({**EVERYTHING, **TIGHT, "read_ms": 10}, conflate=True),
     "many join at once": Profile(MANY, starts=("latest",), joiners=("latest", "earliest") * 6),
-    "many join at once, little room": Profile(
+    "many join at once, little space": Profile(
         {**MANY, "queue_frames": 4, "cuts_per_s": 4, "read_ms": 2},
         starts=("latest",),
         joiners=("latest", "earliest") * 6,
@@ -124,12 +124,12 @@ MULTICAST = {
     "receiver stops": Profile({**GROUP, **STOPPED, "loss": 0.05}),
     "receiver stops, little kept": Profile({**GROUP, **STOPPED, "replay_bytes": 2000}),
     "receiver stops, logs": Profile({**GROUP, **STOPPED, **LOGGED, "replay_bytes": 2000}),
-    "slow reader in little room, logs": Profile(
+    "slow reader in little space, logs": Profile(
         {**GROUP, **SMALL, **LOGGED, "read_ms": 15, "bytes_max": 6000}
     ),
     "few gaps allowed": Profile({**GROUP, "loss": 0.3}, nack=NackConfig(gaps_max=2)),
     "everything": Profile({**GROUP, **EVERYTHING}, publishers=2),
-    "everything in little room": Profile({**GROUP, **EVERYTHING, **SMALL}),
+    "everything in little space": Profile({**GROUP, **EVERYTHING, **SMALL}),
     "two lines to each publisher": Profile({**GROUP, "loss": 0.2}, lines=2),
     "joins midway": Profile({**GROUP, "loss": 0.05}, joiners=("earliest", "latest", 5, "time")),
     "skip": Profile({**GROUP, "loss": 0.1}, starts=("latest",), wait_for_repair=False),

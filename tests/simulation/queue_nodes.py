@@ -39,12 +39,12 @@ class Connection:
         if self.open:
             world.at(self.due[way], call, *arguments)
 
-    def cut(self, tell_pusher=True):
+    def cut(self, inform_pusher=True):
         if not self.open:
             return
         self.open = False
         world = self.world
-        if tell_pusher:
+        if inform_pusher:
             pusher = world.pusher
             world.after(
                 world.rng.uniform(0.1, 50), pusher.unreachable, pusher.generation, self.identity
@@ -304,7 +304,7 @@ class HostileNode(WorkerNode):
     """Takes what it gets and never does it; each of a kind.
 
     `holder` answers nothing, `rejecter` wants each job to wait for centuries, `extender` asks for
-    centuries, `flapper` holds and reconnects all the time, `hoarder` claims room for a million.
+    centuries, `flapper` holds and reconnects all the time, `hoarder` claims space for a million.
     """
 
     def __init__(self, world, number):

@@ -263,7 +263,7 @@ class Pusher:
         self.generation += 1
         self._timer_ns = None
         for connection in list(self.connections.values()):
-            connection.cut(tell_pusher=False)
+            connection.cut(inform_pusher=False)
         self.connections.clear()
         self.world.after(self.world.rng.uniform(20, 300), self._restart)
 

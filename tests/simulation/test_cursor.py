@@ -26,10 +26,10 @@ ALONE = {
 WITHOUT_LOG = {
     "little kept": Profile({**DIES, "replay_bytes": 3000}, joiners=JOINERS),
     "publishers crash": Profile({**DIES, "publisher_crashes_per_s": 4}, joiners=JOINERS),
-    "little room": Profile({**DIES, **TIGHT, "read_stops_per_s": 4}),
+    "little space": Profile({**DIES, **TIGHT, "read_stops_per_s": 4}),
     "everything": Profile({**EVERYTHING, "cursor": True, "system_crashes": 0.3}, publishers=2),
 }
-"""Something is lost, and that is told."""
+"""Something is lost, and that is said."""
 
 WITH_LOG = {
     "processes crash": Profile({**DIES, "publisher_crashes_per_s": 5}, joiners=JOINERS),
@@ -70,7 +70,7 @@ def test_a_subscriber_that_dies_misses_nothing(profile, rounds):
 
 @pytest.mark.rounds(10, 200)
 @pytest.mark.parametrize("profile", WITHOUT_LOG.values(), ids=WITHOUT_LOG)
-def test_what_is_missing_is_told(profile, rounds):
+def test_what_is_missing_is_reported(profile, rounds):
     for seed in range(rounds):
         simulation = build(profile, seed)
         run(simulation, profile)
@@ -104,7 +104,7 @@ def test_what_was_committed_does_not_come_again():
 
 
 def test_an_old_cursor_reports_the_exact_loss():
-    told = 0
+    said = 0
     for seed in range(30):
         simulation = build(Profile(starts=()), seed, cursor=True, replay_bytes=3000)
         (publisher,) = simulation.publishers
@@ -132,8 +132,8 @@ def test_an_old_cursor_reports_the_exact_loss():
             if (publisher.session, topic) not in positions
         )
         assert subscriber.cursor.lost["evicted"] - earlier == wanted + new, seed
-        told += wanted
-    assert told > 0
+        said += wanted
+    assert said > 0
 
 
 def forgets_a_commit(monkeypatch):
@@ -146,7 +146,7 @@ def forgets_to_note_the_session(monkeypatch):
     monkeypatch.setattr("p2pmsg.subscriber.resume.ResumePoints.note", lambda *_: None)
 
 
-def begins_behind(monkeypatch):
+def begins_later(monkeypatch):
     """Let a new life leave a message out."""
     real = ResumePoints.start_of
 
@@ -157,7 +157,7 @@ def begins_behind(monkeypatch):
     monkeypatch.setattr(ResumePoints, "start_of", start_of)
 
 
-@pytest.mark.parametrize("fault", [forgets_a_commit, forgets_to_note_the_session, begins_behind])
+@pytest.mark.parametrize("fault", [forgets_a_commit, forgets_to_note_the_session, begins_later])
 def test_the_checks_find_what_is_wrong(monkeypatch, fault):
     fault(monkeypatch)
     found = 0

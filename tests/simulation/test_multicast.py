@@ -47,7 +47,7 @@ def test_few_of_them_ask(receivers):
 
 
 def test_a_publisher_that_does_not_know_how_many_there_are_is_asked_more_often():
-    """So that it tells them is worth its bytes."""
+    """So that it reports them is worth its bytes."""
     known = mean(lose_one(1000, seed).nacks for seed in range(20))
     unknown = mean(lose_one(1000, seed, group_size=10).nacks for seed in range(20))
     assert unknown > 2 * known

@@ -40,7 +40,7 @@ CLOSING = ("clean", "10 % lost", "50 % lost", "twice and out of order", "cuts", 
 
 @pytest.mark.rounds(12, 120)
 @pytest.mark.parametrize("name", CLOSING)
-def test_whoever_says_that_it_has_everything_has_it(name, rounds):
+def test_one_that_says_that_it_has_everything_has_it(name, rounds):
     for seed in range(rounds):
         simulation = build(PROFILES[name], seed)
         simulation.run(300)
@@ -95,7 +95,7 @@ KILLED_AT_JOIN_LOGGED = {
         {**KILLS, **LOSSY, "log": True, "system_crashes": 0.5, "fsync": "never"}, joiners=STARTS
     ),
     "logs and cursors": Profile({**KILLS, **LOSSY, "log": True, "cursor": True}, joiners=STARTS),
-    "logs, gone for good": Profile(
+    "logs, gone permanently": Profile(
         {**KILLS, **LOSSY, "log": True, "cursor": True, "gone_for_good": 0.3},
         joiners=STARTS, publishers=2,
     ),
@@ -104,7 +104,7 @@ KILLED_AT_JOIN_LOGGED = {
 
 @pytest.mark.rounds(10, 300)
 @pytest.mark.parametrize("profile", KILLED_AT_JOIN.values(), ids=KILLED_AT_JOIN)
-def test_what_was_kept_is_accounted_for_whoever_dies_at_a_join(profile, rounds):
+def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join(profile, rounds):
     for seed in range(rounds):
         simulation = build(profile, seed)
         run(simulation, profile, quiet_ms=0)
@@ -112,7 +112,7 @@ def test_what_was_kept_is_accounted_for_whoever_dies_at_a_join(profile, rounds):
 
 @pytest.mark.rounds(10, 300)
 @pytest.mark.parametrize("profile", KILLED_AT_JOIN_LOGGED.values(), ids=KILLED_AT_JOIN_LOGGED)
-def test_what_was_kept_is_accounted_for_whoever_dies_at_a_join_with_a_log(profile, rounds):
+def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join_with_a_log(profile, rounds):
     pytest.importorskip("recovery.log")
     for seed in range(rounds):
         simulation = build(profile, seed)
@@ -177,7 +177,7 @@ SHARED = {
 @pytest.mark.rounds(5, 300)
 @pytest.mark.parametrize("shape", SHARED.values(), ids=SHARED)
 def test_no_publisher_seems_to_have_gone_back(shape, rounds, monkeypatch):
-    """As with thousands of topics, whose heads are told again for half a second."""
+    """As with thousands of topics, whose heads are said again for half a second."""
     monkeypatch.setattr(heads, "CACHED_HEADS_MIN", 1)
     monkeypatch.setattr(heads, "CACHE_NS_PER_HEAD", 200_000_000)
     for seed in range(rounds):
@@ -198,12 +198,12 @@ FORGED = 100.0
 FORGED_GROUPS = (
     "clean", "5 % lost", "20 % lost", "twice and out of order", "large messages", "slow network",
     "far network", "partitions", "publisher crashes", "subscriber crashes", "reader stops",
-    "few gaps allowed", "everything in little room", "two lines to each publisher",
+    "few gaps allowed", "everything in little space", "two lines to each publisher",
     "joins midway", "skip", "logs", "logs, little buffer", "cursors",
     "everything, logs and cursors", "parity, everything",
 )  # fmt: skip
 FORGED_CHANNELS = (
-    "clean", "10 % lost", "cuts", "everything", "everything in little room", "joins midway",
+    "clean", "10 % lost", "cuts", "everything", "everything in little space", "joins midway",
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ class Shape:
     """Whether the subscriber is connected to the publisher, too."""
     log: bool = False
     gone: bool = False
-    """Whether the publisher dies for good."""
+    """Whether the publisher dies permanently."""
     publisher_restarts: bool = False
     relay_restarts: bool = False
     options: dict = None
@@ -37,17 +37,17 @@ SHAPES = {
     "relay only": Shape(options=LOSSY),
     "publisher and relay": Shape(both=True, options=LOSSY),
     "chain of two": Shape(chain=2, options=LOSSY),
-    "publisher dies for good": Shape(gone=True, options=LOSSY),
-    "publisher dies for good, both": Shape(gone=True, both=True, options=LOSSY),
-    "publisher dies for good, chain": Shape(gone=True, chain=2, options={"loss": 0.05}),
+    "publisher dies permanently": Shape(gone=True, options=LOSSY),
+    "publisher dies permanently, both": Shape(gone=True, both=True, options=LOSSY),
+    "publisher dies permanently, chain": Shape(gone=True, chain=2, options={"loss": 0.05}),
     "publisher begins again": Shape(publisher_restarts=True, both=True, options={"loss": 0.05}),
     "relay restarts": Shape(relay_restarts=True, options={"loss": 0.05}),
     "relay restarts on its log": Shape(relay_restarts=True, log=True, options={"loss": 0.05}),
     "dies at a join": Shape(both=True, options=KILLS),
     "dies at a join, relay only": Shape(options=KILLS),
     "dies at a join, chain": Shape(chain=2, options=KILLS),
-    "dies at a join for good": Shape(both=True, options={**KILLS, "gone_for_good": 0.5}),
-    "dies at a join for good, relays with logs": Shape(
+    "dies at a join permanently": Shape(both=True, options={**KILLS, "gone_for_good": 0.5}),
+    "dies at a join permanently, relays with logs": Shape(
         chain=2, log=True, options={**KILLS, "gone_for_good": 0.5}
     ),
     "everything, with a log": Shape(

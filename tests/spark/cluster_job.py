@@ -7,7 +7,7 @@ import sys
 from tests.spark.streams import small_session
 
 
-def tell_where(batches):
+def say_where(batches):
     """Count the rows of a task, and say which executor's Python it ran in."""
     import pyarrow as pa
 
@@ -36,8 +36,8 @@ def main(master, endpoints, root, folder):
     found = {}
 
     def keep(batch, _batch_id):
-        told = batch.mapInArrow(tell_where, "executor long, rows long").collect()
-        for row in told:
+        said = batch.mapInArrow(say_where, "executor long, rows long").collect()
+        for row in said:
             if row.rows:
                 found[row.executor] = found.get(row.executor, 0) + row.rows
         keep.rows += [tuple(row) for row in batch.select("publisher", "offset").collect()]

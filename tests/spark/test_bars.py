@@ -47,11 +47,11 @@ def as_rows(computed):
     ]
 
 
-def test_the_picture_is_drawn_when_the_result_is_told(tmp_path, monkeypatch):
-    """Whoever waits for the result may end it then, as the demo does."""
+def test_the_picture_is_drawn_when_the_result_is_reported(tmp_path, monkeypatch):
+    """One that waits for the result may end it then, as the demo does."""
     pytest.importorskip("matplotlib")
-    picture, told, ended = tmp_path / "bars.png", [], threading.Event()
-    monkeypatch.setattr(bars, "_emit", lambda **fields: told.append(picture.exists()))
+    picture, said, ended = tmp_path / "bars.png", [], threading.Event()
+    monkeypatch.setattr(bars, "_emit", lambda **fields: said.append(picture.exists()))
     result = bars.Result()
     result.rows, result.bars = 20, as_rows(compute_bars(random_walk(20)))
     parsed = bars._parse(
@@ -59,7 +59,7 @@ def test_the_picture_is_drawn_when_the_result_is_told(tmp_path, monkeypatch):
     )
     ended.set()
     assert bars.follow(None, result, parsed, tmp_path / "none", ended) == 0
-    assert told == [True]
+    assert said == [True]
 
 
 @pytest.mark.spark
@@ -71,12 +71,12 @@ def test_bars_of_the_market_data_equal_a_straight_computation(publisher):
     thread.start()
     output, errors = child.communicate(timeout=900)
     thread.join()
-    told = [json.loads(line) for line in output.splitlines()]
+    said = [json.loads(line) for line in output.splitlines()]
 
     assert child.returncode == 0, errors
-    assert told[0] == {"event": "ready"}
-    assert {each["event"] for each in told[1:-1]} <= {"progress", "lag"}
-    result = told[-1]
+    assert said[0] == {"event": "ready"}
+    assert {each["event"] for each in said[1:-1]} <= {"progress", "lag"}
+    result = said[-1]
     assert result["event"] == "result"
     assert result["rows"] == len(events)
     assert result["bars"] == as_rows(compute_bars(events))
@@ -87,9 +87,9 @@ def test_bars_of_the_market_data_equal_a_straight_computation(publisher):
 def test_bars_end_on_a_signal(publisher):
     publish(publisher, random_walk(1000))
     child = start_bars(publisher, 2000)
-    told = [json.loads(child.stdout.readline()) for _ in range(3)]
-    assert told[:2] == [{"event": "ready"}, {"event": "progress", "rows": 1000}]
-    assert told[2]["event"] == "lag"
+    said = [json.loads(child.stdout.readline()) for _ in range(3)]
+    assert said[:2] == [{"event": "ready"}, {"event": "progress", "rows": 1000}]
+    assert said[2]["event"] == "lag"
     child.send_signal(signal.SIGTERM)
     # Without the signal it would wait for the other rows for twice as long.
     output, errors = child.communicate(timeout=300)

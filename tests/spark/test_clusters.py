@@ -53,10 +53,10 @@ def peers():
         yield [publisher.endpoint for publisher in found]
 
 
-def check(told):
-    assert told["rows"] == told["distinct"] == told["batch"] == 2 * COUNT
-    assert len(told["executors"]) == 2
-    assert sum(told["executors"].values()) == 2 * COUNT
+def check(said):
+    assert said["rows"] == said["distinct"] == said["batch"] == 2 * COUNT
+    assert len(said["executors"]) == 2
+    assert sum(said["executors"].values()) == 2 * COUNT
 
 
 def test_local_cluster(tmp_path):

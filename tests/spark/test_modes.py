@@ -40,7 +40,7 @@ def test_once_reads_what_there_is_also_on_a_new_checkpoint(spark, feed, tmp_path
 
 
 def test_a_first_batch_that_failed_is_read_again_from_where_it_began(spark, feed, tmp_path):
-    """Spark asks for the start anew, and the query says `latest`, which is somewhere else then."""
+    """Spark asks for the start again, and the query says `latest`, which is somewhere else then."""
     sink = Collector()
     frame = read_stream(spark, [feed.endpoint], startingOffsets='{"t": 90}')
 

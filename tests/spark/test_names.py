@@ -63,7 +63,7 @@ def chosen(feed, options):
 
 
 def begin(options, start=None):
-    """Begin a stream as Spark does; return the offsets before and behind its first batch."""
+    """Begin a stream as Spark does; return the offsets before and after its first batch."""
     reader = P2pmsgStreamReader(parse_options(options), LAYOUT)
     try:
         first = reader.initialOffset() if start is None else start
@@ -318,7 +318,7 @@ def test_a_checkpoint_is_not_judged_while_nobody_says_who_is_there(feed):
 
 
 @pytest.mark.usefixtures("short_waits")
-def test_a_peer_that_is_away_fails_what_is_told_to(feed):
+def test_a_peer_that_is_away_fails_what_is_asked_to(feed):
     away = lasting_place()
     options = {"peers": f"{feed.endpoint},{away}", "subscribe": "t", "failOnPeerAway": "true"}
     message = f"no answer from {away}. The query fails because failOnPeerAway is true"

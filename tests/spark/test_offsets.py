@@ -86,7 +86,7 @@ def test_a_foreign_checkpoint_is_refused(offset):
 
 
 @pytest.mark.parametrize("offset", [5, "x", [1], None, {"topic": {"0": 12}}, {"logOffset": 3}])
-def test_a_checkpoint_of_another_source_is_told_as_such(offset):
+def test_a_checkpoint_of_another_source_is_reported_as_such(offset):
     def begins(offset):
         return offsets.start_of_batch(7 if offset is None else offset, {"version": 1, "peers": {}})
 
@@ -224,7 +224,7 @@ OTHER = heads(2, name="other", t=(4, 6))
 @pytest.mark.parametrize(
     ("before", "now", "after"),
     [
-        pytest.param({1: {"t": 9}}, relay(OLD, NEW), {1: {"t": 9}, 2: {"t": 0}}, id="begun anew"),
+        pytest.param({1: {"t": 9}}, relay(OLD, NEW), {1: {"t": 9}, 2: {"t": 0}}, id="begun again"),
         pytest.param({1: {"t": 9}}, relay(OLD, OTHER), {1: {"t": 9}, 2: {"t": 4}}, id="another"),
         pytest.param({1: {"t": 9}}, relay(NEW, former=[OLD]), {2: {"t": 0}}, id="forgotten"),
         pytest.param(

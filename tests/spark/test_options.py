@@ -230,7 +230,7 @@ def test_heads_with_a_time(monkeypatch):
     assert start(A, "u", heads(1, t=(4, 9))) == 0
 
 
-def test_a_peer_that_goes_before_it_has_said_what_it_had_at_a_time_is_told(monkeypatch):
+def test_a_peer_that_goes_before_it_has_said_what_it_had_at_a_time_is_reported(monkeypatch):
     """As an end it would be its earliest, and nothing of it would be read."""
     monkeypatch.setattr(asking, "ask_once", lambda peers, timeout, time_ns: {})
     options = parse_options({**GOOD, "startingTimestamp": "5", "endingTimestamp": "9"})

@@ -1,4 +1,4 @@
-"""Spark reads from a relay, whose publishers may go away for good, or begin anew."""
+"""Spark reads from a relay, whose publishers may go away permanently, or begin again."""
 
 import contextlib
 import json
@@ -66,7 +66,7 @@ def make_child():
 
 
 class Lives:
-    """A publisher without a log that is killed and begins anew, each time as another session."""
+    """A publisher without a log that is killed and begins again, each time as another session."""
 
     def __init__(self, make_child):
         self._make_child = make_child

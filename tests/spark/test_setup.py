@@ -38,7 +38,7 @@ class Builder:
 
 @pytest.fixture
 def no_defaults(monkeypatch):
-    """A SparkConf as in a new process: a session that runs here has told its JVM its settings."""
+    """A SparkConf as in a new process: a session that runs here has given its JVM its settings."""
     monkeypatch.setattr(pyspark, "SparkConf", partial(pyspark.SparkConf, loadDefaults=False))
 
 
@@ -215,10 +215,10 @@ def test_connect_mode(publisher, tmp_path):
     done = run([*command, str(tmp_path / "checkpoint")], ROOT, PYSPARK_PYTHON=None, PATH=path)
 
     assert done.stdout, done.stderr[-3000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["count"] == 100
-    assert told["sum"] == sum(range(100))
-    assert "connect" in told["kind"]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["count"] == 100
+    assert said["sum"] == sum(range(100))
+    assert "connect" in said["kind"]
 
 
 def run(command, folder, **changes):

@@ -118,7 +118,7 @@ def test_typed_columns_of_dicts(spark, publisher, tmp_path):
 
 
 def test_a_peer_that_is_away_keeps_its_place_and_is_caught_up(spark, publisher, tmp_path):
-    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="behind") as hidden:
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="hidden") as hidden:
         with TcpProxy(hidden.endpoint) as front:
             sink = Collector()
             frame = read_stream(
@@ -134,7 +134,7 @@ def test_a_peer_that_is_away_keeps_its_place_and_is_caught_up(spark, publisher, 
             sink.wait(40, query)
             query.stop()
 
-    assert sink.offsets("t", "feed") == sink.offsets("t", "behind") == list(range(20))
+    assert sink.offsets("t", "feed") == sink.offsets("t", "hidden") == list(range(20))
 
 
 def test_cut_connections_repeat_nothing_and_lose_nothing(spark, publisher, tmp_path):

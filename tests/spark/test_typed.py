@@ -174,7 +174,7 @@ def test_every_type_that_a_value_can_have():
     assert row["at"] == moment
 
 
-def test_what_arrow_has_no_room_for_does_not_fit_either():
+def test_what_arrow_has_no_space_for_does_not_fit_either():
     fields = {"n": types.LongType(), "d": types.DecimalType(4, 2)}
     with pytest.raises(ValueMismatchError, match=r"message 41 .*at `\$.d`"):
         rows_of(TypedLayout(schema_of(fields), "msgpack"), [{"d": "1.5"}, {"d": "123456.7"}])
@@ -201,7 +201,7 @@ def test_schemas_that_cannot_be_had(schema, reason):
 
 
 def test_a_number_beyond_a_float_does_not_fit():
-    """Arrow makes it infinite, without a word."""
+    """Arrow makes it infinite, silently."""
     values = [1e38, 1e39, float("inf"), -1e300, None]
     fields = {"x": types.FloatType()}
     sent = [{"x": value} for value in values]

@@ -1,4 +1,4 @@
-"""What the house rules say about files, functions and names, checked instead of remembered."""
+"""What the rules say about files, functions and names, checked instead of remembered."""
 
 import ast
 import importlib
@@ -174,7 +174,7 @@ def test_no_modules_import_each_other_in_a_circle():
 
 SOURCES = {
     "public names": ("import p2pmsg\nfrom p2pmsg import testing\nimport p2pmsg.testing", 0),
-    "a module behind the names": ("from p2pmsg.wire import Frame", 1),
+    "a module that is not public": ("from p2pmsg.wire import Frame", 1),
     "a module imported whole": ("import p2pmsg.sync.driver", 1),
     "a private name": ("from p2pmsg import _private", 1),
     "a lower layer": ("import recovery.gaps", 1),

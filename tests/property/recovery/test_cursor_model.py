@@ -118,7 +118,7 @@ def test_a_cursor_is_a_list_of_states(steps):
     file, model = CursorFile(store, CONFIG), Model()
     for step in steps:
         if step[0] == "fail":
-            store.failing[step[1]] = OSError("no room")
+            store.failing[step[1]] = OSError("no space")
         elif step[0] == "kill":
             store.failing.clear()
             store.kill()

@@ -14,7 +14,7 @@ CONFIG = NackConfig(
 STEP = st.one_of(
     st.tuples(st.just("add"), st.integers(0, 3), st.integers(1, 12)),
     st.tuples(
-        st.sampled_from(["fill", "fill", "refuse", "blame"]), st.integers(0, 60), st.integers(1, 12)
+        st.sampled_from(["fill", "fill", "refuse", "cause"]), st.integers(0, 60), st.integers(1, 12)
     ),
     st.tuples(st.just("miss_again"), st.integers(0, 60), st.integers(1, 12)),
     st.tuples(st.just("time"), st.integers(1, 400), st.just(0)),
@@ -71,7 +71,7 @@ class Run:
             return
         stop = next((n for n in range(there[0], self.stop) if n not in there), self.stop)
         self.nacks.miss_again(there[0], stop, now_ns=self.now_ns)
-        # What it has become one with starts afresh, and may be asked for when that is.
+        # What it has become one with starts again, and may be asked for when that is.
         self.added_ns |= dict.fromkeys(range(there[0], stop), self.now_ns)
 
     def refuse(self, start: int, count: int) -> None:
@@ -82,7 +82,7 @@ class Run:
         assert sequences_of((loss.start, loss.stop) for loss in losses) == missing * possible
         self.forget(missing * possible)
 
-    def blame(self, start: int, count: int) -> None:
+    def cause(self, start: int, count: int) -> None:
         self.nacks.set_loss_reason(start, start + count, LossReason.BUDGET)
 
     def postpone(self, delay_ms: int, _: int) -> None:

@@ -1,4 +1,4 @@
-"""A receiver behind a network that loses, repeats, reorders and splits frames."""
+"""A receiver on a network that loses, repeats, reorders and splits frames."""
 
 from random import Random
 
@@ -36,7 +36,7 @@ COUNT = st.integers(1, 10)
 STEP = st.one_of(
     st.tuples(st.just("live"), st.integers(0, 6), COUNT),
     st.tuples(st.just("live"), st.just(0), COUNT),
-    st.tuples(st.sampled_from(["old", "repair", "refuse", "blame"]), WHERE, COUNT),
+    st.tuples(st.sampled_from(["old", "repair", "refuse", "cause"]), WHERE, COUNT),
     st.tuples(st.just("heartbeat"), st.integers(0, 6), st.one_of(st.none(), WHERE)),
     st.tuples(st.just("time"), st.integers(1, 100), st.none()),
     st.tuples(st.just("take"), st.integers(1, 5), st.none()),
@@ -79,7 +79,7 @@ class Run:
     def refuse(self, start: int, count: int) -> None:
         self.receiver.reject(start, start + count, LossReason.EVICTED, now_ns=self.now_ns)
 
-    def blame(self, start: int, count: int) -> None:
+    def cause(self, start: int, count: int) -> None:
         self.receiver.nacks.set_loss_reason(start, start + count, LossReason.BUDGET)
 
     def heartbeat(self, more: int, earliest: int | None) -> None:
@@ -135,7 +135,7 @@ class Run:
         self.position = sequences[-1] + 1
 
     def took_late(self, output: Delivery[range]) -> None:
-        """What was told to be lost comes after all, once, where nobody waited for it."""
+        """What was reported lost comes after all, once, where nobody waited for it."""
         assert not self.config.wait_for_repair
         sequences = output.item[output.skip : output.skip + output.count]
         assert len(sequences) == output.count > 0

@@ -4,7 +4,7 @@ import dis
 import sys
 
 _LOOKS = ("RESUME", "CALL", "JUMP_BACKWARD")
-"""CPython looks for signals behind these instructions, and nowhere else."""
+"""CPython looks for signals after these instructions, and nowhere else."""
 
 
 def interrupt_at(step, action, inside, event="line"):

@@ -56,7 +56,7 @@ def test_as_many_messages_as_there_are_arrive(count):
     assert decode_columns(frame)[0] == list(range(count))
 
 
-def test_the_columns_beside_the_values_arrive():
+def test_the_columns_next_to_the_values_arrive():
     data = frames.data(
         [1, 2], base_ns=10**18, columns=([0, -3], [None, "key"], [{"a": b"b"}, None])
     )
@@ -131,7 +131,7 @@ HUGE = b"\xdd\xff\xff\xff\xff"
 BODIES = {
     "values cut short": (b"\x94\x91", 1, "body"),
     "columns cut short": (b"\x94\x91\x01\xc0", 1, "body"),
-    "more behind the columns": (b"\x94\x91\x01\xc0\xc0\xc0\x01", 1, "body"),
+    "more after the columns": (b"\x94\x91\x01\xc0\xc0\xc0\x01", 1, "body"),
     "as many values as it claims, but none there": (b"\x94\xdc\0\4", 4, "body"),
     "a value that claims to be huge": (b"\x94\x91" + HUGE + b"\xc0\xc0\xc0", 1, "body"),
     "bytes that claim to be huge": (b"\x94\x91\xc6\xff\xff\xff\xff\xc0\xc0\xc0", 1, "body"),

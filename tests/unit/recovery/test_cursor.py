@@ -44,7 +44,7 @@ def streams(data):
 
 
 def states(pieces):
-    """Return the positions behind each of the pieces of a file, and its length there."""
+    """Return the positions after each of the pieces of a file, and its length there."""
     data, found = pieces[0], []
     for piece in [b"", *pieces[1:]]:
         data += piece
@@ -119,8 +119,8 @@ def test_a_bit_flipped_anywhere_is_noticed(durable):
                 found = streams(bytes(damaged))
             except CursorFileError:
                 refused += 1
-                # Behind the snapshot only where what was on the disk is damaged, which records
-                # behind it tell.
+                # After the snapshot only where what was on the disk is damaged, which records
+                # after it show.
                 assert at < len(SNAPSHOT) or (durable and at < len(data) - len(pieces[-1]))
                 continue
             torn += 1
@@ -137,7 +137,7 @@ def test_a_bit_flipped_anywhere_is_noticed(durable):
 @pytest.mark.parametrize(
     "rubbish", [bytes(5000), b"\xff" * 5000, SNAPSHOT, b"p2cursor"], ids=["0", "1", "two", "magic"]
 )
-def test_rubbish_behind_the_end_is_cut(rubbish):
+def test_rubbish_after_the_end_is_cut(rubbish):
     data = SNAPSHOT + position(0, 8)
 
     assert streams(data + rubbish)[SESSION, "é"] == 8

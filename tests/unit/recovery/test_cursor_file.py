@@ -102,7 +102,7 @@ def test_sync_is_done_once(store, file):
     file.sync()
 
 
-def test_a_torn_end_is_cut_and_told(store, file):
+def test_a_torn_end_is_cut_and_reported(store, file):
     file.advance([(1, "a", 6)], durable=True)
     store.data += b"torn"
     store.kill()
@@ -153,15 +153,15 @@ def test_a_commit_that_fails_leaves_the_old_or_the_new(store, file, what):
     file.advance([(1, "a", 6)], durable=True)
     before = streams(file)
     after = {**before, (1, "a"): 7, (1, "b"): 1}
-    store.failing[what] = OSError(errno.ENOSPC, "no room")
+    store.failing[what] = OSError(errno.ENOSPC, "no space")
     if what in ("append", "sync"):
-        with pytest.raises(OSError, match="no room"):
+        with pytest.raises(OSError, match="no space"):
             file.advance([(1, "a", 7), (1, "b", 1)], durable=True)
         assert streams(file) == before
     else:
-        with pytest.raises(OSError, match="no room"):
+        with pytest.raises(OSError, match="no space"):
             file.join(2, ALL, {}, ["there"])
-        with pytest.raises(OSError, match="no room"):  # what it left is not built upon
+        with pytest.raises(OSError, match="no space"):  # what it left is not built upon
             file.advance([(1, "a", 7), (1, "b", 1)], durable=False)
     copy = MemoryCursorStore()
     copy.data = store.data
@@ -174,9 +174,9 @@ def test_a_commit_that_fails_leaves_the_old_or_the_new(store, file, what):
 
 @pytest.mark.parametrize("what", FAILURES[:4])
 def test_a_join_that_fails_is_done_by_the_next_one(store, file, what):
-    store.failing[what] = OSError("no room")
+    store.failing[what] = OSError("no space")
     for _ in range(2):
-        with pytest.raises(OSError, match="no room"):
+        with pytest.raises(OSError, match="no space"):
             file.join(2, ALL, {"c": 4}, ["there"])
     store.failing.clear()
     assert file.join(2, ALL, {"c": 4}, ["there"])
@@ -342,7 +342,7 @@ def test_streams_have_a_bound(store):
     assert streams(file) == reopened(store, config)
 
 
-def test_a_real_file_is_written_anew_before_it_grows_without_end(tmp_path):
+def test_a_real_file_is_written_again_before_it_grows_without_end(tmp_path):
     path = tmp_path / "deep" / "down" / "a.cursor"
     file = CursorFile(CursorFileStore(path), CONFIG)
     file.join(1, ALL, {}, [])
@@ -376,7 +376,7 @@ def test_a_real_file_has_one_owner(tmp_path):
     CursorFile(CursorFileStore(path), CONFIG).close()
 
 
-def test_a_real_file_that_vanishes_is_noticed_and_made_anew(tmp_path):
+def test_a_real_file_that_vanishes_is_noticed_and_made_again(tmp_path):
     path = tmp_path / "a.cursor"
     file = CursorFile(CursorFileStore(path), CONFIG)
     file.join(1, ALL, {"a": 3}, [])

@@ -59,11 +59,11 @@ def test_a_file_that_cannot_be_replaced_is_as_it_was(tmp_path, monkeypatch, step
     assert path.stat().st_mode & 0o777 == 0o600
 
     def fail(*_):
-        raise OSError(errno.ENOSPC, "no room")
+        raise OSError(errno.ENOSPC, "no space")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, step, fail)
-        with pytest.raises(OSError, match="no room"):
+        with pytest.raises(OSError, match="no space"):
             replace_file(path, b"new")
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("a", b"old")]
     with replace_file(path, lambda fd: b"%d" % os.fstat(fd).st_ino) as file:

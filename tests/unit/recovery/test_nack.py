@@ -46,7 +46,7 @@ def test_ranges_that_touch_are_asked_for_as_one():
     assert nacks.due(now_ns=40 * MS) == [(0, 4)]
 
 
-def test_a_range_behind_a_gap_that_was_never_asked_for_becomes_part_of_it():
+def test_a_range_after_a_gap_that_was_never_asked_for_becomes_part_of_it():
     nacks = scheduler((0, 2))
     assert nacks.add(2, 4, now_ns=0)
     assert (len(nacks), nacks.missing_count, nacks.ranges()) == (1, 4, [(0, 4)])
@@ -62,7 +62,7 @@ def test_a_nack_takes_so_many_ranges_and_leaves_the_rest_due():
     assert sorted(first + nacks.due(now_ns=0)) == [(start, start + 1) for start in range(0, 20, 2)]
 
 
-def test_jitter_tells_receivers_apart():
+def test_jitter_makes_receivers_differ():
     deadlines = set()
     for seed in range(10):
         nacks = NackScheduler(NackConfig(jitter=0.5), Random(seed))
@@ -81,7 +81,7 @@ def test_jitter_tells_receivers_apart():
         pytest.param((10, 15), [(15, 20)], [], id="front"),
         pytest.param((15, 25), [(10, 15)], [], id="end"),
         pytest.param((12, 15), [(10, 12), (15, 20)], [], id="middle"),
-        pytest.param((20, 30), [(10, 20)], [], id="beside"),
+        pytest.param((20, 30), [(10, 20)], [], id="next to"),
     ],
 )
 def test_what_arrives_is_taken_out(filled, rest, ages):
@@ -269,7 +269,7 @@ def test_what_cannot_be_asked_for_waits_for_another_line_before_it_is_given_up()
     assert nacks.expire(now_ns=50 * MS) == [Loss(3, 5, LossReason.TIMEOUT)]
 
 
-def test_what_is_behind_the_window_waits_for_the_front():
+def test_what_is_after_the_window_waits_for_the_front():
     nacks = scheduler((0, 10), (50, 60), (120, 130), (5000, 5010))
 
     assert nacks.due(now_ns=0, window=100) == [(0, 10), (50, 60)]
@@ -280,7 +280,7 @@ def test_what_is_behind_the_window_waits_for_the_front():
     assert nacks.sent < 6
 
 
-def test_a_gap_without_room_is_not_looked_at_again_and_again():
+def test_a_gap_without_space_is_not_looked_at_again_and_again():
     nacks = scheduler((0, 10), *((at, at + 1) for at in range(1000, 3000, 2)))
 
     assert nacks.due(now_ns=0, window=100) == [(0, 10)]
@@ -302,7 +302,7 @@ def test_while_it_is_crowded_the_next_front_is_asked_for_at_once():
     assert nacks.due(now_ns=3 * MS, window=100, crowded=True) == [(40, 50)]
 
 
-def test_with_room_again_all_are_asked_for():
+def test_with_space_again_all_are_asked_for():
     nacks = scheduler((0, 10), (20, 30), (40, 50))
     nacks.due(now_ns=0, window=100, crowded=True)
 
@@ -313,12 +313,12 @@ def test_with_room_again_all_are_asked_for():
     ("start", "stop", "gaps"),
     [
         pytest.param(12, 15, [(0, 10), (12, 15), (20, 30)], id="alone"),
-        pytest.param(10, 15, [(0, 15), (20, 30)], id="behind one"),
+        pytest.param(10, 15, [(0, 15), (20, 30)], id="after one"),
         pytest.param(15, 20, [(0, 10), (15, 30)], id="before one"),
         pytest.param(10, 20, [(0, 30)], id="between two"),
     ],
 )
-def test_what_is_missing_again_becomes_one_with_the_gaps_beside_it(start, stop, gaps):
+def test_what_is_missing_again_becomes_one_with_the_gaps_next_to_it(start, stop, gaps):
     nacks = scheduler((0, 10), (20, 30))
     assert len(nacks.due(now_ns=0)) == 2
     nacks.miss_again(start, stop, now_ns=MS)
@@ -342,7 +342,7 @@ def test_one_gap_too_many_is_refused():
         scheduler((0, 10), gaps_max=1).miss_again(20, 30, now_ns=0)
 
 
-def test_what_was_put_off_is_asked_for_as_soon_as_there_is_room():
+def test_what_was_put_off_is_asked_for_as_soon_as_there_is_space():
     nacks = scheduler((0, 10), (500, 510), (5000, 5010))
     assert nacks.due(now_ns=0, window=100) == [(0, 10)]
     nacks.fill(0, 10, now_ns=MS)

@@ -62,11 +62,11 @@ def test_parts_that_do_not_add_up_make_nothing():
     assert (made.refused, len(made)) == (1, 0)
 
 
-def test_the_one_without_news_makes_room():
+def test_the_one_without_new_parts_makes_space():
     made = Reassembler(ReassemblyConfig(bytes_max=30))
     for key in "abc":
         made.add(key, 0, 2, 20, b"x" * 10, now_ns=0)
-    made.add("a", 0, 2, 20, b"x" * 10, now_ns=0)  # no news
+    made.add("a", 0, 2, 20, b"x" * 10, now_ns=0)  # nothing new
     made.add("d", 0, 2, 20, b"x" * 10, now_ns=0)
     assert ("a" in made, "b" in made, made.evicted, made.bytes_held) == (False, True, 1, 30)
 

@@ -279,7 +279,7 @@ def check_ledger(receiver):
     assert receiver.head == total
 
 
-def test_a_frame_takes_the_room_of_one_further_on():
+def test_a_frame_takes_the_space_of_one_further_on():
     receiver = small_receiver()
     for start in (10, 20, 30):
         put_one(receiver, start)
@@ -290,7 +290,7 @@ def test_a_frame_takes_the_room_of_one_further_on():
     check_ledger(receiver)
 
 
-def test_a_frame_further_on_than_all_finds_no_room():
+def test_a_frame_further_on_than_all_finds_no_space():
     receiver = small_receiver()
     for start in (10, 20, 30, 40):
         put_one(receiver, start)
@@ -335,7 +335,7 @@ def test_who_does_not_wait_for_repairs_keeps_what_came():
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.05])
-def test_a_small_room_is_filled_about_once_a_round_trip(loss):
+def test_a_small_space_is_filled_about_once_a_round_trip(loss):
     """Although it is full of frames far ahead when it begins to ask."""
     total, room, rng = 20_000, 200, Random(3)
     config = ReceiverConfig(nack=NackConfig(), reorder_bytes_max=SIZE * room)
@@ -349,10 +349,10 @@ def test_a_small_room_is_filled_about_once_a_round_trip(loss):
     rounds = now_ns = 0
     while receiver.expected < total:
         rounds += 1
-        assert rounds < 4 * total // room, receiver.expected
+        assert rounds < 4 * total // space, receiver.expected
         now_ns += 2 * MS
-        fits = receiver.expected + room
-        asked = receiver.nacks.due_by_attempt(now_ns=now_ns, window=room)
+        fits = receiver.expected + space
+        asked = receiver.nacks.due_by_attempt(now_ns=now_ns, window=space)
         for start, stop in [pair for ranges in asked.values() for pair in ranges]:
             for sequence in range(start, min(stop, max(fits, start + 1))):
                 if rng.random() >= loss:

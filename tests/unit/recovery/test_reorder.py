@@ -103,7 +103,7 @@ def test_frames_that_begin_last_make_way(beyond, size, frames_max, taken):
     assert list(buffer.covered) == [(2, 10 - 2 * len(taken))]
 
 
-def test_less_room_than_its_own_may_be_named():
+def test_less_space_than_its_own_may_be_named():
     buffer = full_buffer(2, 4, 6, 8)
 
     assert [frame.start for frame in buffer.evict_beyond(0, SIZE, 25, frames_max=9)] == [4, 6, 8]

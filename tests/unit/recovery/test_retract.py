@@ -1,4 +1,4 @@
-"""What a receiver does when it learns that frames had told of messages that never were."""
+"""What a receiver does when it learns that frames had announced messages that never were."""
 
 from random import Random
 

@@ -109,7 +109,7 @@ def test_malformed_ranges_are_counted_and_ignored():
     assert answers.next_job(now_ns=0) is None
 
 
-def test_the_longest_idle_requester_makes_room_and_a_busy_one_does_not():
+def test_the_longest_idle_requester_makes_space_and_a_busy_one_does_not():
     answers = scheduler(requesters_max=2)
     answers.request(b"idle", "s", [(0, 1)], now_ns=0)
     serve(answers, 1)

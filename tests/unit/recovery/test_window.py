@@ -10,7 +10,7 @@ def admitting(lag_bytes_max, receivers=(1, 2)):
     return window
 
 
-def test_without_receivers_there_is_always_room():
+def test_without_receivers_there_is_always_space():
     window = FlowWindow(1000)
     window.sent(10**12)
     assert window.space() > 10**12
@@ -35,15 +35,15 @@ def test_who_has_read_but_misses_something_bounds_it_by_the_lag():
     assert window.space() == 100
 
 
-def test_what_is_old_news_or_nonsense_changes_nothing():
+def test_what_is_outdated_or_nonsense_changes_nothing():
     window = admitting(10**9)
     window.sent(1000)
     window.acknowledge(1, 800, 800, 500)
     window.acknowledge(1, 300, 300, 500)
     assert window.space() == 300
     window.admit(9)
-    for position, complete, room in ((2000, 0, 5), (-1, -1, 5), (500, 600, 5), (500, 500, 0)):
-        window.acknowledge(9, position, complete, room)
+    for position, complete, space in ((2000, 0, 5), (-1, -1, 5), (500, 600, 5), (500, 500, 0)):
+        window.acknowledge(9, position, complete, space)
     assert window.receivers == 1
 
 

@@ -46,7 +46,7 @@ class Bench:
         return self.looks - before
 
 
-def test_the_first_wait_sleeps_and_one_behind_a_short_wait_looks_until_the_answer_is_there():
+def test_the_first_wait_sleeps_and_one_after_a_short_wait_looks_until_the_answer_is_there():
     bench = Bench()
     assert bench.receive(100) == 0
     assert bench.receive(100) == 100_000 / LOOK_NS
@@ -64,12 +64,12 @@ def test_the_first_wait_sleeps_and_one_behind_a_short_wait_looks_until_the_answe
         ((5000, 5000, 200, 50), [False, True, False, False]),  # just too long to end the rest
     ],
 )
-def test_a_wait_behind_a_look_in_vain_sleeps(waits_us, looks):
+def test_a_wait_after_a_look_in_vain_sleeps(waits_us, looks):
     bench = Bench()
     assert [bench.receive(after_us) > 0 for after_us in waits_us] == looks
 
 
-def test_behind_each_look_in_vain_twice_as_many_waits_sleep_up_to_sixteen():
+def test_after_each_look_in_vain_twice_as_many_waits_sleep_up_to_sixteen():
     bench = Bench()
     looked = [n for n in range(70) if bench.receive(5000)]
     assert [after - before - 1 for before, after in pairwise(looked)] == [2, 4, 8, 16, 16, 16]
@@ -83,18 +83,18 @@ def test_two_ends_that_both_sleep_come_back_to_looking_though_no_slept_wait_is_s
     assert looks == [0] + [100_000 / LOOK_NS] * 9
 
 
-def test_whoever_only_consumes_sleeps_however_quickly_messages_follow():
+def test_one_that_only_consumes_sleeps_however_quickly_messages_follow():
     bench = Bench()
     assert [bench.receive(10, spoke=False) for _ in range(100)] == [0] * 100
 
 
-def test_whoever_wants_to_always_looks_without_having_sent_anything():
+def test_one_that_wants_to_always_looks_without_having_sent_anything():
     bench = Bench(always=True)
     looks = [bench.receive(after_us, spoke=False) > 0 for after_us in (10, 10, 5000, 10, 10)]
     assert looks == [False, True, True, False, True]
 
 
-def test_one_message_of_ours_is_looked_behind_once():
+def test_one_message_of_ours_is_looked_at_once_more():
     bench = Bench()
     bench.receive(10)
     assert bench.receive(10) > 0

@@ -141,7 +141,7 @@ def test_others_can_be_connected_to(text):
     assert not endpoint.is_wildcard
 
 
-def test_a_group_is_told_from_an_address():
+def test_a_group_is_distinguished_from_an_address():
     assert parse_endpoint("udp://239.1.1.1:1").is_multicast
     assert parse_endpoint("udp://[ff15::1]:1").is_multicast
     assert not parse_endpoint("udp://10.0.0.1:1").is_multicast

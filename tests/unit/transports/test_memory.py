@@ -83,7 +83,7 @@ def test_a_full_receiver_makes_send_refuse_and_shedding_skips_it_alone(network, 
     assert sender.send(b"4")
 
 
-def test_frames_in_flight_take_room_until_they_arrive_and_are_read_or_are_lost():
+def test_frames_in_flight_take_space_until_they_arrive_and_are_read_or_are_lost():
     transfers = Transfers()
     network = MemoryNetwork(transfers)
     sender = MemorySender(FEED, network=network, queue_frames=2)
@@ -101,7 +101,7 @@ def test_frames_in_flight_take_room_until_they_arrive_and_are_read_or_are_lost()
     assert lost == b"2"
 
 
-def test_a_duplicate_arrives_twice_and_one_without_room_is_counted():
+def test_a_duplicate_arrives_twice_and_one_without_space_is_counted():
     transfers = Transfers()
     network = MemoryNetwork(transfers)
     sender = MemorySender(FEED, network=network, queue_frames=2)
@@ -143,7 +143,7 @@ def test_what_is_in_flight_on_a_cut_link_never_arrives():
     assert received(receiver) == [b"2"]
 
 
-def test_receivers_come_back_to_an_endpoint_that_is_bound_anew(network):
+def test_receivers_come_back_to_an_endpoint_that_is_bound_again(network):
     receiver = receiver_on(network)
     MemorySender(FEED, network=network, welcome=b"first").close()
     second = MemorySender(FEED, network=network, welcome=b"second")

@@ -24,7 +24,7 @@ def number(request):
     signal.signal(request.param, before)
 
 
-def test_a_handler_that_raises_strikes_behind_the_work(number):
+def test_a_handler_that_raises_strikes_after_the_work(number):
     done = []
 
     def work():
@@ -37,7 +37,7 @@ def test_a_handler_that_raises_strikes_behind_the_work(number):
     assert signal.getsignal(number) is stop
 
 
-def test_a_handler_that_only_notes_runs_once_behind_the_work():
+def test_a_handler_that_only_notes_runs_once_after_the_work():
     order = []
     before = signal.signal(signal.SIGUSR2, lambda *_: order.append("handler"))
     try:

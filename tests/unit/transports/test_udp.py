@@ -115,7 +115,7 @@ def test_what_does_not_fit_the_buffer_is_counted(opened):
     got = 0
     while receiver.receive() is not None:
         got += 1
-    assert sender.send(b"the kernel tells with the next one")
+    assert sender.send(b"the kernel reports with the next one")
     wait_for(receiver)
     receiver.receive()
     assert 0 < got < sent

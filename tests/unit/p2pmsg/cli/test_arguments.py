@@ -277,7 +277,7 @@ def test_a_failure_at_run_time_gets_one_line_and_status_1(capsys):
     assert printed.err == "p2pmsg sub: no message for 0 s; 0 came\n"
 
 
-def test_a_directory_that_cannot_be_bound_in_is_told_in_one_line(capsys):
+def test_a_directory_that_cannot_be_bound_in_is_reported_in_one_line(capsys):
     assert main(["pub", "ipc:///nonexistent/socket", "t"]) == 1
 
     printed = capsys.readouterr()

@@ -93,8 +93,8 @@ def ranges(parts):
 
 
 def read(log, *topics, with_times=False, **rest):
-    told = []
-    reading = Reading(log, choose(log, arguments_of(*topics, **rest)), told.append)
+    said = []
+    reading = Reading(log, choose(log, arguments_of(*topics, **rest)), said.append)
     found = [
         (message.topic, message.sequence)
         for piece in reading.pieces(with_times=with_times)
@@ -102,7 +102,7 @@ def read(log, *topics, with_times=False, **rest):
     ]
     assert reading.done == reading.total
     assert reading.is_whole == (not reading.missing and not log.corrupt)
-    return found, told, reading.missing
+    return found, said, reading.missing
 
 
 def test_without_arguments_all_is_chosen(log):
@@ -127,7 +127,7 @@ def test_topics_prefixes_and_sessions_choose_streams(log):
         (arguments_of("a", session=2), "no stream 'a'"),
     ],
 )
-def test_what_is_not_there_is_told(log, arguments, says):
+def test_what_is_not_there_is_reported(log, arguments, says):
     with pytest.raises(LogAccessError, match=says):
         choose(log, arguments)
 
@@ -139,7 +139,7 @@ PLACES = {
     "between two messages": ("1970-01-01T00:01:40.5Z", "1970-01-01T00:01:43.5Z", (11, 14)),
     "the times of messages": ("1970-01-01T00:01:42Z", "1970-01-01T00:01:45Z", (12, 15)),
     "before the first": ("1970-01-01T00:00:00Z", "1970-01-01T00:01:41Z", (10, 11)),
-    "to behind the last": ("15", "1970-01-01T01:00:00Z", (15, 16)),
+    "to after the last": ("15", "1970-01-01T01:00:00Z", (15, 16)),
     "a sequence and a time": ("11", "1970-01-01T00:01:43Z", (11, 13)),
 }
 
@@ -150,8 +150,8 @@ def test_a_range_is_named_by_sequences_or_times(log, start, stop, expected):
 
 
 NOTHING = {
-    "from behind the last": ("16", None),
-    "from a time behind the last": ("1970-01-01T01:00:00Z", None),
+    "from after the last": ("16", None),
+    "from a time after the last": ("1970-01-01T01:00:00Z", None),
     "to before the first": (None, "10"),
     "to a time before the first": (None, "1970-01-01T00:00:00Z"),
     "the wrong way round": ("14", "12"),
@@ -165,20 +165,20 @@ def test_a_range_may_be_empty(log, start, stop):
 
 
 def test_several_streams_come_as_they_were_appended(log):
-    found, told, _ = read(log)
+    found, said, _ = read(log)
 
     assert found == [
         ("a", 10), ("a", 11), ("a", 12), ("b", 0), ("a", 13), ("a", 14), ("a", 15), ("b", 1),
     ]  # fmt: skip
-    assert told == []
+    assert said == []
 
 
 @pytest.mark.parametrize("with_times", [False, True])
 def test_frames_are_cut_at_both_ends(log, with_times):
-    found, told, missing = read(log, "a", start="11", stop="15", with_times=with_times)
+    found, said, missing = read(log, "a", start="11", stop="15", with_times=with_times)
 
     assert found == [("a", sequence) for sequence in range(11, 15)]
-    assert (told, missing) == ([], 0)
+    assert (said, missing) == ([], 0)
 
 
 def test_replaying_knows_when_a_frame_was_appended(log):
@@ -188,54 +188,54 @@ def test_replaying_knows_when_a_frame_was_appended(log):
 
 
 @pytest.mark.parametrize("with_times", [False, True])
-def test_a_hole_is_told_with_its_range(log, with_times):
+def test_a_hole_is_reported_with_its_range(log, with_times):
     del log.kept[2]
 
-    found, told, missing = read(log, "a", with_times=with_times)
+    found, said, missing = read(log, "a", with_times=with_times)
 
     assert [sequence for _, sequence in found] == [10, 11, 12, 14, 15]
-    assert told == ["[13, 14) of 'a' (session 0000000000000001) is not in the log"]
+    assert said == ["[13, 14) of 'a' (session 0000000000000001) is not in the log"]
     assert missing == 1
 
 
 @pytest.mark.parametrize("with_times", [False, True])
-def test_what_a_crash_skipped_is_told_and_not_missing(log, with_times):
+def test_what_a_crash_skipped_is_reported_and_not_missing(log, with_times):
     del log.kept[2]
     log.skipped = [(13, 14)]
 
-    _, told, missing = read(log, "a", with_times=with_times)
+    _, said, missing = read(log, "a", with_times=with_times)
 
-    assert told == ["[13, 14) of 'a' (session 0000000000000001) was skipped after a crash"]
+    assert said == ["[13, 14) of 'a' (session 0000000000000001) was skipped after a crash"]
     assert missing == 0
 
 
-def test_a_missing_end_is_told(log):
-    reading = Reading(log, choose(log, arguments_of("a")), lambda text: told.append(text))
-    told: list[str] = []
+def test_a_missing_end_is_reported(log):
+    reading = Reading(log, choose(log, arguments_of("a")), lambda text: said.append(text))
+    said: list[str] = []
     del log.kept[3]
 
     assert sum(len(piece.batch) for piece in reading.pieces()) == 4
-    assert told == ["[14, 16) of 'a' (session 0000000000000001) is not in the log"]
+    assert said == ["[14, 16) of 'a' (session 0000000000000001) is not in the log"]
 
 
-def test_a_frame_that_is_malformed_is_told_and_missing(log):
+def test_a_frame_that_is_malformed_is_reported_and_missing(log):
     log.kept[2].frame = log.kept[2].frame[:-4] + b"\xff\xff\xff\xff"
 
-    found, told, missing = read(log, "a")
+    found, said, missing = read(log, "a")
 
     assert [sequence for _, sequence in found] == [10, 11, 12, 14, 15]
-    assert told[0] == "the frame at 13 of 'a' is malformed: body"
+    assert said[0] == "the frame at 13 of 'a' is malformed: body"
     assert missing == 1
 
 
-def test_what_is_damaged_is_told(log):
+def test_what_is_damaged_is_reported(log):
     wrong = "the frame's checksum is wrong"
     log.corrupt[0] = SimpleNamespace(path="5.log", offset=77, what=wrong)
 
-    found, told, missing = read(log, "b*")
+    found, said, missing = read(log, "b*")
 
     assert (len(found), missing) == (2, 0)
-    assert told == ["5.log:77: the frame's checksum is wrong"]
+    assert said == ["5.log:77: the frame's checksum is wrong"]
 
 
 def begins(log):

@@ -5,7 +5,7 @@ S = 10**9
 
 
 def waits(pace, appended, now_s=100.0):
-    """Return the waits of a replay that takes no time but for them."""
+    """Return the waits of a replay that takes no time except for them."""
     found = []
     for appended_ns in appended:
         found.append(pace.wait_s(appended_ns, now_s=now_s))

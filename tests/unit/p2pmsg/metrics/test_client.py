@@ -7,7 +7,7 @@ from p2pmsg import metrics
 
 
 class Sendings:
-    """What publishers publish; raises when it is told to, before or after that."""
+    """What publishers publish; raises when it is asked to, before or after that."""
 
     def __init__(self, monkeypatch):
         self.taken, self.raises, self.after = [], None, False

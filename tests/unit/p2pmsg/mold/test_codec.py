@@ -37,8 +37,8 @@ MALFORMED = {
     "half a length": (GOOD[:-3], "count"),
     "half a message": (GOOD[:-1], "length"),
     "more than said": (GOOD + b"x", "length"),
-    "a heartbeat with something behind": (codec.heartbeat(SESSION, 1) + b"x", "length"),
-    "an end with something behind": (codec.end_of_session(SESSION, 1) + b"\0\0", "length"),
+    "a heartbeat with something more": (codec.heartbeat(SESSION, 1) + b"x", "length"),
+    "an end with something more": (codec.end_of_session(SESSION, 1) + b"\0\0", "length"),
     "a sequence too high": (codec.heartbeat(SESSION, 2**64 - 1), "sequence"),
 }
 

@@ -77,7 +77,7 @@ def test_with_a_request_server_a_gap_is_asked_for_at_once_and_waited_for():
     assert feeds.taken() == [b"1", b"2"]
 
 
-def test_the_end_is_told_once_everything_was_handed_on():
+def test_the_end_is_reported_once_everything_was_handed_on():
     feeds = Feeds()
     feeds.messages(1, 4)
     feeds.end(6)
@@ -91,7 +91,7 @@ def test_the_end_is_told_once_everything_was_handed_on():
     assert feeds.endings() == []
 
 
-def test_the_end_comes_behind_what_is_reported_lost():
+def test_the_end_comes_after_what_is_reported_lost():
     feeds = Feeds(can_ask=False)
     feeds.messages(1, 4)
     feeds.end(6)
@@ -101,7 +101,7 @@ def test_the_end_comes_behind_what_is_reported_lost():
     assert feeds.endings() == [("S1", 6, True)]
 
 
-def test_two_lines_tell_of_one_end():
+def test_two_lines_report_one_end():
     feeds = Feeds(lines=2)
     for line in (0, 1):
         feeds.messages(1, 4, line=line)
@@ -213,7 +213,7 @@ def test_one_old_packet_is_no_new_session_however_long_the_feed_is_silent(feeds)
     assert feeds.taken()[-1] == b"101"
 
 
-def test_a_line_that_is_seconds_behind_is_no_new_session():
+def test_a_line_that_lags_by_seconds_is_no_new_session():
     feeds = Feeds(lines=2)
     for number in range(1, 101):
         feeds.messages(number, number + 1)
@@ -330,7 +330,7 @@ def play_quickly(feeds, count, *, life=b"", lost=()):
 @pytest.mark.parametrize("lost", [(), {1, 2, 30, 31, 100}], ids=["whole", "with losses"])
 @pytest.mark.parametrize("life", [b"", b"b"], ids=["the same", "others"])
 def test_a_session_that_begins_again_and_is_at_its_head_at_once(life, lost):
-    """It is there before anybody could tell that the former one has gone."""
+    """It is there before anybody could know that the former one has gone."""
     feeds = Feeds()
     play_quickly(feeds, 100)
     feeds.taken()

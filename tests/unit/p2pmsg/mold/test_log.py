@@ -44,7 +44,7 @@ def test_what_could_not_be_forced_to_the_disk_yet_is_not_said_to_be_there(log, m
     assert log.stats().retrying is None
 
 
-def test_what_cannot_be_read_for_want_of_a_descriptor_is_there_later(log, monkeypatch):
+def test_what_cannot_be_read_for_lack_of_a_descriptor_is_there_later(log, monkeypatch):
     for sequence in (1, 2):
         log.append(sequence, packet(sequence))
     log.bring_to_disk()

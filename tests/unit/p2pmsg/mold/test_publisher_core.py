@@ -107,7 +107,7 @@ def test_heartbeats_and_the_end():
     assert list(core.outbox) == [codec.end_of_session(SESSION, 2)]
 
 
-def test_whoever_a_stranger_names_as_the_sender_gets_a_bounded_amount():
+def test_one_that_a_stranger_names_as_the_sender_gets_a_bounded_amount():
     core = make(packet_bytes=1400)
     core.publish([bytes(1000)] * 100, now_ns=0)
 

@@ -133,7 +133,7 @@ def test_where_none_answers_all_are_asked():
     for number in range(100):
         assert servers.ask((number + 10, number + 11)) == [0, 1]
         servers.now_ns += 10 * MS
-    assert sorted(servers.requests.silenced) == [0, 1]  # told once each
+    assert sorted(servers.requests.silenced) == [0, 1]  # said once each
 
 
 def test_one_without_an_address_is_not_asked_until_it_has_one():
@@ -147,7 +147,7 @@ def test_one_without_an_address_is_not_asked_until_it_has_one():
     assert servers.requests.rotation == [0, 1]
 
 
-def test_what_an_answer_had_no_room_for_is_asked_for_of_the_same_server():
+def test_what_an_answer_had_no_space_for_is_asked_for_of_the_same_server():
     servers = Servers(1, per_answer=4)
     servers.ask((10, 20))
     while asked := servers.sent():

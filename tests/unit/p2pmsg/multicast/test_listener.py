@@ -21,7 +21,7 @@ def give(listener, frame):
     listener.receive(memoryview(sealed), len(sealed), HERE)
 
 
-def test_streams_are_told_apart_and_counted():
+def test_streams_are_distinguished_and_counted():
     listener = Listener()
     give(listener, wire.control_frame(wire.Kind.WELCOME, SESSION, Welcome("feed", "tcp://h:1", 0)))
     give(listener, data(10, 5))

@@ -19,7 +19,7 @@ MS = 1_000_000
 
 
 class Sender:
-    """Takes frames, but for those in `full`."""
+    """Takes frames, except for those in `full`."""
 
     def __init__(self, full=()):
         self.full, self.sent, self.shed = set(full), [], []
@@ -73,7 +73,7 @@ def test_pages_of_an_answer_stay_together():
     assert sender.sent == [b"b0", b"b1", b"a0", b"a1"]
 
 
-def test_one_without_room_does_not_hold_up_the_others():
+def test_one_without_space_does_not_hold_up_the_others():
     queue, sender = ControlQueue(), Sender(full=[b"0"])
     for number in range(10):
         queue.answer(number, [b"%d" % number], now_ns=0)

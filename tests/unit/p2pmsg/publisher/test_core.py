@@ -64,7 +64,7 @@ def test_a_stream_is_idle_again_after_gather_within():
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["frames", "datagrams"])
 @pytest.mark.parametrize("gap_us", [10, 30, 100, 400])
-def test_a_burst_does_not_make_a_calm_stream_gather_for_good(grouped, gap_us):
+def test_a_burst_does_not_make_a_calm_stream_gather_permanently(grouped, gap_us):
     """What fills a datagram may be ten messages of 100 µs each."""
     publisher = core(frame_bytes=1400, linger=0.005)
     if grouped:
@@ -114,7 +114,7 @@ def test_frames_are_full_where_messages_follow_one_another_quickly(key, size):
     alone, *full = [len(data) for data in publisher.frames_to_send()]
     assert alone < 2 * size + 100
     assert len(full) >= 4
-    assert min(full) > (0.9 if key is None else 0.7) * 131_072  # room for keys is set aside
+    assert min(full) > (0.9 if key is None else 0.7) * 131_072  # space for keys is set aside
 
 
 @pytest.mark.parametrize("frame_bytes", [1400, 131_072])
@@ -127,7 +127,7 @@ def test_frames_are_full_where_messages_follow_one_another_quickly(key, size):
         (b"v" * 100, None, None),
     ],
 )
-def test_what_is_beside_the_values_makes_neither_looks_nor_small_frames(
+def test_what_is_next_to_the_values_makes_neither_looks_nor_small_frames(
     frame_bytes, value, key, headers
 ):
     publisher = core(frame_bytes=frame_bytes)
@@ -169,7 +169,7 @@ def test_flush_sends_what_is_gathered():
     assert publisher.pending == 0
 
 
-def test_many_at_once_come_behind_what_was_gathered():
+def test_many_at_once_come_after_what_was_gathered():
     publisher = core()
     publish(publisher, "a", "b")
     taken = publisher.publish_many(
@@ -184,7 +184,7 @@ def test_data_that_ends_a_silence_says_that_a_heartbeat_is_due_sooner():
     publisher, woken = core(), []
     publisher.heartbeats.sooner = lambda: woken.append(publisher.next_deadline_ns() // MS)
     publish(publisher, "a", now_ns=MS)
-    publish(publisher, "b", now_ns=2 * MS)  # whoever waits for the first one's, waits no longer
+    publish(publisher, "b", now_ns=2 * MS)  # one that waits for the first one's, waits no longer
     assert woken == [11]
     for _ in range(4):
         publisher.handle_timer(now_ns=publisher.next_deadline_ns())
@@ -202,7 +202,7 @@ def test_every_stream_has_heartbeats_of_its_own():
     assert topics == ["t0", "t1", "t2", "t3", "t4"]
 
 
-def test_a_heartbeat_tells_what_is_kept():
+def test_a_heartbeat_says_what_is_kept():
     publisher = core(replay=ReplayConfig(frames_max=2))
     for index in range(5):
         publish(publisher, "a", now_ns=index * MS)

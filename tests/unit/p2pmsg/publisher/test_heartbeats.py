@@ -64,7 +64,7 @@ def test_nothing_is_due_without_streams():
     assert Sending().sender.next_deadline_ns() is None
 
 
-def test_streams_that_wait_for_room_in_the_queue_go_first_when_there_is_some(monkeypatch):
+def test_streams_that_wait_for_space_in_the_queue_go_first_when_there_is_some(monkeypatch):
     monkeypatch.setattr(control_queue, "NOTICES_MAX", 2)
     sending = Sending("a", "b", "c")
     sending.sender.handle_timer(sending.streams, now_ns=10 * MS)

@@ -31,7 +31,7 @@ def batch_of(slot, first=7, base_ns=10**18):
 
 
 def add(batch, value, key=None, timestamp_ns=None, headers=None):
-    """Accept a message, as the core does; False where there is no room."""
+    """Accept a message, as the core does; False where there is no space."""
     end = batch.put(value)
     columns = (key, timestamp_ns, headers)
     if any(column is not None for column in columns) and not batch.add_columns(*columns):
@@ -222,7 +222,7 @@ def test_no_bytes_at_all_do_anything_but_raise(data):
 
 
 @pytest.mark.parametrize("record", [1, None, [1, 2], ["k", 1, 2, 3], [0, 5, None, None]], ids=str)
-def test_columns_that_are_none_are_told(record):
+def test_columns_that_are_none_are_reported(record):
     batch = batch_of(slot := slot_of())
     add(batch, 1, key="k")
     data = msgpack.packb(record)
@@ -235,7 +235,7 @@ def test_columns_that_are_none_are_told(record):
 
 @pytest.mark.parametrize("at", range(7))
 @pytest.mark.parametrize("number", [0, 2**64 - 1, 2**40])
-def test_a_damaged_slot_is_told_and_read_by_nobody(at, number):
+def test_a_damaged_slot_is_reported_and_read_by_nobody(at, number):
     batch = batch_of(slot := slot_of())
     add(batch, 1, key="k")
     struct.pack_into("=Q", slot.memory, len(slot.memory) - 4096 + 8 * at, number)

@@ -250,7 +250,7 @@ def test_a_crash_of_the_system_gives_no_returned_sequence_again(acknowledge, bef
     assert reported(core, 0, following) == [(before, following)]
 
 
-def test_what_waits_beside_a_log_that_was_cut_is_reported():
+def test_what_waits_next_to_a_log_that_was_cut_is_reported():
     store = MemoryStore()
     core = core_of(store, reserve=5)
     publish(core, 3)
@@ -357,7 +357,7 @@ def test_what_was_in_a_tail_file_that_is_damaged_is_reported(how):
     assert again.log.next("t") == following  # it is skipped once
 
 
-def test_a_tail_file_with_values_that_are_none_is_told_and_may_be_deleted():
+def test_a_tail_file_with_values_that_are_none_is_reported_and_may_be_deleted():
     store = MemoryStore()
     core = lost(store)
     memory = core.open_batches["t"].slot.memory

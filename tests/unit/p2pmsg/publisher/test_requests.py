@@ -275,7 +275,7 @@ def test_subscribers_are_counted_until_they_leave_or_fall_silent():
     assert publisher.requests.subscribers == {}
 
 
-def test_closing_waits_for_every_subscriber_to_say_anew_that_it_has_everything():
+def test_closing_waits_for_every_subscriber_to_say_again_that_it_has_everything():
     publisher = core()
     ask(publisher, joined(1, complete=True))
     publisher.begin_close(now_ns=0)

@@ -11,7 +11,7 @@ US = 1000
 
 
 class Store:
-    """Takes what was gathered; it always has room."""
+    """Takes what was gathered; it always has space."""
 
     in_flight = bytes = 0
 
@@ -29,7 +29,7 @@ class Clock:
 
 
 def push(gather):
-    """Do what `Pusher.push` does: gather, or hand out and begin anew."""
+    """Do what `Pusher.push` does: gather, or hand out and begin again."""
     if gather.next < gather.stop:
         encoder.encode_into(None, gather.buffer, -1)
         gather.ends.append(len(gather.buffer))
@@ -68,7 +68,7 @@ def test_frames_are_full_where_jobs_follow_one_another_quickly(monkeypatch):
     assert set(sizes[10:]) == {512}
 
 
-def test_a_pusher_that_had_to_wait_for_room_is_soon_back_at_full_frames(monkeypatch):
+def test_a_pusher_that_had_to_wait_for_space_is_soon_back_at_full_frames(monkeypatch):
     clock, store = Clock(monkeypatch), Store()
     gather = PushBatch(store, PusherConfig(linger=0.001, in_flight_max=10**9), 0)
     for number in range(10_000):

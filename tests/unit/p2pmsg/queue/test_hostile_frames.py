@@ -122,7 +122,7 @@ def test_strangers_do_not_push_out_workers_and_cost_no_search():
     assert 1 in pusher.queue.workers
 
 
-def test_one_that_comes_a_thousand_times_leaves_nothing_behind():
+def test_one_that_comes_a_thousand_times_leaves_nothing():
     """Under another name each time; and under one, over a new connection each time."""
     pusher = Pusher(jobs=100, workers_max=10)
     for number in range(1000):

@@ -12,7 +12,7 @@ from p2pmsg.wire import Kind, control_frame
 
 MS = 1_000_000
 KNOCK = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], []))
-"""A hello without a token: whoever sends it is asked who it is."""
+"""A hello without a token: one that sends it is asked who it is."""
 
 
 def make_pusher() -> PusherCore:
@@ -41,20 +41,20 @@ def joined(pusher: PusherCore) -> PullerCore:
     return line
 
 
-def test_what_was_acknowledged_is_told_even_if_the_pusher_asks_again_who_this_is():
+def test_what_was_acknowledged_is_reported_even_if_the_pusher_asks_again_who_this_is():
     pusher = make_pusher()
     pusher.queue.store.push_run(JobRun(0, b"\xc0", [1], 0))
     line = PullerCore(1, "worker", 4, Process(), now_ns=0)
 
-    def tell() -> None:
+    def report() -> None:
         up(line, pusher)
         pusher.handle_timer(now_ns=0)
 
     line.handle_timer(now_ns=0)
     hello = line.outbox[0]
-    tell()
+    report()
     line.receive(pusher.outbox.popleft()[1], now_ns=0)
-    tell()
+    report()
     # A hello of before, that had waited for the connection: it is asked who it is once more.
     down(pusher, line)
     job = line.take(now_ns=0)
@@ -67,7 +67,7 @@ def test_what_was_acknowledged_is_told_even_if_the_pusher_asks_again_who_this_is
     assert line.unsettled
     for _ in range(4):
         line.flush(now_ns=0)
-        tell()
+        report()
         down(pusher, line)
     assert not line.unsettled
     assert pusher.queue.store.in_flight == 0
@@ -94,7 +94,7 @@ def test_a_worker_that_leaves_while_it_is_asked_who_it_is_is_gone(connection):
 
 
 def test_who_is_asked_again_says_so_once_and_does_not_knock_as_well():
-    """A knock behind the hello would be asked about again, and so on without an end."""
+    """A knock after the hello would be asked about again, and so on without an end."""
     pusher = make_pusher()
     line = joined(pusher)
     pusher.receive(b"a", KNOCK, now_ns=0)
@@ -128,7 +128,7 @@ def test_a_stranger_cannot_send_a_worker_away():
 
 
 def test_a_frame_that_is_sent_twice_is_taken_once():
-    """A pusher may send one again that Ctrl-C interrupted right behind the sending."""
+    """A pusher may send one again that Ctrl-C interrupted right after the sending."""
     pusher = make_pusher()
     line = joined(pusher)
     pusher.queue.store.push_run(JobRun(0, b"\xc0\xc0", [1, 2], 0))
@@ -174,7 +174,7 @@ def test_a_lease_ends_also_while_the_pusher_asks_who_this_is():
     assert not line.ack(job)
 
 
-def test_an_extension_is_told_to_the_pusher():
+def test_an_extension_is_reported_to_the_pusher():
     pusher = make_pusher()
     pusher.queue.hold_ns = 1000 * MS
     pusher.queue.store.push_run(JobRun(0, b"\xc0", [1], 0))

@@ -1,4 +1,4 @@
-"""When a peer that does not answer is connected to anew."""
+"""When a peer that does not answer is connected to again."""
 
 import time
 
@@ -20,7 +20,7 @@ def peer(monkeypatch):
 
 
 def tries(peer, monkeypatch, seconds):
-    """Return at which half second it is connected to anew."""
+    """Return at which half second it is connected to again."""
     found = []
     monkeypatch.setattr(peer.channel, "reconnect", lambda: found.append(half / 2))
     for half in seconds:
@@ -32,7 +32,7 @@ def test_it_is_waited_twice_as_long_before_each_try_up_to_eight_seconds(peer, mo
     assert tries(peer, monkeypatch, range(66)) == [2.5, 7.0, 15.5, 24.0, 32.5]
 
 
-def test_whoever_answers_is_tried_as_soon_as_before(peer, monkeypatch):
+def test_one_that_answers_is_tried_as_soon_as_before(peer, monkeypatch):
     assert tries(peer, monkeypatch, range(20)) == [2.5, 7.0]
     peer._now_ns = 10 * SECOND
     peer._heard()

@@ -111,7 +111,7 @@ def test_a_nack_is_answered_from_the_buffer():
     assert talk.ask(frames.nack((1, 5))) == sent
 
 
-def test_losses_are_told_on_with_their_reason():
+def test_losses_are_passed_on_with_their_reason():
     talk = RelayTalk().open()
     talk.give(0, 2)
     talk.lose(2, 6, "crash")
@@ -257,7 +257,7 @@ class TestWithALog:
         assert again.ask(frames.nack((0, 5))) == sent
         assert again.core.requests.messages_repaired == {"buffer": 0, "log": 5}
 
-    def test_tells_losses_on_after_a_restart(self, store):
+    def test_passes_losses_on_after_a_restart(self, store):
         talk = RelayTalk(store=store).open()
         talk.give(0)
         talk.lose(1, 4, "crash")
@@ -277,7 +277,7 @@ class TestWithALog:
         talk.core.frames_synced(1)
         assert (talk.sent(), talk.core.sessions[SESSION].head("t")) == ([data], (0, 3))
 
-    def test_a_damaged_memo_costs_the_names_only(self, store):
+    def test_damaged_metadata_costs_the_names_only(self, store):
         talk = RelayTalk(store=store).open()
         sent = talk.give(0)
         talk.core.metadata.write()
@@ -305,7 +305,7 @@ class TestWithALogThatWasCut:
         talk.give(3, 2)
         return sent, self.restart(talk, store)
 
-    def test_what_is_gone_is_told_of_and_neither_had_nor_lost(self, store):
+    def test_what_is_gone_is_reported_and_neither_had_nor_lost(self, store):
         sent, again = self.cut(store)
         assert again.core.sessions[SESSION].heads() == {"t": (0, 5)}
         assert again.core.next(SESSION, "t") == 3
@@ -337,7 +337,7 @@ class TestWithALogThatWasCut:
         assert again.core.next(SESSION, "t") == 3
         assert again.core.sessions[SESSION].heads() == {"t": (0, 5)}
 
-    def test_a_loss_that_was_told_of_keeps_its_reason(self, store):
+    def test_a_loss_that_was_reported_keeps_its_reason(self, store):
         talk = RelayTalk(store=store).open()
         talk.give(0, 3)
         talk.give(3, 2)
@@ -348,7 +348,7 @@ class TestWithALogThatWasCut:
         replies = again.ask(frames.nack((3, 9)))
         assert refusals(replies) == [([(3, 5)], "crash"), ([(5, 9)], "publisher_gone")]
 
-    def test_a_lost_tail_is_known_where_the_memo_was_not_written_any_more(self, store):
+    def test_a_lost_tail_is_known_where_the_metadata_was_not_written_any_more(self, store):
         talk = RelayTalk(store=store).open()
         talk.give(0, 3)
         talk.core.metadata.write()
@@ -359,7 +359,7 @@ class TestWithALogThatWasCut:
         again.core.give_up(SESSION, "t", now_ns=0)
         assert refusals(again.ask(frames.nack((3, 9)))) == [([(3, 9)], "crash")]
 
-    def test_a_loss_within_a_stream_is_a_loss_without_the_memo_too(self, store):
+    def test_a_loss_within_a_stream_is_a_loss_without_the_metadata_too(self, store):
         talk = RelayTalk(store=store).open()
         talk.give(0)
         talk.core.metadata.write()
@@ -370,7 +370,7 @@ class TestWithALogThatWasCut:
         assert again.core.sessions[SESSION].heads() == {"t": (0, 5)}
         assert refusals(again.ask(frames.nack((1, 4)))) == [([(1, 4)], "evicted")]
 
-    def test_a_session_of_which_nothing_is_left_is_told_of(self, store):
+    def test_a_session_of_which_nothing_is_left_is_reported(self, store):
         talk = RelayTalk(store=store).open(start=7)
         talk.give(7, 2)
         again = self.restart(talk, store)
@@ -391,7 +391,7 @@ class TestWithALogThatWasCut:
         assert last.core.sessions[SESSION].heads() == {"t": (0, 5)}
 
 
-def test_a_memo_that_cannot_be_written_is_written_later_and_says_so(caplog):
+def test_metadata_that_cannot_be_written_is_written_later_and_says_so(caplog):
     store = MemoryStore()
     metadata = RelayMetadata(store)
     metadata.write()

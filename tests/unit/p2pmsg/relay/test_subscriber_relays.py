@@ -298,7 +298,7 @@ class TestLoops:
         assert talk.read() == [("t", 0, 1)]
 
 
-def test_after_an_interrupt_relays_are_asked_anew():
+def test_after_an_interrupt_relays_are_asked_again():
     talk = Relayed().meet(heads=[head(0)])
     talk.hear(data(0))
     talk.read()

@@ -95,7 +95,7 @@ def test_a_copy_stands_still():
     assert copy.next_sequence(A) == 1
 
 
-def test_what_is_missing_is_told_with_its_range_and_only_once():
+def test_what_is_missing_is_reported_with_its_range_and_only_once():
     totals = ExactTotals()
     totals.apply(A, 0, delta(a=1))
     totals.note_lost(A, 0, 3, "timeout")

@@ -23,7 +23,7 @@ def rows_of(aggregator, timestamp_s=0.0):
     return {row.key: row for row in found if not row.key.startswith("statsd.")}
 
 
-def test_many_names_are_told_apart():
+def test_many_names_are_distinguished():
     aggregator = Aggregator()
     for round_ in range(2):
         for start in range(0, 30_000, 100):
@@ -41,7 +41,7 @@ def test_the_templates_are_forgotten_when_they_are_too_many_and_nothing_is_lost(
     assert aggregator.series.cut_count == 0
 
 
-def test_a_name_that_went_makes_room():
+def test_a_name_that_went_makes_space():
     config = AggregateConfig(names_max=2, delete_counters=True)
     aggregator = Aggregator(config)
     aggregator.feed(b"a:1|c\nb:1|c\nc:1|c")
@@ -78,7 +78,7 @@ def test_metrics_with_a_time_are_flushed_with_it():
     assert {row.timestamp_s: row.fields["count"] for row in found} == {200.0: 8, 100: 3, 101: 4}
 
 
-def test_sets_are_bounded_and_what_found_no_room_is_counted():
+def test_sets_are_bounded_and_what_found_no_space_is_counted():
     aggregator = Aggregator(AggregateConfig(set_values_max=3))
     aggregator.feed(b"\n".join(b"s:%d|s" % number for number in range(10)))
     assert rows_of(aggregator)["s"].fields["count"] == 3
@@ -232,7 +232,7 @@ def test_frames_are_read_however_they_are_cut(framed, step):
     assert (frames.overlong, frames.broken) == (0, False)
 
 
-def test_a_frame_that_is_cut_off_is_told_and_one_that_cannot_be_ends_the_connection():
+def test_a_frame_that_is_cut_off_is_reported_and_one_that_cannot_be_ends_the_connection():
     frames = StreamBuffer(1000, framed=True)
     assert frames.feed(frame(b"a:1|c") + frame(b"b:1|c")[:-1]) == b"a:1|c"
     assert frames.end() != b""

@@ -137,7 +137,7 @@ def test_nacks_bear_the_token():
     assert {control.read_body(frame, control.Nack).token for frame in frames} == {4711}
 
 
-def probed_anew(member):
+def probed_again(member):
     """Have the session probed again; returns its peer."""
     peer = member.core.peers[SESSION]
     member.core.joiner.send_probe(peer, 0, member.now_ns)
@@ -161,7 +161,7 @@ def test_a_head_that_was_only_heard_of_is_no_publisher_that_went_back():
     member = Member()
     member.message(0)
     member.give(heartbeat("t", 10))
-    echo(member, probed_anew(member), Head("t", 0, 1))
+    echo(member, probed_again(member), Head("t", 0, 1))
     assert member.core.stream_table.rewound == 0
     assert outputs(member, "t") == [(0, 1)]
 
@@ -170,7 +170,7 @@ def test_messages_that_came_are_of_a_publisher_that_went_back():
     member = Member()
     for sequence in (0, 1, 5):
         member.message(sequence)
-    echo(member, probed_anew(member), Head("t", 0, 4, 4, 3))
+    echo(member, probed_again(member), Head("t", 0, 4, 4, 3))
     assert member.core.stream_table.rewound == 1
     assert outputs(member, "t") == [(0, 1), (1, 1), (2, 5, "rewound"), (5, 1), (3, 6, "rewound")]
 
@@ -185,7 +185,7 @@ def test_so_are_messages_that_it_confirmed_and_took_back_itself():
         answer(member, request, Head("t", 0, head))
         member.now_ns += 300 * MS
     assert member.stream.receiver.head == 5
-    echo(member, probed_anew(member), Head("t", 0, 5, 5, 4))
+    echo(member, probed_again(member), Head("t", 0, 5, 5, 4))
     assert outputs(member, "t") == [(0, 1), (1, 9, "rewound"), (4, 9, "rewound")]
 
 
@@ -199,7 +199,7 @@ def test_forged_messages_from_far_ahead_do_not_hide_that_a_publisher_went_back()
     for near, rewound in (([0, 1], 0), ([0, 1, 7], 1)):
         member = Member()
         new(member, *near, 2**62)
-        echo(member, probed_anew(member), Head("t", 0, 0), Head("new", 0, 5, 5, 4))
+        echo(member, probed_again(member), Head("t", 0, 0), Head("new", 0, 5, 5, 4))
         assert member.core.stream_table.rewound == rewound
         assert member.core.peers[SESSION].streams["new"].receiver.head == 5
         delivered = [out for out in outputs(member, "new") if out[0] > 7]
@@ -209,7 +209,7 @@ def test_forged_messages_from_far_ahead_do_not_hide_that_a_publisher_went_back()
 def test_a_stream_that_was_confirmed_after_the_probe_has_gone_back_all_the_same():
     member = Member()
     new(member, 0, 7)
-    peer = probed_anew(member)
+    peer = probed_again(member)
     ((request, topics),) = questions(member)
     assert topics == ["new"]
     answer(member, request, Head("new", 0, 5))
@@ -221,7 +221,7 @@ def test_a_stream_that_was_confirmed_after_the_probe_has_gone_back_all_the_same(
 def test_a_topic_that_an_echo_does_not_know_is_asked_for_and_not_handed_on():
     member = Member()
     new(member, 3)
-    echo(member, probed_anew(member), Head("t", 0, 0))
+    echo(member, probed_again(member), Head("t", 0, 0))
     assert member.core.stream_table.rewound == 0
     assert outputs(member, "new") == []
     assert not member.core.peers[SESSION].streams["new"].receiver.started
@@ -235,7 +235,7 @@ def test_what_came_unconfirmed_is_handed_on_when_another_session_takes_the_place
     assert outputs(member, "new") == [(0, 1), (1, 2, "publisher_gone"), (2, 1)]
 
 
-def test_what_came_unconfirmed_is_handed_on_when_nobody_answers_for_good():
+def test_what_came_unconfirmed_is_handed_on_when_nobody_answers_permanently():
     member = Member()
     new(member, 0)
     fall_silent(member)

@@ -33,7 +33,7 @@ def test_a_probe_is_repeated_until_its_echo_comes():
     assert [kind for kind, _, _ in talk.asked()] == ["JOINED"]
 
 
-def test_every_welcome_is_probed_anew_and_shows_what_was_missed():
+def test_every_welcome_is_probed_again_and_shows_what_was_missed():
     talk = Talk().join(head(5))
     talk.hear(welcome())
     talk.hear(echo(talk.probe().probe, head(8)))
@@ -156,7 +156,7 @@ def test_a_forged_session_is_counted_and_dropped(frame):
     assert talk.read() == []
 
 
-def test_a_line_on_which_no_welcome_comes_is_connected_anew():
+def test_a_line_on_which_no_welcome_comes_is_connected_again():
     talk = Talk()
     for _ in range(14):
         talk.hear(data(0))
@@ -231,7 +231,7 @@ def test_streams_beyond_the_bound_are_counted_and_dropped():
 
 
 def fill(talk, now_ns):
-    """Receive until there is no more room; returns what is done with what comes at `now_ns`."""
+    """Receive until there is no more space; returns what is done with what comes at `now_ns`."""
     stream = talk.core.last_stream
     following = 0 if stream is None else stream.receiver.head
     for sequence in range(following, following + 70):
@@ -239,20 +239,20 @@ def fill(talk, now_ns):
     return talk.core.intake(now_ns)
 
 
-def joined_with_little_room(**options):
+def joined_with_little_space(**options):
     """A subscriber that may hold its publisher up for 1000 ms."""
     return Talk(start="earliest", receive_bytes=64 * 1024, **options).join(head(0))
 
 
 def test_one_that_is_full_holds_its_publisher_up_for_as_long_as_that_allows():
-    talk = joined_with_little_room()
+    talk = joined_with_little_space()
     assert fill(talk, 5 * MS) is Intake.HOLD
     assert talk.core.intake(1005 * MS) is Intake.HOLD
     assert talk.core.intake(1006 * MS) is Intake.SHED
 
 
 def test_one_that_was_read_in_between_may_hold_it_up_again():
-    talk = joined_with_little_room()
+    talk = joined_with_little_space()
     assert fill(talk, 5 * MS) is Intake.HOLD
     talk.read()
     assert talk.core.intake(900 * MS) is Intake.READ
@@ -261,6 +261,6 @@ def test_one_that_was_read_in_between_may_hold_it_up_again():
 
 
 def test_one_that_wants_the_newest_values_only_folds_them_and_reads_on():
-    talk = joined_with_little_room(on_gap="latest")
+    talk = joined_with_little_space(on_gap="latest")
     assert fill(talk, 5 * MS) is Intake.READ
     assert 0 < talk.core.ready.bytes_held < 2000

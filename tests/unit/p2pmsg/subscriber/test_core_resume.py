@@ -44,7 +44,7 @@ def starts(talk):
 
 
 @pytest.mark.parametrize("start", ["latest", "earliest", 2])
-def test_a_stream_resumes_behind_its_last_commit_whatever_start_says(lives, start):
+def test_a_stream_resumes_after_its_last_commit_whatever_start_says(lives, start):
     talk = lives.begin(head(3))
     talk.hear(data(3, 10))
     talk.read()
@@ -98,7 +98,7 @@ def test_a_topic_of_a_prefix_that_was_asked_for_is_known(lives):
     assert starts(lives.begin(head(9, topic="a2"), topics=["a2"])) == {"a2": 0}
 
 
-def test_a_publisher_that_began_anew_while_nobody_was_there_is_taken_whole(lives):
+def test_a_publisher_that_began_again_while_nobody_was_there_is_taken_whole(lives):
     lives.begin(head(3))
     talk = lives.begin()
     talk.hear(welcome(NEXT))
@@ -152,9 +152,9 @@ def test_a_publisher_that_closes_at_once_waits_until_the_session_is_in_the_curso
 def test_a_note_that_fails_is_made_again(lives):
     talk = lives.begin()
     talk.join(head(4))
-    lives.store.failing["sync_new"] = OSError("no room")
+    lives.store.failing["sync_new"] = OSError("no space")
     for _ in range(2):
-        with pytest.raises(OSError, match="no room"):
+        with pytest.raises(OSError, match="no space"):
             talk.core.record_newcomers()
         assert len(lives.points.newcomers) == 1
     lives.store.failing.clear()

@@ -120,7 +120,7 @@ def test_an_answer_that_others_got_before_is_no_publisher_that_went_back():
     assert talk.core.stream_table.rewound == 0
 
 
-def test_a_subscriber_that_joins_first_may_be_told_what_others_were_told():
+def test_a_subscriber_that_joins_first_may_be_reported_what_others_were_reported():
     """Many that join a busy publisher at the same time need one answer, asked twice or not."""
     talk = Talk()
     talk.hear(welcome())
@@ -188,7 +188,7 @@ def test_the_same_life_that_is_met_again_has_not_gone_back():
     assert talk.core.stream_table.rewound == 0
 
 
-def test_what_a_life_did_not_tell_of_proves_nothing():
+def test_what_a_life_did_not_report_proves_nothing():
     talk = Talk(start="earliest")
     lived(talk, 1, began(0, 0))
     talk.hear(data(0, 15))  # of the next life perhaps, whose welcome was lost
@@ -228,7 +228,7 @@ def test_a_heartbeat_of_another_life_is_answered_with_a_probe():
     assert talk.read() == [("t", 4, 10, "rewound"), ("t", 4, 27)]
 
 
-def test_a_topic_that_the_new_life_began_anew_is_known_for_it():
+def test_a_topic_that_the_new_life_began_again_is_known_for_it():
     talk = followed(10)
     lived(talk, 2, began(0, 30))
     assert talk.read() == [("t", 0, 10, "rewound")]

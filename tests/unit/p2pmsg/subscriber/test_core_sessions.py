@@ -1,4 +1,4 @@
-"""A subscriber's core: publishers that restart, close, fall silent or lie; no room; SIGSTOP."""
+"""A subscriber's core: publishers that restart, close, fall silent or lie; no space; SIGSTOP."""
 
 from datetime import UTC, datetime
 
@@ -144,7 +144,7 @@ def test_where_a_heartbeat_said_what_is_kept_no_more_than_that_is_reported(ends)
     assert talk.core.joiner.sessions_unjoined == 1
 
 
-def test_what_came_of_a_publisher_that_stays_away_is_handed_on_though_it_was_never_joined():
+def test_what_came_from_a_publisher_that_stays_away_is_handed_on_though_it_was_never_joined():
     talk = Talk(start="earliest")
     talk.hear(welcome())
     talk.hear(data(500, 2))
@@ -155,7 +155,7 @@ def test_what_came_of_a_publisher_that_stays_away_is_handed_on_though_it_was_nev
     assert sum(command.what == "warn" for command in talk.core.commands) == 1
 
     talk.pass_ms(60_000)
-    assert talk.core.joiner.sessions_unjoined == 1  # it is told once
+    assert talk.core.joiner.sessions_unjoined == 1  # it is said once
     talk.hear(welcome())  # it comes back on its log
     talk.hear(echo(talk.probe().probe, head(504, start=0), head(3, topic="u", start=0)))
     talk.pass_ms(1)
@@ -164,7 +164,7 @@ def test_what_came_of_a_publisher_that_stays_away_is_handed_on_though_it_was_nev
     assert wanted == {"t": [(502, 504)], "u": [(0, 3)]}
 
 
-def test_what_had_no_room_before_the_echo_is_missed_all_the_same():
+def test_what_had_no_space_before_the_echo_is_missed_all_the_same():
     talk = Talk(start="latest")
     talk.hear(welcome())
     talk.hear(data(500), shed=True)
@@ -199,7 +199,7 @@ def test_an_echo_that_waited_for_other_routes_counts():
     assert talk.read() == [("t", 4, 9, "publisher_gone")]
 
 
-def test_a_closing_publisher_is_told_when_everything_is_there_and_not_before():
+def test_a_closing_publisher_learns_when_everything_is_there_and_not_before():
     talk = Talk().join(head(2))
     talk.asked()
     talk.hear(welcome(flags=FLAG_CLOSING))
@@ -255,7 +255,7 @@ def test_two_lines_to_one_session_are_one_peer():
     assert talk.core.peers[SESSION].gone
 
 
-def test_a_line_whose_new_welcome_was_lost_is_connected_anew():
+def test_a_line_whose_new_welcome_was_lost_is_connected_again():
     talk = Talk(lines=2)
     talk.hear(welcome(), line=1)
     talk.hear(data(0), line=1)  # it never joined that session, of which something waits
@@ -270,12 +270,12 @@ def test_a_line_whose_new_welcome_was_lost_is_connected_anew():
 
 
 SIZE = 10_000
-ROOM = 64 * 1024
+SPACE = 64 * 1024
 
 
 def full_of_what_waits(topics, frames_each):
-    """A subscriber whose room is taken by frames that wait for the first of their stream."""
-    talk = Talk(receive_bytes=ROOM).join(*[head(0, topic=topic) for topic in topics])
+    """A subscriber whose space is taken by frames that wait for the first of their stream."""
+    talk = Talk(receive_bytes=SPACE).join(*[head(0, topic=topic) for topic in topics])
     for topic in topics:
         for sequence in range(1, 1 + frames_each):
             if not talk.core.is_full:
@@ -284,7 +284,7 @@ def full_of_what_waits(topics, frames_each):
     return talk
 
 
-def test_where_repairs_alone_can_make_room_they_are_asked_for_and_taken():
+def test_where_repairs_alone_can_make_space_they_are_asked_for_and_taken():
     talk = full_of_what_waits("ab", 4)
     assert talk.core.is_full
     assert not talk.core.replies_full
@@ -299,7 +299,7 @@ def test_where_repairs_alone_can_make_room_they_are_asked_for_and_taken():
     assert not talk.core.is_full
 
 
-def test_a_repair_that_could_not_be_handed_on_finds_no_room():
+def test_a_repair_that_could_not_be_handed_on_finds_no_space():
     talk = full_of_what_waits("ab", 4)
     talk.hear(heartbeat(100, topic="a"))
     held = talk.core.bytes_held
@@ -331,8 +331,8 @@ def test_what_is_shed_counts_as_missing():
     assert talk.core.streams[0].ledger(0).outstanding == 5
 
 
-def test_frames_before_the_echo_leave_room_to_go_on():
-    talk = Talk(receive_bytes=ROOM)
+def test_frames_before_the_echo_leave_space_to_go_on():
+    talk = Talk(receive_bytes=SPACE)
     talk.hear(welcome())
     for sequence in range(20):
         talk.hear(data(sequence, size=SIZE))
@@ -343,7 +343,7 @@ def test_frames_before_the_echo_leave_room_to_go_on():
     assert talk.asked(Kind.NACK)[0][1].ranges[-1][1] == 20
 
 
-def test_leaving_tells_every_publisher_that_is_there():
+def test_leaving_informs_every_publisher_that_is_there():
     talk = Talk(lines=2).join(head(0))
     talk.join(head(0), session=NEXT, line=1)
     talk.asked()

@@ -80,7 +80,7 @@ def test_an_answer_ends_a_turn_though_more_is_missing(many):
     first.receiver.receive(0, 1, 10, "frame", now_ns=1 * MS, repaired=True)
     troubled.note(first)
     assert ask(troubled, 1 * MS) == [streams[TURNS_MAX]]
-    assert first not in ask(troubled, 25 * MS)  # it is due, and behind those that wait
+    assert first not in ask(troubled, 25 * MS)  # it is due, and after those that wait
     for stream in streams[1:TURNS_MAX]:
         answer(troubled, stream, 26 * MS)
     assert ask(troubled, 26 * MS) == [*streams[TURNS_MAX + 1 :], first]

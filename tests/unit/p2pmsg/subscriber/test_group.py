@@ -26,14 +26,14 @@ from tests.unit.p2pmsg import frames
 MS = 1_000_000
 SESSION = 77
 SIZE = 1000
-ROOM = 64 * 1024
+SPACE = 64 * 1024
 SOURCE, ELSEWHERE = ("10.0.0.1", 9), ("10.6.6.6", 9)
 
 
 class Member:
-    """A receiver with little room that has joined a group's session, at sequence 0."""
+    """A receiver with little space that has joined a group's session, at sequence 0."""
 
-    def __init__(self, receive_bytes=ROOM, start="earliest"):
+    def __init__(self, receive_bytes=SPACE, start="earliest"):
         self.now_ns = 1
         config = SubscriberConfig(receive_bytes=receive_bytes)
         self.core = SubscriberCore(
@@ -100,24 +100,24 @@ def test_no_more_is_asked_for_than_fits():
 
     ((start, stop),) = near
     assert (start, far) == (1, [])
-    assert stop - start <= ROOM // SIZE
+    assert stop - start <= SPACE // SIZE
 
 
-def test_a_room_full_of_what_is_far_ahead_is_used_for_what_comes_first():
+def test_a_space_full_of_what_is_far_ahead_is_used_for_what_comes_first():
     member = Member()
     for sequence in range(0, 20_000, 200):
         member.message(sequence)
     member.read()
-    assert member.stream.receiver.bytes_held > ROOM - 2 * SIZE
+    assert member.stream.receiver.bytes_held > SPACE - 2 * SIZE
     near, _ = member.asked()
     wanted = [sequence for start, stop in near for sequence in range(start, stop)]
-    assert len(wanted) > ROOM // SIZE // 2
+    assert len(wanted) > SPACE // SIZE // 2
     for sequence in reversed(wanted):
         member.message(sequence, repair=True)
     member.read()
 
     assert member.stream.receiver.expected == wanted[-1] + 1
-    assert member.core.bytes_held <= ROOM
+    assert member.core.bytes_held <= SPACE
 
 
 def test_answers_are_timed_again_after_a_question_was_repeated():
@@ -140,13 +140,13 @@ def test_answers_are_timed_again_after_a_question_was_repeated():
     assert member.patience_ns != before
 
 
-def test_a_pause_without_room_is_not_taken_for_a_slow_answer():
+def test_a_pause_without_space_is_not_taken_for_a_slow_answer():
     member = Member()
     for sequence in (0, 2):
         member.message(sequence)
     member.asked()
     before = member.patience_ns
-    for sequence in range(3, 3 + ROOM // SIZE):
+    for sequence in range(3, 3 + SPACE // SIZE):
         member.message(sequence)
     assert member.core.replies_full
     member.core.handle_timer(now_ns=member.now_ns + 100 * MS)

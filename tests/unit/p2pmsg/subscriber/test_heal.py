@@ -17,7 +17,7 @@ OURS = (*(f"{ROOT}/{package}/" for package in ("p2pmsg", "recovery", "transports
 
 
 def is_inside(code):
-    """Not a generator that is let go, nor whoever watches garbage: they have nobody to raise to."""
+    """Not a generator that is let go, nor one watching garbage: they have nobody to raise to."""
     return code.co_filename.startswith(OURS) and code.co_name != "<genexpr>"
 
 
@@ -74,7 +74,7 @@ CASES = {
     "first heartbeat": (
         joined, "hear", lambda talk: frames.heartbeat(1), "StreamTable.begin",
     ),
-    "frame behind a gap": (with_a_gap, "hear", lambda talk: data(3), "StreamReceiver.receive"),
+    "frame after a gap": (with_a_gap, "hear", lambda talk: data(3), "StreamReceiver.receive"),
     "request": (with_a_gap, "pass_ms", lambda talk: 5, "NackScheduler.due"),
     "repair": (asked_for_its_gap, "reply", lambda talk: data(1), "StreamReceiver.receive"),
 }  # fmt: skip

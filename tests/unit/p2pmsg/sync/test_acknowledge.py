@@ -10,17 +10,17 @@ def open_forever():
 
 
 class Callers:
-    """Threads that wait for a commit each, and what they were told."""
+    """Threads that wait for a commit each, and what they were said."""
 
     def __init__(self, acks):
         self.acks = acks
         self.threads = []
-        self.told = {}
+        self.said = {}
         self.woken = []
 
     def wait(self, name, number, is_over=open_forever):
         def run():
-            self.told[name] = self.acks.wait(number, lambda: self.woken.append(name), is_over)
+            self.said[name] = self.acks.wait(number, lambda: self.woken.append(name), is_over)
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -32,7 +32,7 @@ class Callers:
         for thread in self.threads:
             thread.join(10)
             assert not thread.is_alive()
-        return self.told
+        return self.said
 
 
 def test_many_share_one_commit():
@@ -50,7 +50,7 @@ def test_many_share_one_commit():
     assert not acks._commits
 
 
-def test_who_comes_behind_the_beginning_waits_for_the_next():
+def test_who_comes_after_the_beginning_waits_for_the_next():
     acks = Acknowledgements()
     callers = Callers(acks)
     callers.wait("first", 1)
@@ -58,14 +58,14 @@ def test_who_comes_behind_the_beginning_waits_for_the_next():
     callers.wait("second", acks.begun + 1)
     acks.end(None)
     callers.threads[0].join(10)
-    assert callers.told == {"first": None}
+    assert callers.said == {"first": None}
     assert acks.begin()
     acks.end(None)
     assert callers.join() == {"first": None, "second": None}
     assert callers.woken == ["first", "second"]
 
 
-def test_a_failure_is_told_to_those_whose_commit_it_was():
+def test_a_failure_is_reported_to_those_whose_commit_it_was():
     for _ in range(50):
         acks = Acknowledgements()
         callers = Callers(acks)
@@ -90,8 +90,8 @@ def test_who_waits_for_a_commit_that_has_ended_does_not_wait():
 
 def test_when_the_publisher_is_closed_nobody_waits_for_ever():
     acks = Acknowledgements()
-    told = acks.wait(1, lambda: None, lambda: True)
-    assert told == "the publisher was closed before it was on the disk"
+    said = acks.wait(1, lambda: None, lambda: True)
+    assert said == "the publisher was closed before it was on the disk"
 
 
 def test_a_caller_that_ctrl_c_takes_away_holds_up_the_others_for_a_second_at_most():

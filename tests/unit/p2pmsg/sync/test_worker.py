@@ -143,7 +143,7 @@ def test_an_interrupt_at_any_place_lets_the_others_go_on(alarm):
     alarm(0)
     assert struck > 100
 
-    telling = threading.Thread(target=notifier.notify, daemon=True)
-    telling.start()
-    telling.join(5)
-    assert not telling.is_alive()
+    notifying = threading.Thread(target=notifier.notify, daemon=True)
+    notifying.start()
+    notifying.join(5)
+    assert not notifying.is_alive()

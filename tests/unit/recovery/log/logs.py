@@ -1,4 +1,4 @@
-"""Logs in memory for tests: frames that can be told from one another, and what was written."""
+"""Logs in memory for tests: frames that can be distinguished, and what was written."""
 
 from collections import defaultdict
 from contextlib import contextmanager

@@ -72,7 +72,7 @@ RANGES = {
     "from within a frame": (151, 160),
     "nothing": (10, 10),
     "the wrong way round": (20, 10),
-    "behind the end": (300, 400),
+    "after the end": (300, 400),
 }
 
 
@@ -83,7 +83,7 @@ def test_a_range_is_read(log, reader, start, stop):
     assert read_stream(reader, "a", start, stop) == (expected if start < stop else [])
 
 
-def test_a_read_has_a_bound_and_goes_on_behind_it(log, reader):
+def test_a_read_has_a_bound_and_goes_on_after_it(log, reader):
     found, start = [], 0
     while frames := read_stream(reader, "a", start, 2**62, bytes_max=1000):
         assert sum(len(frame[2]) for frame in frames) <= 1000

@@ -22,7 +22,7 @@ ENDINGS = {"closed": True, "killed": False}
 
 
 def copied(log, **changes):
-    """Return a log with these very files, but for those given; None: it is missing."""
+    """Return a log with these very files, except for those given; None: it is missing."""
     made = Log.__new__(Log)
     made.__dict__.update(log.__dict__)
     made.store, made.written, made.next = type(log.store)(), list(log.written), dict(log.next)

@@ -149,7 +149,7 @@ def test_a_topic_that_does_not_fit_is_not_noted():
     assert ends.cell((OTHER, "t" * (TOPIC_BYTES_MAX + 1))) is None
 
 
-def test_without_room_on_the_disk_the_log_goes_on_and_counts_it():
+def test_without_space_on_the_disk_the_log_goes_on_and_counts_it():
     store = MemoryStore()
     ends = Ends(store)
     store.failing["write"] = OSError(28, "no space left on device")

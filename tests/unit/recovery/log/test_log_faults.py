@@ -1,4 +1,4 @@
-"""A disk that fails: the error is told, what was written stays good, and the log goes on."""
+"""A disk that fails: the error is said, what was written stays good, and the log goes on."""
 
 import errno
 import shutil
@@ -73,10 +73,10 @@ def test_a_failing_disk(step, operation, ending, error):
     for _ in range(2):
         try:
             steps(log)[step]()
-        except LogWriteError as told:
-            assert told.errno == error.errno
-            assert error.strerror in str(told)
-            assert "log" in str(told)
+        except LogWriteError as said:
+            assert said.errno == error.errno
+            assert error.strerror in str(said)
+            assert "log" in str(said)
     if operation != "open":
         check(log)
     log.store.failing = {}
@@ -116,7 +116,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("operation", CALLS)
-def test_what_fails_is_told_each_time(operation):
+def test_what_fails_is_reported_each_time(operation):
     log = full_log(5000)
     log.append("a", size=4000)
     log.append("a", size=4000)
@@ -131,7 +131,7 @@ def test_a_new_segment_that_fails_is_begun_again_by_the_next_frame():
     names = segments(log.store)
     with log.failing({"write": FULL, "remove": FULL}), pytest.raises(LogWriteError):
         log.append("a", size=3900)
-    log.append("a", size=1)  # there would be room for it in the old one
+    log.append("a", size=1)  # there would be space for it in the old one
     log.append("a", size=1)
 
     assert len(segments(log.store)) == len(names) + 1
@@ -154,8 +154,8 @@ def test_half_a_frame_that_could_not_be_removed_is_before_the_next_write():
 def test_after_a_failed_sync_nothing_of_it_is_said_to_be_on_the_disk():
     log = full_log()
     failed_bytes = log.writer.unsynced_bytes
-    told = pytest.raises(LogWriteError, match="cannot be forced to the disk")
-    with log.failing({"sync": BROKEN}), told:
+    said = pytest.raises(LogWriteError, match="cannot be forced to the disk")
+    with log.failing({"sync": BROKEN}), said:
         log.writer.sync()
     log.append("a")
     assert log.writer.unsynced_bytes > failed_bytes
@@ -239,7 +239,7 @@ def interrupt_at(check, operation):
     return interrupted
 
 
-def test_a_directory_that_vanishes_is_told(tmp_path):
+def test_a_directory_that_vanishes_is_reported(tmp_path):
     log = Log(FileStore(tmp_path / "log"), directory=tmp_path / "log", segment_bytes=4096)
     log.append()
     shutil.rmtree(tmp_path / "log")
@@ -253,7 +253,7 @@ def test_a_directory_that_vanishes_is_told(tmp_path):
     again.close()
 
 
-def test_a_directory_that_cannot_be_written_is_told():
+def test_a_directory_that_cannot_be_written_is_reported():
     directory = "/proc/none"
     with pytest.raises(LogWriteError, match="/proc/none") as caught:
         Log(FileStore(directory), directory=directory)

@@ -1,4 +1,4 @@
-"""Ctrl-C at every step of an append: whoever repeats it finds the log as if nothing had been."""
+"""Ctrl-C at every step of an append: one that repeats it finds the log as if nothing had been."""
 
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ def fill(writer):
 @pytest.mark.parametrize("topic", ["old", "new"])
 @pytest.mark.parametrize("is_full", [True, False])
 @pytest.mark.parametrize("more", [0, 3])
-def test_an_append_that_was_interrupted_leaves_nothing_behind(topic, is_full, more):
+def test_an_append_that_was_interrupted_leaves_nothing(topic, is_full, more):
     struck = set()
     for step in range(STEPS_MAX):
         store = MemoryStore()

@@ -114,7 +114,7 @@ def test_who_deletes_the_lock_file_lets_no_second_writer_in(tmp_path):
     log.append()
     log.close()
 
-    assert log.open().copied  # it cannot be told from one
+    assert log.open().copied  # it cannot be distinguished from one
     log.close()
 
 
@@ -160,7 +160,7 @@ def test_a_forked_child_neither_holds_nor_gives_back_the_lock(tmp_path):
 def test_a_child_that_writes_into_its_parents_log_fails(tmp_path):
     log = log_in(tmp_path, segment_bytes=4096, retention_age=5)
     log.append()
-    told, tell = os.pipe()
+    said, report = os.pipe()
 
     def write():
         expire = functools.partial(log.writer.expire, log.now_ns + 10**6 * S)
@@ -168,14 +168,14 @@ def test_a_child_that_writes_into_its_parents_log_fails(tmp_path):
             try:
                 call()
             except LogWriteError:
-                os.write(tell, b"refused ")
+                os.write(report, b"refused ")
         log.writer.abandon()
 
     log.append(size=5000)  # in a segment of its own
     in_child(write)
-    os.close(tell)
-    assert os.read(told, 100) == b"refused " * 3
-    os.close(told)
+    os.close(report)
+    assert os.read(said, 100) == b"refused " * 3
+    os.close(said)
     log.append()
     reader = LogReader(tmp_path)
     assert read_all(reader) == log.written
@@ -296,7 +296,7 @@ def test_a_crash_between_a_new_segment_and_the_index_of_the_old_one(how, closed)
     log.close()
     log.kill()
     assert list(verify("log", store=log.store)) == []
-    assert log.open().segments_scanned == 0  # the index was made anew
+    assert log.open().segments_scanned == 0  # the index was made again
 
 
 def test_an_index_without_its_segment_still_knows_where_streams_go_on():

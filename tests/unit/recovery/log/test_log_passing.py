@@ -312,7 +312,7 @@ def test_without_a_reserve_the_former_segment_goes_on(tmp_path):
     reader.close()
 
 
-def test_what_cannot_be_read_for_want_of_a_descriptor_is_not_missing(tmp_path):
+def test_what_cannot_be_read_for_lack_of_a_descriptor_is_not_missing(tmp_path):
     log = open_log(tmp_path)
     log.append(count=3)
     reader = log.writer.reader()

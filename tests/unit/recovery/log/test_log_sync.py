@@ -128,7 +128,7 @@ def test_a_reserve_is_renewed_before_it_is_used_up():
     log = Log(reserve=10)
     log.append("a", 8)
     log.writer.sync()
-    log.store.failing["replace"] = OSError(28, "no room")
+    log.store.failing["replace"] = OSError(28, "no space")
     log.append("a", 9)  # the sync has reserved up to 18
     with pytest.raises(LogWriteError):
         log.append("a", 2)
@@ -182,7 +182,7 @@ def test_a_crash_leaves_any_part_of_what_was_not_synced():
         kept = read_all(log.reader())
         assert kept == log.written[: len(kept)], seed
         assert log.writer.next(SESSION, "a") >= len(log.written), seed
-        # An index is written without a sync: it is made anew where it is not whole.
+        # An index is written without a sync: it is made again where it is not whole.
         assert all(one.path.endswith(".idx") for one in log.writer.opened.findings), seed
         log.close()
         assert list(verify("log", store=log.store)) == [], seed
@@ -344,7 +344,7 @@ def test_what_is_given_back_is_in_memory_no_more(tmp_path):
             # Raises where it would have to wait for the disk.
             os.preadv(file.fileno(), [bytearray(10)], 10 * MB, os.RWF_NOWAIT)
         except OSError as error:
-            pytest.skip(f"the file system under {tmp_path} cannot tell what is in memory: {error}")
+            pytest.skip(f"the file system under {tmp_path} cannot say what is in memory: {error}")
         with pytest.raises(BlockingIOError):
             os.preadv(file.fileno(), [bytearray(10)], 2 * MB, os.RWF_NOWAIT)
     log.close()

@@ -193,7 +193,7 @@ def test_compaction_changes_nothing_that_is_known(tmp_path, seed):
     assert len(segments(tmp_path)) < 100
 
 
-def test_what_is_done_takes_no_room_for_long(tmp_path):
+def test_what_is_done_takes_no_space_for_long(tmp_path):
     journal, _ = opened(tmp_path, segment_bytes=4096, fsync="never")
     for sequence in range(5000):
         journal.append(push_record(job(sequence)))
@@ -383,7 +383,7 @@ def test_what_log_may_be():
         log_settings(7)
 
 
-def test_no_descriptor_left_at_the_end_of_a_compaction_stops_it_once_and_not_for_good(
+def test_no_descriptor_left_at_the_end_of_a_compaction_stops_it_once_and_not_permanently(
     tmp_path, monkeypatch
 ):
     journal, _ = opened(tmp_path, segment_bytes=4096)
@@ -691,7 +691,7 @@ def test_a_segment_that_could_not_be_begun_nor_deleted_is_taken_again(
 
 
 @pytest.mark.parametrize("name", ["EMFILE", "ENFILE"])
-def test_a_sync_beside_others_needs_no_descriptor(tmp_path, monkeypatch, name):
+def test_a_sync_next_to_others_needs_no_descriptor(tmp_path, monkeypatch, name):
     journal, _ = opened(tmp_path, fsync="always")
     journal.append(push_record(job(0)))
     with monkeypatch.context() as patch:

@@ -96,7 +96,7 @@ def test_an_idle_worker_has_jobs_asked_back_for_it():
 
 
 def test_an_answer_about_jobs_taken_back_already_does_not_end_the_recalls():
-    """The connection broke while it was under way: the hello behind it said what is held."""
+    """The connection broke while it was under way: the hello after it said what is held."""
     machine, busy = with_a_busy_and_an_idle_worker()
     assert machine.recalls(now_ns=2 * MS) == [(busy, 4)]
     machine.cut(1, now_ns=2 * MS)
