@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import p2pmsg
@@ -60,6 +61,13 @@ def take_to(subscriber, sequence, messages=(), topic=TOPIC, timeout=DEADLINE_S):
     while not (messages and messages[-1].topic == topic and messages[-1].sequence >= sequence):
         messages.append(subscriber.receive(timeout))
     return messages
+
+
+def in_threads(*calls):
+    """Run calls at the same time; raise what one of them raised."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for done in [pool.submit(call) for call in calls]:
+            done.result(DEADLINE_S)
 
 
 def work_until(stop, puller, work):

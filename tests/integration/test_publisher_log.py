@@ -21,7 +21,7 @@ from p2pmsg.errors import LogFailedError
 from p2pmsg.reader import RangeReader
 from recovery import LossReason
 from tests.integration.log_kills import read
-from tests.integration.peers import LOOPBACK, eventually
+from tests.integration.peers import LOOPBACK, eventually, in_threads
 from tests.places import lasting_place
 
 log = pytest.importorskip("recovery.log")
@@ -140,14 +140,7 @@ def test_ranges_are_read_from_the_log(tmp_path, make_publisher):
 
 def test_with_always_a_flushed_message_is_on_the_disk(tmp_path, connect):
     publisher, subscriber = connect(publisher={"log": LogConfig(tmp_path, fsync="always")})
-    threads = [
-        threading.Thread(target=lambda: [publisher.publish("t", n) for n in range(500)])
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[lambda: [publisher.publish("t", n) for n in range(500)]] * 4)
     publisher.flush()
     stats = publisher.stats()
     assert (stats.log.unsynced_bytes, stats.pending, stats.unsent_frames) == (0, 0, 0)

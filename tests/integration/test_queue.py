@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 import zmq
@@ -19,7 +20,7 @@ from p2pmsg.testing.proxy import TcpProxy
 from p2pmsg.wire import Kind, control_frame
 from tests.integration.commands import eventually
 from tests.integration.inside import line_of
-from tests.integration.peers import LOOPBACK, work_until
+from tests.integration.peers import LOOPBACK, in_threads, work_until
 
 FAST = p2pmsg.queue.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay=0.001, ack_timeout=1.0))
 
@@ -228,11 +229,7 @@ def test_jobs_of_one_key_are_in_one_hand_at_a_time(make_pusher, make_puller):
                 seen.append(job.value)
                 inside.remove(job.value)
 
-    threads = [threading.Thread(target=work, args=(puller,)) for puller in pullers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(partial(work, puller) for puller in pullers))
     assert seen == list(range(60))
 
 
@@ -403,9 +400,7 @@ def test_threads_that_push_at_once_share_an_fsync(tmp_path, opened, disk):
             assert sequence in read_log(tmp_path).open
             returned.append(sequence)
 
-    threads = [threading.Thread(target=push, args=(n,)) for n in range(16)]
-    for each in (*threads, *threads):
-        each.join() if each.ident else each.start()
+    in_threads(*(partial(push, n) for n in range(16)))
 
     assert sorted(returned) == list(range(800))
     assert disk.syncs - before < 400

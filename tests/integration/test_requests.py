@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 import zmq
@@ -13,6 +14,7 @@ import p2pmsg
 from p2pmsg.requests import frames
 from p2pmsg.testing.proxy import TcpProxy
 from tests.integration.commands import eventually
+from tests.integration.peers import in_threads
 
 LOOPBACK = "tcp://127.0.0.1:0"
 
@@ -141,11 +143,7 @@ def test_several_threads_ask_at_once(make_responder, make_requester):
     def ask(start):
         found.extend(requester.request("same", n) == n for n in range(start, start + 50))
 
-    threads = [threading.Thread(target=ask, args=(n * 100,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(partial(ask, n * 100) for n in range(4)))
     assert len(found) == 200
     assert all(found)
 

@@ -20,30 +20,11 @@ from tests.integration.peers import (
     check_exact,
     check_ledger,
     eventually,
+    in_threads,
     small_frames,
     take,
 )
 from transports import busy_wait
-
-
-def in_threads(*calls):
-    """Run calls at the same time; raise what one of them raised."""
-    errors = []
-
-    def run(call):
-        try:
-            call()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    if errors:
-        raise errors[0]
 
 
 @pytest.mark.parametrize("size", [0, 300])

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -16,7 +17,14 @@ import p2pmsg
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from recovery import GroupRepairConfig
 from tests.integration.inside import lose_on_line
-from tests.integration.peers import check_exact, check_ledger, eventually, take, take_all
+from tests.integration.peers import (
+    check_exact,
+    check_ledger,
+    eventually,
+    in_threads,
+    take,
+    take_all,
+)
 from tests.integration.udp_faults import FaultyWay
 
 GROUP = "udp://239.255.8.{}:{}?interface=127.0.0.1"
@@ -341,13 +349,8 @@ def test_who_leaves_is_waited_for_no_more(make_publisher, make_subscriber, endpo
     values = [bytes(1000)] * 2000
 
     def send(readers):
-        sending = threading.Thread(target=publisher.publish_many, args=("t", values))
-        sending.start()
-        reading = [threading.Thread(target=take, args=(one, len(values))) for one in readers]
-        for one in reading:
-            one.start()
-        for one in (sending, *reading):
-            one.join()
+        reading = [partial(take, one, len(values)) for one in readers]
+        in_threads(partial(publisher.publish_many, "t", values), *reading)
 
     for _ in range(6):
         send([stays, leaves])

@@ -1,5 +1,6 @@
 """What the options name and nobody has, over real publishers and relays; without a JVM."""
 
+import contextlib
 import json
 import logging
 import time
@@ -62,14 +63,20 @@ def chosen(feed, options):
     }
 
 
-def begin(options, start=None):
-    """Begin a stream as Spark does; return the offsets before and after its first batch."""
+@contextlib.contextmanager
+def reading(options):
     reader = P2pmsgStreamReader(parse_options(options), LAYOUT)
     try:
-        first = reader.initialOffset() if start is None else start
-        return first, reader.latestOffset(first, ALL)
+        yield reader
     finally:
         reader.stop()
+
+
+def begin(options, start=None):
+    """Begin a stream as Spark does; return the offsets before and behind its first batch."""
+    with reading(options) as reader:
+        first = reader.initialOffset() if start is None else start
+        return first, reader.latestOffset(first, ALL)
 
 
 def plan(options):
@@ -273,11 +280,8 @@ def test_a_checkpoint_of_other_peers_is_refused_with_both_named(feed, other, war
         begin(options, checkpoint)
     assert refusal.value.option == "peers"
     with pytest.raises(OptionError, match=both):  # a batch was planned before the restart
-        reader = P2pmsgStreamReader(parse_options(options), LAYOUT)
-        try:
+        with reading(options) as reader:
             reader.partitions(checkpoint, checkpoint)
-        finally:
-            reader.stop()
     _, end = begin({**options, "failOnDataLoss": "false"}, checkpoint)
     assert both in warnings.text
     assert set(end["peers"]) == {feed.endpoint, other.endpoint}
@@ -304,8 +308,7 @@ def test_a_checkpoint_of_peers_that_come_go_or_move_is_taken(feed, other, warnin
 def test_a_checkpoint_is_not_judged_while_nobody_says_who_is_there(feed):
     _, checkpoint = begin({"peers": feed.endpoint, "subscribe": "t"})
     away = lasting_place()
-    reader = P2pmsgStreamReader(parse_options({"peers": away, "subscribe": "t"}), LAYOUT)
-    try:
+    with reading({"peers": away, "subscribe": "t"}) as reader:
         assert reader.latestOffset(checkpoint, ALL) is checkpoint
         with p2pmsg.Publisher(away, name="other"):
             deadline = time.monotonic() + 20
@@ -313,8 +316,6 @@ def test_a_checkpoint_is_not_judged_while_nobody_says_who_is_there(feed):
                 while time.monotonic() < deadline:
                     reader.latestOffset(checkpoint, ALL)
                     time.sleep(0.02)
-    finally:
-        reader.stop()
 
 
 @pytest.mark.usefixtures("short_waits")
@@ -324,12 +325,9 @@ def test_a_peer_that_is_away_fails_what_is_asked_to(feed):
     message = f"no answer from {away}. The query fails because failOnPeerAway is true"
     with pytest.raises(PeerUnavailableError, match=message):
         begin(options)
-    reader = P2pmsgStreamReader(parse_options(options), LAYOUT)
-    try:
+    with reading(options) as reader:
         with pytest.raises(PeerUnavailableError, match=message):
             reader.prepareForTriggerAvailableNow()
-    finally:
-        reader.stop()
     with pytest.raises(PeerUnavailableError, match=f"{away} .* fails because failOnPeerAway is"):
         plan({**options, "failOnDataLoss": "false"})
 
@@ -338,12 +336,9 @@ def test_a_peer_that_is_away_fails_what_is_asked_to(feed):
 def test_a_peer_that_is_away_is_named_where_nothing_fails(feed, warnings):
     away = lasting_place()
     options = {"peers": f"{feed.endpoint},{away}", "subscribe": "t"}
-    reader = P2pmsgStreamReader(parse_options(options), LAYOUT)
-    try:
+    with reading(options) as reader:
         reader.prepareForTriggerAvailableNow()
         report = json.dumps(reader.reportLatestOffset())
-    finally:
-        reader.stop()
     lag = spark_bridge.lag_of(
         {"id": "q", "sources": [{"endOffset": report, "latestOffset": report}]}
     )
