@@ -56,6 +56,17 @@ def client_of(stack, proxy):
     return stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE_S))
 
 
+@pytest.fixture
+def wired(stack, server, proxied):
+    """Make a proxy, a client that is connected through it, and what the server has taken."""
+
+    def make(**options):
+        proxy = proxied(**options)
+        return proxy, client_of(stack, proxy), server.accept()
+
+    return make
+
+
 def receive_exactly(used, count):
     data = b""
     while len(data) < count:
@@ -95,10 +106,8 @@ def back_again(sender, receiver):
     return frames
 
 
-def test_bytes_pass_both_ways_and_are_counted(stack, server, proxied):
-    proxy = proxied()
-    client = client_of(stack, proxy)
-    taken = server.accept()
+def test_bytes_pass_both_ways_and_are_counted(wired):
+    proxy, client, taken = wired()
     client.sendall(b"up")
     assert receive_exactly(taken, 2) == b"up"
     taken.sendall(b"down")
@@ -107,9 +116,8 @@ def test_bytes_pass_both_ways_and_are_counted(stack, server, proxied):
     assert (proxy.connections, proxy.cuts, proxy.frames_passed) == (1, 0, 0)
 
 
-def test_an_end_passes_on_behind_all_bytes_one_way_at_a_time(stack, server, proxied):
-    client = client_of(stack, proxied(delay=0.02))
-    taken = server.accept()
+def test_an_end_passes_on_behind_all_bytes_one_way_at_a_time(wired):
+    _, client, taken = wired(delay=0.02)
     client.sendall(b"request")
     client.shutdown(socket.SHUT_WR)
     assert receive_exactly(taken, 7) == b"request"
@@ -122,10 +130,8 @@ def test_an_end_passes_on_behind_all_bytes_one_way_at_a_time(stack, server, prox
     sending.join()
 
 
-def test_cut_resets_both_ends_and_lets_new_connections_in(stack, server, proxied):
-    proxy = proxied()
-    client = client_of(stack, proxy)
-    taken = server.accept()
+def test_cut_resets_both_ends_and_lets_new_connections_in(stack, server, wired):
+    proxy, client, taken = wired()
     proxy.cut()
     for end in (client, taken):
         with pytest.raises(ConnectionResetError):
@@ -154,10 +160,8 @@ def test_cut_every_goes_on_until_it_is_stopped(stack, server, proxied):
     assert proxy.cuts == cuts
 
 
-def test_refuse_closes_new_connections_and_leaves_the_old(stack, server, proxied):
-    proxy = proxied()
-    client = client_of(stack, proxy)
-    taken = server.accept()
+def test_refuse_closes_new_connections_and_leaves_the_old(stack, server, wired):
+    proxy, client, taken = wired()
     proxy.refuse()
     with pytest.raises(ConnectionError):
         client_of(stack, proxy).recv(1)
@@ -175,10 +179,8 @@ def test_a_target_that_is_away_resets_the_client(stack, server, proxied):
         client_of(stack, proxy).recv(1)
 
 
-def test_delay_delays_each_way_and_keeps_order(stack, server, proxied):
-    proxy = proxied(delay=0.1)
-    client = client_of(stack, proxy)
-    taken = server.accept()
+def test_delay_delays_each_way_and_keeps_order(wired):
+    proxy, client, taken = wired(delay=0.1)
     start = time.monotonic()
     client.sendall(b"1")
     assert taken.recv(1) == b"1"
@@ -192,9 +194,8 @@ def test_delay_delays_each_way_and_keeps_order(stack, server, proxied):
     assert receive_exactly(taken, 10) == b"slow quick"
 
 
-def test_a_held_back_direction_makes_its_sender_wait(stack, server, proxied):
-    client = client_of(stack, proxied(delay=60.0))
-    server.accept()
+def test_a_held_back_direction_makes_its_sender_wait(wired):
+    _, client, _ = wired(delay=60.0)
     client.setblocking(False)
     sent = 0
     quiet_since = time.monotonic()
@@ -209,10 +210,8 @@ def test_a_held_back_direction_makes_its_sender_wait(stack, server, proxied):
     assert sent >= 4 * 1024 * 1024
 
 
-def test_stall_and_resume_lose_nothing(stack, server, proxied):
-    proxy = proxied()
-    client = client_of(stack, proxy)
-    taken = server.accept()
+def test_stall_and_resume_lose_nothing(wired):
+    proxy, client, taken = wired()
     data = bytes(range(256)) * 40_000
     sending = threading.Thread(target=client.sendall, args=(data,))
     sending.start()
@@ -226,10 +225,8 @@ def test_stall_and_resume_lose_nothing(stack, server, proxied):
     sending.join()
 
 
-def test_close_ends_the_thread_and_all_connections(stack, server, proxied):
-    proxy = proxied()
-    client = client_of(stack, proxy)
-    server.accept()
+def test_close_ends_the_thread_and_all_connections(wired):
+    proxy, client, _ = wired()
     proxy.close()
     proxy.close()
     proxy.cut()
