@@ -1,6 +1,7 @@
 """Batches over the directories of local logs: the same ranges, read from files.
 
-Of a log it needs what `p2pmsg.LogReader` has: `streams`, `frames`, `first_at_or_after`, `close`.
+Of a log it needs what `p2pmsg.log.LogReader` has: `streams`, `frames`, `first_at_or_after` and
+`close`.
 """
 
 import logging
@@ -21,11 +22,8 @@ _log: Final = logging.getLogger("spark_bridge")
 
 def open_log(directory: str) -> Any:
     """Return a reader of a log; `OptionError` where there is none."""
-    reader: Any = getattr(p2pmsg, "LogReader", None)
-    if reader is None:
-        raise OptionError("path", "needs a p2pmsg with local logs")
     try:
-        return reader(directory)
+        return p2pmsg.log.LogReader(directory)
     except Exception as error:
         raise OptionError("path", f"has no log in {directory!r}: {error}") from error
 

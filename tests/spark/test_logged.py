@@ -16,7 +16,6 @@ from tests.spark.streams import Collector, read_stream, start
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(not hasattr(p2pmsg, "LogConfig"), reason="this p2pmsg has no local log"),
 ]
 
 
