@@ -51,7 +51,7 @@ fallocate: Final = _find_fallocate()
 def boot_id() -> str:
     """Return what is another one after each start of the operating system.
 
-    Where the system tells none, it is another one in each process: then a log whose process was
+    Where the system has none, it is another one in each process: then a log whose process was
     killed is treated as after a crash of the system.
     """
     try:
@@ -103,7 +103,7 @@ def has_reserved(fd: int, start: int, byte_count: int) -> bool:
 
 
 def birth_of(fd: int) -> str:
-    """Return when a file was made, which Python does not tell on Linux; empty: it is not known."""
+    """Return when a file was made, which Python does not say on Linux; empty: it is not known."""
     statx, data = libc_function("statx"), ctypes.create_string_buffer(_STATX_BYTES)
     if statx is None or statx(fd, b"", _AT_EMPTY_PATH, _STATX_BTIME, data):
         return ""

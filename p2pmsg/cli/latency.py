@@ -97,7 +97,7 @@ def _print(arguments: argparse.Namespace, result: dict[str, Any]) -> int:
 
 
 def _measure(endpoint: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure the round trip first, since it tells the difference of the clocks as well."""
+    """Measure the round trip first, since it also gives the difference of the clocks."""
     filler = bytes(arguments.size)
     trips = []
     with Requester(endpoint) as requester:
@@ -113,7 +113,8 @@ def _measure(endpoint: str, arguments: argparse.Namespace) -> dict[str, Any]:
             shortest_ns = difference_ns = 0
         topic = f"latency.{uuid.uuid4().hex}"
         one_way = []
-        with Subscriber(_beside(endpoint, place), topics=[topic], start="earliest") as subscriber:
+        back = _return_endpoint(endpoint, place)
+        with Subscriber(back, topics=[topic], start="earliest") as subscriber:
             wanted = {"topic": topic, "rate": arguments.rate, "size": arguments.size}
             requester.request(_PUBLISH, wanted | {"count": _WARM_UP + arguments.count})
             for _ in range(_WARM_UP + arguments.count):
@@ -158,7 +159,7 @@ def _boot() -> str:
         return f"{uuid.getnode():x}"
 
 
-def _beside(endpoint: str, place: str) -> str:
+def _return_endpoint(endpoint: str, place: str) -> str:
     """Return where the other side publishes: a port at its host, or another Unix socket."""
     if endpoint.startswith("ipc://"):
         return place
@@ -171,8 +172,8 @@ class _Server:
     def __init__(self, endpoint: str) -> None:
         where = transports.parse_endpoint(endpoint)
         is_tcp = where.scheme == "tcp"
-        beside = f"{endpoint.rpartition(':')[0]}:0" if is_tcp else f"{endpoint}-messages"
-        self._publisher = Publisher(beside, name="latency")
+        other = f"{endpoint.rpartition(':')[0]}:0" if is_tcp else f"{endpoint}-messages"
+        self._publisher = Publisher(other, name="latency")
         self._over = threading.Event()
         self.responder = Responder(
             endpoint, {_CLOCK: self._clock, _OPEN: self._open, _PUBLISH: self._publish}

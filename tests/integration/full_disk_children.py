@@ -53,7 +53,7 @@ def log_of(directory, how):
 
 
 def fill(endpoint, directory, how):
-    """Publish while the disk becomes full, is full, and has room again; say what was accepted."""
+    """Publish while the disk becomes full, is full, and has space again; say what was accepted."""
     config = PublisherConfig(linger=0.5)
     publisher = Publisher(endpoint, log=log_of(directory, how), config=config)
     filler = Filler(directory)

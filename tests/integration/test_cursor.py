@@ -436,7 +436,7 @@ def test_what_cannot_be_committed_is_refused(make_publisher, make_subscriber, re
 
 
 @pytest.mark.parametrize("commit", ["explicit", "message", 0.005])
-def test_a_folder_that_vanishes_is_told_and_nothing_is_lost(
+def test_a_folder_that_vanishes_is_reported_and_nothing_is_lost(
     make_publisher, make_subscriber, tmp_path, commit
 ):
     folder = tmp_path / "var"

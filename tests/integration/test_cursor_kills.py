@@ -73,7 +73,7 @@ class Nursery:
 
 @KILLS
 @pytest.mark.parametrize("commit", ["explicit", "message", 0.02])
-def test_whoever_is_killed_nothing_is_missing(tmp_path, make_child, make_publisher, commit, rounds):
+def test_nothing_is_missing_after_kills(tmp_path, make_child, make_publisher, commit, rounds):
     rng = random.Random(str(commit))
     endpoint = lasting_place()
     notes = Notes(tmp_path / "notes")

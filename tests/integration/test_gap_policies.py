@@ -114,7 +114,7 @@ def check_conflated(subscriber):
 
 
 def test_a_reader_that_sleeps_is_conflated_and_holds_nobody_up(connect):
-    """Far more than its room goes by, and what it holds stays within that."""
+    """Far more than its space goes by, and what it holds stays within that."""
     publisher, subscriber = connect(on_gap="latest", receive_bytes=256 * 1024)
     for number in range(200):
         values = [b"%06d" % number + bytes(1000)] * 50

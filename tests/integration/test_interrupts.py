@@ -57,7 +57,7 @@ class Strike:
 
 @pytest.mark.parametrize("how", ["iterate", "receive", "receive_many", "in turns"])
 @pytest.mark.parametrize("count", [1, 300, 9000])
-def test_ctrl_c_behind_any_call_neither_loses_nor_doubles(connect, how, count):
+def test_ctrl_c_after_any_call_neither_loses_nor_doubles(connect, how, count):
     publisher, receiver = connect()
     iterator = iter(receiver)
     received, published, strikes = [], 0, 0

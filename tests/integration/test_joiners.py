@@ -219,12 +219,12 @@ def strangers(endpoint, count):
 def test_idle_connections_take_no_descriptor_that_the_log_needs(
     tmp_path, make_child, make_subscriber
 ):
-    """1,109 of them, where 1,024 files may be open, disabled a publisher for good."""
+    """1,109 of them, where 1,024 files may be open, disabled a publisher permanently."""
     publisher = make_child("publish_with_few_files", tmp_path, FILES)
     endpoint, recovery = publisher.line().split()
     with strangers(endpoint, FILES), strangers(recovery, FILES):
         for round_ in range(1, 6):
-            publisher.tell("200")  # 200 KB: three segments, and an fsync for each message
+            publisher.order("200")  # 200 KB: three segments, and an fsync for each message
             following, failed, *counts = publisher.line().split()
             assert (following, failed) == (str(200 * round_), "None"), counts
         connections, refused = map(int, counts)
@@ -292,7 +292,7 @@ def test_connections_that_are_too_many_all_together_cost_the_one_with_most(make_
         eventually(ended)
 
 
-def test_giving_up_what_nobody_has_makes_no_room_for_more(make_sender):
+def test_giving_up_what_nobody_has_makes_no_space_for_more(make_sender):
     """300,000 prefixes passed the bound of 65,536 and took 850 MB, one "give up" after each."""
     sender = make_sender(subscriptions_max=500)
     with socket.create_connection(address(sender.endpoint), timeout=5) as one:
@@ -309,7 +309,7 @@ def test_giving_up_what_nobody_has_makes_no_room_for_more(make_sender):
 
 
 def test_prefixes_that_others_took_up_first_count_too(make_sender):
-    """Whoever subscribed to what a helper had, which then went, was counted with nothing."""
+    """One that subscribed to what a helper had, which then went, was counted with nothing."""
     sender = make_sender(subscriptions_max=4000)
     with flood(sender.endpoint, 0, 8) as keeper:
         for round_ in range(10):

@@ -116,7 +116,7 @@ def test_bytes_pass_both_ways_and_are_counted(wired):
     assert (proxy.connections, proxy.cuts, proxy.frames_passed) == (1, 0, 0)
 
 
-def test_an_end_passes_on_behind_all_bytes_one_way_at_a_time(wired):
+def test_an_end_passes_on_after_all_bytes_one_way_at_a_time(wired):
     _, client, taken = wired(delay=0.02)
     client.sendall(b"request")
     client.shutdown(socket.SHUT_WR)

@@ -544,7 +544,7 @@ def test_each_topic_is_asked_for_again_after_a_cut(make_publisher, make_subscrib
 
 
 @pytest.mark.parametrize("frames", [1, 2])
-def test_the_shortest_queue_has_room_for_what_joining_takes(connect, frames):
+def test_the_shortest_queue_has_space_for_what_joining_takes(connect, frames):
     publisher, subscriber = connect(
         topics=["a", "b", "c"], config=p2pmsg.SubscriberConfig(queue_frames=frames)
     )

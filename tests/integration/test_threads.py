@@ -53,7 +53,7 @@ def test_eight_threads_publish(make_publisher, make_subscriber, size):
 
 
 def test_threads_publish_one_by_one_and_many_at_a_time(make_publisher, make_subscriber):
-    """The range that publish_many returns is its own, also where it has to wait for room."""
+    """The range that publish_many returns is its own, also where it has to wait for space."""
     publisher = make_publisher(stall_timeout=20.0)
     collector = Collector(make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16))
     expected = {}
@@ -188,7 +188,7 @@ def test_close_while_others_publish(make_publisher, make_subscriber):
     check_ledger(collector.subscriber, delivered=count, outstanding=0, lost=0)
 
 
-def test_close_while_another_thread_waits_for_room(connect):
+def test_close_while_another_thread_waits_for_space(connect):
     publisher, subscriber = connect(publisher={"stall_timeout": 20.0}, receive_bytes=2**16)
     returned, errors = [], []
 

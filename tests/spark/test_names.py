@@ -73,7 +73,7 @@ def reading(options):
 
 
 def begin(options, start=None):
-    """Begin a stream as Spark does; return the offsets before and behind its first batch."""
+    """Begin a stream as Spark does; return the offsets before and after its first batch."""
     with reading(options) as reader:
         first = reader.initialOffset() if start is None else start
         return first, reader.latestOffset(first, ALL)

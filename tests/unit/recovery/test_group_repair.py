@@ -92,7 +92,7 @@ def test_one_requester_keeps_to_its_budget_and_the_others_have_theirs():
     assert drain(repair, 0) == [(500, 501)]
 
 
-def test_a_lone_requester_is_served_alone_by_choice_until_another_one_asks():
+def test_a_lone_requester_is_served_alone_if_configured_until_another_one_asks():
     repair = GroupRepair(GroupRepairConfig(unicast=True, linger=0.01))
     repair.request(A, "s", [(0, 10)], now_ns=0)
     assert repair.is_lone("s", 0, 10, A)

@@ -104,7 +104,7 @@ def test_progress_restarts_attempts_deadline_and_the_wait():
     assert nacks.expire(now_ns=190 * MS) == [Loss(5, 10, LossReason.TIMEOUT)]
 
 
-def test_a_gap_behind_one_that_makes_progress_waits_for_its_turn():
+def test_a_gap_after_one_that_makes_progress_waits_for_its_turn():
     nacks = scheduler((0, 1000), (2000, 2001), deadline=0.1, attempts_max=2)
     for now_ms in range(0, 1000, 10):
         nacks.due(now_ns=now_ms * MS)
@@ -115,7 +115,7 @@ def test_a_gap_behind_one_that_makes_progress_waits_for_its_turn():
     assert nacks.expire(now_ns=1090 * MS) == [Loss(2000, 2001, LossReason.TIMEOUT)]
 
 
-def test_the_first_gap_is_not_kept_alive_by_those_behind_it():
+def test_the_first_gap_is_not_kept_alive_by_those_after_it():
     nacks = scheduler((0, 1), (2, 100), deadline=0.1)
     nacks.fill(2, 50, now_ns=99 * MS)
     assert nacks.expire(now_ns=100 * MS) == [Loss(0, 1, LossReason.TIMEOUT)]
@@ -132,7 +132,7 @@ def test_a_gap_is_given_up_when_its_attempts_are_used_up_and_unanswered():
     assert nacks.next_deadline_ns() is None
 
 
-def test_a_gap_is_lost_for_the_reason_last_blamed():
+def test_a_gap_is_lost_for_the_reason_last_set():
     nacks = scheduler((0, 5), deadline=0.1)
     nacks.set_loss_reason(0, 5, LossReason.BUDGET)
     nacks.set_loss_reason(3, 9, LossReason.PUBLISHER_GONE)
@@ -224,7 +224,7 @@ def test_a_gap_found_during_a_pause_has_its_full_time_after_it():
     assert nacks.expire(now_ns=150 * MS) == [Loss(0, 1, LossReason.TIMEOUT)]
 
 
-def test_what_is_missed_behind_a_gap_being_answered_is_asked_for_at_once():
+def test_what_is_missed_after_a_gap_being_answered_is_asked_for_at_once():
     nacks = NackScheduler(NackConfig(retry_interval=0.02), Random(1))
     assert nacks.add(0, 10, now_ns=0)
     assert nacks.due(now_ns=0) == [(0, 10)]

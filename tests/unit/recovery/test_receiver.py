@@ -126,7 +126,7 @@ def test_losses_in_a_row_for_one_reason_are_one():
     assert (stream.lost, stream.missing, stream.next_deadline_ns()) == (9, 0, None)
 
 
-def test_time_ends_the_wait_with_the_reason_blamed():
+def test_time_ends_the_wait_with_the_reason_set():
     stream = receiver(nack=NackConfig(deadline=0.1))
     put(stream, (1, 2), (3, 4))
     stream.nacks.set_loss_reason(2, 3, LossReason.BUDGET)
@@ -337,8 +337,8 @@ def test_who_does_not_wait_for_repairs_keeps_what_came():
 @pytest.mark.parametrize("loss", [0.0, 0.05])
 def test_a_small_space_is_filled_about_once_a_round_trip(loss):
     """Although it is full of frames far ahead when it begins to ask."""
-    total, room, rng = 20_000, 200, Random(3)
-    config = ReceiverConfig(nack=NackConfig(), reorder_bytes_max=SIZE * room)
+    total, space, rng = 20_000, 200, Random(3)
+    config = ReceiverConfig(nack=NackConfig(), reorder_bytes_max=SIZE * space)
     feedback = Feedback(FeedbackConfig(retry_interval=0.001, retry_min=0.001, group_size=1), rng)
     receiver: StreamReceiver[str] = StreamReceiver(config, rng, feedback)
     receiver.start_at(0, now_ns=0)

@@ -153,7 +153,7 @@ WRONG = {
     "latency: both sides": (["latency", TCP, "--serve", PORT_0], "not both"),
     "latency: two": (["latency", f"{TCP},{TCP}"], "give one ENDPOINT"),
     "latency: rate 0": (["latency", "--rate", "0"], "above 0"),
-    "latency: no room for a time": (["latency", "--size", "7"], "at least 8"),
+    "latency: no space for a time": (["latency", "--size", "7"], "at least 8"),
     "completion: another shell": (["completion", "csh"], "invalid choice: 'csh'"),
     "request: datagrams": (["request", "udp://239.1.1.1:5000", "t"], "take tcp:// or ipc://"),
     "pull: datagrams": (["pull", "mold://239.1.1.1:5000"], "take tcp:// or ipc://"),

@@ -29,10 +29,10 @@ def test_the_bar_is_drawn_ten_times_a_second_after_one_and_cleared():
     for now_ms in range(0, 2000, 10):
         bar.update(now_ms, 2000, now_s=now_ms / 1000)
     assert file.getvalue().count("\r") == 10
-    told = []
-    bar.around(told.append)("news")
+    said = []
+    bar.around(said.append)("text")
 
-    assert told == ["news"]
+    assert said == ["text"]
     assert file.getvalue().endswith("\r\x1b[K")
     drawn = file.getvalue()
     bar.clear()

@@ -84,7 +84,7 @@ def test_one_without_space_does_not_hold_up_the_others():
     assert (len(queue), queue.dropped) == (0, 1)
 
 
-def test_where_nothing_has_room_it_is_shed_after_stall_ms():
+def test_where_nothing_has_space_it_is_shed_after_stall_ms():
     queue, guard = ControlQueue(), StallGuard(0.1)
     frames = [b"%d" % number for number in range(20)]
     sender = Sender(full=frames)

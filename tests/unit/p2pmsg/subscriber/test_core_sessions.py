@@ -224,7 +224,7 @@ def test_a_keep_alive_is_sent_now_and_then():
     assert 3 <= len(talk.asked(Kind.JOINED)) <= 4
 
 
-def test_a_line_without_a_word_is_probed_and_then_connected_anew():
+def test_a_silent_line_is_probed_and_then_connected_again():
     talk = Talk(publisher_timeout=1.0).join(head(0))
     talk.asked()
     talk.pass_ms(900)
@@ -311,7 +311,7 @@ def test_a_repair_that_could_not_be_handed_on_finds_no_space():
 
 
 def test_gaps_do_not_age_while_the_application_does_not_read():
-    talk = Talk(receive_bytes=ROOM, nack=NackConfig(deadline=0.1)).join(head(0))
+    talk = Talk(receive_bytes=SPACE, nack=NackConfig(deadline=0.1)).join(head(0))
     for sequence in range(7):
         talk.hear(data(sequence, size=SIZE))
     talk.hear(heartbeat(9))

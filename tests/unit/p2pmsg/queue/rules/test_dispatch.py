@@ -224,7 +224,7 @@ def test_a_job_with_a_key_is_claimed_by_its_last_worker_only():
     assert not machine.adopt(former, 100, 1, now_ns=1)
 
 
-def test_keys_wait_for_whoever_may_have_them_after_a_crash_of_the_system():
+def test_keys_wait_for_one_that_may_have_them_after_a_crash_of_the_system():
     machine = queue(ack_timeout=1.0, grace=0.1)
     machine.store.close_keys(now_ns=0)
     machine.store.restore(job(0, key="a"), None, now_ns=0)
@@ -389,7 +389,7 @@ def test_what_a_worker_holds_for_too_long_goes_to_others_and_it_gets_ever_less()
     assert machine.workers[1].allowance == 5  # it has done one
 
 
-def test_jobs_are_not_blamed_for_who_holds_them():
+def test_jobs_are_not_punished_for_who_holds_them():
     machine = watchful_queue(deliveries_max=2, ack_timeout=0.1)
     machine.store.push(job(0), now_ns=0)
     now_ns = 0
@@ -436,7 +436,7 @@ def test_one_that_connects_again_and_again_does_not_keep_them_for_ever():
     assert now_ns > 2000 * MS
 
 
-def test_one_that_settles_something_has_its_time_anew():
+def test_one_that_settles_something_has_its_time_again():
     machine = watchful_queue(ack_timeout=0.1)
     worker = machine.join(1, "slow", 4, now_ns=0)
     machine.store.push_run(run(4))
