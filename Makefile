@@ -66,24 +66,30 @@ test-long: setup area ## run rounds of kills, thousands of seeds and soaks; says
 area: setup
 	@$(if $(ONLY),$(BIN)/python -m tests.areas $(ONLY))
 
-# Interpreters newer than the one of .venv that are there and start; PYTHONS=… names others.
-PYTHONS := $(wildcard $(HOME)/.pyenv/versions/3.1[2-9].*/bin/python) python3.12 python3.13 python3.14
+# Interpreters that are there and start; PYTHONS=… names others.
+PYTHONS := $(wildcard $(HOME)/.pyenv/versions/3.1[1-9].*/bin/python) python3.11 python3.12 python3.13 python3.14
+PACKED := build/dist
 
-test-pythons: setup ## programs that end, under each other Python that is found; PYTHONS=…
+test-pythons: setup ## sdist and wheel, built and run under each Python that is found; PYTHONS=…
+	@rm -rf $(PACKED) && $(BIN)/python -m hatchling build -t sdist -d $(PACKED) >/dev/null
+	@wheel() { $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --retries 1 --timeout 15 \
+		--no-deps --wheel-dir $(PACKED) "$$@" $(PACKED)/*.tar.gz; }; \
+	wheel 2>/dev/null || { echo "test-pythons: no clean build environment to be had; built in $(VENV)" >&2; \
+		wheel --no-build-isolation; }
 	@for python in $(PYTHONS); do \
 		of=$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue; \
 		at=$(VENV)/other/$$of; \
 		case "$$found $$tried " in *"/$$of/"*) continue ;; esac; \
 		tried="$$tried /$$of/"; \
-		if { [ -x "$$at/bin/python" ] || "$$python" -m venv "$$at"; } && \
-			{ "$$at/bin/python" -c 'import zmq, msgspec' 2>/dev/null || \
+		if rm -rf "$$at" && "$$python" -m venv "$$at" && \
 			"$$at/bin/python" -m pip install --quiet --disable-pip-version-check \
-				--retries 1 --timeout 15 pyzmq msgspec; }; \
+				--retries 1 --timeout 15 $(PACKED)/*.whl; \
 		then found="$$found $$PWD/$$at/bin/python"; \
-		else echo "test-pythons: left out, Python $$of: pyzmq and msgspec could not be installed" >&2; fi; \
+		else echo "test-pythons: left out, Python $$of: the wheel could not be installed" >&2; fi; \
 	done; \
-	[ -n "$$found" ] || { echo "test-pythons: skipped, no Python newer than 3.11 can be used" >&2; exit 0; }; \
-	P2PMSG_PYTHONS="$$found" $(BIN)/pytest -n $(WORKERS) tests/integration/test_exit.py $(PYTEST_ARGS)
+	[ -n "$$found" ] || { echo "test-pythons: skipped, no Python can be used" >&2; exit 0; }; \
+	P2PMSG_PYTHONS="$$found" $(BIN)/pytest -n $(WORKERS) tests/integration/test_exit.py \
+		tests/integration/test_packaging.py $(PYTEST_ARGS)
 
 check: setup ## lint, words, types, import contracts
 	$(BIN)/ruff check .

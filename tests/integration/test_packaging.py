@@ -1,0 +1,68 @@
+"""The sdist makes a wheel that has everything; installed, it runs README's quickstart."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.places import lasting_place
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("p2pmsg", "transports", "recovery", "spark_bridge")
+INSTALLED = os.environ.get("P2PMSG_PYTHONS", "").split()
+
+
+def build(folder, target, output):
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(output)]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=60)
+    (made,) = output.glob("*.whl" if target == "wheel" else "*.tar.gz")
+    return made
+
+
+def test_the_sdist_makes_the_wheel_of_this_tree(tmp_path):
+    with tarfile.open(build(ROOT, "sdist", tmp_path)) as sdist:
+        sdist.extractall(tmp_path, filter="data")
+    (source,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    with zipfile.ZipFile(build(source, "wheel", tmp_path)) as wheel:
+        content = {name: wheel.read(name) for name in wheel.namelist()}
+
+    wanted = {
+        path.relative_to(ROOT).as_posix(): path.read_bytes()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    wanted["pyspark_p2pmsg/__init__.py"] = wanted.pop("spark_bridge/discovery.py")
+    assert {name: data for name, data in content.items() if ".dist-info/" not in name} == wanted
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(wanted)
+    about = {name.partition("/")[2]: data for name, data in content.items() if name not in wanted}
+    assert about["licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
+    assert b"p2pmsg = p2pmsg.cli:main" in about["entry_points.txt"]
+    assert {"tests", "examples", "LICENSE", "CHANGELOG.md"} <= {p.name for p in source.iterdir()}
+
+
+@pytest.mark.skipif(not INSTALLED, reason="`make test-pythons` installs the wheel and names them")
+def test_an_installed_wheel_runs_the_quickstart(tmp_path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    programs = re.findall(r"```python\n# (\w+)\.py\n(.*?)```", readme, re.S)
+    output = re.search(r"```text\n(.*?)lost=0", readme, re.S)[1]
+    assert [name for name, _ in programs] == ["publisher", "subscriber"]
+    for python in INSTALLED:
+        endpoint = lasting_place()
+        started = {}
+        for name, text in programs:
+            # -I: neither this folder nor PYTHONPATH; what is imported was installed.
+            code = text.replace("tcp://127.0.0.1:5556", endpoint)
+            started[name] = subprocess.Popen(
+                [python, "-I", "-c", code + "print(p2pmsg.__file__)"],
+                cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        said = {name: child.communicate(timeout=60)[0] for name, child in started.items()}
+        assert said["subscriber"].startswith(output), said
+        assert all("site-packages" in text.splitlines()[-1] for text in said.values()), said
+        assert [child.returncode for child in started.values()] == [0, 0]
