@@ -50,12 +50,12 @@ def make_client(endpoint, interval):
 
 def end_without_closing(endpoint):
     """Count one and end."""
-    make_client(endpoint, 60_000).increment("child.hits")
+    make_client(endpoint, 60.0).increment("child.hits")
 
 
 def fork(endpoint):
     """Count one here and one in a child, at once."""
-    client = make_client(endpoint, 10)
+    client = make_client(endpoint, 0.01)
     client.increment("parent.hits")
     process = os.fork()
     try:

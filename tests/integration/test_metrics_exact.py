@@ -439,11 +439,11 @@ def test_short_programs_lose_nothing_though_collectors_are_killed_in_between(tmp
 @pytest.mark.parametrize("ending", ["close", "exit", "interrupt"])
 def test_a_program_whose_collector_is_away_says_how_much_went_nowhere(ending):
     code = f"""
-import logging, sys
+import inspect, logging, sys
 logging.basicConfig(format="%(name)s %(message)s")
 from tests.integration import statsd_children
 from p2pmsg import control, metrics, wire
-metrics.Client.__init__.__kwdefaults__["close_timeout"] = 0.3
+inspect.unwrap(metrics.Client.__init__).__kwdefaults__["close_timeout"] = 0.3
 statsd_children.short({LOOPBACK!r}, {ending!r})
 """
     done = subprocess.run(

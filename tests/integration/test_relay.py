@@ -410,7 +410,7 @@ def test_closing_reports_an_fsync_that_failed_before(
         publisher.publish("t", b"x")
         has(relay, 1)
         eventually(lambda: len(failed) >= 2)
-        time.sleep(0.3)  # longer than fsync_interval_ms: none of them tries it again
+        time.sleep(0.3)  # longer than fsync_interval: none of them tries it again
         assert len(failed) == 2
     for made in (relay, publisher):
         with pytest.raises(
