@@ -37,7 +37,6 @@ from p2pmsg.sync.settings import check_name
 from p2pmsg.wire import encoder
 from transports.signals import defer_signals
 
-_MS: Final = 1_000_000
 _IDLE_ROUNDS: Final = 5
 _DELAY_MAX: Final = 366 * 86400.0
 _MESSAGE_ID_BYTES_MAX: Final = 255

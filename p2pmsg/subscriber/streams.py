@@ -17,7 +17,6 @@ from p2pmsg.wire import Frame
 from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig, Rewound
 from recovery._checks import to_ns
 
-_MS: Final = 1_000_000
 FORMER_MAX: Final = 16
 """Former streams of a session whose ledgers are still shown; of others only the sums are kept."""
 
