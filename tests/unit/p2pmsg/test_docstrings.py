@@ -57,7 +57,11 @@ def fields(thing: type) -> dict[str, str]:
 
 def raised(function: object) -> set[str]:
     """The errors that a function's own body raises and does not catch itself."""
-    names, todo = set(), list(ast.parse(textwrap.dedent(inspect.getsource(function))).body[0].body)
+    try:
+        source = inspect.getsource(function)
+    except OSError:  # a dataclass made it
+        return set()
+    names, todo = set(), list(ast.parse(textwrap.dedent(source)).body[0].body)
     while todo:
         node = todo.pop()
         if isinstance(node, ast.Raise) and node.exc is not None:
