@@ -65,12 +65,11 @@ class _End:
 class PeerPair:
     """A publisher and a subscriber that has joined it; nothing happens outside of its calls.
 
+    `TimeoutError` where they did not join each other within 30 s.
+
     Args:
         topics: what the subscriber takes. Default: all.
         drop_every: each so-many-th data frame is lost on its way, repairs are not. 0: none.
-
-    Raises:
-        TimeoutError: they did not join each other within seconds.
 
     """
 
@@ -93,16 +92,7 @@ class PeerPair:
             raise TimeoutError("the subscriber has not joined within 30 s")
 
     def publish(self, topic: str, value: Any) -> int:
-        """Accept a message and return its sequence; waits while the socket is full.
-
-        Args:
-            topic: of the message.
-            value: any msgpack value.
-
-        Raises:
-            ClosedError: the pair is closed.
-
-        """
+        """Publish `value` under `topic`; return its sequence. `ClosedError` after `close`."""
         if self._closed:
             raise ClosedError("the pair")
         self._run(self._here.has_space)
@@ -111,10 +101,7 @@ class PeerPair:
         )
 
     def receive(self, timeout: float | None = None) -> list[Message]:
-        """Return the next messages of a topic, none where the pair is closed and all is received.
-
-        Raises `TimeoutError` where none come within `timeout` seconds. Losses are in `stats()`.
-        """
+        """Return a topic's next messages, none after `close`; `TimeoutError` after `timeout` s."""
         ready = self._subscriber.ready
         while self._closed or self._run(lambda: len(ready) > 0, timeout):
             taken = ready.take(now_ns=time.monotonic_ns())

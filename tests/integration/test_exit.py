@@ -228,7 +228,7 @@ def test_what_a_relay_received_before_its_program_ended_is_served_and_logged(
 
 
 MOLD = """
-feed = p2pmsg.MoldPublisher(sys.argv[1], session="S1", **eval(sys.argv[2]))
+feed = p2pmsg.moldudp64.MoldPublisher(sys.argv[1], session="S1", **eval(sys.argv[2]))
 sys.stdin.readline()
 for number in range(100):
     feed.publish(b"%d" % number)

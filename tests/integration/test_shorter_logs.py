@@ -148,7 +148,7 @@ def test_a_mold_session_that_was_killed_and_cut_uses_no_sequence_again(tmp_path,
 GIVES_UP = """
 import resource, sys, p2pmsg
 log = p2pmsg.LogConfig(sys.argv[2], on_error="continue")
-with p2pmsg.MoldPublisher(sys.argv[1], session="S1", log=log) as feed:
+with p2pmsg.moldudp64.MoldPublisher(sys.argv[1], session="S1", log=log) as feed:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
     while feed.stats().log.failed is None:
         feed.publish(bytes(1000))
