@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import p2pmsg
+from recovery.log import LogWriter
 from tests.integration.peers import LOOPBACK, ROOT, eventually, take
 from tests.integration.statsd_tools import collecting
 from tests.integration.test_udp_multicast import free_port
@@ -210,9 +211,6 @@ while relay.stats().received < 20_000:
 def test_what_a_relay_received_before_its_program_ended_is_served_and_logged(
     run, make_publisher, make_subscriber, tmp_path, python
 ):
-    log = pytest.importorskip("recovery.log")
-    if python != sys.executable:
-        pytest.skip("the other interpreters have no crc32c for a log")
     publisher = make_publisher()
     child = run(python, RELAY, publisher.endpoint, str(tmp_path))
     subscriber = make_subscriber(child.stdout.readline().strip(), start="earliest")
@@ -222,7 +220,11 @@ def test_what_a_relay_received_before_its_program_ended_is_served_and_logged(
     got = take(subscriber, 20_000)
     assert [message.value for message in got] == [b"%0100d" % n for n in range(20_000)]
     finish(child)
-    writer = log.LogWriter(log.LogConfig(tmp_path), session=1, now_ns=0)
+    assert_ended_cleanly(tmp_path)
+
+
+def assert_ended_cleanly(path):
+    writer = LogWriter(p2pmsg.LogConfig(path), session=1, now_ns=0)
     assert writer.opened.clean
     writer.release()
 
@@ -238,18 +240,14 @@ for number in range(100):
 @pytest.mark.parametrize("python", PYTHONS)
 def test_a_mold_session_ends_with_its_program(run, make_subscriber, tmp_path, python):
     place = f"mold://239.255.11.7:{free_port()}?interface=127.0.0.1"
-    log = f"{{'log': p2pmsg.LogConfig({str(tmp_path)!r})}}" if python == sys.executable else "{}"
+    log = f"{{'log': p2pmsg.LogConfig({str(tmp_path)!r})}}"
     child = run(python, MOLD, place, log)
     subscriber = make_subscriber(place, start="earliest", on_end="stop")
     finish(child)
     assert [m.value for m in take(subscriber, 100, 20)] == [b"%d" % n for n in range(100)]
     with pytest.raises(p2pmsg.errors.SessionEndedError):
         subscriber.receive(20)
-    if python == sys.executable:
-        logs = pytest.importorskip("recovery.log")
-        writer = logs.LogWriter(logs.LogConfig(tmp_path), session=1, now_ns=0)
-        assert writer.opened.clean
-        writer.release()
+    assert_ended_cleanly(tmp_path)
 
 
 SENT = 200
