@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
+MADE = {"commands", "inside", "reference"}
 TREES = ("p2pmsg", "recovery", "transports", "spark_bridge", "examples", "tests")
 SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".service"}
 
@@ -97,8 +98,12 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def files(trees: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the files that are written by hand; `make docs` makes some folders of pages."""
     for tree in trees:
-        yield from (path for path in (ROOT / tree).rglob("*") if path.suffix in SUFFIXES)
+        for path in (ROOT / tree).rglob("*"):
+            is_made = path.parent.name in MADE and path.parent.parent.name == "pages"
+            if path.suffix in SUFFIXES and not is_made:
+                yield path
 
 
 def main() -> int:
