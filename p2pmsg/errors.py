@@ -39,22 +39,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from warnings import warn
 
 import transports
-from recovery import Loss
+from recovery import Loss, _renamed
 from recovery import LossReason as LossReason
 from recovery import errors as recovery_errors
 
-_RENAMED = {"LogLockedError": "LogInUseError", "QueueFullError": "SendQueueFullError"}
-
-
-def __getattr__(name: str) -> Any:
-    """Return a class by the name that it had until this release, with a warning."""
-    if name in _RENAMED:
-        warn(f"{name} is {_RENAMED[name]} now", DeprecationWarning, stacklevel=2)
-        return globals()[_RENAMED[name]]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = _renamed.renamed_names(
+    __name__, LogLockedError="LogInUseError", QueueFullError="SendQueueFullError"
+)
 
 
 class P2PError(Exception):

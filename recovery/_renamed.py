@@ -1,5 +1,6 @@
 """Former names of arguments and fields, most of them times in ms; they go in a later release."""
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -32,6 +33,18 @@ def renamed_fields(**now: str) -> Callable[[type[C]], type[C]]:
 def renamed_arguments(**now: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let a function take the former names of its keywords, as `renamed_fields` does."""
     return lambda function: _taking(now, function)
+
+
+def renamed_names(module: str, **now: str) -> Callable[[str], Any]:
+    """Return a `__getattr__` that gives what a module had under former names, with a warning."""
+
+    def get(name: str) -> Any:
+        if name not in now:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warnings.warn(f"{name} is {now[name]} now", DeprecationWarning, stacklevel=2)
+        return getattr(sys.modules[module], now[name])
+
+    return get
 
 
 def warn(former: str, present: str, *, stacklevel: int) -> None:
