@@ -17,7 +17,7 @@ from p2pmsg.demo.processes import Children, DemoError
 from p2pmsg.requests import Requester, Responder
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.subscriber import Subscriber
-from transports.platform import read_proc
+from recovery.platform import boot_id
 
 _CLOCK, _OPEN, _PUBLISH = "latency.clock", "latency.open", "latency.publish"
 _WARM_UP = 100
@@ -109,7 +109,7 @@ def _measure(endpoint: str, arguments: argparse.Namespace) -> dict[str, Any]:
             trips.append((ended_ns - began_ns, there["now_ns"] - (began_ns + ended_ns) // 2))
         trips = trips[_WARM_UP:]
         shortest_ns, difference_ns = min(trips)
-        if there["boot"] == _boot():
+        if there["boot"] == boot_id():  # one machine: its processes share a clock
             shortest_ns = difference_ns = 0
         topic = f"latency.{uuid.uuid4().hex}"
         one_way = []
@@ -151,14 +151,6 @@ def _percentiles(times_ns: list[int]) -> dict[str, float]:
     }
 
 
-def _boot() -> str:
-    """Return what names this start of this machine: its processes share a clock."""
-    try:
-        return read_proc("sys/kernel/random/boot_id").strip()
-    except OSError:
-        return f"{uuid.getnode():x}"
-
-
 def _return_endpoint(endpoint: str, place: str) -> str:
     """Return where the other side publishes: a port at its host, or another Unix socket."""
     if endpoint.startswith("ipc://"):
@@ -180,7 +172,7 @@ class _Server:
         )
 
     def _clock(self, value: Any) -> dict[str, Any]:
-        return {"now_ns": time.monotonic_ns(), "boot": _boot()}
+        return {"now_ns": time.monotonic_ns(), "boot": boot_id()}
 
     def _open(self, value: Any) -> str:
         return self._publisher.endpoint
