@@ -499,12 +499,14 @@ class SessionJoiner:
 
     def _is_complete(self, peer: Session, route: Route) -> bool:
         """Whether a closing publisher, or relay, may go: all of it has come, and was processed."""
-        handshake, group = route.handshake, peer.group
-        waits = handshake.probe is not None or peer.missing
-        waits |= route is peer.own and group is not None and group.is_asking
-        waits |= self.cursor is not None and peer in self.cursor.newcomers
-        is_settled = self.is_settled
-        return handshake.closing and not waits and (is_settled is None or is_settled(peer))
+        handshake, group, cursor = route.handshake, peer.group, self.cursor
+        if not handshake.closing or handshake.probe is not None or peer.missing:
+            return False
+        if route is peer.own and group is not None and group.is_asking:
+            return False
+        if cursor is not None and peer in cursor.newcomers:
+            return False
+        return self.is_settled is None or self.is_settled(peer)
 
     def excuse_silence(self, now_ns: int) -> None:
         """Do not count the silence of connections that are not read, because all is full."""
