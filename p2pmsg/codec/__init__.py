@@ -1,0 +1,56 @@
+"""What packs values and reads them: msgpack, JSON, and the classes of the bodies of frames.
+
+Only this package imports msgspec, or msgpack where msgspec is not to be had; `chosen` decides. The
+bytes are the same.
+
+==============  ==================================================================================
+`chosen`        which codec it is, and its names
+`by_msgspec`    the codec of msgspec
+`by_msgpack`    the codec of the package msgpack, with `records` for Structs, `converters` for types
+`extensions`    the extension types by which a Decimal arrives as a Decimal
+`foreign`       types of numpy and pydantic
+`spans`         where packed values end
+`prepare`       looks at each part of a value: does it arrive as the type it has?
+==============  ==================================================================================
+"""
+
+from typing import Any, Final
+
+from p2pmsg.codec.chosen import NAME as NAME
+from p2pmsg.codec.chosen import CodecError as CodecError
+from p2pmsg.codec.chosen import DecodeError as DecodeError
+from p2pmsg.codec.chosen import Encoder as Encoder
+from p2pmsg.codec.chosen import Ext as Ext
+from p2pmsg.codec.chosen import JsonDecoder as JsonDecoder
+from p2pmsg.codec.chosen import Meta as Meta
+from p2pmsg.codec.chosen import Raw as Raw
+from p2pmsg.codec.chosen import Struct as Struct
+from p2pmsg.codec.chosen import ValidationError as ValidationError
+from p2pmsg.codec.chosen import astuple as astuple
+from p2pmsg.codec.chosen import check_kind as check_kind
+from p2pmsg.codec.chosen import convert as convert
+from p2pmsg.codec.chosen import field as field
+from p2pmsg.codec.chosen import json_decode as json_decode
+from p2pmsg.codec.chosen import json_encode as json_encode
+from p2pmsg.codec.chosen import make_decoder as make_decoder
+from p2pmsg.codec.chosen import make_encoder as make_encoder
+from p2pmsg.codec.chosen import replace as replace
+from p2pmsg.codec.chosen import to_builtins as to_builtins
+from p2pmsg.codec.prepare import EncHook as EncHook
+from p2pmsg.codec.prepare import needs_preparing as needs_preparing
+from p2pmsg.codec.prepare import path_of_refused as path_of_refused
+from p2pmsg.codec.prepare import prepare as prepare
+
+encoder: Final = make_encoder()
+"""Packs values. What it does not know goes as `foreign.replacement` says."""
+_decoder: Final = make_decoder()
+
+
+def encode(value: Any) -> bytes:
+    """Return a value as msgpack."""
+    return encoder.encode(value)
+
+
+def decode(data: bytes | bytearray | memoryview) -> Any:
+    """Return the value of some msgpack; raises `DecodeError`."""
+    return _decoder.decode(data)

@@ -1,0 +1,185 @@
+"""Each part of a value arrives as the type it has, or is refused by the path to it."""
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import uuid
+from typing import Any
+
+import msgpack
+import pytest
+
+from p2pmsg import codec
+from p2pmsg.codec import extensions, needs_preparing, prepare
+from p2pmsg.errors import MessageError
+
+DECIMAL = decimal.Decimal("1.50")
+UTC = datetime.UTC
+
+
+class Side(enum.Enum):
+    BUY = "buy"
+
+
+class Zone(datetime.tzinfo):
+    def utcoffset(self, moment):
+        return None
+
+
+@dataclasses.dataclass
+class Order:
+    price: Any
+    side: Any = None
+
+
+class Struct(codec.Struct, tag="order"):
+    price: Any
+    size: int = 1
+
+
+class Row(codec.Struct, array_like=True):
+    price: Any
+    size: int = 1
+
+
+PLAIN = {
+    "numbers": [1, -(2**63), 2**64 - 1, 1.5, True, None],
+    "texts": {"a": "b", b"c": b"d", 1: bytearray(b"e"), (1, "x"): memoryview(b"f")},
+    "an aware datetime": [datetime.datetime(2026, 1, 1, tzinfo=UTC)],
+    "a tuple and a set": [(1, 2), {3}, frozenset((4,))],
+    "records": [Order(1.5), Struct("a"), Row(1), Order(Order(2))],
+    "an Enum in a record": Order(1, Side.BUY),
+    "an extension": codec.Ext(5, b"x"),
+}
+EXACT = {
+    "a Decimal": DECIMAL,
+    "a date": datetime.date(2026, 11, 23),
+    "a time": datetime.time(8, 30, 0, 5),
+    "a time with an offset": datetime.time(8, 30, tzinfo=UTC),
+    "a naive datetime": datetime.datetime(2026, 11, 23, 8, 30),
+    "a timedelta": datetime.timedelta(days=-3, microseconds=5),
+    "the largest timedelta": datetime.timedelta.max,
+    "a UUID": uuid.UUID(int=2**127 + 5),
+}
+
+
+def arrived(value):
+    return codec.decode(codec.encode(value))
+
+
+@pytest.mark.parametrize("value", PLAIN.values(), ids=PLAIN)
+def test_what_needs_nothing_is_left_as_it_is(value):
+    assert prepare(value) is value
+    assert not needs_preparing(value)
+
+
+@pytest.mark.parametrize("value", EXACT.values(), ids=EXACT)
+def test_a_type_that_msgpack_does_not_have_arrives(value):
+    nested = {"a": [1, (value, "x")], "b": {"c": value}, "d": Order(value)}
+
+    assert needs_preparing(value)
+    assert needs_preparing(nested)
+    found = arrived(prepare(nested))
+
+    assert found == {"a": [1, [value, "x"]], "b": {"c": value}, "d": {"price": value, "side": None}}
+    assert type(found["b"]["c"]) is type(value)
+    assert nested["b"]["c"] is value  # what was given is not changed
+
+
+def test_records_go_as_their_codec_has_them():
+    assert arrived(prepare(Struct(DECIMAL))) == {"type": "order", "price": DECIMAL, "size": 1}
+    assert arrived(prepare(Row(DECIMAL, 2))) == [DECIMAL, 2]
+    assert arrived(prepare([Order(DECIMAL, Side.BUY)])) == [{"price": DECIMAL, "side": "buy"}]
+
+
+REFUSED = {
+    "an Enum": ({"orders": [0, {"side": Side.BUY}]}, 'value["orders"][1]["side"]', "Enum"),
+    "an unknown type": ({"orders": [0, 1, 2, Order(1j)]}, 'value["orders"][3].price', "complex"),
+    "a long int": ([Struct(2**64)], "value[0].price", "64 bits"),
+    "a key": ({"a": {datetime.date(2026, 1, 1): 1}}, 'value["a"]', "key"),
+    "a long int as key": ({2**64: 1}, "value", "key"),
+    "a time in a zone": (
+        [datetime.time(1, tzinfo=Zone())],
+        "value[0]",
+        "no fixed offset",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "path", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_would_arrive_as_another_type_is_refused_by_its_path(value, path, reason):
+    assert needs_preparing(value)
+    with pytest.raises(MessageError, match=reason) as caught:
+        prepare(value)
+    assert caught.value.field == path
+
+
+def test_a_value_without_end_is_refused():
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(MessageError, match="nested deeper"):
+        prepare(endless)
+
+
+def test_a_hook_says_what_unknown_types_go_as():
+    def hook(value):
+        if isinstance(value, complex):
+            return [value.real, value.imag, DECIMAL]
+        raise TypeError("no idea")
+
+    assert arrived(prepare({"a": Order(1j)}, hook)) == {
+        "a": {"price": [0.0, 1.0, DECIMAL], "side": None}
+    }
+    with pytest.raises(MessageError, match=r"enc_hook: no idea") as caught:
+        prepare([object()], hook)
+    assert caught.value.field == "value[0]"
+    with pytest.raises(MessageError, match="nested deeper"):
+        prepare(1j, lambda value: value)
+
+
+def test_types_of_msgpack_the_package_go_as_what_they_are():
+    stamp = msgpack.Timestamp(1_700_000_000, 5_000)
+
+    assert arrived(prepare(msgpack.ExtType(5, b"x"))) == codec.Ext(5, b"x")
+    assert arrived(prepare([stamp])) == [stamp.to_datetime()]
+    assert arrived([stamp]) == [stamp.to_datetime()]
+
+
+def test_numpy_scalars_go_as_numbers():
+    numpy = pytest.importorskip("numpy")
+    scalars = [numpy.float64(1.5), numpy.float32(0.5), numpy.int8(-3), numpy.uint64(2**64 - 1)]
+    found = arrived([*scalars, numpy.bool_(True), numpy.str_("a")])
+
+    assert found == [1.5, 0.5, -3, 2**64 - 1, True, "a"]
+    assert [type(one) for one in found] == [float, float, int, int, bool, str]
+    assert not needs_preparing(scalars)
+    for value in (numpy.array([1]), numpy.longdouble(1), numpy.datetime64("2026-01-01")):
+        with pytest.raises(MessageError, match="cannot be packed") as caught:
+            prepare({"a": value})
+        assert caught.value.field == 'value["a"]'
+
+
+def test_pydantic_models_go_as_their_fields():
+    pydantic = pytest.importorskip("pydantic")
+
+    class Model(pydantic.BaseModel):
+        price: float
+        parts: list[int] = []  # noqa: RUF012
+
+    class Exact(pydantic.BaseModel):
+        price: decimal.Decimal
+        side: Side = Side.BUY
+
+    assert arrived({"m": Model(price=1, parts=[2])}) == {"m": {"price": 1.0, "parts": [2]}}
+    assert arrived(prepare([Exact(price="1.50")])) == [{"price": DECIMAL, "side": "buy"}]
+    assert type(codec.convert({"price": 1}, Model)) is Model
+    with pytest.raises(codec.ValidationError, match=r"valid integer.* - at `\$\.parts\[1\]`"):
+        codec.convert({"price": 1, "parts": [1, "x"]}, Model)
+
+
+def test_only_codes_of_ours_are_ours():
+    assert [*extensions.CODES][:6] == [112, 113, 114, 115, 116, 117]
+    assert arrived(codec.Ext(111, b"1")) == codec.Ext(111, b"1")
+    assert arrived(codec.Ext(120, b"1")) == codec.Ext(120, b"1")
+    assert arrived([codec.Ext(112, b"no number"), 1]) == [codec.Ext(112, b"no number"), 1]
